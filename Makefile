@@ -27,7 +27,7 @@ lint: $(VENV)/installed
 	$(RUN) mypy
 
 docs: $(VENV)/installed  ## the pages that are written from the code, and the site in build/site
-	$(RUN) fedray docs
+	PYTHONPATH=docs $(RUN) _build
 	$(MAKE) site
 
 site: $(VENV)/installed  ## the documentation's site alone; a warning, such as a dead link, is an error

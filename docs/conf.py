@@ -25,7 +25,7 @@ project = "fedray"
 author = "the authors of fedray"
 release = version = PROJECT["version"]
 extensions = ["myst_parser"]
-exclude_patterns: list[str] = []
+exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"fedray {version}"
 html_show_copyright = False

@@ -88,6 +88,27 @@ class Command(click.Command):
         return f"{ctx.command_path} --help lists what there is"
 
 
+class Group(click.Group):
+    """Commands under one word, whose mistakes are a `UserError`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"context_settings": SETTINGS, **kwargs})
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse what stands before the command's name.
+
+        Raises:
+            UserError: about wrong words.
+        """
+        try:
+            return super().parse_args(ctx, args)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            message = error.format_message().rstrip(".")
+            raise UserError(f"{message}; {ctx.command_path} --help lists what there is") from None
+
+
 _flags: set[str] = set()
 """The flags of this command that `run` reads."""
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from fedray.analyses.parameters import costs
 from fedray.cli.main import main, word_of
 from fedray.cli.resolving import Asked, check_command, words_of
 from fedray.config import Experiment
@@ -24,7 +25,6 @@ from fedray.core import algorithms
 from fedray.language.descriptions import find_descriptions, shipped_names
 from fedray.models import is_dense
 from fedray.models.groups import group_of
-from fedray.report.parameters import costs
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session

@@ -50,7 +50,10 @@ LAYERS = [
     ["checkpoint", "plugin", "saved_models"],
     ["tracking"],
     ["runtime"],
-    ["report", "sweep", "trained"],
+    ["compare"],
+    ["render"],
+    ["analyses", "trained"],
+    ["sweep"],
     ["tables"],
     ["api"],
     ["cli", "run", "table", "__main__"],
@@ -76,7 +79,6 @@ BESIDE = {
     ("plugins", "waiting"),
     ("registry", "errors"),
     ("registry", "files"),
-    ("sweep", "report"),
     ("cli", "cli"),
     ("run", "cli"),
     ("__main__", "cli"),
@@ -100,6 +102,9 @@ EXCEPT = {
     ("data", "models"): "data knows no model",
 }
 """Pairs that the layers allow and we do not, with the reason."""
+
+TYPES_ALONE = {("compare", "sweep"), ("compare", "tables"), ("render", "tables")}
+"""Pairs of which the first may name the other's types, and imports nothing when it is loaded."""
 
 HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 
@@ -177,7 +182,7 @@ def test_dependencies_point_one_way(importer, imported):
         f"{module} imports {name}"
         for module in MODULES
         if part(module) == importer
-        for name in sorted(own_imports(module))
+        for name in sorted(own_imports(module, loading=(importer, imported) in TYPES_ALONE))
         if part(name) == imported
     ]
     reason = EXCEPT.get((importer, imported), "its layer is not below")
@@ -408,12 +413,14 @@ def test_the_search_lets_streams_be(line):
     assert list(global_draws(ast.parse(line))) == []
 
 
-@pytest.mark.parametrize("part", ["fedray.report", "fedray.sweep"])
+@pytest.mark.parametrize(
+    "part", ["fedray.compare", "fedray.render", "fedray.analyses", "fedray.sweep"]
+)
 def test_a_packages_list_of_modules_is_whole(part):
     said = ast.get_docstring(TREES[part]) or ""
     names = {name.removeprefix(f"{part}.") for name in MODULES if name.startswith(f"{part}.")}
     listed = {name for name in names if re.search(rf"\b{name}\.py ", said)}
-    assert names - listed == {"__main__"}
+    assert names - listed <= {"__main__"}
 
 
 def test_folders_of_configuration_hold_no_python():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedray.markdown import escape_html
-from fedray.report.section import Section, markdown
+from fedray.render.page import Section, markdown
 from fedray.tracking.notes import table
 
 SCRIPT = "<script>alert(1)</script>"

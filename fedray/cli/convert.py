@@ -230,7 +230,7 @@ def _convert_table(path: Path) -> tuple[Path, str]:
     after = sealed({**tree, "format": FORMAT})
     if path.read_text(encoding="utf-8").count("\n") > 1:
         write_json(path, after)
-    else:  # as `fedray docs --take` writes it
+    else:  # as `make docs` takes a table
         write_atomic(path, json.dumps(after, separators=(",", ":")) + "\n")
     if (book := path.with_name(FILE)).is_file():
         _convert_book(book, keys)

@@ -2,54 +2,44 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 
-from fedray.command import CommandLine, add_plugin, run_command
-from fedray.report.parameters import Component, Cost, costs
+import click
+
+from fedray.analyses.parameters import Component, Cost, costs
+from fedray.command import Command, Name, json_flag, keys, plugins
 from fedray.runtime.resolve import resolve
+from fedray.shipped import names
 from fedray.units import size_of
 
 COLUMNS = ("parameters", "trained", "memory", "up", "down")
 WIDE = 15
 
 
-PROG = "fedray cost"
+@click.command(cls=Command)
+@click.argument("experiment", type=Name(lambda: names("experiments")))
+@keys
+@json_flag
+@plugins
+def command(experiment: str, keys: Sequence[str], as_json: bool, plugin: Sequence[str]) -> None:
+    """Count what a method keeps, trains and sends.
 
-
-def parser(prog: str = PROG) -> CommandLine:
-    """The command line of `fedray cost`."""
-    cli = CommandLine(prog=prog, description="Count what a method keeps, trains and sends.")
-    cli.add_argument("experiment", help="a shipped name or a YAML file")
-    cli.add_argument("set", nargs="*", metavar="key=value", help="for example algorithm=fedproto")
-    cli.add_argument("--json", action="store_true", help="for programs")
-    add_plugin(cli)
-    cli.add_debug()
-    return cli
-
-
-def main(argv: Sequence[str] | None = None, prog: str = PROG) -> int:
-    """Run the command; returns the exit code."""
-    return run_command(parser(prog), cost, argv)
-
-
-def cost(args: argparse.Namespace) -> int:
-    """Count in one exchange, and print a table for each side; returns the exit code."""
-    experiment = resolve(args.experiment, args.set, args.plugin, trusted=False)
-    found = costs(experiment)
-    if args.json:
+    EXPERIMENT is a shipped name or a YAML file.
+    """
+    resolved = resolve(experiment, keys, plugin, trusted=False)
+    found = costs(resolved)
+    if as_json:
         print(json.dumps([each.tree() for each in found], indent=1))
-        return 0
-    data = experiment.data.source.name
-    print(f"{experiment.algorithm.name} on {data}: numbers by component; up and down in a round")
+        return
+    data = resolved.data.source.name
+    print(f"{resolved.algorithm.name} on {data}: numbers by component; up and down in a round")
     for each in found:
         print("\n".join(["", *_table(each)]))
-    return 0
 
 
 def _table(cost: Cost) -> list[str]:
-    """A side's components and their sum, in 80 columns."""
+    """Return a side's components and their sum, in 80 columns."""
     rows = [f"{cost.side:<{WIDE + 4}}" + "".join(f"{name:>12}" for name in COLUMNS)]
     rows += [
         _row(name, part)

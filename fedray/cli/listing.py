@@ -1,18 +1,17 @@
 """What can be chosen by name, and what is shipped as a file: for `ls`, `show` and completion.
 
-Nothing heavy is imported to read what was listed before (`fedray.cli.kept`).
+Listing what fedray itself registers reads one file and imports nothing heavy.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fedray.cli.kept import kept
 from fedray.plugins import Plugin, use
 from fedray.registry import installed_points
 from fedray.shipped import FOLDERS, PACKAGE, files
@@ -47,9 +46,7 @@ LISTINGS = ("algorithms", *FOLDERS, KEYS, *TOGETHER, *list(KINDS)[1:])
 
 
 WRITTEN = PACKAGE / "listing.json"
-"""What fedray itself registers, as `fedray docs` wrote it: for packages, whose files stay."""
-
-IN_A_CHECKOUT = (PACKAGE.parent / "pyproject.toml").is_file()
+"""What fedray itself registers, as `make docs` wrote it."""
 
 
 @dataclass(frozen=True)
@@ -112,24 +109,27 @@ class Shipped:
 
 
 def registered(plugins: Sequence[Plugin] = ()) -> dict[str, list[Entry]]:
-    """The entries of every registry, by the keys of `KINDS`, and the experiment's keys.
+    """Return the entries of every registry, by the keys of `KINDS`, and the experiment's keys.
 
     Raises:
-        UserError: when a plug-in does not import or takes a name that is taken.
+        UserError: if a plug-in does not import or takes a name that is taken.
     """
-
-    def make() -> tuple[Any, bool]:
-        from fedray.cli.catalogue import entries, keys
-
-        use(plugins, check=True)
-        found = {kind: entries(kind) for kind in KINDS} | {KEYS: keys()}
-        return {kind: list(map(asdict, each)) for kind, each in found.items()}, True
-
-    if WRITTEN.is_file() and not (IN_A_CHECKOUT or plugins or installed_points()):
-        found = json.loads(WRITTEN.read_text(encoding="utf-8"))
-    else:
-        found = kept("entries", plugins, make)
+    if plugins or installed_points():
+        return imported(plugins)
+    found = json.loads(WRITTEN.read_text(encoding="utf-8"))
     return {kind: [_entry(tree) for tree in trees] for kind, trees in found.items()}
+
+
+def imported(plugins: Sequence[Plugin] = ()) -> dict[str, list[Entry]]:
+    """Return the entries of every registry as their code has them; this imports PyTorch.
+
+    Raises:
+        UserError: if a plug-in does not import or takes a name that is taken.
+    """
+    from fedray.cli.catalogue import entries, keys
+
+    use(plugins, check=True)
+    return {kind: entries(kind) for kind in KINDS} | {KEYS: keys()}
 
 
 def _entry(tree: Mapping[str, Any]) -> Entry:
@@ -138,7 +138,7 @@ def _entry(tree: Mapping[str, Any]) -> Entry:
 
 
 def listed(listing: str, plugins: Sequence[Plugin] = ()) -> Sequence[Entry | Shipped]:
-    """What a listing holds, sorted by name; keys in the order of the experiment.
+    """Return what a listing holds, sorted by name; keys in the order of the experiment.
 
     Args:
         listing: one of `LISTINGS`.
@@ -152,12 +152,12 @@ def listed(listing: str, plugins: Sequence[Plugin] = ()) -> Sequence[Entry | Shi
 
 
 def shipped(kind: str) -> list[Shipped]:
-    """The files of a kind, a key of `FOLDERS`."""
+    """Return the files of a kind, a key of `FOLDERS`."""
     return [Shipped(name, _first_line(path), str(path)) for name, path in files(kind).items()]
 
 
 def _first_line(path: Path) -> str:
-    """What a file's first line says of it; "" where that is no comment."""
+    """Return what a file's first line says of it; "" if that is no comment."""
     with path.open(encoding="utf-8") as lines:
         first = lines.readline().strip()
     return first.lstrip("# ").rstrip(".") if first.startswith("#") else ""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import click
 
 import fedray
-from fedray.command import SETTINGS, run
+from fedray.command import Group, run
 from fedray.errors import UserError, nearest
 
 EXPERIMENTS, RESULTS, OWN, PROJECT = "Experiments", "Results", "Your own", "The project"
@@ -91,7 +91,7 @@ def word_of(name: str) -> Word:
     return WORDS[name]
 
 
-class _Words(click.Group):
+class _Words(Group):
     """All words; none of their modules is imported before it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -114,20 +114,6 @@ class _Words(click.Group):
             word_of(args[0])
         return super().resolve_command(ctx, args)
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse what stands before the word.
-
-        Raises:
-            UserError: about wrong words.
-        """
-        try:
-            return super().parse_args(ctx, args)
-        except click.exceptions.NoArgsIsHelpError:
-            raise
-        except click.UsageError as error:
-            message = error.format_message().rstrip(".")
-            raise UserError(f"{message}; fedray --help lists what there is") from None
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the words in their groups."""
         for group in GROUPS:
@@ -138,7 +124,7 @@ class _Words(click.Group):
                 )
 
 
-@click.group(cls=_Words, context_settings=SETTINGS, epilog="fedray WORD --help says more of each.")
+@click.group(cls=_Words, epilog="fedray WORD --help says more of each.")
 @click.version_option(fedray.__version__, prog_name="fedray", message="%(prog)s %(version)s")
 def group() -> None:
     """Federated-learning experiments with language in the loop, on Ray."""

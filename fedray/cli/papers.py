@@ -15,7 +15,6 @@ import click
 from pydantic import Field
 
 import fedray
-from fedray.cli.links import linked
 from fedray.cli.resolving import check_command
 from fedray.command import WORD, Command, json_flag
 from fedray.config import Frozen, MissingRoot, read_mapping, validate
@@ -253,42 +252,3 @@ def _described(item: Item) -> list[str]:
             lines.append(f"  {scale}:")
             lines += [f"    {command}" for command in commands]
     return lines
-
-
-def page() -> str:
-    """docs/papers.md."""
-    found = read_papers()
-    count = sum(len(paper.items) for paper in found.values())
-    parts = [
-        "# The papers' experiments",
-        "",
-        f"Every table, figure and scenario, {count} in all, with its command at each scale.",
-        "Written from `fedray/papers/` and from what each study in `tune/` says it answers.",
-        "`python -m fedray papers PAPER ITEM` shows one of them, `python -m fedray papers --check`",
-        "resolves all commands.",
-        "",
-        "- **laptop**: minutes on two cores; some need a small data set, such as office_caltech10.",
-        "- **desktop**: one to seven hours of a core; nearly all need data sets, and `--plan` says",
-        "  how long.",
-        "- **paper**: the paper's setting, for GPUs.",
-        "",
-        "Data sets are looked for below $FEDRAY_DATA",
-        "([which ones, and how they lie](own-data.md#public-sets)).",
-        "",
-    ]
-    for paper in found.values():
-        parts += [f"## {paper.title}", "", f"{linked(paper.paper)}.", ""]
-        for item in paper.items:
-            parts += _section(item)
-    return "\n".join(parts).rstrip() + "\n"
-
-
-def _section(item: Item) -> list[str]:
-    parts = [f"### {item.item}", "", item.asks, "", f"Measured: {item.measure}", ""]
-    for scale in SCALES:
-        commands = getattr(item, scale)
-        if commands:
-            parts += [f"{scale}:", "", "```", *commands, "```", ""]
-    if item.offline:
-        parts += [f"Not without a network: {item.offline}", ""]
-    return parts

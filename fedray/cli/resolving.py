@@ -79,9 +79,9 @@ def _asked_by_run(params: dict[str, Any]) -> list[Asked]:
 
 def _asked_by_study(kind: Any, params: dict[str, Any]) -> list[Asked]:
     from fedray.cli.study import request_of
+    from fedray.compare.labels import config_label
     from fedray.studies.agenda import Cell, check_cells
     from fedray.studies.flow import plan_of
-    from fedray.studies.space import words
 
     request = request_of(kind, **params)
     if not request.name:
@@ -90,7 +90,7 @@ def _asked_by_study(kind: Any, params: dict[str, Any]) -> list[Asked]:
     cells = [Cell(plan, place) for place in plan.places]
     check_cells(cells)
     return [
-        Asked(f"{cell.place} {words(run.config)}", run.experiment)
+        Asked(f"{cell.place} {config_label(run.config)}", run.experiment)
         for cell in cells
         for config in cell.first
         for run in [cell.wanted(config, "tuning", plan.tuning_seeds[0])]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 
+from fedray.compare.paired import t_interval
 from fedray.errors import UserError, shown
 from fedray.records import BEST, Run, RunFolder
+from fedray.render.cells import SPREAD
 
 _SEVERAL = re.compile(r"\[?\s*(\d{1,18}(?:\s*,\s*\d{1,18})+)\s*,?\s*\]?")
 MOST_SEEDS = 1000
@@ -44,7 +45,7 @@ def seed_folder(home: Path, seed: int) -> Path:
 
 
 def summary(runs: Sequence[Run], home: Path) -> Iterator[str]:
-    """Mean and standard deviation over seeds of what the runs come to."""
+    """Yield the mean over seeds of the runs' accuracies, with its interval."""
     seeds = ", ".join(str(run.info.seed) for run in runs)
     final = [run.final.local_accuracy for run in runs if run.final is not None]
     best = [run.best.local_accuracy for run in runs if run.best is not None]
@@ -52,12 +53,13 @@ def summary(runs: Sequence[Run], home: Path) -> Iterator[str]:
     if len(best) == len(runs):
         words.insert(0, f"{_spread(best)} (each {BEST[runs[0].info.select]})")
     yield ""
-    yield f"local accuracy over seeds {seeds}, mean ± standard deviation: {', '.join(words)}"
+    yield f"local accuracy over seeds {seeds}, mean {SPREAD} seeds: {', '.join(words)}"
     yield f"results: {home}, a folder of each seed; compare: fedray report {home}"
 
 
 def _spread(values: Sequence[float]) -> str:
-    return f"{fmean(values):.4f} ± {stdev(values):.4f}"
+    interval = t_interval(values)
+    return f"{interval.mean:.4f} ± {interval.half:.4f}"
 
 
 def finished(home: Path, seeds: Sequence[int]) -> list[Run]:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from textwrap import wrap
 from typing import Any
 
 import click
 
-from fedray.cli.kept import is_portable, kept
 from fedray.cli.listing import KINDS, Entry, Parameter, registered
 from fedray.cli.names import plugins_of
-from fedray.cli.written import without_root, written
 from fedray.command import Command, Name, json_flag, keys
 from fedray.command import plugins as with_plugins
 from fedray.errors import UserError, nearest
@@ -158,53 +156,44 @@ def _wrapped(text: str, indent: int) -> list[str]:
 def settings(
     name: str, assignments: Iterable[str] = (), plugins: Iterable[str] = ()
 ) -> list[Setting]:
-    """Every key of an experiment, resolved, in the order of config.yaml.
+    """Return every key of an experiment, resolved, in the order of config.yaml.
 
     Its data need not be there: `data.root` stays as it is written.
 
     Raises:
-        UserError: when the experiment, an assignment or a source is wrong.
+        UserError: if the experiment, an assignment or a source is wrong.
     """
-    from fedray.config import parse_assignments, read_experiment, read_plugins, read_sources
+    from fedray.config import (
+        flatten,
+        load_experiment,
+        override,
+        parse_assignments,
+        read_experiment,
+        read_sources,
+        with_read_plugins,
+    )
 
-    pairs, more = parse_assignments(assignments), list(plugins)
-    tree, sources = read_experiment(name), read_sources(name)
-    known = None if pairs or more else written(name, tree)
-    if known is not None:
-        return list(_sourced(known, tree, sources))
-
-    def make() -> tuple[Any, bool]:
-        found = [asdict(each) for each in _resolved(tree, pairs, sources, more)]
-        return found, is_portable([each for each in found if each["key"] != "data.root"])
-
-    what = ["settings", tree, pairs, sources]
-    return [Setting(**each) for each in kept(what, read_plugins(more), make)]
-
-
-def _resolved(
-    tree: Any, pairs: list[tuple[str, Any]], sources: dict[str, str], plugins: list[str]
-) -> Iterator[Setting]:
-    from fedray.config import flatten, load_experiment, override, with_read_plugins
-
-    tree = with_read_plugins(tree, pairs, plugins, trusted=False)
+    pairs, plugins = parse_assignments(assignments), list(plugins)
+    tree = with_read_plugins(read_experiment(name), pairs, plugins, trusted=False)
     pairs = [pair for pair in pairs if pair[0] != "plugins"]
     tree = override(tree, pairs)
     others = [pair for pair in pairs if pair[0] != "data.root"]
-    resolved = load_experiment(without_root(tree), others).record()
-    given = dict.fromkeys(flatten(override({}, pairs)), GIVEN)
-    for each in _sourced(resolved, tree, {**sources, **given}):
-        is_plugin = plugins and each.key.startswith("plugins.")
-        yield replace(each, source=GIVEN) if is_plugin else each
-
-
-def _sourced(resolved: Any, tree: Any, sources: Mapping[str, str]) -> Iterator[Setting]:
-    """The keys of a resolved experiment, its data's root as its file has it."""
-    from fedray.config import flatten
-
     data = tree.get("data")
-    resolved["data"]["root"] = data.get("root") if isinstance(data, dict) else None
-    for key, value in flatten(resolved).items():
-        yield Setting(key, value, sources.get(key, DEFAULT))
+    root = data.pop("root", None) if isinstance(data, dict) else None
+    resolved = load_experiment(tree, others).record()
+    resolved["data"]["root"] = root
+    sources = read_sources(name) | dict.fromkeys(flatten(override({}, pairs)), GIVEN)
+    return [
+        Setting(key, value, _source(key, sources, bool(plugins)))
+        for key, value in flatten(resolved).items()
+    ]
+
+
+def _source(key: str, sources: Mapping[str, str], with_plugins: bool) -> str:
+    """Return where a key's value is from."""
+    if with_plugins and key.startswith("plugins."):
+        return GIVEN
+    return sources.get(key, DEFAULT)
 
 
 def print_settings(found: Sequence[Setting]) -> None:

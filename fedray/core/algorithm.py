@@ -57,7 +57,7 @@ class HyperParameters(Frozen):
 
     evaluation_only: ClassVar[tuple[str, ...]] = ()
     """Names, as the experiment calls them, of hyper-parameters that training never reads. A
-    finished run can be tested again with other values (`python -m fedray.report.evaluate`)."""
+    finished run can be tested again with other values (`fedray analyse retest`)."""
 
     @classmethod
     def presets(cls, experiment: Tree) -> dict[str, Tree]:

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fedray.compare.labels import config_label
 from fedray.config import Experiment
 from fedray.data.validation import gives_validation
 from fedray.errors import UserError
 from fedray.studies.plan import Phase, Place, StudyPlan, run_key
-from fedray.studies.space import Config, Edge, continue_grid, corners, words
+from fedray.studies.space import Config, Edge, continue_grid, corners
 
 DECIMALS = 12
 """Of an objective. Sums of the same numbers in another order differ by less."""
@@ -394,7 +395,7 @@ def _check_cell(cell: Cell) -> Experiment:
             experiment = cell.wanted(config, "tuning", plan.tuning_seeds[0]).experiment
             check_metrics(plan, row, experiment)
         except UserError as error:
-            said = f"{words(config)}: " if config else ""
+            said = f"{config_label(config)}: " if config else ""
             raise type(error)(f"{said}{error}") from None
     if not plan.is_sweep:
         experiment = cell.wanted(cell.first[0], "report", plan.report.seeds[0]).experiment

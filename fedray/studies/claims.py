@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
+from fedray.compare.paired import Side
 from fedray.config import Frozen, validate
 from fedray.errors import UserError, nearest, shown
 
@@ -43,22 +44,6 @@ class ClaimEntry(Frozen):
     """Another metric than the table's first."""
     source: str = Field("", max_length=300)
     """Who says it, and where."""
-
-
-@dataclass(frozen=True)
-class Side:
-    """One side of an inequality.
-
-    Attributes:
-        row: the row's name.
-        column: the column's; None for the mean over all columns.
-    """
-
-    row: str
-    column: str | None
-
-    def __str__(self) -> str:
-        return self.row if self.column in (None, ALL) else f"{self.row} @ {self.column}"
 
 
 Test = tuple[Side, Side, float, str, str]
@@ -213,6 +198,3 @@ def _at(claim: Claim, column: str | None, columns: Sequence[str]) -> Claim:
             "column on both sides, or on none"
         )
     return replace(claim, better=better, worse=worse)
-
-
-Verdict = Literal["holds", "refuted", "undecided", "not asked"]

@@ -10,11 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
-from fedray.studies.claims import Claim, Side
-from fedray.studies.comparing import Compare, Comparison, compared, needed_of, verdict_of
+from fedray.compare.paired import Comparison, Side, needed_of, verdict_of
+from fedray.compare.paired import compare as compared
+from fedray.studies.claims import Claim
 from fedray.studies.plan import StudyPlan
+
+
+class Compare(Protocol):
+    """Compares two sides by a metric, or by two."""
+
+    def __call__(
+        self, better: Side, worse: Side, margin: float, metric: str, than: str | None = None
+    ) -> Comparison:
+        """Return the comparison; `than` is the worse side's metric, None: the same."""
+        ...
+
 
 Reading = Literal[
     "explains it away",

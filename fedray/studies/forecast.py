@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import fill
 
+from fedray.compare.labels import config_label
 from fedray.studies.agenda import Cell, CellState, Wanted
 from fedray.studies.plan import StudyPlan
-from fedray.studies.space import grid, words
+from fedray.studies.space import grid
 from fedray.studies.study import Study
 
 WIDTH = 80
@@ -169,7 +170,11 @@ def planned_cells(study: Study) -> list[str]:
     lines = []
     for each in runs_of(study):
         cell, leader = each.cell, plan.leader(each.cell.place)
-        what = "; ".join(words(config) for config in cell.first) if cell.is_tuned else "as given"
+        what = (
+            "; ".join(config_label(config) for config in cell.first)
+            if cell.is_tuned
+            else "as given"
+        )
         what = what if leader == cell.place else f"as {leader}"
         there = f"; {each.there} of {len(each.known) + each.unknown} there" if each.there else ""
         name = plan.name if plan.is_sweep else str(cell.place)

@@ -9,20 +9,26 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedray.records import Metric
-from fedray.report.statistics import Interval, bootstrap_iqm, holm_of_all, t_interval
-from fedray.studies.agenda import Cell, CellState, Wanted
-from fedray.studies.claims import Claim, Side, Verdict
-from fedray.studies.comparing import (
-    Compare,
+from fedray.compare.caveats import table_caveats
+from fedray.compare.paired import (
     Comparison,
-    compared,
+    Interval,
+    Side,
+    Verdict,
+    bootstrap_iqm,
+    holm,
     needed_of,
+    t_interval,
     verdict_of,
 )
-from fedray.studies.controls import ControlRead, ask, read, read_columns
+from fedray.compare.paired import compare as compared
+from fedray.records import Metric
+from fedray.studies.agenda import Cell, CellState, Wanted
+from fedray.studies.claims import Claim
+from fedray.studies.controls import Compare, ControlRead, ask, read, read_columns
+from fedray.studies.looks import looks
 from fedray.studies.plan import Place, StudyPlan
-from fedray.studies.store import Measured
+from fedray.studies.store import Measured, commits_of_runs
 from fedray.studies.study import DIVERGED, Study
 
 
@@ -173,8 +179,36 @@ def outcome(study: Study) -> Outcome:
         controls=controls,
         against=_against_first(plan, compare),
         aggregates=_aggregates(cells, plan, metrics[0]),
-        notes=[],
+        notes=_notes(study, cells),
     )
+
+
+def _notes(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
+    """Return what a reader must know: of the cells, of runs taken over, of looks."""
+    runs = [run for cell in cells.values() for run in cell.runs]
+    commits = commits_of_runs(study.measured_runs(runs).values())
+    experiments = {
+        cell.place: (
+            cells[cell.place].seeds[0].wanted
+            if cells[cell.place].seeds
+            else cell.wanted(cell.first[0], "report", study.plan.report.seeds[0])
+        ).experiment
+        for cell in study.cells
+    }
+    keys = {run.key for run in runs}
+    taken, own = [], []
+    for source in study.published:
+        count = sum(study.taken.get(key) is source for key in keys)
+        if count:
+            taken.append(
+                f"{count} of {len(keys)} runs are those of {source.source} ({source.made})"
+            )
+            own += [source] if source.table == study.plan.name else []
+    return [
+        *table_caveats(study.plan, cells, experiments, commits),
+        *taken,
+        *looks(study.plan, own),
+    ]
 
 
 def _verdicts(plan: StudyPlan, compare: Compare) -> tuple[list[Decided], list[ControlRead]]:
@@ -184,7 +218,7 @@ def _verdicts(plan: StudyPlan, compare: Compare) -> tuple[list[Decided], list[Co
     questions = ask(plan, claims, compare)
     near = [each.middle for each in questions if each.middle is not None]
     family = [*asked, *(each.comparison for each in questions), *near]
-    ps = iter(holm_of_all([each.p for each in family]))
+    ps = iter(holm([each.p for each in family]))
     of_claims, below = ([next(ps) for _ in each] for each in (asked, questions))
     middle = [None if each.middle is None else next(ps) for each in questions]
     alpha = (1 - plan.confidence) / max(1, len(family))

@@ -418,28 +418,3 @@ def _number(value: Any) -> bool:
 
 def _equal_besides(a: Mapping[str, Any], b: Mapping[str, Any], key: str) -> bool:
     return all(a[other] == b[other] for other in b if other != key)
-
-
-# --- in words -------------------------------------------------------------------------------------
-
-
-def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """Return the last part of each dotted key, or all of it if two would be the same."""
-    keys = list(keys)
-    last = {key: key.rsplit(".", 1)[-1] for key in keys}
-    count = Counter(last.values())
-    return {key: name if count[name] == 1 else key for key, name in last.items()}
-
-
-def show_value(value: Any) -> str:
-    """Write a value in few characters; of a component its name, then its parameters."""
-    if isinstance(value, Mapping) and "name" in value:
-        others = (f"{key}={show_value(v)}" for key, v in value.items() if key != "name")
-        return " ".join([str(value["name"]), *others])[:100]
-    return f"{value:.4g}" if isinstance(value, float) else one_line(value)[:100]
-
-
-def words(config: Mapping[str, Any], between: str = " ") -> str:
-    """Write a configuration in few words: "lambda=7 tau=0.1"."""
-    names = short_names(config)
-    return between.join(f"{names[key]}={show_value(value)}" for key, value in config.items())

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedray.checkpoint import CheckpointStore
+from fedray.compare.labels import config_label
 from fedray.config import Tree, validate
 from fedray.errors import UserError, named
 from fedray.files import write_json
@@ -25,7 +26,6 @@ from fedray.records import RunFolder, sealed, unsealed
 from fedray.records.checked_json import CHECKSUM
 from fedray.studies.agenda import Cell, CellState, Ended, Wanted
 from fedray.studies.plan import StudyPlan
-from fedray.studies.space import words
 from fedray.studies.store import Measured, Published, measured
 
 FILE = "plan.json"
@@ -272,7 +272,7 @@ class Study:
 
     def name_of(self, run: Wanted) -> str:
         """Return what a run is called in few words."""
-        config = f"{words(run.config)} " if run.config else ""
+        config = f"{config_label(run.config)} " if run.config else ""
         if self.plan.is_sweep:
             return f"{config}seed={run.seed}"
         return f"{run.place}, {run.phase}: {config}seed={run.seed}"

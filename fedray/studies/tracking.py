@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from fedray.compare.labels import config_label
 from fedray.config import Experiment
 from fedray.records import RunFolder, RunInfo, Status, environment, is_claimed, versions
 from fedray.studies.agenda import Wanted
-from fedray.studies.space import words
 from fedray.studies.study import FILE, Study, StudyRun
 from fedray.tracking import (
     DATA_TAG,
@@ -138,7 +138,7 @@ def run_of(study: Study, wanted: Wanted, status: Tracked, ray_id: str | None = N
         )
     planned = info_of(wanted.experiment)
     run = tracked_run(folder, status, key=key, planned=planned, artifacts=SMALL_ARTIFACTS)
-    tags = {**run.tags, **_tags(study), "config": words(wanted.config)}
+    tags = {**run.tags, **_tags(study), "config": config_label(wanted.config)}
     if not plan.is_sweep:
         place = wanted.place
         tags |= {"row": place.row, "column": place.column, "phase": wanted.phase}

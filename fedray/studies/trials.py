@@ -7,22 +7,24 @@ import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from fedray.compare.labels import config_label
+from fedray.compare.means import PARTS, of_means, over_columns
+from fedray.compare.paired import Interval
 from fedray.config import read_plugins
-from fedray.evaluation.measures.base_to_novel import harmonic_mean
 from fedray.records import Metric
 from fedray.studies.agenda import DECIMALS
 from fedray.studies.plan import StudyPlan
-from fedray.studies.space import Config, words
+from fedray.studies.space import Config
 from fedray.studies.store import Measured
 from fedray.studies.study import Status, Study
 
-PARTS = ("local_accuracy", "accuracy_base", "accuracy_novel")
-OF_MEANS = ("hm_of_means", "cm_of_means")
+HM, CM = "hm_of_means", "cm_of_means"
 """HM and CM of the means over data sets, seed by seed as in a report, then the mean over seeds."""
 
 
@@ -121,7 +123,7 @@ class MeanRow:
     config: Config
     trials: Sequence[Trial]
     score: float | None
-    values: Mapping[str, float]
+    values: Mapping[str, Interval]
     missing: Sequence[str] = ()
 
 
@@ -132,12 +134,17 @@ class SweepOutcome:
     Attributes:
         plan: what was asked.
         trials: its configurations, in the order in which they were tried.
-        metric: what its first metric means.
+        metrics: what its metrics mean, by name.
     """
 
     plan: StudyPlan
     trials: Sequence[Trial] = field(default_factory=list)
-    metric: Metric = field(default_factory=lambda: Metric("local_accuracy"))
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+
+    @property
+    def metric(self) -> Metric:
+        """What its first metric means."""
+        return self.metrics.get(self.plan.metrics[0], Metric(self.plan.metrics[0]))
 
     @property
     def through(self) -> list[Trial]:
@@ -158,25 +165,54 @@ class SweepOutcome:
         return max(ranked, key=lambda trial: trial.score or 0.0, default=None)
 
     @property
+    def chooser(self) -> str:
+        """The number that chooses."""
+        return self.plan.chosen_by(next(iter(self.plan.rows)))
+
+    @cached_property
     def rows(self) -> list[MeanRow]:
         """The means of every configuration over `mean_over`, in the order of the grid."""
         axis = next((axis for axis in self.plan.axes if axis.key == self.plan.mean_over), None)
         over = () if axis is None else axis.keys
-        members: dict[str, list[Trial]] = {}
+        columns = [""] if axis is None else [config_label(config) for config in axis.configs]
+        done: dict[str, dict[str, Trial]] = {}
+        rest: dict[str, Config] = {}
         for trial in self.trials:
-            rest = json.dumps(_without(trial.config, over), sort_keys=True)  # `words` may cut
-            members.setdefault(rest, []).append(trial)
+            row = json.dumps(_without(trial.config, over), sort_keys=True)  # a label may be cut
+            rest[row] = _without(trial.config, over)
+            column = config_label({key: trial.config[key] for key in over})
+            done.setdefault(row, {})
+            if trial in self.through:
+                done[row][column] = trial
+        means = self._means(done, columns)
         rows = []
-        for trials in members.values():
-            done = [trial for trial in self.through if trial in trials]
-            there = [{key: trial.config[key] for key in over} for trial in done]
-            wanted = [] if axis is None else axis.configs
-            missing = [words(config) for config in wanted if config not in there]
-            scores = [trial.score or 0.0 for trial in done]
+        for row, trials in done.items():
+            missing = [column for column in columns if column not in trials]
+            scores = [trial.score or 0.0 for trial in trials.values()]
             score = statistics.fmean(scores) if scores and not missing else None
-            config = _without(trials[0].config, over)
-            rows.append(MeanRow(config, done, score, self._means(done), missing))
+            values = {name: of[row] for name, of in means.items() if row in of}
+            rows.append(MeanRow(rest[row], list(trials.values()), score, values, missing))
         return rows
+
+    def _means(
+        self, done: Mapping[str, Mapping[str, Trial]], columns: Sequence[str]
+    ) -> dict[str, dict[str, Interval]]:
+        """Return the means over columns by metric and row, in the round of the objective."""
+        import pandas
+
+        lines = [
+            {"row": row, "column": column, "seed": seed, **end.values, self.chooser: end.choice}
+            for row, trials in done.items()
+            for column, trial in trials.items()
+            for seed, end in trial.measured.items()
+        ]
+        numbers = pandas.DataFrame(lines, columns=None if lines else ["row", "column", "seed"])
+        names = dict.fromkeys([self.chooser, *self.plan.metrics])
+        means = {name: over_columns(numbers, name, columns) for name in names}
+        if all(means.get(name) for name in PARTS):
+            means[HM] = of_means(numbers, "accuracy_hm", columns)
+            means[CM] = of_means(numbers, "accuracy_cm", columns)
+        return means
 
     @property
     def best_row(self) -> MeanRow | None:
@@ -184,31 +220,6 @@ class SweepOutcome:
         ranked = [] if self.plan.select == "nothing" else self.rows
         whole = [row for row in ranked if row.score is not None]
         return max(whole, key=lambda row: row.score or 0.0, default=None)
-
-    def _means(self, trials: Sequence[Trial]) -> dict[str, float]:
-        """Return the mean over trials of each metric, in the round of the objective."""
-        chooser = self.plan.chosen_by(next(iter(self.plan.rows)))
-        found = {chooser: [trial.objective for trial in trials]}
-        found |= {metric: [trial.mean(metric) for trial in trials] for metric in self.plan.metrics}
-        values = {
-            name: statistics.fmean(each)
-            for name, several in found.items()
-            if several and len(each := [one for one in several if one is not None]) == len(several)
-        }
-        if all(name in values for name in PARTS):
-            seeds = [_hm_and_cm(trials, seed) for seed in trials[0].measured]
-            values |= dict(
-                zip(OF_MEANS, map(statistics.fmean, zip(*seeds, strict=True)), strict=True)
-            )
-        return values
-
-
-def _hm_and_cm(trials: Sequence[Trial], seed: int) -> tuple[float, float]:
-    """Return HM and CM of the means over the trials of one seed."""
-    parts = [statistics.fmean(trial.values(name)[seed] for trial in trials) for name in PARTS]
-    local, base, novel = parts
-    hm = harmonic_mean(base, novel)
-    return hm, (local + hm) / 2
 
 
 def _without(config: Config, over: Sequence[str]) -> Config:
@@ -237,7 +248,7 @@ def sweep_outcome(study: Study) -> SweepOutcome:
         reason = reasons[0] if reasons else None
         trials.append(Trial(number, config, status, measured, folders, reason, seconds))
         metrics |= {each.name: each for end in measured.values() for each in end.metrics}
-    return SweepOutcome(plan, trials, metrics.get(plan.metrics[0], Metric(plan.metrics[0])))
+    return SweepOutcome(plan, trials, metrics)
 
 
 def best_command(plan: StudyPlan, config: Mapping[str, Any]) -> str:

@@ -26,6 +26,7 @@ from fedray.tracking.describe import (
     run_key,
     run_name,
     source_tags,
+    valid_name,
 )
 from fedray.tracking.mlflow_store import Added, Store, reason, resolve_uri, ui_command
 from fedray.tracking.notes import picture, table

@@ -36,7 +36,7 @@ def test_the_import_is_light_and_names_collide_with_no_module():
         "import sys, fedray; heavy = {'torch', 'ray', 'pydantic', 'numpy', 'yaml'};"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules);"
         "assert {'Experiment', 'load'} <= set(dir(fedray));"
-        "import fedray.run, fedray.sweep, fedray.report, fedray.table;"
+        "import fedray.run, fedray.sweep, fedray.cli.report, fedray.table;"
         "assert isinstance(fedray.Experiment, type) and isinstance(fedray.Sweep, type);"
         "assert isinstance(fedray.Table, type) and callable(fedray.load)"
     )

@@ -9,13 +9,13 @@ import pytest
 from stand_ins import Tiny
 
 import fedray
+from _build.papers import papers_page
 from fedray.__main__ import main
 from fedray.cli.papers import (
     PAPERS,
     Command,
     every_command,
     every_table,
-    page,
     read_paper,
     read_papers,
 )
@@ -122,17 +122,17 @@ def test_what_is_wrong_is_one_sentence(page_of, old, new, said):
 
 def test_the_page_has_every_item_with_its_commands(page_of):
     page_of(GOOD)
-    text = page()
+    text = papers_page()
     assert "Every table, figure and scenario, 2 in all" in text
     assert "## FedX\n\nSomebody, [arXiv:2601.00001](https://arxiv.org/abs/2601.00001)." in text
     assert "### Table 1\n\nWhich?\n\nMeasured: local_accuracy" in text
     assert "```\npython -m fedray.run local_digits seed=3\n```" in text
     assert "Not without a network: Nothing." in text
     page_of(GOOD.replace("    offline:", "    tables: [fedtsp_table4]\n    offline:"))
-    assert "```\npython -m fedray.table fedtsp_table4 --scale laptop\n" in page()
+    assert "```\npython -m fedray.table fedtsp_table4 --scale laptop\n" in papers_page()
     page_of(GOOD.replace("    offline:", "    tables: [fedtsp_tables]\n    offline:"))
     with pytest.raises(UserError, match=r"items.1 .Fig. 2.: there is no table 'fedtsp_tables'"):
-        page()
+        papers_page()
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -189,8 +189,8 @@ def test_a_command_is_refused_as_it_would_be(command, said):
 
 
 def test_variables_before_a_command_are_no_words_of_it():
-    found = words_of("FEDRAY_DATA=/data SEED=1 python -m fedray.report 'a b'")
-    assert found == ("fedray.report", ["a b"])
+    found = words_of("FEDRAY_DATA=/data SEED=1 fedray report 'a b'")
+    assert found == ("fedray.cli.report", ["a b"])
 
 
 # --- the papers ----------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from _build.settings import explained, paper_files, settings_page
 from fedray.__main__ import main
-from fedray.cli.settings_page import explained, paper_files, settings_page
 from fedray.cli.show import DEFAULT, GIVEN, settings
 from fedray.config import EXPERIMENTS, read_chain, read_experiment, read_sources
 from fedray.errors import UserError

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedray.cli.heads import METHODS as METHODS_FOLDER
-from fedray.cli.heads import equations_of
+from _build.heads import METHODS as METHODS_FOLDER
+from _build.heads import equations_of
 
 TESTS = Path(__file__).parent
 FILES = {

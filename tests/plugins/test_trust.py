@@ -10,11 +10,10 @@ import pytest
 import yaml
 
 import fedray
-from fedray.cli import cost, predict, run, show
+from fedray.cli import analyse, cost, predict, run, show
 from fedray.command import CommandLine
 from fedray.errors import UserError
 from fedray.plugins import read_plugin, trust, trust_all, use
-from fedray.report import cka, evaluate
 from fedray.sweep import command as sweep
 
 QUICK = ["rounds=1", "local_epochs=1", "data.clients=2", "data.samples=200", "model.feature_dim=8"]
@@ -73,8 +72,8 @@ COMMANDS = {
     "predict": lambda out: predict.main([str(out), str(out)]),
     "run": lambda out: run.main([f"{out}/config.yaml", *SERIAL]),
     "resume": lambda out: run.main(["--resume", str(out), *SERIAL]),
-    "evaluate": lambda out: evaluate.main([str(out), "--with", ""]),
-    "cka": lambda out: cka.main([str(out)]),
+    "retest": lambda out: analyse.main(["retest", str(out), "--with", ""]),
+    "cka": lambda out: analyse.main(["cka", str(out)]),
 }
 
 
@@ -198,7 +197,7 @@ def test_every_command_that_runs_a_folders_text_has_the_flag():
     def flags(cli: CommandLine) -> set[str]:
         return {flag for action in cli._actions for flag in action.option_strings}
 
-    for module in (cost, predict, run, show, cka, evaluate, sweep):
+    for module in (cost, predict, run, show, analyse, sweep):
         assert "--trust" in flags(module.parser())
 
 

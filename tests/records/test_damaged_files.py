@@ -10,9 +10,11 @@ import pytest
 from commands import upload
 
 from fedray import run
+from fedray.cli import run
+from fedray.cli.report import main as report
+from fedray.cli.upload import main as upload
 from fedray.errors import UserError
 from fedray.records import RunFolder
-from fedray.report.command import main as report
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session

@@ -16,13 +16,13 @@ import psutil
 import pytest
 import torch
 
+from fedray.analyses.finished import reopen
 from fedray.checkpoint import CheckpointStore
 from fedray.config import files_of
 from fedray.errors import UserError
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.records import Costs, EarlierEnvironment, RunFolder, RunWriter, environment
-from fedray.report.finished import reopen
 from fedray.run import main
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor

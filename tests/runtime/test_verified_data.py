@@ -12,9 +12,9 @@ from PIL import Image
 from rounds import result_in
 
 from fedray import integrity
+from fedray.analyses.finished import reopen
 from fedray.cli import run
 from fedray.errors import UserError
-from fedray.report.finished import reopen
 from fedray.run import main
 from fedray.runtime.assembly import Assembly, load_data
 from fedray.runtime.cache import shared

@@ -10,6 +10,7 @@ import fedray
 from fedray.core.payload import BadPayload, NotFinitePayload
 from fedray.errors import ClientError, CodeError, Failure, UserError
 from fedray.records import RunFolder
+from fedray.render.table import page
 from fedray.studies.agenda import Dropped, Wanted
 from fedray.studies.file import plan_words
 from fedray.studies.forecast import headline, planned_cells, runs_of
@@ -18,6 +19,7 @@ from fedray.studies.plan import Place
 from fedray.studies.space import Edge
 from fedray.studies.study import DIED, DIVERGED, Study
 from fedray.studies.tune import reason_of
+from fedray.tables.record import made, table_json
 
 MINE, LOCAL = Place("mine", "all"), Place("local", "all")
 

@@ -12,7 +12,7 @@ from pretended_runs import end, pretend
 from fedray.errors import UserError
 from fedray.plugins import use
 from fedray.records import sealed
-from fedray.report.section import markdown
+from fedray.render.page import markdown
 from fedray.studies.file import plan_words
 from fedray.studies.forecast import runs_of
 from fedray.studies.outcome import outcome

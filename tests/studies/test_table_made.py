@@ -9,7 +9,7 @@ import pretended_runs
 import pytest
 
 from fedray.records import Environment
-from fedray.report.section import markdown
+from fedray.render.page import markdown
 from fedray.studies.outcome import outcome
 from fedray.studies.store import commits_in
 from fedray.tables.command import write_page

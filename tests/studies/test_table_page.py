@@ -15,13 +15,15 @@ from PIL import Image
 from pretended_runs import end
 
 from fedray.errors import UserError
+from fedray.markdown import has_words
 from fedray.records import RunFolder
-from fedray.report.latex import escaped, latex_table
-from fedray.report.section import has_words, markdown
+from fedray.render.cells import NOTHING
+from fedray.render.page import escape_latex, latex_table, markdown
+from fedray.render.table import MEAN, latex, main_cells
+from fedray.render.table_figure import draw, draw_curves
 from fedray.runtime.assembly import read_images
 from fedray.studies.file import plan_words
 from fedray.studies.outcome import outcome
-from fedray.studies.page import MEAN, NOTHING, main_cells
 from fedray.studies.plan import Place
 from fedray.studies.study import Study
 from fedray.tables import command
@@ -33,8 +35,6 @@ from fedray.tables.command import (
     parser,
     write_page,
 )
-from fedray.tables.figure import draw, draw_curves
-from fedray.tables.latex import latex
 from fedray.tables.runs import cell_metrics
 
 ROWS = {
@@ -80,7 +80,7 @@ def written(play, here):
 def test_a_figure_that_cannot_be_written_is_as_it_was(written, here, monkeypatch, curve_key):
     _, found, _ = written
     before = (here / "out" / "figure.png").read_bytes()
-    monkeypatch.setattr("fedray.tables.figure.draw_curves", lambda axes, *_: None)
+    monkeypatch.setattr("fedray.render.table_figure.draw_curves", lambda axes, *_: None)
     found.plan.__dict__["curve"] = curve_key
 
     def fail(*_) -> None:
@@ -164,8 +164,11 @@ def test_where_the_last_round_counts_only_the_configuration_was_chosen(play, her
     for at, said in (("best", best), ("final", last)):
         book = play(curve, **CHANGES, at=at)
         write_page(book, outcome(book))
-        for name in ("table.md", "table.tex", "table.html"):
+        for name in ("table.md", "table.html"):
             assert said in (here / "out" / name).read_text(), name
+        tex = (here / "out" / "table.tex").read_text()
+        assert "hosen on validation images" in tex
+        assert ("numbers of the last round" in tex) == (at == "final")
 
 
 def test_the_figure_stands_below_the_first_table_and_only_where_it_is_drawn(written, here):
@@ -325,7 +328,7 @@ def test_the_latex_is_escaped_and_whole(written, here):
     assert all(
         line.replace(r"\&", "").count("&") == 5 for line in body.splitlines() if r"\\" in line
     )
-    assert escaped("50 % of #1_a ± {x}") == r"50 \% of \#1\_a $\pm$ \{x\}"
+    assert escape_latex("50 % of #1_a ± {x}") == r"50 \% of \#1\_a $\pm$ \{x\}"
 
 
 def test_the_figure_is_drawn(written, here):

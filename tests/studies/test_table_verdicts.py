@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from fedray.report.section import markdown
-from fedray.report.statistics import seeds_needed
+from fedray.compare.paired import compare as compared
+from fedray.compare.paired import needed_of, seeds_needed
+from fedray.render.page import markdown
 from fedray.studies.claims import Side
 from fedray.studies.outcome import outcome
 from fedray.tables.command import write_page
-from fedray.tables.comparing import compared, needed_of
 
 ROWS = {
     "mine": {"algorithm": "fedproto"},

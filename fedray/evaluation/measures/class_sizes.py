@@ -17,7 +17,7 @@ class ClassSizes(Measure):
 
     Over the own tests of all clients in sum, since a client may have few images of its minority
     classes. FedGLCL's Fig. 1b asks this of local models, after local training and on everybody's
-    test images: `python -m fedray.report.local_models`. Where every pixel is a sample there are
+    test images: `fedray analyse local_models`. Where every pixel is a sample there are
     none: a background is no majority class.
     """
 

@@ -1,0 +1,71 @@
+"""Write the generated pages, or check that they are up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedray.command import PATH, Command, run
+from fedray.errors import UserError
+from fedray.files import write_atomic
+
+from _build.methods import method_pages
+from _build.papers import papers_page
+from _build.privacy import privacy_page
+from _build.registry import hooks_page, keys_page, listing, reference
+from _build.results import RESULTS, results_page, take
+from _build.settings import settings_page
+
+
+@click.command(cls=Command)
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if outdated.")
+@click.option("--root", type=PATH, default=Path(), help="The checkout; default: here.")
+@click.option(
+    "--take", "table", type=PATH, metavar="DIR", help="First copy a table's page to docs/results/."
+)
+def command(check: bool, root: Path, table: Path | None) -> int:
+    """Write the pages that follow from the code."""
+    if table is not None:
+        print(f"wrote {take(table, root)}")
+    written = pages(root)
+    outdated = [path for path, text in written.items() if _read(path) != text]
+    if check:
+        for path in outdated:
+            print(f"{path} is not up to date; run make docs")
+        return int(bool(outdated))
+    for path in outdated:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, written[path])
+        print(f"wrote {path}")
+    return 0
+
+
+def pages(root: Path) -> dict[Path, str]:
+    """Return the generated files by path.
+
+    Raises:
+        UserError: if the folder is no checkout.
+    """
+    if not (root / "docs").is_dir():
+        raise UserError(f"{root.absolute()} has no folder docs; run this in a checkout of fedray")
+    files = {
+        "docs/reference.md": reference(),
+        "docs/keys.md": keys_page(),
+        "docs/hooks.md": hooks_page(),
+        "docs/privacy.md": privacy_page(),
+        "docs/papers.md": papers_page(),
+        "docs/settings.md": settings_page(),
+        "fedray/listing.json": listing(),
+        RESULTS: results_page(root, _read(root / RESULTS)),
+        **method_pages(),
+    }
+    return {root / path: text for path, text in files.items()}
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(command, prog="python -m _build"))

@@ -1,0 +1,104 @@
+"""docs/methods/: a page for each method, from the registry, its file's head and shipped files."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Collection
+
+from fedray.cli.catalogue import entries, family_heading
+from fedray.cli.listing import Entry
+from fedray.cli.papers import read_papers
+from fedray.core import Algorithm, algorithms
+
+from _build.heads import PACKAGE, head_of
+from _build.templates import linked, plain, render
+from _build.uses import Uses, uses
+
+FOLDER = "docs/methods"
+FAMILIES = ("text_guided", "prototypes", "averaging", "personalised", "prompts", "distillation")
+"""The families of methods in the index's order; others come last."""
+
+
+def method_pages() -> dict[str, str]:
+    """Return every page by its path below the checkout, the index among them."""
+    shipped = [entry for entry in entries("algorithms") if entry.file]
+    used, papers = uses(), {paper.title for paper in read_papers().values()}
+    pages = {f"{FOLDER}/{each.name}.md": _page(each, used[each.name], papers) for each in shipped}
+    by_family: dict[str, list[Entry]] = {}
+    for entry in shipped:
+        by_family.setdefault(entry.file.split("/")[1], []).append(entry)
+    order = sorted(
+        by_family, key=lambda family: ([*FAMILIES, family].index(family), family)
+    )
+    families = [
+        {"title": family_heading(f"fedray.algorithms.{family}"), "entries": by_family[family]}
+        for family in order
+    ]
+    return {f"{FOLDER}/index.md": render("methods", families=families), **pages}
+
+
+def _page(entry: Entry, used: Uses, papers: Collection[str]) -> str:
+    cls: type[Algorithm] = algorithms.get(entry.name)
+    path = PACKAGE / entry.file
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    head = head_of(ast.get_docstring(tree, clean=False) or "", path)
+    files = (
+        ("Experiments", used.experiments, "fedray/experiments/", "fedray run"),
+        ("Sweeps", used.sweeps, "tune/", "fedray sweep"),
+        ("Tables", used.tables, "tune/tables/", "fedray table"),
+    )
+    return render(
+        "method",
+        entry=entry,
+        summary=inspect.cleandoc(cls.__doc__ or ""),
+        facts=_facts(entry, cls, used, papers),
+        prose=map(_prose, head.prose),
+        equations=head.equations,
+        deviations=head.deviations,
+        uses=[dict(zip(("title", "files", "folder", "command"), each, strict=True)) for each in files],
+    )
+
+
+def _facts(
+    entry: Entry, cls: type[Algorithm], used: Uses, papers: Collection[str]
+) -> dict[str, str]:
+    bases = [base for base in cls.__mro__[1:] if base in algorithms.entries()]
+    source = f"fedray/{entry.file}"
+    first = _first(used.experiments)
+    page = f"[papers.md](../papers.md#{entry.title.lower()})"
+    return {
+        "chosen by": f"`algorithm={entry.name}`",
+        "paper": linked(entry.paper) if entry.paper != "-" else "",
+        "travels": f"{entry.travels}; [who learns what](../privacy.md)",
+        "builds on": ", ".join(f"[{base.title}]({base.name}.md)" for base in bases),
+        "needs": ", ".join(needs(cls)),
+        "code": f"[{source}](../../{source}#{cls.__name__})",
+        "its paper's experiments": page if entry.title in papers else "",
+        "try it": f"`fedray run {first}`" if first else "",
+    }
+
+
+def needs(cls: type[Algorithm]) -> list[str]:
+    """Return what a method requires, in words."""
+    words = {
+        "a text encoder": cls.requires.text,
+        "a CLIP (`model.clip`)": cls.requires.prompts,
+        "validation images": cls.requires.validation,
+        "SGD without clipping": cls.requires.sgd,
+    }
+    return [text for text, needed in words.items() if needed]
+
+
+def _first(experiments: dict[str, str]) -> str:
+    """Return an experiment of laptop scale, one with embedded data before others."""
+    small = [name for name in experiments if not name.endswith("_paper")]
+    embedded = [name for name in small if name.endswith(("_digits", "_clip"))]
+    return next(iter(embedded or small), "")
+
+
+def _prose(block: str) -> str:
+    """Return a paragraph; an indented one stays as it is."""
+    if all(line.startswith("    ") for line in block.splitlines()):
+        return "```text\n" + inspect.cleandoc(block) + "\n```"
+    return plain(inspect.cleandoc(block))

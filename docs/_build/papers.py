@@ -1,0 +1,18 @@
+"""docs/papers.md: every item of the papers with its commands."""
+
+from __future__ import annotations
+
+from fedray.cli.papers import SCALES, read_papers
+
+from _build.templates import render
+
+
+def papers_page() -> str:
+    """Return the page."""
+    papers = list(read_papers().values())
+    return render(
+        "papers",
+        papers=papers,
+        count=sum(len(paper.items) for paper in papers),
+        scales=SCALES,
+    )

@@ -1,0 +1,151 @@
+"""The summary of docs/results.md: what the tables that were run say, and which were not run.
+
+A table that was run lies in docs/results/NAME/, as `--take FOLDER` copied it from the
+folder of its invocation; its claims are on its own page.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from fedray.config import Tree, read_mapping
+from fedray.files import write_atomic
+from fedray.markdown import markdown_table
+from fedray.records import sealed
+from fedray.studies.store import DATA, check_table, commits_in
+
+from _build.templates import render
+
+RESULTS = "docs/results.md"
+FOLDER = "docs/results"
+BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
+TAKEN = ("table.md", "table.tex")
+FIGURE = "figure.png"
+TABLES = "tune/tables"
+OF_PAPERS = ("dp2fl_", "fedglcl_", "fedmgp_", "fedtsp_")
+"""How the tables of the four papers begin."""
+ABSOLUTE = re.compile(r"(?<![\w.:/~])/(?:[^\s/'\"`|()]+/)+(?=[^\s/])")
+"""The folders of a path on one machine, up to the file's name."""
+FAILED = ("seeds", "dropped")
+"""What of a cell says why runs failed."""
+DECIDED = ("holds", "refuted")
+OPEN = ("undecided", "not asked")
+
+
+def take(folder: Path, root: Path) -> Path:
+    """Copy the page of a table's invocation into the checkout; return the new folder.
+
+    The reasons of failed runs name files of the machine that ran them; their folders are cut off.
+
+    Raises:
+        UserError: when the folder holds no table, or the table is damaged or edited.
+    """
+    found = check_table(folder / DATA)
+    to = root / FOLDER / str(found["table"])
+    to.mkdir(parents=True, exist_ok=True)
+    short = _without_folders(found)
+    for name in TAKEN:
+        if (folder / name).is_file():
+            write_atomic(to / name, short((folder / name).read_text(encoding="utf-8")))
+    if (folder / FIGURE).is_file():
+        shutil.copyfile(folder / FIGURE, to / FIGURE)
+    shortened = sealed(json.loads(short(json.dumps(found))))
+    write_atomic(to / DATA, json.dumps(shortened, separators=(",", ":")) + "\n")
+    return to
+
+
+def _without_folders(table: Tree) -> Callable[[str], str]:
+    """Return a function that cuts folders of one machine from the reasons of failed runs."""
+    runs = [
+        *table.get("runs", ()),
+        *(each for cell in table.get("cells", ()) for key in FAILED for each in cell.get(key, ())),
+    ]
+    reasons = {run["reason"] for run in runs if run.get("reason")}
+    quoted = {json.dumps(reason)[1:-1] for reason in reasons}  # as table.json writes them
+
+    def short(text: str) -> str:
+        for reason in sorted(reasons | quoted, key=len, reverse=True):
+            text = text.replace(reason, ABSOLUTE.sub("", reason))
+        return text
+
+    return short
+
+
+def results_page(root: Path, text: str) -> str:
+    """Return docs/results.md with its summary; unchanged without a place for it."""
+    if BEGIN not in text or END not in text:
+        return text
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    return f"{before}{BEGIN}\n\n{summary(taken(root), not_run(root))}\n{END}{after}"
+
+
+def taken(root: Path) -> list[Tree]:
+    """Return the tables that were run, by name."""
+    return [check_table(path) for path in sorted((root / FOLDER).glob(f"*/{DATA}"))]
+
+
+def not_run(root: Path) -> dict[str, str]:
+    """Return the papers' tables that are shipped and were not run, with their questions."""
+    there = {str(table["table"]) for table in taken(root)}
+    return {
+        path.stem: str(read_mapping(path).get("answers", ""))
+        for path in sorted((root / TABLES).glob("*.yaml"))
+        if path.stem.startswith(OF_PAPERS) and path.stem not in there
+    }
+
+
+def summary(tables: Sequence[Tree], others: Mapping[str, str]) -> str:
+    """Return what is decided, the controls, how each table was made, and which were not run.
+
+    Args:
+        tables: those that were run.
+        others: the questions of those that were not, by name.
+    """
+    verdicts = Counter(claim["verdict"] for table in tables for claim in table["claims"])
+    controls = [_control(table, each) for table in tables for each in table["controls"]]
+    header = ["table", "question", "holds", "refuted", "undecided"]
+    return render(
+        "summary",
+        asked=verdicts.total(),
+        decided=sum(verdicts[verdict] for verdict in DECIDED),
+        holds=verdicts["holds"],
+        refuted=verdicts["refuted"],
+        counts=markdown_table(header, map(_counts, tables)),
+        controls=controls
+        and markdown_table(["table", "control", "method minus control", "reading"], controls),
+        tables=[{**table, "link": _link(table), "commits": commits_in(table)} for table in tables],
+        others=others,
+    )
+
+
+def _link(table: Tree) -> str:
+    return f"[{table['table']}](results/{table['table']}/table.md)"
+
+
+def _counts(table: Tree) -> list[str]:
+    verdicts = Counter(each["verdict"] for each in table["claims"])
+    open_ones = sum(verdicts[one] for one in OPEN)
+    counts = [*(verdicts[one] for one in DECIDED), open_ones]
+    return [_link(table), table["answers"], *map(str, counts)]
+
+
+def _control(table: Tree, each: Tree) -> list[str]:
+    found = f"{each['control']} for {each['of']}"
+    return [_link(table), found, _difference(table, each), each["reading"]]
+
+
+def _difference(table: Tree, each: Tree) -> str:
+    """Return the mean difference with its interval, of the table's first metric."""
+    if "mean" not in each:
+        return "no runs"
+    is_share = table["units"][table["plan"]["metrics"][0]] == "share"
+    form = "+.1f" if is_share else "+.4g"
+    text = format(each["mean"], form)
+    if "low" in each:
+        text += f" [{each['low']:{form}}, {each['high']:{form}}]"
+    return text

@@ -1,0 +1,145 @@
+"""How alike are local and global models, layer by layer (FedGLCL Fig. 1c)?
+
+FedAvg's clients keep no model, so the local models are made: from a finished run's checkpoint,
+every client takes one more step of the method (its E local epochs on its own images), and its
+upload is compared with the global model that it started from, the one that was tested last. So it
+is the drift of one round, as the server sees it: with `wire` quantisation or noise. Nothing is
+written into the run. `--by layer` compares the output of every convolution and linear map, as the
+figure does; `--by stage` the output of a block, with normalisation and activation.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+import click
+import torch
+from torch import Tensor, nn
+
+from fedray.analyses.finished import has_global_model, one_more_step, probe_images, reopen
+from fedray.analyses.harness import Findings, Request, analysis
+from fedray.compare.frame import Group
+from fedray.compare.paired import Interval, t_interval
+from fedray.errors import UserError
+from fedray.evaluation.similarity import centred_gram, linear_cka
+from fedray.models import Classifier, Pixels, layers, stages
+from fedray.records import Metric
+from fedray.render.cells import SPREAD, cell
+from fedray.render.figures import figure_stages
+from fedray.render.page import Section
+from fedray.runtime.devices import pick_device
+
+By: TypeAlias = Literal["stage", "layer"]
+"""What is compared."""
+SIMILARITY = Metric("linear CKA with the global model", "index")
+
+
+@analysis(
+    "cka",
+    click.Option(
+        ["--images"],
+        type=click.IntRange(2, 10**6),
+        default=200,
+        metavar="N",
+        show_default=True,
+        help="Test images to compare on.",
+    ),
+    click.Option(
+        ["--by"],
+        type=click.Choice(get_args(By)),
+        default="stage",
+        show_default=True,
+        help="stage: blocks with their normalisation and activation; layer: every convolution and "
+        "linear map.",
+    ),
+)
+def compare_layers(request: Request) -> Findings:
+    """Compare the clients' models after one more round with the global model."""
+    images, by = request.options["images"], request.options["by"]
+    curves = {member.label: _by_part(member, images, by) for member in request.groups}
+    names = list(dict.fromkeys(part for curve in curves.values() for part in curve))
+    if by == "stage":
+        header = ["method", *names]
+        rows = [
+            [label, *(cell(curve.get(name), SIMILARITY) for name in names)]
+            for label, curve in curves.items()
+        ]
+    else:
+        header = ["layer", *curves]
+        rows = [
+            [name, *(cell(curve.get(name), SIMILARITY) for curve in curves.values())]
+            for name in names
+        ]
+    figure = request.file("cka.png")
+    figure_stages(curves, SIMILARITY, figure, by)
+    below = f"{SIMILARITY.name}, mean {SPREAD} clients and seeds."
+    return Findings([Section("", (), header, rows, [below])], [figure])
+
+
+def _by_part(member: Group, images: int, by: By) -> dict[str, Interval]:
+    """Return the similarity by stage or layer, over the clients of all runs of a group."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for loaded in member.runs:
+        for similarity in similarities(loaded.folder, images, by):
+            for part, value in similarity.items():
+                values[part].append(value)
+    return {part: t_interval(numbers) for part, numbers in values.items()}
+
+
+def similarities(folder: Path, images: int, by: By = "stage") -> Iterator[dict[str, float]]:
+    """Yield, client by client, the similarity of each stage or layer to the global model's.
+
+    Args:
+        folder: of a finished run with one global model.
+        images: how many test images to compare on, drawn once for the run.
+        by: what is compared.
+
+    Raises:
+        UserError: when the run has no checkpoint, or no global model.
+        ClientError: when a client's step fails.
+    """
+    assembly, found = reopen(folder)
+    algorithm = assembly.algorithm
+    if not has_global_model(algorithm, found.snapshot.server):
+        raise UserError(
+            f"{folder}: {algorithm.name} has no global model to compare with; leave the run out"
+        )
+    device = pick_device(assembly.experiment.gpus)
+    now = assembly.data.at(found.snapshot.round + 1)
+    probe = probe_images(now, images, assembly.streams, device)
+    for stepped in one_more_step(assembly, found, device):
+        common = stage_grams(stepped.before().model, probe, by)
+        local = stage_grams(stepped.after().model, probe, by)
+        yield {part: linear_cka(local[part], gram) for part, gram in common.items()}
+
+
+@torch.no_grad()
+def stage_grams(model: Classifier, images: Pixels, by: By = "stage") -> dict[str, Tensor]:
+    """Return the centred Gram matrix [n, n] of each stage's or layer's features, for evaluation."""
+    grams: dict[str, Tensor] = {}
+    model.eval()
+    with watched(stages(model) if by == "stage" else layers(model), grams):
+        model(images)
+    return grams
+
+
+@contextmanager
+def watched(parts: Mapping[str, nn.Module], grams: dict[str, Tensor]) -> Iterator[None]:
+    """Keep the Gram matrix of each part's output while the model runs."""
+
+    def note(stage: str) -> Callable[[nn.Module, object, Tensor], None]:
+        def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
+            grams[stage] = centred_gram(output)
+
+        return hook
+
+    handles = [end.register_forward_hook(note(name)) for name, end in parts.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,143 @@
+"""Registration of analyses, and what all of them share: runs, pages, files."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import click
+
+from fedray.compare.frame import Group, LoadedRun, group, load
+from fedray.errors import UserError, nearest
+from fedray.files import make_folder, write_atomic
+from fedray.records import Select
+from fedray.render.page import Section, markdown
+
+MODULES: Mapping[str, str] = MappingProxyType(
+    {
+        "agreement": "how far runs agree which classes are alike",
+        "cka": "how alike local and global models are, by layer",
+        "groups": "FedMGP's prompt groups within and between clients",
+        "local_models": "models before and after local training, by class",
+        "phases": "metrics before and after data changes or clients join",
+        "retest": "finished models tested again under other settings",
+        "target": "rounds, seconds and megabytes to a target",
+    }
+)
+"""What each analysis shows; each has a module of its name."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an analysis is asked for.
+
+    Attributes:
+        folders: of runs, or of folders of runs.
+        out: the folder of what the analysis writes.
+        select: on which images best rounds are chosen; None: as each run says.
+        options: the analysis's own, by name.
+    """
+
+    folders: Sequence[Path]
+    out: Path
+    select: Select | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def runs(self) -> list[LoadedRun]:
+        """The runs."""
+        return load(self.folders, self.select)
+
+    @cached_property
+    def grouped(self) -> tuple[list[Group], list[str]]:
+        """The runs' groups, and notes on runs that were left out."""
+        return group(self.runs)
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file to write; makes the folder."""
+        make_folder(self.out)
+        return self.out / name
+
+    @property
+    def groups(self) -> list[Group]:
+        """The runs by configuration."""
+        return self.grouped[0]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an analysis found.
+
+    Attributes:
+        sections: of its page.
+        files: that it wrote besides the page.
+    """
+
+    sections: Sequence[Section]
+    files: Sequence[Path] = ()
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """An analysis of finished runs.
+
+    Attributes:
+        name: what `fedray analyse` is given.
+        run: the function.
+        options: of its command.
+        out: the folder for its files; None: "report" below the runs' folder.
+    """
+
+    name: str
+    run: Callable[[Request], Findings]
+    options: Sequence[click.Option]
+    out: Path | None
+
+
+_ANALYSES: dict[str, Analysis] = {}
+
+
+def analysis(
+    name: str, *options: click.Option, out: Path | None = None
+) -> Callable[[Callable[[Request], Findings]], Callable[[Request], Findings]]:
+    """Register a function as an analysis; arguments as the attributes of `Analysis`."""
+
+    def register(run: Callable[[Request], Findings]) -> Callable[[Request], Findings]:
+        _ANALYSES[name] = Analysis(name, run, options, out)
+        return run
+
+    return register
+
+
+def find(name: str) -> Analysis:
+    """Return an analysis by its name.
+
+    Raises:
+        UserError: if there is none.
+    """
+    if name not in MODULES:
+        raise UserError(
+            f"there is no analysis '{name}', only {', '.join(MODULES)}.{nearest(name, MODULES)}"
+        )
+    importlib.import_module(f"fedray.analyses.{name}")
+    return _ANALYSES[name]
+
+
+def default_folder(folders: Sequence[Path]) -> Path:
+    """Return where reports on runs go, unless a place is named."""
+    return (folders[0] if len(folders) == 1 else Path()) / "report"
+
+
+def carry_out(chosen: Analysis, request: Request) -> tuple[list[Section], list[Path]]:
+    """Run an analysis and write its page; returns the page and all files."""
+    findings = chosen.run(request)
+    notes = [f"Warning: {note}." for note in request.grouped[1]]
+    sections = [*findings.sections, *([Section("", items=notes)] if notes else [])]
+    page = request.file(f"{chosen.name}.md")
+    write_atomic(page, markdown(sections))
+    return sections, [page, *findings.files]

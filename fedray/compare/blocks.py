@@ -1,0 +1,213 @@
+"""Which groups of runs may be compared, and how each differs from a base."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+from fedray.compare.frame import At, Group
+from fedray.compare.labels import show_value
+from fedray.compare.paired import ALPHA, Comparison, Side, compare, holm
+from fedray.errors import UserError, nearest
+from fedray.records import BEST, Metric
+
+PROTOCOL = (
+    "rounds",
+    "participation",
+    "local_epochs",
+    "batch_size",
+    "precision",
+    "drop_last",
+    "finetune_epochs",
+    "data.clients",
+    "data.validation_fraction",
+    "data.test",
+    "data.augment",
+    "data.evolution",
+    "early_stopping",
+    "join",
+)
+"""Keys, and beginnings of keys, of the protocol: how long and how often a method trains, and on
+which images it is tested."""
+
+
+def of_protocol(key: str) -> bool:
+    """Return True if a key belongs to the protocol."""
+    return any(key == each or key.startswith(f"{each}.") for each in PROTOCOL)
+
+
+def blocks_of(groups: Sequence[Group]) -> list[list[Group]]:
+    """Partition groups into blocks whose members are pairwise comparable (greedy, first fit)."""
+    blocks: list[list[Group]] = []
+    for member in groups:
+        for block in blocks:
+            if not any(incompatibilities(other, member) for other in block):
+                block.append(member)
+                break
+        else:
+            blocks.append([member])
+    return blocks
+
+
+def incompatibilities(one: Group, other: Group) -> list[str]:
+    """Return why two groups may not be compared: data, clients, protocol, choice of rounds."""
+    reasons = [*_of_data(one, other)]
+    for key in dict.fromkeys((*one.keys, *other.keys)):
+        values = one.keys.get(key), other.keys.get(key)
+        if of_protocol(key) and values[0] != values[1]:
+            reasons.append(f"{key} ({' and '.join(map(show_value, values))})")
+    if one.select != other.select:
+        reasons.append(f"{BEST[one.select]} and {BEST[other.select]}")
+    return reasons
+
+
+def _of_data(one: Group, other: Group) -> Iterable[str]:
+    hashes = [{run.run.info.data_sha256 for run in group.runs} for group in (one, other)]
+    if None in hashes[0] | hashes[1]:
+        yield "images without a hash, which may be others"
+        return
+    if hashes[0] != hashes[1]:
+        names = [group.data for group in (one, other)]
+        yield "other images" + (f" ({' and '.join(names)})" if names[0] != names[1] else "")
+        return
+    first, second = (
+        {run.seed: run.run.info.partition_sha256 for run in group.runs} for group in (one, other)
+    )
+    both = sorted(first.keys() & second.keys())
+    seeds = [seed for seed in both if first[seed] is None or first[seed] != second[seed]]
+    if seeds:
+        yield f"other partitions (seed {', '.join(map(str, seeds))})"
+
+
+def why_apart(blocks: Sequence[Sequence[Group]]) -> list[str]:
+    """Return what keeps each block from being compared with the first one."""
+    first, *others = blocks
+    pairs = [
+        next(pair for pair in product(first, block) if incompatibilities(*pair)) for block in others
+    ]
+    return [
+        f"not compared: {a.label} and {b.label} have {', '.join(incompatibilities(a, b))}"
+        for a, b in pairs
+    ]
+
+
+def methods_differ(groups: Sequence[Group]) -> list[str]:
+    """Return keys in which methods differ besides their own, their tuning and the protocol."""
+    methods: dict[str, list[Mapping[str, Any]]] = {}
+    for member in groups:
+        methods.setdefault(member.method, []).append(member.keys)
+    notes = []
+    for key in dict.fromkeys(key for member in groups for key in member.keys):
+        if _is_own(key) or of_protocol(key):
+            continue
+        values = {
+            name: {show_value(keys.get(key)) for keys in configs}
+            for name, configs in methods.items()
+        }
+        if len(set(map(frozenset, values.values()))) > 1:
+            words = "; ".join(f"{name}: {', '.join(sorted(v))}" for name, v in values.items())
+            notes.append(f"methods differ in {key} ({words})")
+    return notes
+
+
+def _is_own(key: str) -> bool:
+    """Return True if a key is the method's, its tuning's or its texts'; hashes compare the data."""
+    own = ("algorithm", "plugins", "lr", "lr_schedule", "optimizer", "text", "data", "scale")
+    return key.partition(".")[0] in own or key == "clip_grad_norm"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A group against the base of its block.
+
+    Attributes:
+        member: the group.
+        base: the group that is subtracted.
+        comparison: seed by seed.
+        p: corrected by Holm for the comparisons of the block; None for fewer than two seeds.
+    """
+
+    member: Group
+    base: Group
+    comparison: Comparison
+    p: float | None
+
+    @property
+    def reading(self) -> str:
+        """What the difference says, in words."""
+        if self.comparison.interval is None:
+            return "no seed in common"
+        if self.p is None:
+            return "one seed: no spread"
+        return "within the spread" if self.p > ALPHA else "beyond the spread"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Groups that are reported together.
+
+    Attributes:
+        groups: all rows, in the table's order.
+        metrics: what is shown; the first one ranks.
+        at: whether best or last values are ranked and compared.
+        base: the method or label that the others are compared with; None: each block's first.
+        notes: what was left out.
+    """
+
+    groups: Sequence[Group]
+    metrics: Sequence[Metric]
+    at: At
+    base: str | None = None
+    notes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not any(_is(member, self.base) for member in self.groups):
+            known = [member.label for member in self.groups]
+            raise UserError(
+                f"--base {self.base}: there is no such method.{nearest(str(self.base), known)}"
+            )
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that ranks."""
+        return self.metrics[0]
+
+    @cached_property
+    def blocks(self) -> list[list[Group]]:
+        """The groups that may be compared with each other."""
+        return blocks_of(self.groups)
+
+    @property
+    def tables(self) -> list[list[Group]]:
+        """A table for each block; one for all groups of a grid in which nothing is comparable."""
+        whole = len(self.blocks) == len(self.groups)
+        return [list(self.groups)] if whole else self.blocks
+
+    def base_of(self, block: Sequence[Group]) -> Group:
+        """Return the group that the others of a block are compared with."""
+        return next((member for member in block if _is(member, self.base)), block[0])
+
+    def differences(self, block: Sequence[Group]) -> list[Difference]:
+        """Compare the others of a block with its base, on the metric that ranks."""
+        base = self.base_of(block)
+        others = [member for member in block if member is not base]
+        comparisons = [self._against(member, base) for member in others]
+        ps = holm([comparison.p for comparison in comparisons])
+        return [
+            Difference(member, base, comparison, p)
+            for member, comparison, p in zip(others, comparisons, ps, strict=True)
+        ]
+
+    def _against(self, member: Group, base: Group) -> Comparison:
+        mine, theirs = (each.by_seed(self.metric.name, self.at) for each in (member, base))
+        differences = {seed: mine[seed] - theirs[seed] for seed in mine if seed in theirs}
+        size = max((abs(mine[seed]) for seed in differences), default=1.0)
+        sides = Side(member.label, None), Side(base.label, None)
+        return compare(*sides, differences, 1 - ALPHA, size)
+
+
+def _is(member: Group, name: str | None) -> bool:
+    return name is None or name in (member.label, member.method)

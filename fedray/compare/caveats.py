@@ -1,0 +1,316 @@
+"""What a reader must know before comparing the rows of a report, or the cells of a table."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedray.compare.blocks import Report, methods_differ, why_apart
+from fedray.compare.frame import NOT_COMPARED, Group
+from fedray.compare.labels import config_label, show_value, text_of
+from fedray.config import Experiment, flatten, parameters
+
+if TYPE_CHECKING:
+    from fedray.studies.agenda import Dropped
+    from fedray.studies.outcome import CellResult
+    from fedray.studies.plan import Place, StudyPlan
+    from fedray.studies.space import Axis
+
+EDGES = {
+    "budget": "the budget is spent",
+    "bound": "no experiment can have the next value",
+    "off": "tuning.extend is false",
+    "late": "grids are continued for the first choice alone, which diverged later",
+    "joint": "keys that vary together are not continued",
+}
+"""Why a grid ends at the choice."""
+
+ONCE = {
+    False: "The luck of the tuning seed counts for every seed: of tables on digits whose rows were "
+    "one method, 1 to 41 % had a false verdict in two measurements, where 5 % are allowed",
+    True: "The luck of the tuning seeds counts for every seed: of tables on digits whose rows were "
+    "one method, 1 to 16 % had a false verdict in two measurements, where 5 % are allowed",
+}
+"""What choosing once does to verdicts, for one tuning seed and for three; with 3 to 10 seeds."""
+
+# --- reports --------------------------------------------------------------------------------------
+
+
+def report_caveats(report: Report) -> list[str]:
+    """Return what a reader of a report must know: other data, texts, environments, rounds."""
+    methods = dict.fromkeys(note for block in report.blocks for note in methods_differ(block))
+    return [
+        *_files(report.groups),
+        *_environments(report.groups),
+        *_unfinished_runs(report.groups),
+        *why_apart(report.blocks),
+        *methods,
+        *report.notes,
+    ]
+
+
+def _files(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield files of the same names that did not hold the same texts or weights."""
+    named: dict[tuple[str, str], dict[str | None, Group]] = defaultdict(dict)
+    for member in groups:
+        for key, content in member.runs[0].run.info.files_sha256.items():
+            named[key, text_of(member.keys.get(key))].setdefault(content, member)
+    for (key, _), by_content in named.items():
+        first, *others = by_content.values()
+        yield from (f"{key} differs: {first.label} and {other.label}" for other in others)
+
+
+def _environments(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield changes of the environment between the seeds of a group, or within a run."""
+    for member in groups:
+        infos = [loaded.run.info for loaded in member.runs]
+        first = infos[0]
+        changes = {info.seed: first.environment.changes(info.environment) for info in infos[1:]}
+        seed = next((seed for seed, changed in changes.items() if changed), None)
+        if seed is not None:
+            yield (
+                f"{member.label}: seeds {first.seed} and {seed} were made in different "
+                f"environments: {'; '.join(changes[seed])}"
+            )
+        for info in infos:
+            for entry in info.earlier_environments:
+                yield (
+                    f"{member.label}, seed {info.seed}: the rounds up to {entry.until_round} were "
+                    "made in another environment, which result.json names"
+                )
+
+
+def _unfinished_runs(groups: Sequence[Group]) -> Iterator[str]:
+    for member in groups:
+        for loaded in member.runs:
+            done = f"{max(loaded.run.done, 0)} of {loaded.run.info.planned}"
+            if not loaded.run.is_finished:
+                yield f"not finished: {member.label} seed {loaded.seed} has {done} rounds"
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def table_caveats(
+    plan: StudyPlan,
+    cells: Mapping[Place, CellResult],
+    experiments: Mapping[Place, Experiment],
+    commits: Sequence[str],
+) -> list[str]:
+    """Return what a reader of a table must know before comparing two cells.
+
+    Args:
+        plan: the table.
+        cells: what became of each cell.
+        experiments: a reported run of each cell; of its first configuration where none is chosen.
+        commits: of the code that made the runs.
+    """
+    columns = {
+        column: {place.row: cells[place] for place in plan.places if place.column == column}
+        for column in plan.columns
+    }
+    reported = [
+        {place.row: experiments[place] for place in plan.places if place.column == column}
+        for column in plan.columns
+    ]
+    versions = f"Runs are of {len(commits)} versions of the code: {', '.join(commits)}"
+    return [
+        *_unfinished_cells(cells),
+        *_choice(plan),
+        *_metrics(plan),
+        *(note for column, rows in columns.items() for note in _effort(plan, column, rows)),
+        *_edges(plan, cells),
+        *_failures(cells),
+        *_dropped(cells),
+        *(note for column, rows in columns.items() for note in _data(column, rows)),
+        *dict.fromkeys(note for rows in reported for note in _settings(plan, rows)),
+        *dict.fromkeys(note for rows in reported for note in _searches(plan, rows)),
+        *dict.fromkeys(note for rows in reported for note in _steps(rows)),
+        *([versions] if len(commits) > 1 else []),
+    ]
+
+
+def _unfinished_cells(cells: Mapping[Place, CellResult]) -> Iterator[str]:
+    left = [cell for cell in cells.values() if cell.state.phase in ("tuning", "report")]
+    if left:
+        yield f"NOT FINISHED: {len(left)} of {len(cells)} cells are still to be run"
+
+
+def _choice(plan: StudyPlan) -> Iterator[str]:
+    if plan.select == "test":
+        yield (
+            "Configurations and rounds were chosen on the TEST images, as papers often do: every "
+            "number is too good, and is marked with †"
+        )
+    once = plan.tuning.once
+    if once is None or not any(row.space for row in plan.rows.values()):
+        return
+    yield (
+        f"Configurations were chosen once, on {_seeds(once)}, for all reported seeds: the verdicts "
+        f"leave out the luck of that choice. {ONCE[len(once) > 1]}"
+    )
+    if both := sorted({*once} & {*plan.report.seeds}):
+        yield f"Seeds that are reported were tuned on, too: {', '.join(map(str, both))}"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
+def _metrics(plan: StudyPlan) -> Iterator[str]:
+    """Yield which rows are measured in another way."""
+    for name, row in plan.rows.items():
+        for metric, own in row.metrics.items():
+            yield f"{name}: " + (f"its {metric} is {own}" if own else f"it has no {metric}")
+
+
+def _effort(plan: StudyPlan, column: str, rows: Mapping[str, CellResult]) -> Iterator[str]:
+    """Yield a note if rows of a column tried different numbers of configurations."""
+    tried = {
+        row: max(1, len(cell.state.tried))
+        for row, cell in rows.items()
+        if cell.state.chosen is not None and plan.leader(cell.place) == cell.place
+    }
+    if len(set(tried.values())) > 1:
+        counts = ", ".join(f"{row} {count}" for row, count in tried.items())
+        yield (
+            f"{f'In {column} rows' if len(plan.columns) > 1 else 'Rows'} tried different numbers "
+            f"of configurations, all at most {plan.tuning.configurations}: {counts}"
+        )
+
+
+def _edges(plan: StudyPlan, cells: Mapping[Place, CellResult]) -> Iterator[str]:
+    """Yield choices at an edge; a choice that cells share is noted once, at its leader."""
+    for place, cell in cells.items():
+        leader = plan.leader(place)
+        if leader != place and cells[leader].state.chosen == cell.state.chosen:
+            continue
+        for edge in cell.state.edges:
+            yield f"{place}: the choice {edge} ({EDGES[edge.why]})"
+
+
+def _failures(cells: Mapping[Place, CellResult]) -> Iterator[str]:
+    for place, cell in cells.items():
+        lost = [tried for tried in cell.state.tried if tried.objective is None]
+        if lost:
+            yield f"{place}: {len(lost)} of {len(cell.state.tried)} configurations failed"
+        for result in cell.seeds:
+            if result.reason is not None:
+                yield f"{place}, seed {result.seed} failed: {result.reason}"
+
+
+def _dropped(cells: Mapping[Place, CellResult]) -> Iterator[str]:
+    """Yield choices that diverged when they were reported, and what is reported in their place."""
+    for place, cell in cells.items():
+        state = cell.state
+        for dropped, reason in zip(state.dropped, cell.dropped, strict=True):
+            yield f"{place}: {dropped_text(dropped)}: {reason}"
+        if state.dropped and state.phase == "over":
+            first = "no other came through: the first"
+            instead = first if state.diverged else "the next by validation"
+            yield f"{place}: reported is {config_label(state.chosen or {})}, {instead}"
+
+
+def dropped_text(dropped: Dropped) -> str:
+    """Return a choice that diverged, and where: "lr=0.5 diverged on seed 1"."""
+    seeds = ", ".join(map(str, dropped.seeds))
+    return (
+        f"{config_label(dropped.config)} diverged on seed{'s' * (len(dropped.seeds) > 1)} {seeds}"
+    )
+
+
+def _data(column: str, rows: Mapping[str, CellResult]) -> Iterator[str]:
+    """Yield a note if rows of a column did not have the same images, or the same clients."""
+    runs = [
+        (result.seed, result.measured)
+        for cell in rows.values()
+        for result in cell.seeds
+        if result.measured is not None
+    ]
+    partitions: dict[int, set[str | None]] = defaultdict(set)
+    for seed, measured in runs:
+        partitions[seed].add(measured.partition)
+    seeds = [str(seed) for seed, hashes in partitions.items() if len(hashes) > 1]
+    if len({measured.data for _, measured in runs}) > 1:
+        yield f"{column}: rows have different images or labels"
+    elif seeds:
+        yield f"{column}: rows have different partitions, seed {', '.join(seeds)}"
+
+
+def _settings(plan: StudyPlan, rows: Mapping[str, Experiment]) -> Iterator[str]:
+    """Yield keys in which rows differ, besides the method's own and what is searched."""
+    searched = {key for row in plan.rows.values() for axis in row.axes for key in axis.keys}
+    configs = {row: _comparable(experiment) for row, experiment in rows.items()}
+    for key in dict.fromkeys(key for config in configs.values() for key in config):
+        values = {row: config.get(key) for row, config in configs.items()}
+        above = f"{key.rpartition('.')[0]}.name"  # another component has other parameters
+        names = {config.get(above) for config in configs.values()}
+        alike = len(set(map(repr, values.values()))) == 1
+        if not alike and key not in searched and (key == above or len(names) == 1):
+            shown = {row: show_value(value) for row, value in values.items()}
+            yield f"Rows differ in {key} ({_grouped(shown)})"
+
+
+def _searches(plan: StudyPlan, rows: Mapping[str, Experiment]) -> Iterator[str]:
+    """Yield keys that some rows search and others hold, or search over other values."""
+    spaces = {row: _searched(plan, row) for row in rows}
+    configs = {row: _comparable(experiment) for row, experiment in rows.items()}
+    for key in dict.fromkeys(key for space in spaces.values() for key in space):
+        texts = {
+            row: spaces[row].get(key) or f"held at {show_value(config[key])}"
+            for row, config in configs.items()
+            if key in config
+        }
+        if len(set(texts.values())) > 1:
+            yield f"Rows do not search {key} alike ({_grouped(texts)})"
+
+
+def _steps(rows: Mapping[str, Experiment]) -> Iterator[str]:
+    """Yield a note if clients take different numbers of steps, as far as methods declare them."""
+    from fedray.core import HyperParameters
+    from fedray.plugins import use
+
+    steps = {}
+    for row, experiment in rows.items():
+        use(experiment.plugins)  # the process may be at another run's
+        hparams = parameters(experiment.algorithm, "algorithm", "algorithm")
+        assert isinstance(hparams, HyperParameters)
+        steps[row] = str(hparams.local_steps(experiment.local_epochs))
+    if len(set(steps.values())) > 1:
+        numbers = _grouped(steps)
+        yield f"Rows take different numbers of local steps for a batch in a round ({numbers})"
+
+
+def _comparable(experiment: Experiment) -> dict[str, Any]:
+    """Return an experiment's keys without its method's own."""
+    return {
+        key: value
+        for key, value in flatten(experiment.tree()).items()
+        if key not in (*NOT_COMPARED, "plugins") and not key.startswith("algorithm.")
+    }
+
+
+def _searched(plan: StudyPlan, row: str) -> dict[str, str]:
+    """Return what a row searches besides its method's own keys, in words."""
+    return {
+        key: _axis_text(axis, key)
+        for axis in plan.rows[row].axes
+        for key in axis.keys
+        if not key.startswith("algorithm.")
+    }
+
+
+def _axis_text(axis: Axis, key: str) -> str:
+    if not axis.is_listed:
+        return f"{axis.distribution} {' to '.join(map(show_value, axis.values))}"
+    return ", ".join(dict.fromkeys(show_value(config[key]) for config in axis.configs))
+
+
+def _grouped(texts: Mapping[str, str]) -> str:
+    """Return rows by their text, the most common one last: "base: 4; else 16"."""
+    rows: dict[str, list[str]] = defaultdict(list)
+    for row, text in texts.items():
+        rows[text].append(row)
+    *rest, usual = sorted(rows, key=lambda text: len(rows[text]))
+    return "; ".join([*(f"{', '.join(rows[text])}: {text}" for text in rest), f"else {usual}"])

@@ -1,0 +1,420 @@
+"""Runs on disk as groups over seeds, and all their numbers as one pandas DataFrame."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
+
+from fedray.compare.labels import is_number, short_names, show_value, text_of
+from fedray.compare.paired import Interval, t_interval
+from fedray.config import EXECUTION_KEYS, flatten
+from fedray.errors import UserError, nearest
+from fedray.records import BEST, Metric, Run, Select, chosen_by, data_name, find_runs
+
+if TYPE_CHECKING:
+    import pandas
+
+At = Literal["best", "final"]
+TrafficDirection = Literal["up", "down"]
+
+NOT_COMPARED = frozenset(["seed", "name", *EXECUTION_KEYS])
+"""Keys of an experiment in which the runs of one group may differ."""
+NO_BEST = (
+    "no best round: no run has validation images (data.validation_fraction); --select test chooses "
+    "on the test, as the papers do"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedRun:
+    """A run and its folder."""
+
+    folder: Path
+    run: Run
+
+    @property
+    def seed(self) -> int:
+        """The seed of every random stream."""
+        return self.run.info.seed
+
+    @property
+    def method(self) -> str:
+        """The algorithm's name."""
+        return self.run.info.algorithm
+
+    @cached_property
+    def keys(self) -> dict[str, Any]:
+        """The configuration by dotted key, without `NOT_COMPARED`; files by their names alone."""
+        flat = flatten(self.run.info.config)
+        flat |= {key: Path(flat[key]).name for key in self.run.info.files_sha256}
+        return {key: value for key, value in flat.items() if key not in NOT_COMPARED}
+
+    @property
+    def contents(self) -> dict[str, str | None]:
+        """Hashes of what the run has read: images and labels, files that its experiment names."""
+        info = self.run.info
+        return {"data": info.data_sha256, **info.files_sha256}
+
+    def traffic(self) -> dict[int, float]:
+        """Return the bytes up and down of all rounds up to each round."""
+        total, totals = 0.0, {}
+        for done in self.run.rounds:
+            total += done.up.total_bytes + done.down.total_bytes
+            totals[done.round] = total
+        return totals
+
+    def per_round(self, direction: TrafficDirection) -> float:
+        """Return the mean bytes of a communication round, without those before round 1."""
+        rounds = [done for done in self.run.rounds if done.round > 0]
+        return statistics.fmean([getattr(d, direction).total_bytes for d in rounds] or [0.0])
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs of one configuration.
+
+    Attributes:
+        label: the method, and the keys in which the group differs from the others.
+        keys: the configuration that the runs share.
+        runs: one for each seed, in the order of the seeds.
+    """
+
+    label: str
+    keys: Mapping[str, Any]
+    runs: tuple[LoadedRun, ...]
+
+    @property
+    def method(self) -> str:
+        """The algorithm's name."""
+        return self.runs[0].method
+
+    @property
+    def seeds(self) -> list[int]:
+        """The runs' seeds."""
+        return [run.seed for run in self.runs]
+
+    @property
+    def data(self) -> str:
+        """The name of the data set."""
+        return data_name(self.runs[0].run.info.config)
+
+    @property
+    def select(self) -> Select:
+        """On which images the runs' best rounds are chosen."""
+        return self.runs[0].run.info.select
+
+    def by_seed(self, metric: str, at: At) -> dict[int, float]:
+        """Return the metric's best or last value of every seed that has it."""
+        values = {loaded.seed: loaded.run.value(metric, at) for loaded in self.runs}
+        return {seed: value for seed, value in values.items() if value is not None}
+
+    def interval(self, metric: str, at: At) -> Interval | None:
+        """Return the metric's best or last value over seeds; None when no run has it."""
+        return interval_of(self.by_seed(metric, at).values())
+
+    def ranking_value(self, metric: Metric, at: At) -> float | None:
+        """Return the mean of the metric that may choose the group; None where nothing may."""
+        run = self.runs[0].run
+        measured = {name for done in run.rounds if done.round > 0 for name in done.metrics}
+        name = chosen_by(metric, measured, self.select)
+        values = [] if name is None else list(self.by_seed(name, at).values())
+        return statistics.fmean(values) if values else None
+
+    def per_round(self, direction: TrafficDirection) -> float:
+        """Return the bytes of a communication round, the mean over seeds."""
+        return statistics.fmean(loaded.per_round(direction) for loaded in self.runs)
+
+    def curve(self, metric: str) -> dict[int, Interval]:
+        """Return the metric over seeds by round, where every run that has it measured it."""
+        return _over_seeds([loaded.run.curve(metric) for loaded in self.runs])
+
+    def traffic(self) -> dict[int, float]:
+        """Return the bytes of all rounds up to each round, the mean over seeds that have rounds."""
+        totals = _over_seeds([loaded.traffic() for loaded in self.runs])
+        return {round_: total.mean for round_, total in totals.items()}
+
+
+def interval_of(values: Iterable[float | None]) -> Interval | None:
+    """Return the interval of the values that are there; None without any."""
+    known = [value for value in values if value is not None]
+    return t_interval(known) if known else None
+
+
+def _over_seeds(curves: Sequence[Mapping[int, float]]) -> dict[int, Interval]:
+    known = [curve for curve in curves if curve]
+    common = set.intersection(*map(set, known)) if known else set()
+    return {r: t_interval([curve[r] for curve in known]) for r in sorted(common)}
+
+
+# --- reading and grouping -------------------------------------------------------------------------
+
+
+def load(folders: Sequence[Path], select: Select | None = None) -> list[LoadedRun]:
+    """Load the runs at or below some folders.
+
+    Args:
+        folders: of runs, of sweeps, of tables.
+        select: on which images best rounds are chosen; None: as each run's experiment says.
+
+    Raises:
+        UserError: if a folder is missing or holds no run, or a result cannot be read.
+    """
+    return [LoadedRun(folder, _selecting(run, select)) for folder, run in find_runs(folders)]
+
+
+def _selecting(run: Run, select: Select | None) -> Run:
+    if select is None:
+        return run
+    config = {**run.info.config, "report": {"select": select}}
+    return replace(run, info=replace(run.info, config=config))
+
+
+def metric_of(runs: Iterable[LoadedRun], name: str) -> Metric:
+    """Return a metric as the runs that measured it declare it.
+
+    Raises:
+        UserError: if no run measured it; names the nearest metric.
+    """
+    known: dict[str, Metric] = {}
+    for loaded in runs:
+        for measured in {name: None for done in loaded.run.rounds for name in done.metrics}:
+            known.setdefault(measured, loaded.run.info.metric(measured))
+    if name not in known:
+        raise UserError(f"no run has measured '{name}'.{nearest(name, known)}")
+    return known[name]
+
+
+def selection_label(groups: Sequence[Group], at: At) -> str:
+    """Return "final", "best on validation", "best on test", or "best" where these are mixed."""
+    labels = {BEST[member.select] for member in groups}
+    return at if at == "final" else labels.pop() if len(labels) == 1 else "best"
+
+
+def group(runs: Iterable[LoadedRun]) -> tuple[list[Group], list[str]]:
+    """Group runs that differ only in the seed and in how they were executed.
+
+    Runs on different images or labels, or with other texts or weights in files of the same names,
+    are never grouped.
+
+    Returns:
+        The groups, and a note for each run that was left out: the shorter one of two runs of one
+        group and seed.
+    """
+    by_keys: dict[Any, list[LoadedRun]] = defaultdict(list)
+    for loaded in runs:
+        files = loaded.run.info.files_sha256
+        keys = {key: text_of(value) for key, value in loaded.keys.items() if key not in files}
+        by_keys[tuple(sorted(keys.items())), tuple(sorted(loaded.contents.items()))].append(loaded)
+    firsts = [members[0] for members in by_keys.values()]
+    groups, notes = [], []
+    for label, members in zip(_distinct_labels(firsts), by_keys.values(), strict=True):
+        kept: dict[int, LoadedRun] = {}
+        for loaded in sorted(members, key=lambda run: -run.run.done):
+            if loaded.seed in kept:
+                notes.append(
+                    f"seed {loaded.seed} of {label} is there twice; {loaded.folder} is left out"
+                )
+            else:
+                kept[loaded.seed] = loaded
+        ordered = tuple(kept[seed] for seed in sorted(kept))
+        groups.append(Group(label, ordered[0].keys, ordered))
+    return groups, notes
+
+
+def _distinct_labels(runs: Sequence[LoadedRun]) -> list[str]:
+    """Return a label for each configuration, with hashes where only contents differ."""
+    labels = _labels([loaded.keys for loaded in runs])
+    alike: dict[str, list[Mapping[str, str | None]]] = defaultdict(list)
+    for label, loaded in zip(labels, runs, strict=True):
+        alike[label].append(loaded.contents)
+    distinct = []
+    for label, loaded in zip(labels, runs, strict=True):
+        keys = dict.fromkeys(key for contents in alike[label] for key in contents)
+        differ = [key for key in keys if len({other.get(key) for other in alike[label]}) > 1]
+        hashes = [f"{key}={(loaded.contents.get(key) or '?')[:12]}" for key in differ]
+        distinct.append(" ".join([label, *hashes]))
+    return distinct
+
+
+def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return keys in which configurations of one method differ, or methods besides their own."""
+    keys = []
+    for key in dict.fromkeys(key for config in configs for key in config):
+        of_method = key.startswith(("algorithm.", "plugins."))
+        values: dict[Any, set[str]] = defaultdict(set)
+        for config in configs:
+            values[config["algorithm.name"] if of_method else None].add(text_of(config.get(key)))
+        if any(len(distinct) > 1 for distinct in values.values()) and key != "algorithm.name":
+            keys.append(key)
+    return keys
+
+
+def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the method and the keys that tell its configurations apart: "fedtsp lambda=7"."""
+    by_method: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for config in configs:
+        by_method[config["algorithm.name"]].append(config)
+    labels = {name: iter(_labels_of_one(members)) for name, members in by_method.items()}
+    return [next(labels[config["algorithm.name"]]) for config in configs]
+
+
+def _labels_of_one(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    keys = differing(configs)
+    short = {key: key if name == "name" else name for key, name in short_names(keys).items()}
+    labels = []
+    for config in configs:
+        words = [str(config["algorithm.name"])]
+        for key in keys:
+            if key in config:
+                words.append(f"{short[key]}={show_value(config[key])}")
+            elif _belongs(key, config, configs):
+                words.append(f"{short[key]}=default")
+        labels.append(" ".join(words))
+    return labels
+
+
+def _belongs(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True if the configuration's component has the key that it leaves out."""
+    name = f"{key.rsplit('.', 1)[0]}.name"
+    return any(key in other and other.get(name) == config.get(name) for other in configs)
+
+
+# --- which runs, called what, in which order ------------------------------------------------------
+
+
+def filtered(runs: Sequence[LoadedRun], conditions: Sequence[str]) -> list[LoadedRun]:
+    """Return the runs whose experiments have certain values.
+
+    Args:
+        runs: all of them.
+        conditions: "key=value", or "key=value,value" for any of several; `algorithm` is the
+            method's name.
+
+    Raises:
+        UserError: if a condition has no `=`, no run has its key, or no run is left.
+    """
+    left = [(loaded, _all_keys(loaded)) for loaded in runs]
+    known = sorted({key for _, keys in left for key in keys})
+    for condition in conditions:
+        key, sign, text = condition.partition("=")
+        if not sign:
+            raise UserError(f"--filter {condition}: expected key=value, such as algorithm=fedtsp")
+        if key not in known:
+            raise UserError(f"--filter {condition}: no run has the key.{nearest(key, known)}")
+        values = [_plain(value) for value in text.split(",")]
+        before = {str(keys.get(key)) for _, keys in left}
+        left = [(loaded, keys) for loaded, keys in left if _plain(keys.get(key)) in values]
+        if not left:
+            raise UserError(
+                f"--filter {condition}: no run has this value; there are "
+                f"{', '.join(sorted(before))}"
+            )
+    return [loaded for loaded, _ in left]
+
+
+def _all_keys(loaded: LoadedRun) -> dict[str, Any]:
+    return {**flatten(loaded.run.info.config), "algorithm": loaded.method}
+
+
+def _plain(value: Any) -> str:
+    """Return a value of a file or the command line to compare by: 7, 7.0 and "7" are the same."""
+    parsed = value
+    if isinstance(value, str) and value:
+        with suppress(yaml.YAMLError):  # a text may be anything
+            parsed = yaml.safe_load(value)
+    return repr(float(parsed)) if is_number(parsed) else str(parsed)
+
+
+def relabelled(groups: Sequence[Group], labels: Sequence[str]) -> list[Group]:
+    """Return the groups with other labels.
+
+    Args:
+        groups: all of them.
+        labels: "WHO=TEXT"; WHO is a label, a run's folder, or a method. If several groups have the
+            method, the rest of their labels stays.
+
+    Raises:
+        UserError: if WHO names no group, or two groups would have the same label.
+    """
+    texts: dict[int, str] = {}
+    for label in labels:
+        texts |= _renamed(groups, label)
+    renamed = [replace(each, label=texts.get(i, each.label)) for i, each in enumerate(groups)]
+    twice = [label for label, count in Counter(g.label for g in renamed).items() if count > 1]
+    if labels and twice:
+        raise UserError(f"--label: {twice[0]!r} would stand for several rows; give each its own")
+    return renamed
+
+
+def _renamed(groups: Sequence[Group], label: str) -> dict[int, str]:
+    """Return the indices of the groups that are meant and their labels; WHO may hold `=` itself."""
+    for end in (index for index, char in enumerate(label) if char == "="):
+        who, text = label[:end], label[end + 1 :].strip()
+        one = [i for i, member in enumerate(groups) if _is(member, who)]
+        of_method = [i for i, member in enumerate(groups) if member.method == who]
+        if len(one) == 1 and text:
+            return {one[0]: text}
+        if of_method and text:
+            return {i: groups[i].label.replace(who, text, 1) for i in of_method}
+    who, known = label.partition("=")[0], [member.label for member in groups]
+    raise UserError(
+        f"--label {label}: expected WHO=TEXT, where WHO is one row's label or one of its runs' "
+        f"folders.{nearest(who, known)}"
+    )
+
+
+def _is(member: Group, who: str) -> bool:
+    folders = [loaded.folder for loaded in member.runs]
+    return who in {member.label, *(f.name for f in folders)} or Path(who).resolve() in folders
+
+
+def ordered(groups: Sequence[Group], metric: Metric, at: At) -> list[Group]:
+    """Sort groups by the mean of the metric that chooses, the best first, those without it last."""
+    sign = 1 if metric.direction == "min" else -1
+
+    def rank(member: Group) -> tuple[bool, bool, float]:
+        chooser, values = member.ranking_value(metric, at), member.by_seed(metric.name, at)
+        value = chooser if chooser is not None else statistics.fmean(values.values() or [0.0])
+        return not values, chooser is None, sign * value
+
+    return sorted(groups, key=rank)
+
+
+def frame(groups: Sequence[Group], metrics: Sequence[str]) -> pandas.DataFrame:
+    """Return all numbers: a row for each run and metric.
+
+    Columns: label, method, data, select, seed, metric, best, final (NaN where the run has none),
+    up and down (mean bytes of a round), folder, partition and images (hashes).
+    """
+    import pandas
+
+    rows = [
+        {
+            "label": member.label,
+            "method": member.method,
+            "data": member.data,
+            "select": member.select,
+            "seed": loaded.seed,
+            "metric": metric,
+            "best": loaded.run.value(metric, "best"),
+            "final": loaded.run.value(metric, "final"),
+            "up": loaded.per_round("up"),
+            "down": loaded.per_round("down"),
+            "folder": str(loaded.folder),
+            "partition": loaded.run.info.partition_sha256,
+            "images": loaded.run.info.data_sha256,
+        }
+        for metric in metrics
+        for member in groups
+        for loaded in member.runs
+    ]
+    numbers = {"best": float, "final": float}
+    return pandas.DataFrame(rows).astype(numbers) if rows else pandas.DataFrame(rows)

@@ -1,0 +1,55 @@
+"""Numbers and names as texts of cells."""
+
+from __future__ import annotations
+
+import math
+
+from fedray.compare.paired import Interval
+from fedray.records import Metric
+
+NOTHING = "–"
+SPREAD = "± half of the 95 % t interval over"
+"""What ± means, wherever fedray prints it."""
+
+
+def metric_name(metric: Metric, unit: str = " (%)") -> str:
+    """Return a metric's name for people; `unit` is added to shares."""
+    return metric.name.replace("_", " ") + (unit if metric.is_share else "")
+
+
+def short_name(metric: Metric) -> str:
+    """Return a metric's name for a narrow column."""
+    return metric.name.replace("_", " ").replace("accuracy", "acc.")
+
+
+def scale_of(metric: Metric) -> float:
+    """Return the factor to the unit that is shown: per cent of shares."""
+    return 100.0 if metric.is_share else 1.0
+
+
+def cell(interval: Interval | None, metric: Metric) -> str:
+    """Return mean ± half of the interval, per cent of a share; one value stands alone."""
+    if interval is None:
+        return NOTHING
+    if metric.is_share:
+        mean, half = f"{100 * interval.mean:.2f}", f"{100 * interval.half:.2f}"
+    else:
+        mean, half = f"{interval.mean:.4g}", f"{interval.half:.2g}"
+    return mean if math.isinf(interval.half) else f"{mean} ± {half}"
+
+
+def signed(interval: Interval | None, metric: Metric) -> str:
+    """Return a difference as `cell` does, with its sign."""
+    sign = "+" if interval is not None and interval.mean >= 0 else ""
+    return sign + cell(interval, metric)
+
+
+def p_text(p: float | None) -> str:
+    """Return a p-value with two digits."""
+    return NOTHING if p is None else f"{p:.2g}"
+
+
+def in_megabytes(count: float) -> str:
+    """Return bytes as a number of MB (10^6) with three significant digits."""
+    size = count / 1e6
+    return f"{size:.0f}" if size >= 100 or size == 0 else f"{size:.3g}"

@@ -1,0 +1,180 @@
+"""Pages of text, cells and figures, as Markdown, HTML and LaTeX."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from html import escape
+
+from jinja2 import Environment, PackageLoader
+
+from fedray.markdown import escape_html, has_words, markdown_table
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "[": "{[}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "−": "$-$",
+    "–": "--",
+    ">": "$>$",
+    "<": "$<$",
+    "†": r"$^\dagger$",
+    "‡": r"$^\ddagger$",
+    "ε": r"$\varepsilon$",
+    "φ": r"$\varphi$",
+}
+"""Also `[`, which LaTeX would read at the beginning of a row as the space before it."""
+_GREEK = "alpha beta gamma delta eta theta kappa lambda mu rho sigma tau omega"
+_SPECIAL |= {
+    letter: rf"$\{name}$" for letter, name in zip("αβγδηθκλμρστω", _GREEK.split(" "), strict=True)
+}
+_NEGATIVE = re.compile(r"^-(?=\d)")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure within a page.
+
+    Attributes:
+        alt: what it shows.
+        content: of the file.
+        kind: "png" or "svg".
+        file: the name of the file beside the page, for Markdown, which cannot hold figures; empty
+            where there is none.
+    """
+
+    alt: str
+    content: bytes
+    kind: str
+    file: str = ""
+
+    @property
+    def uri(self) -> str:
+        """The figure as an address that holds it whole."""
+        kind = {"svg": "svg+xml"}.get(self.kind, self.kind)
+        return f"data:image/{kind};base64,{base64.b64encode(self.content).decode()}"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page.
+
+    Attributes:
+        title: its heading; empty for none.
+        text: paragraphs above the cells.
+        header: names of the columns; empty without cells.
+        rows: texts of the cells.
+        below: paragraphs below the cells.
+        items: a list, after everything else.
+        pictures: figures, after the paragraphs above the cells.
+        folded: whether it is closed until a reader opens it, where that is possible.
+    """
+
+    title: str
+    text: Sequence[str] = ()
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    below: Sequence[str] = ()
+    items: Sequence[str] = field(default_factory=list)
+    pictures: Sequence[Picture] = ()
+    folded: bool = False
+
+
+def markdown(sections: Sequence[Section]) -> str:
+    """Return a page in Markdown; HTML in its texts is shown, not interpreted."""
+    text = _templates().get_template("page.md.j2").render(sections=sections)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def html(sections: Sequence[Section]) -> str:
+    """Return a page as one HTML file with its figures inside; the first section has the title."""
+    return _templates().get_template("page.html.j2").render(sections=sections)
+
+
+def latex_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    caption: str,
+    label: str,
+    best: Sequence[tuple[int, int]] = (),
+) -> str:
+    """Return a table for the package booktabs; words are left-aligned, numbers right-aligned.
+
+    Args:
+        header: names of the columns.
+        rows: texts of the cells.
+        caption: what the numbers are.
+        label: for references, after "tab:"; its letters, digits, dots and hyphens are kept.
+        best: (row, column) of cells in bold.
+    """
+    cells = [[escape_latex(text) for text in row] for row in rows]
+    for row, column in best:
+        cells[row][column] = rf"\textbf{{{cells[row][column]}}}"
+    return (
+        _templates()
+        .get_template("table.tex.j2")
+        .render(
+            caption=escape_latex(caption),
+            label=re.sub(r"[^A-Za-z0-9.-]", "-", label),
+            sides="".join("l" if words else "r" for words in has_words(header, rows)),
+            header=map(escape_latex, header),
+            rows=cells,
+        )
+    )
+
+
+def escape_latex(text: str) -> str:
+    """Return a text that LaTeX prints as it is; a number's hyphen becomes a minus."""
+    return "".join(_SPECIAL.get(char, char) for char in _NEGATIVE.sub("−", text))
+
+
+@cache
+def _templates() -> Environment:
+    templates = Environment(
+        loader=PackageLoader("fedray.render"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # each filter escapes for its format
+    )
+    templates.filters |= {
+        "md": escape_html,
+        "md_table": lambda section: markdown_table(section.header, section.rows),
+        "html": escape,
+        "html_text": _html_text,
+        "sides": lambda section: has_words(section.header, section.rows),
+    }
+    return templates
+
+
+def _html_text(text: str) -> str:
+    """Return a text as HTML, with its **verdicts** and `commands`."""
+    safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return re.sub(r"\*\*(.+?)\*\*", _strong, safe)
+
+
+def _strong(match: re.Match[str]) -> str:
+    words, kind = match[1], ""
+    if words.startswith(("refuted", "explains")):
+        kind = ' class="refuted"'
+    elif words.startswith(("holds", "does not")):
+        kind = ' class="holds"'
+    elif words.startswith(("undecided", "open", "no runs", "there is no")):
+        kind = ' class="open"'
+    return f"<strong{kind}>{words}</strong>"

@@ -1,0 +1,182 @@
+"""How a table was made, and its numbers as data: table.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from fedray.compare.paired import Comparison, Interval, Side
+from fedray.config import Tree
+
+if TYPE_CHECKING:
+    from fedray.studies.agenda import Tried
+    from fedray.studies.controls import ControlRead
+    from fedray.studies.outcome import CellResult, Decided, Outcome
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a table was made.
+
+    Attributes:
+        command: that makes it again.
+        commit: of the code that wrote the page.
+        commits: of the code that made the runs, those of tuning too.
+        versions: of the most important packages.
+        machine: in words.
+        when: local time.
+        runs: how many runs the table consists of.
+        shared: how many were there already when this invocation began.
+        seconds: of computing, over all runs.
+        bytes: sent and received, over all runs.
+        tuning_rounds: of a tuning run; "10-20" where cells differ.
+        report_rounds: of a reported run.
+    """
+
+    command: str
+    commit: str
+    commits: Sequence[str]
+    versions: str
+    machine: str
+    when: str
+    runs: int
+    shared: int
+    seconds: float
+    bytes: int
+    tuning_rounds: str
+    report_rounds: str
+
+    def rounds(self, phase: Literal["tuning", "report"]) -> str:
+        """Return how many rounds runs of a phase have."""
+        return self.tuning_rounds if phase == "tuning" else self.report_rounds
+
+
+def table_tree(outcome: Outcome, made: Made, costs: Sequence[tuple[float, int]]) -> Tree:
+    """Return a table as plain data: numbers by seed, what was tried and chosen, verdicts.
+
+    Args:
+        outcome: the table.
+        made: how.
+        costs: the seconds and bytes of each cell's runs, in the order of the cells.
+    """
+    plan = outcome.plan
+    cells = zip(outcome.cells.values(), costs, strict=True)
+    return {
+        "table": plan.name,
+        "scale": plan.scale,
+        "answers": plan.answers,
+        "made": asdict(made),
+        "paper_means": {row: one for row in plan.rows if (one := plan.paper_of(row, None))},
+        "units": {metric.name: metric.unit for metric in outcome.metrics},
+        "cells": [_cell(outcome, cell, *cost) for cell, cost in cells],
+        "claims": [_claim(decided) for decided in outcome.claims],
+        "controls": [_control(control) for control in outcome.controls],
+        "differences": [
+            {"of": str(each.better), "minus": str(each.worse), **_comparison(each)}
+            for each in outcome.against
+        ],
+        "iqm": {row: _interval(each) for row, each in outcome.aggregates.items()},
+        "notes": list(outcome.notes),
+        "plan": plan.model_dump(mode="json"),
+    }
+
+
+def _claim(decided: Decided) -> Tree:
+    return {
+        "claim": decided.claim.question,
+        "written": decided.claim.text,
+        "metric": decided.claim.metric,
+        "than": decided.claim.than,
+        "source": decided.claim.source,
+        "verdict": decided.verdict,
+        "p_holm": decided.corrected,
+        "seeds_needed": decided.needed,
+        **_comparison(decided.comparison),
+    }
+
+
+def _control(control: ControlRead) -> Tree:
+    gain = control.asked.gain
+    return {
+        "control": control.asked.row,
+        "of": control.asked.of,
+        "would_refute": control.asked.refutes,
+        "reading": control.reading,
+        "p_holm": control.corrected,
+        "p_holm_of_half": control.corrected_middle,
+        "baseline": control.asked.baseline,
+        "gain": None if gain is None or gain.interval is None else gain.interval.mean,
+        "share_of_gain": control.asked.share,
+        "seeds_needed": control.needed,
+        "by_column": dict(control.columns),
+        **_comparison(control.asked.comparison),
+    }
+
+
+def _cell(outcome: Outcome, cell: CellResult, seconds: float, size: int) -> Tree:
+    place, state = cell.place, cell.state
+    metrics: dict[str, Any] = {}
+    for metric in outcome.metrics:
+        side = Side(place.row, place.column)
+        interval = outcome.interval(side, metric.name)
+        metrics[metric.name] = {
+            "by_seed": _by_seed(outcome.by_seed(side, metric.name)),
+            **({} if interval is None else _interval(interval)),
+        }
+    dropped = zip(state.dropped, cell.dropped, strict=True)
+    return {
+        "row": place.row,
+        "column": place.column,
+        "phase": state.phase,
+        "chosen": state.chosen,
+        "choices": {str(seed): config for seed, config in state.choices.items()},
+        "tried": [_tried(tried) for tried in state.tried],
+        "dropped": [{**asdict(each), "reason": reason} for each, reason in dropped],
+        "edges": [asdict(edge) for edge in state.edges],
+        "metrics": metrics,
+        "paper": outcome.plan.paper_of(place.row, place.column),
+        "seeds": [
+            {
+                "seed": result.seed,
+                "run": result.key,
+                "reason": result.reason,
+                **(
+                    {}
+                    if result.measured is None
+                    else result.measured.model_dump(exclude={"metrics", "score"})
+                ),
+            }
+            for result in cell.seeds
+        ],
+        "seconds": seconds,
+        "bytes": size,
+    }
+
+
+def _tried(tried: Tried) -> Tree:
+    return {
+        "config": tried.config,
+        "objective": tried.objective,
+        "scores": {str(seed): score for seed, score in tried.scores.items()},
+        "added": tried.added,
+    }
+
+
+def _by_seed(values: Mapping[int, float]) -> dict[str, float]:
+    return {str(seed): value for seed, value in values.items()}
+
+
+def _comparison(comparison: Comparison) -> Tree:
+    interval = comparison.interval
+    return {
+        "differences": _by_seed(comparison.differences),
+        "p": comparison.p,
+        **({} if interval is None else _interval(interval)),
+    }
+
+
+def _interval(interval: Interval) -> Tree:
+    """Return an interval; that of one value has no ends."""
+    ends = {"low": interval.low, "high": interval.high} if interval.n > 1 else {}
+    return {"mean": interval.mean, "std": interval.std, "n": interval.n, **ends}

@@ -1,0 +1,584 @@
+"""The page of runs: tables, comparisons, curves, costs and settings; and its files."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedray.compare.blocks import Difference, Report
+from fedray.compare.caveats import report_caveats
+from fedray.compare.frame import (
+    NOT_COMPARED,
+    At,
+    Group,
+    LoadedRun,
+    differing,
+    frame,
+    selection_label,
+)
+from fedray.compare.labels import show_value
+from fedray.compare.means import OF_MEANS, of_means, over_columns
+from fedray.compare.paired import ALPHA
+from fedray.config import flatten
+from fedray.errors import UserError
+from fedray.files import file_name, write_rows
+from fedray.records import BEST, Metric, RunFolder, Traffic
+from fedray.render.cells import (
+    NOTHING,
+    SPREAD,
+    cell,
+    in_megabytes,
+    metric_name,
+    p_text,
+    short_name,
+    signed,
+)
+from fedray.render.figures import (
+    figure_clients,
+    figure_counts,
+    figure_kinds,
+    figure_matrix,
+    figure_rounds,
+    figure_traffic,
+    swept_figures,
+)
+from fedray.render.page import Picture, Section, latex_table
+from fedray.units import size_of, time_of
+
+MOST_PARTITIONS = 3
+"""Different partitions that are drawn."""
+MOST_HEAT_MAPS = 12
+"""Matrices that are drawn."""
+ALSO_DRAWN = ("train_loss",)
+"""Metrics drawn beside those of the report, where they were measured."""
+CHOSEN = {
+    "final": "last round",
+    "best": "best round",
+    "best on validation": "round chosen on validation images",
+    "best on test": "round chosen on test images",
+}
+"""What a caption says of `selection_label`."""
+DIFFERENCE = ("difference_to", "difference_at", "difference_mean", "difference_half", "p_holm")
+
+
+def page(report: Report, folders: Sequence[Path]) -> list[Section]:
+    """Return the whole page.
+
+    Args:
+        report: the runs.
+        folders: as they were given; that of a sweep holds its question.
+    """
+    return [
+        _head(report, folders),
+        *sections(report),
+        *caveats(report),
+        _curves(report),
+        *_swept(report),
+        *_clients(report),
+        *_traffic(report),
+        *_partitions(report.groups),
+        *_settings(report.groups),
+        _origin(report.groups),
+    ]
+
+
+def caveats(report: Report) -> list[Section]:
+    """Return the list of what a reader must know; empty without anything."""
+    notes = report_caveats(report)
+    return [Section("Before you compare", items=[f"{note}." for note in notes])] if notes else []
+
+
+def sections(report: Report) -> list[Section]:
+    """Return the tables and comparisons, one for each set of groups that may be compared."""
+    several = len(report.tables) > 1
+    parts = []
+    for number, groups in enumerate(report.tables, 1):
+        title = f"Comparable runs {number}: {groups[0].data}" if several else ""
+        parts.append(Section(title, (), *_cells(report, groups), [_caption(report, groups)]))
+        if len(report.blocks) == len(report.tables) and len(groups) > 1:
+            parts.append(_differences(report, groups))
+    return [*parts, *_data_sets(report)]
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def _cells(report: Report, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of a table."""
+    first, *further = report.metrics
+    header = ["method", "n", selection_label(groups, "best"), "final"]
+    header += [*(short_name(metric) for metric in further), "MB up", "MB down"]
+    rows = [
+        [
+            member.label,
+            str(len(member.runs)),
+            _best_cell(member, first, groups),
+            _mean(member, first, "final"),
+            *(_mean(member, metric, report.at) for metric in further),
+            in_megabytes(member.per_round("up")),
+            in_megabytes(member.per_round("down")),
+        ]
+        for member in groups
+    ]
+    return header, rows
+
+
+def _best_cell(member: Group, metric: Metric, groups: Sequence[Group]) -> str:
+    """Return the best value; how it was chosen too, if the groups differ in that."""
+    text = _mean(member, metric, "best")
+    mixed = selection_label(groups, "best") == "best" and text != NOTHING
+    return f"{text} ({BEST[member.select]})" if mixed else text
+
+
+def _mean(member: Group, metric: Metric, at: At) -> str:
+    """Return a mean over the group's seeds, and over how many if some lack the number."""
+    interval = member.interval(metric.name, at)
+    text = cell(interval, metric)
+    whole = interval is None or interval.n == len(member.runs)
+    return text if interval is None or whole else f"{text} (n = {interval.n})"
+
+
+def _caption(report: Report, groups: Sequence[Group]) -> str:
+    first, *further = report.metrics
+    scales = " and ".join(sorted({str(member.keys.get("scale", "?")) for member in groups}))
+    many = any(len(member.runs) > 1 for member in groups)
+    spread = f", mean {SPREAD} n seeds" if many else ""
+    others = "".join(
+        f"; {metric_name(metric)}, {selection_label(groups, report.at)}" for metric in further
+    )
+    chosen = report.at == "best" and all(member.select == "validation" for member in groups)
+    order = "; the best on validation first" if chosen and len(groups) > 1 else ""
+    numbers = f"{metric_name(first)}{spread} [{scales} scale]{others}"
+    return f"{numbers}; MB of all clients per round{order}."
+
+
+def _differences(report: Report, groups: Sequence[Group]) -> Section:
+    """Return the comparison with the base: seeds, difference, corrected p, what it says."""
+    metric, base = report.metric, report.base_of(groups)
+    differences = report.differences(groups)
+    rows = []
+    for each in differences:
+        interval = each.comparison.interval
+        count = "0" if interval is None else str(interval.n)
+        text = NOTHING if interval is None else signed(interval, metric)
+        rows.append([each.member.label, count, text, p_text(each.p), each.reading])
+    below = (
+        f"{metric_name(metric)}, {selection_label(groups, report.at)}: difference to {base.label}, "
+        f"paired by seed, mean {SPREAD} n seeds"
+    )
+    if any(each.p is not None for each in differences):
+        below += (
+            f"; p of the two-sided t-test, corrected for {len(rows)} comparison(s) by Holm; within "
+            f"the spread where it is above {ALPHA:g}"
+        )
+    return Section(
+        "", (), ["method", "n", "difference", "p (Holm)", "reading"], rows, [f"{below}."]
+    )
+
+
+def _data_sets(report: Report) -> list[Section]:
+    """Return a table of methods by data sets for each metric, if there are several data sets."""
+    if len({member.runs[0].run.info.data_sha256 for member in report.groups}) < 2:
+        return []
+    keys = {member.label: _data_keys(member) for member in report.groups}
+    titles = {label: _data_title(own, list(keys.values())) for label, own in keys.items()}
+    differ = differing([member.keys for member in report.groups])
+    rows = {member.label: _without_data(member.label, differ) for member in report.groups}
+    return [_data_table(report, metric, rows, titles) for metric in report.metrics]
+
+
+def _data_table(
+    report: Report, metric: Metric, rows: Mapping[str, str], titles: Mapping[str, str]
+) -> Section:
+    groups = {(rows[each.label], titles[each.label]): each for each in report.groups}
+    columns = list(dict.fromkeys(titles.values()))
+    parts = OF_MEANS[metric.name][1] if metric.name in OF_MEANS else ()
+    numbers = frame(report.groups, [*dict.fromkeys([metric.name, *parts])])
+    numbers["row"], numbers["column"] = numbers.label.map(rows), numbers.label.map(titles)
+    index = ["row", "column", "seed"]
+    numbers = numbers.drop_duplicates([*index, "metric"])
+    wide = numbers.pivot(index=index, columns="metric", values=report.at).reset_index()
+    means = [over_columns(wide, metric.name, columns)]
+    means += [of_means(wide, metric.name, columns)] if parts else []
+    texts = []
+    for row in dict.fromkeys(rows.values()):
+        members = [groups.get((row, column)) for column in columns]
+        values = [None if m is None else m.interval(metric.name, report.at) for m in members]
+        texts.append([row, *(cell(v, metric) for v in (*values, *(m.get(row) for m in means)))])
+    below = (
+        f"{metric_name(metric)}, {selection_label(report.groups, report.at)}. Mean: over data "
+        f"sets, seed by seed, then over seeds, {SPREAD} seeds; {NOTHING} where one is missing."
+    )
+    if parts:
+        below += f" Of means: computed of the means of {', '.join(parts)}."
+    header = ["method", *columns, "mean", *(["of means"] if parts else [])]
+    return Section(f"Over data sets: {metric_name(metric)}", (), header, texts, [below])
+
+
+def _data_keys(member: Group) -> dict[str, str]:
+    """Return what makes a data set another one: its name, its keys, its content."""
+    left_out = ("data.source.name", "data.root")
+    keys = {
+        key: show_value(value)
+        for key, value in sorted(member.keys.items())
+        if key.startswith("data.") and key not in left_out
+    }
+    content = (member.runs[0].run.info.data_sha256 or "?")[:12]
+    return {"": member.data, **keys, "data": content}
+
+
+def _data_title(own: Mapping[str, str], every: Sequence[Mapping[str, str]]) -> str:
+    """Return a data set's name, and what tells it from the others of that name."""
+    alike = [other for other in every if other[""] == own[""]]
+    telling = [key for key in own if len({other.get(key) for other in alike}) > 1]
+    if len(telling) > 1:  # other keys have other contents
+        telling = [key for key in telling if key != "data"]
+    return " ".join([own[""], *(f"{key.rsplit('.', 1)[-1]}={own[key]}" for key in telling)])
+
+
+def _without_data(label: str, differ: Sequence[str]) -> str:
+    """Return a label without the words that are about the data alone."""
+
+    def of_data(word: str) -> bool:
+        key, sign, _ = word.partition("=")
+        meant = {name for name in differ if name == key or name.endswith(f".{key}")} or {key}
+        return bool(sign) and (key == "data" or all(name.startswith("data.") for name in meant))
+
+    return " ".join(word for word in label.split(" ") if not of_data(word))
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def latex(report: Report, label: str, order: Sequence[str]) -> str:
+    """Return the tables for a paper: titles of methods, the best in bold.
+
+    Args:
+        report: the runs.
+        label: for references; further tables have a number after it.
+        order: labels of the groups, in the order of the rows.
+    """
+    parts = []
+    for number, block in enumerate(report.tables, 1):
+        groups = sorted(block, key=lambda member: order.index(member.label))
+        metrics = [(metric, report.at) for metric in report.metrics]
+        rows = [
+            [titled(member.label, member.method), *(_mean(member, m, at) for m, at in metrics)]
+            for member in groups
+        ]
+        values = [
+            [None if (i := member.interval(m.name, at)) is None else i.mean for member in groups]
+            for m, at in metrics
+        ]
+        best = [
+            (row, column)
+            for column, (metric, _) in enumerate(metrics, 1)
+            for row in best_rows(values[column - 1], metric)
+        ]
+        header = ["Method", *(_capital(metric_name(metric)) for metric, _ in metrics)]
+        seeds = {len(member.runs) for member in groups}
+        caption = f"{groups[0].data}, {CHOSEN[selection_label(groups, report.at)]}"
+        if seeds != {1}:
+            caption += (
+                f"; mean {SPREAD} {' to '.join(map(str, sorted({min(seeds), max(seeds)})))} seeds"
+            )
+        name = label if number == 1 else f"{label}-{number}"
+        parts.append(latex_table(header, rows, f"{_capital(caption)}.", name, best))
+    return "\n".join(parts)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def best_rows(values: Sequence[float | None], metric: Metric) -> list[int]:
+    """Return the indices of the best values, of two values at least."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return []
+    best = min(known) if metric.direction == "min" else max(known)
+    return [index for index, value in enumerate(values) if value == best]
+
+
+def titled(label: str, method: str) -> str:
+    """Return a label in which the method has its paper's title: FedProto for fedproto."""
+    from fedray.core import algorithms
+
+    name, _, rest = label.partition(" ")
+    if name != method or method not in algorithms.names():
+        return label
+    return " ".join(filter(None, [algorithms.get(method).title, rest]))
+
+
+def write_csv(report: Report, path: Path) -> None:
+    """Write a line for each metric and group, with the difference to its base."""
+    keys = differing([member.keys for member in report.groups])
+    against = {
+        each.member.label: each
+        for block in report.blocks
+        for each in report.differences(block)
+        if each.comparison.interval is not None
+    }
+    names = [f"{at}_{what}" for at in ("best", "final") for what in ("mean", "half", "std")]
+    head = ["label", "algorithm", "data", *keys, "n", "seeds", "metric", *names, *DIFFERENCE]
+    traffic = ["up_bytes_per_round", "down_bytes_per_round"]
+    rows: list[list[Any]] = [[*head, *traffic, "chosen", "partition_sha256", "data_sha256"]]
+    for metric in report.metrics:
+        for member in report.groups:
+            each = against.get(member.label) if metric is report.metric else None
+            rows.append(_csv_row(report, member, metric, each, keys))
+    write_rows(path, rows)
+
+
+def _csv_row(
+    report: Report, member: Group, metric: Metric, against: Difference | None, keys: Sequence[str]
+) -> list[Any]:
+    cells: list[Any] = [member.label, member.method, member.data]
+    cells += [member.keys.get(key, "") for key in keys]
+    cells += [len(member.runs), " ".join(map(str, member.seeds)), metric.name]
+    for at in ("best", "final"):
+        interval = member.interval(metric.name, at)
+        cells += [""] * 3 if interval is None else [interval.mean, interval.half, interval.std]
+    if against is None or against.comparison.interval is None:
+        cells += [""] * len(DIFFERENCE)
+    else:
+        difference, p = against.comparison.interval, "" if against.p is None else against.p
+        cells += [against.base.label, report.at, difference.mean, difference.half, p]
+    infos = [loaded.run.info for loaded in member.runs]
+    cells += [member.per_round("up"), member.per_round("down"), BEST[member.select]]
+    cells.append(" ".join(info.partition_sha256 or "?" for info in infos))
+    return [*cells, infos[0].data_sha256 or "?"]
+
+
+def write_heat_maps(groups: Sequence[Group], out: Path, kind: str) -> list[Path]:
+    """Draw the matrices of each group's first seed; returns the files."""
+    files: list[Path] = []
+    for index, member in enumerate(groups, 1):
+        first = member.runs[0]
+        folder = RunFolder(first.folder)
+        for name, matrix in folder.read_matrices().items():
+            if len(files) == MOST_HEAT_MAPS:
+                print(f"only the first {MOST_HEAT_MAPS} heat maps are drawn")
+                return files
+            stem = f"heatmap_{index:02d}_{file_name(member.method)}_{file_name(name)}"
+            files.append(out / f"{stem}.{kind}")
+            title = f"{name.replace('_', ' ')}: {member.label}, seed {first.seed}"
+            figure_matrix(matrix, folder.class_names(), title, files[-1])
+    return files
+
+
+# --- the head -------------------------------------------------------------------------------------
+
+
+def _head(report: Report, folders: Sequence[Path]) -> Section:
+    """Return what the page is about, and the result in a sentence."""
+    groups, best = report.groups, report.groups[0]
+    names = sorted({member.data for member in groups})
+    runs = sum(len(member.runs) for member in groups)
+    question = next((asked for folder in folders if (asked := _question(folder))), "")
+    title = f"{best.label} on {names[0]}" if len(groups) == 1 else f"{len(groups)} configurations"
+    if len(groups) > 1:
+        title += f" on {', '.join(names)}"
+    seeds = sorted({seed for member in groups for seed in member.seeds})
+    text = [f"{runs} run(s), seed(s) {', '.join(map(str, seeds))}."]
+    run = best.runs[0].run
+    summary = run.best
+    if len(groups) == 1 and runs == 1 and summary is not None:
+        text.append(
+            f"Local accuracy **{100 * summary.local_accuracy:.2f} %** in round {summary.round} "
+            f"({BEST[run.info.select]}), {run.done} of {run.info.planned} rounds."
+        )
+    return Section(title, [*([question] if question else []), *text])
+
+
+def _question(folder: Path) -> str:
+    """Return what the sweep in a folder answers; "" where there is none."""
+    try:
+        tree = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
+        return str(tree["plan"]["answers"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+def _drawn(what: str, draw: Callable[[Path], None]) -> Picture:
+    """Return the figure that a function draws into a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "figure.svg"
+        draw(path)
+        return Picture(what, path.read_bytes(), "svg")
+
+
+def _curves(report: Report) -> Section:
+    measured = {name for member in report.groups for name in _measured(member)}
+    extra = [member for member in ALSO_DRAWN if member in measured]
+    info = report.groups[0].runs[0].run.info
+    names = {metric.name for metric in report.metrics}
+    metrics = [*report.metrics, *(info.metric(name) for name in extra if name not in names)]
+    by_round = _drawn("by round", lambda path: figure_rounds(report.groups, metrics, path))
+    by_bytes = _drawn("by traffic", lambda path: figure_traffic(report.groups, report.metric, path))
+    return Section("Curves", pictures=[by_round, by_bytes])
+
+
+def _measured(member: Group) -> set[str]:
+    return {name for done in member.runs[0].run.rounds for name in done.metrics}
+
+
+def _swept(report: Report) -> list[Section]:
+    with tempfile.TemporaryDirectory() as folder:
+        files = swept_figures(report.groups, Path(folder), report.metric, report.at, "svg")
+        pictures = [Picture(path.stem, path.read_bytes(), "svg") for path in files]
+    return [Section("What was swept", pictures=pictures)] if pictures else []
+
+
+def _clients(report: Report) -> list[Section]:
+    """Return each client's accuracy of the first seed, in the round that is reported."""
+    values: dict[str, Sequence[float]] = {}
+    rows = []
+    for member in report.groups:
+        round_, accuracies = _per_client(member.runs[0], report)
+        if accuracies:
+            values[member.label] = list(accuracies.values())
+            numbers = [100 * value for value in accuracies.values()]
+            shown = [min(numbers), sum(numbers) / len(numbers), max(numbers)]
+            seed = str(member.runs[0].seed)
+            rows.append([member.label, seed, str(round_), *(f"{n:.1f}" for n in shown)])
+    if not values:
+        return []
+    metric = report.groups[0].runs[0].run.info.metric("local_accuracy")
+    picture = _drawn("by client", lambda path: figure_clients(values, metric, path))
+    header = ["method", "seed", "round", "lowest (%)", "mean (%)", "highest (%)"]
+    return [Section("Clients", [], header, rows, pictures=[picture])]
+
+
+def _per_client(loaded: LoadedRun, report: Report) -> tuple[int, Mapping[int, float]]:
+    """Return the reported round, or the last that has them, and each client's accuracy in it."""
+    run = loaded.run
+    best = run.best_round(report.metric.name) if report.at == "best" else None
+    evaluated = {done.round: done.per_client for done in run.rounds if done.per_client}
+    round_ = best if best in evaluated else max(evaluated, default=0)
+    return round_, evaluated.get(round_, {})
+
+
+def _traffic(report: Report) -> list[Section]:
+    """Return bytes per round by kind and direction, of the first seed; equal groups share a row."""
+    same: dict[tuple[tuple[str, float], ...], list[Group]] = {}
+    for member in report.groups:
+        same.setdefault(tuple(_sent(member.runs[0]).items()), []).append(member)
+    sent = {_names(members): dict(sizes) for sizes, members in same.items()}
+    rows = [
+        [f"{label}: {what}", size_of(size)]
+        for label, sizes in sent.items()
+        for what, size in sizes.items()
+    ]
+    if not rows:
+        return [Section("Traffic by kind", ["Nothing was sent."])]
+    in_mb = {who: {what: size / 1e6 for what, size in each.items()} for who, each in sent.items()}
+    picture = _drawn("traffic by kind", lambda path: figure_kinds(in_mb, path))
+    return [Section("Traffic by kind", [], ["", "per round"], rows, pictures=[picture])]
+
+
+def _sent(loaded: LoadedRun) -> dict[str, float]:
+    """Return the mean bytes of a round by kind and direction: "weights up"."""
+    rounds = [done for done in loaded.run.rounds if done.round > 0]
+    up = Traffic.total(done.up for done in rounds)
+    down = Traffic.total(done.down for done in rounds)
+    return {
+        f"{kind} {direction}": size / len(rounds)
+        for direction, traffic in (("up", up), ("down", down))
+        for kind, size in traffic.bytes.items()
+    }
+
+
+def _names(members: Sequence[Group]) -> str:
+    """Return the label of equal groups: "fedtsp", or "fedtsp lambda=1 and 3 other(s)"."""
+    others = len(members) - 1
+    return members[0].label + (f" and {others} other(s)" if others else "")
+
+
+def _partitions(groups: Sequence[Group]) -> list[Section]:
+    """Draw how many images of each class each client holds, each partition once."""
+    pictures: dict[str, Picture] = {}
+    for loaded in (loaded for member in groups for loaded in member.runs):
+        sha = loaded.run.info.partition_sha256 or "?"
+        histogram, names = _histogram(loaded)
+        if sha in pictures or not histogram or len(pictures) == MOST_PARTITIONS:
+            continue
+        title = f"images by class and client, seed {loaded.seed}"
+        pictures[sha] = _drawn(title, _heat_map(histogram, names, title))
+    return [Section("Partition", pictures=list(pictures.values()))] if pictures else []
+
+
+def _heat_map(
+    histogram: Sequence[Sequence[float]], names: Sequence[str], title: str
+) -> Callable[[Path], None]:
+    """Return a function that draws classes from top to bottom and clients from left to right."""
+    by_class = [list(column) for column in zip(*histogram, strict=True)]
+    return lambda path: figure_counts(by_class, names, title, path)
+
+
+def _histogram(loaded: LoadedRun) -> tuple[list[list[float]], list[str]]:
+    """Return images [clients, classes] and the classes' names; empty without a readable file."""
+    folder = RunFolder(loaded.folder)
+    try:
+        tree = json.loads(folder.partition.read_text(encoding="utf-8"))
+        return [list(map(float, row)) for row in tree["histogram"]], folder.class_names()
+    except (OSError, ValueError, KeyError, TypeError, UserError):
+        return [], []
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+def _settings(groups: Sequence[Group]) -> list[Section]:
+    """Return the keys in which the runs differ, and those that all share."""
+    configs = [flatten(member.runs[0].run.info.config) for member in groups]
+    keys = list(dict.fromkeys(key for config in configs for key in config))
+    keys = [key for key in keys if key not in NOT_COMPARED and not key.endswith(".text")]
+    shared = [key for key in keys if len({_setting(config, key) for config in configs}) == 1]
+    own = [key for key in keys if key not in shared]
+    parts = []
+    if own:
+        header = ["key", *(member.label for member in groups)]
+        rows = [[key, *(_setting(config, key) for config in configs)] for key in own]
+        parts.append(Section("Settings that differ", (), header, rows, folded=len(own) > 12))
+    rows = [[key, _setting(configs[0], key)] for key in shared]
+    return [*parts, Section("Settings of all", (), ["key", "value"], rows, folded=True)]
+
+
+def _setting(config: Mapping[str, Any], key: str) -> str:
+    return show_value(config[key])[:80] if key in config else ""
+
+
+def _origin(groups: Iterable[Group]) -> Section:
+    """Return versions, hashes, times and folders of the runs."""
+    header = ["method", "seed", "rounds", "time", "commit", "images", "partition", "identity"]
+    rows = []
+    for member in groups:
+        for loaded in member.runs:
+            run, info = loaded.run, loaded.run.info
+            hashes = (info.data_sha256, info.partition_sha256, info.identity)
+            rows.append(
+                [
+                    member.label,
+                    str(loaded.seed),
+                    str(max(run.done, 0)),
+                    time_of(run.costs.wall_seconds),
+                    info.versions.get("git", "?"),
+                    *((sha or "?")[:12] for sha in hashes),
+                ]
+            )
+    packages = Counter(
+        f"{name} {version}"
+        for member in groups
+        for loaded in member.runs
+        for name, version in loaded.run.info.versions.items()
+        if name != "git"
+    )
+    return Section("Where the numbers are from", [", ".join(packages)], header, rows, folded=True)

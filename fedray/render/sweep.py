@@ -1,0 +1,120 @@
+"""The trials of a sweep, and its means over data sets, as sections of a page or terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedray.compare.labels import short_names, show_value
+from fedray.compare.paired import Interval
+from fedray.records import Metric
+from fedray.render.cells import SPREAD, cell, metric_name
+from fedray.render.page import Section
+from fedray.units import size_of, time_of
+
+CUT = 14
+"""Characters of a swept value."""
+
+
+@dataclass(frozen=True)
+class TrialLine:
+    """A configuration and what became of it.
+
+    Attributes:
+        number: of the trial.
+        config: the swept keys' values.
+        state: in words, "failed" or "not finished"; empty for a trial that has its numbers.
+        reason: why it failed.
+        objective: the metric that chooses, over seeds.
+        test: the metric on the test in the same rounds.
+        round: of the objective: "9", or "9-10" for several seeds.
+        bytes: of a run's traffic.
+        seconds: of its runs in this invocation.
+        is_best: whether it is the best.
+    """
+
+    number: int
+    config: Mapping[str, Any]
+    state: str
+    reason: str | None
+    objective: Interval | None
+    test: Interval | None
+    round: str
+    bytes: float
+    seconds: float
+    is_best: bool
+
+
+def trials_section(
+    lines: Sequence[TrialLine], keys: Sequence[str], metric: Metric, *, validates: bool
+) -> Section:
+    """Return the table of trials, the best with a star, and why trials failed.
+
+    Args:
+        lines: the trials.
+        keys: that are swept.
+        metric: what is shown.
+        validates: whether validation images choose, so that the test is a column of its own.
+    """
+    names = short_names(keys)
+    numbers = ["validation", "test"] if validates else [metric_name(metric)]
+    header = ["trial", *names.values(), *numbers, "round", "time", "traffic"]
+    rows = []
+    for line in lines:
+        known = [line.objective, line.test] if validates else [line.objective]
+        rows.append(
+            [
+                f"{'* ' if line.is_best else ''}{line.number}",
+                *(show_value(line.config[key])[:CUT] for key in names),
+                *([line.state, *[""] * (len(known) - 1)] if line.state else _cells(known, metric)),
+                line.round,
+                time_of(line.seconds),
+                size_of(line.bytes),
+            ]
+        )
+    reasons: dict[str, list[str]] = {}
+    for line in lines:
+        if line.reason is not None:
+            reasons.setdefault(line.reason, []).append(str(line.number))
+    items = [f"trial {', '.join(who)} failed: {reason}" for reason, who in reasons.items()]
+    return Section("", (), header, rows, [_caption(metric, lines)], items)
+
+
+def means_section(
+    rows: Mapping[str, Mapping[str, Interval]],
+    metrics: Mapping[str, Metric],
+    best: str | None,
+    over: str | None,
+    missing: Mapping[str, Sequence[str]],
+) -> Section:
+    """Return the table of means over data sets, or of further metrics, the best with a star.
+
+    Args:
+        rows: by configuration, the intervals by the metrics' names.
+        metrics: the columns.
+        best: the best configuration.
+        over: the key that is averaged over; None where each configuration stands for itself.
+        missing: by configuration, the values of `over` without a finished trial.
+    """
+    texts = [
+        [
+            f"{'* ' if row == best else ''}{row}",
+            *(cell(values.get(name), metric) for name, metric in metrics.items()),
+        ]
+        for row, values in rows.items()
+    ]
+    header = [f"mean over {over}" if over else "configuration"]
+    header += [metric_name(metric) for metric in metrics.values()]
+    items = [f"{row} lacks {', '.join(values)}" for row, values in missing.items() if values]
+    return Section("", (), header, texts, [], items)
+
+
+def _cells(intervals: Sequence[Interval | None], metric: Metric) -> list[str]:
+    return [cell(interval, metric) for interval in intervals]
+
+
+def _caption(metric: Metric, lines: Sequence[TrialLine]) -> str:
+    """Return what the numbers are."""
+    seeds = max((line.objective.n for line in lines if line.objective is not None), default=1)
+    return metric_name(metric) + (f", mean {SPREAD} {seeds} seeds." if seeds > 1 else ".")

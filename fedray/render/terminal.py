@@ -1,0 +1,86 @@
+"""Sections on a terminal, or in a job's log at 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import fill
+from typing import Literal
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fedray.render.page import Section
+
+WHOLE = 18
+"""Characters of a cell that is never broken, such as a number with its interval."""
+GAP = 3
+"""Characters between two columns."""
+
+
+def print_sections(sections: Sequence[Section], console: Console | None = None) -> None:
+    """Print sections, wrapped at the width of the terminal; columns that do not fit are named.
+
+    Args:
+        sections: without their figures.
+        console: the terminal; None: standard output.
+    """
+    console = console or Console(highlight=False)
+    for section in sections:
+        if section.title:
+            console.print(section.title, markup=False, style="bold")
+        for text in section.text:
+            console.print(_plain(text), markup=False)
+        if section.header:
+            _print_cells(section, console)
+        for text in section.below:
+            console.print(_plain(text), markup=False)
+        for item in section.items:
+            wrapped = fill(_plain(item), console.width, initial_indent="- ", subsequent_indent="  ")
+            console.print(wrapped, markup=False)
+        console.print()
+
+
+def _print_cells(section: Section, console: Console) -> None:
+    columns = [
+        [_plain(cell) for cell in column]
+        for column in zip(section.header, *section.rows, strict=True)
+    ]
+    widths = _widths(columns, console.width)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for index, width in enumerate(widths):
+        name, *cells = columns[index]
+        is_text = index == 0 or any(len(cell) > WHOLE for cell in cells)
+        justify: Literal["left", "right"] = "left" if is_text else "right"
+        table.add_column(fill(name, width), justify=justify, no_wrap=True)
+    _, *rows = zip(*columns[: len(widths)], strict=True)
+    for row in rows:
+        table.add_row(*(fill(cell, width) for cell, width in zip(row, widths, strict=True)))
+    console.print(table)
+    left = [column[0] for column in columns[len(widths) :] if column[0]]
+    if left:
+        console.print(f"Too wide for here: {', '.join(left)}.", markup=False)
+
+
+def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the widths of the columns that fit, from the left; the widest shrink first."""
+    least = [max(_least(column, index)) for index, column in enumerate(columns)]
+    while len(least) > 1 and sum(least) + GAP * len(least) > width:
+        least.pop()
+    found = [max(1, *map(len, column)) for column in columns[: len(least)]]
+    while sum(found) + GAP * len(found) > width and found != least:
+        free = [wide - narrow for wide, narrow in zip(found, least, strict=True)]
+        found[max(range(len(found)), key=lambda index: (free[index] > 0) * found[index])] -= 1
+    return found
+
+
+def _least(column: Sequence[str], index: int) -> Iterator[int]:
+    """Yield the least width of each cell: its longest word, or all of a short number."""
+    for number, cell in enumerate(column):
+        whole = index > 0 and number > 0 and len(cell) <= WHOLE
+        yield len(cell) if whole else max(map(len, cell.split()), default=1)
+
+
+def _plain(text: str) -> str:
+    """Return a text without the marks of Markdown."""
+    return text.replace("**", "").replace("`", "")

@@ -1,0 +1,99 @@
+"""Finished runs tested again: as if they had been trained so, and nothing else may change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedray.cli.analyse import main
+from fedray.cli.report import main as fedray_report
+from fedray.records import RunFolder
+from fedray.run import main as fedray_run
+
+SERIAL = ["--executor", "serial", "--no-track"]
+RUN = ["fedmgp_clip", *SERIAL, "data.image_size=8", "rounds=2", "eval_every=2", "lr=5"]
+RUN += ["data.clients=3", "data.samples=200", "local_epochs=1", "algorithm.selected=1"]
+QUICK = ["local_digits", *SERIAL, "local_epochs=1", "data.clients=3", "data.samples=300"]
+
+
+def last(folder: Path):
+    return RunFolder(folder).read().rounds[-1]
+
+
+def test_other_strategies_on_one_model_are_those_of_runs_trained_with_them(
+    tiny_clip, tmp_path, capsys
+):
+    clip = f"model.clip={{name: openclip, path: {tiny_clip}}}"
+    for how in ("logits", "max_logits"):
+        words = [clip, f"algorithm.inference={how}", "--out", str(tmp_path / how)]
+        assert fedray_run([*RUN, *words]) == 0
+    out, trained = tmp_path / "out", tmp_path / "logits"
+    settings = ["", "algorithm.inference=max_logits", "algorithm.inference=group algorithm.group=1"]
+    words = [word for each in settings for word in ("--with", each)]
+    assert main(["retest", str(trained), *words, "--out", str(out)]) == 0
+    (home,) = (path for path in out.iterdir() if path.is_dir())
+    again, surest = home / "as_before", home / "algorithm.inference=max_logits"
+    group = home / "algorithm.inference=group_algorithm.group=1"
+    for found, expected in ((again, trained), (surest, tmp_path / "max_logits")):
+        kept, now = last(expected), last(found)
+        assert now.metrics == kept.metrics
+        assert now.per_client == kept.per_client
+        assert (now.up, now.down) == (kept.up, kept.down)
+    assert last(group).metrics != last(surest).metrics
+    source, result = RunFolder(trained).read(), RunFolder(surest).read()
+    assert result.info.retested == {"folder": str(trained), "identity": source.info.identity}
+    assert result.info.identity == RunFolder(tmp_path / "max_logits").read().info.identity
+    assert [each.round for each in result.rounds] == [2]
+    assert fedray_report([str(out)]) == 0
+    assert "group" in capsys.readouterr().out
+    assert main(["retest", str(trained), "--with", "lr=0.1", "--out", str(tmp_path / "x")]) == 2
+    assert "lr=0.1 would have changed how" in capsys.readouterr().err
+
+
+def test_a_global_model_on_every_domain(tmp_path):
+    data = ["data.source=shapes", "data.partition=domains", "data.test=official", "data.clients=4"]
+    run = ["fedavg_shapes", *SERIAL, *data, "model.group=cnn2", "rounds=1", "local_epochs=1"]
+    assert fedray_run([*run, "batch_size=100", "--out", str(tmp_path / "run")]) == 0
+    run = str(tmp_path / "run")
+    assert (
+        main(["retest", run, "--with", "data.every_domain=true", "--out", str(tmp_path / "out")])
+        == 0
+    )
+    (found,) = (tmp_path / "out").glob("*/*")
+    before, after = last(tmp_path / "run").metrics, last(found).metrics
+    assert before.items() <= after.items()
+    assert after["everyone_accuracy_night"] == before["accuracy_night"]
+
+
+def test_a_run_that_left_slow_clients_behind(tmp_path):
+    run = tmp_path / "run"
+    assert fedray_run([*QUICK, "rounds=1", "--out", str(run)]) == 0
+    config = RunFolder(run).config
+    config.write_text(config.read_text().replace("reply_timeout_s: null", "reply_timeout_s: 5.0"))
+    assert "reply_timeout_s: 5.0" in config.read_text()  # where and how fast, not which numbers
+    assert main(["retest", str(run), "--with", "", "--out", str(tmp_path / "out")]) == 0
+    (found,) = (tmp_path / "out").glob("*/*")
+    assert last(found).metrics == last(run).metrics
+    assert "reply_timeout_s: 5.0" in RunFolder(found).config.read_text()
+
+
+@pytest.mark.parametrize(
+    ("keys", "words", "message"),
+    [
+        (["rounds=1"], ["--with", "local_epochs=3"], "local_epochs=3 would have changed how"),
+        (["rounds=1"], ["--with", "algorithm.taau=3"], "unknown key 'taau'"),
+        (["rounds=1"], [], "say what to test under"),
+        (["rounds=1"], ["--with", "", "--with", ""], "would both be written to"),
+        (["rounds=1", "checkpoint_every=0"], ["--with", ""], "has no checkpoint"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_sentence(keys, words, message, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert fedray_run([*QUICK, *keys, "--out", str(run)]) == 0
+    capsys.readouterr()
+    assert main(["retest", str(run), *words, "--out", str(tmp_path / "out")]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert len(printed.splitlines()) == 1
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,49 @@
+"""The generated pages are up to date, and the interface that they describe stays small."""
+
+from __future__ import annotations
+
+from pages import ROOT
+
+from _build.__main__ import main, pages
+from _build.registry import hooks_of, overriding
+from fedray.core import Algorithm, LocalTraining
+
+
+def test_readme_and_pages_are_up_to_date():
+    outdated = [path.name for path, text in pages(ROOT).items() if path.read_text() != text]
+    assert outdated == [], "run `make docs`"
+
+
+def test_docs_writes_what_check_misses(tmp_path, capsys):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "keys.md").write_text("old")
+    assert main(["--root", str(tmp_path)]) == 0
+    assert f"wrote {tmp_path / 'docs' / 'keys.md'}" in capsys.readouterr().out
+    keys = (tmp_path / "docs" / "keys.md").read_text()
+    assert "| `data.partition` | `fedtsp_dirichlet` | a partition | How images are" in keys
+    assert "| `workers` | `2` | `int` >= 1, <= 10000 | Ray actors" in keys
+    method = (tmp_path / "docs" / "methods" / "fedtsp.md").read_text()
+    assert "| Eq. (7) | [`server_loss`](../../fedray/algorithms/text_guided/fedtsp.py#" in method
+    assert "\n## Deviations\n\n- Eq. (6): weights" in method
+    assert "| `algorithm.lambda` | `7.0` |" in method
+    assert "- [fedtsp_digits](../../fedray/experiments/fedtsp_digits.yaml): FedTSP on" in method
+    index = (tmp_path / "docs" / "methods" / "index.md").read_text()
+    assert "| [FedTSP](fedtsp.md) | `fedtsp` |" in index
+    (tmp_path / "docs" / "hooks.md").write_text("old")
+    assert main(["--root", str(tmp_path), "--check"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"{tmp_path / 'docs' / 'hooks.md'} is not up to date; run make docs"
+    ]
+
+
+def test_a_folder_that_is_no_checkout_is_refused(tmp_path, capsys):
+    assert main(["--root", str(tmp_path)]) == 2
+    assert "has no folder docs" in capsys.readouterr().err
+
+
+def test_the_interface_has_few_hooks_each_used_by_several_methods():
+    hooks = [*hooks_of(Algorithm), *hooks_of(LocalTraining)]
+    assert {"init_server", "round", "client_update", "predict", "loss"} <= set(hooks)
+    assert len(hooks) <= 14
+    for hook in {*hooks} - {"keep"}:  # methods that keep more have client steps of their own
+        assert len(overriding(hook)[0]) > 1, hook
