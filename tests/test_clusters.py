@@ -718,12 +718,12 @@ def test_start_head_demands_the_token_and_ends_on_sigterm(tmp_path):
 
 @pytest.mark.parametrize("path", [*READMES, *SCRIPTS, *YAMLS], ids=short)
 def test_sweeps_in_the_texts_exist_and_their_arguments_parse(path):
-    from fedray.sweep.command import parser
+    from fedray.cli.study import sweep
 
     for arguments in sweeps_in(path.read_text()):
-        parsed = parser().parse_intermixed_args(arguments)
-        assert (ROOT / "tune" / f"{parsed.sweep}.yaml").is_file(), parsed.sweep
-        assert all("=" in key for key in parsed.set)
+        params = sweep.make_context("sweep", list(arguments)).params
+        assert (ROOT / "tune" / f"{params['name']}.yaml").is_file(), params["name"]
+        assert all("=" in key for key in params["keys"])
 
 
 def test_sweeps_are_found_in_texts():

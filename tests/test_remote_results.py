@@ -15,7 +15,7 @@ from fedray import remote_results
 from fedray.checkpoint import CheckpointStore
 from fedray.cli import run
 from fedray.errors import RunFailed, UserError
-from fedray.files import results_home, results_uri, tables_runs
+from fedray.files import results_home, results_uri, store_home
 from fedray.records import RunFolder
 from fedray.remote_results import check_owner, copying, fetch_missing
 from fedray.run import main
@@ -248,23 +248,23 @@ def test_what_is_replaced_while_it_is_fetched_is_looked_at_again(bucket, monkeyp
 
 
 def test_another_machine_s_runs_of_tables_stay(bucket):
-    there = bucket / "tables" / "runs"
+    there = bucket / "store"
     write(there / "aaaa", config="", result="another's")
     write(there / "gone", config="", result="another's")
-    write(tables_runs() / "bbbb", config="", result="mine")
-    fetch_missing(tables_runs())
-    assert {path.name for path in tables_runs().iterdir()} == {"aaaa", "bbbb", "gone"}
-    shutil.rmtree(tables_runs() / "gone")
+    write(store_home() / "bbbb", config="", result="mine")
+    fetch_missing(store_home())
+    assert {path.name for path in store_home().iterdir()} == {"aaaa", "bbbb", "gone"}
+    shutil.rmtree(store_home() / "gone")
     before = files(there / "aaaa")
-    with copying(tables_runs(), by_entry=True):
+    with copying(store_home(), by_entry=True):
         write(there / "cccc", config="", result="another's, meanwhile")
     assert {path.name for path in there.iterdir()} == {"aaaa", "bbbb", "cccc", "gone"}
     assert files(there / "aaaa") == before
-    assert files(there / "bbbb") == files(tables_runs() / "bbbb")
+    assert files(there / "bbbb") == files(store_home() / "bbbb")
 
 
 def test_of_the_runs_of_tables_what_changes_here_is_copied(bucket):
-    here, there = tables_runs(), bucket / "tables" / "runs"
+    here, there = store_home(), bucket / "store"
     for name in ("goes on", "left"):
         for store, number in [(here, 1), (there, 5)]:
             checkpoint(store / name, number)
@@ -281,16 +281,16 @@ def test_of_the_runs_of_tables_what_changes_here_is_copied(bucket):
 
 
 def test_a_run_of_a_table_that_is_whole_there_is_not_replaced(bucket):
-    there = bucket / "tables" / "runs" / "aaaa"
-    with copying(tables_runs(), by_entry=True):
+    there = bucket / "store" / "aaaa"
+    with copying(store_home(), by_entry=True):
         write(there, config="", result=OVER)
-        write(tables_runs() / "aaaa", config="", result="mine", rounds="1")
+        write(store_home() / "aaaa", config="", result="mine", rounds="1")
     assert files(there) == {"config.yaml": b"", "result.json": OVER.encode()}
 
 
 def test_of_two_machines_the_one_that_went_on_last_copies_a_run(bucket, often):
-    here, there = tables_runs() / "aaaa", bucket / "tables" / "runs" / "aaaa"
-    with copying(tables_runs(), by_entry=True):
+    here, there = store_home() / "aaaa", bucket / "store" / "aaaa"
+    with copying(store_home(), by_entry=True):
         write(here, config="", result="mine", rounds="1")
         until(lambda: (there / "config.yaml").exists())
         write(there, owner="another", result="another's")
@@ -301,12 +301,12 @@ def test_of_two_machines_the_one_that_went_on_last_copies_a_run(bucket, often):
 
 def test_a_run_that_is_taken_over_leaves_no_checkpoint_without_its_states(bucket, monkeypatch):
     """Another machine's checkpoint goes before the rounds that it needs."""
-    here, there = tables_runs() / "aaaa", bucket / "tables" / "runs" / "aaaa"
+    here, there = store_home() / "aaaa", bucket / "store" / "aaaa"
     for folder, number in [(here, 3), (there, 7)]:
         checkpoint(folder, number)
         write(folder / "models" / "best", meta="{}")
     monkeypatch.setattr(remote_results._Copy, "update", lambda copy: None)
-    with copying(tables_runs(), by_entry=True):
+    with copying(store_home(), by_entry=True):
         write(here, config="", result="mine", rounds="1")
     assert not (there / "checkpoints" / "states.sqlite").exists()
     assert (there / "checkpoints" / "states" / "7.safetensors").exists()

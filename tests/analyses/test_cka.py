@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import analyse as main
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedray.analyses.cka import similarities, stage_grams
 from fedray.analyses.finished import probe_images, reopen
-from fedray.cli.analyse import main
 from fedray.config import load_experiment, read_mapping
 from fedray.evaluation.similarity import centred_gram, linear_cka
 from fedray.models import Pixels, build, layers, stages

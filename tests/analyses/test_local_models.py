@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import analyse as main
 
 from fedray.analyses.finished import reopen
 from fedray.analyses.local_models import BeforeAndAfter, accuracies, local_scores
-from fedray.cli.analyse import main
 from fedray.evaluation.score import Score
 from fedray.run import main as fedray_run
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from commands import analyse as main
+from commands import report as fedray_report
 
-from fedray.cli.analyse import main
-from fedray.cli.report import main as fedray_report
 from fedray.records import RunFolder
 from fedray.run import main as fedray_run
 

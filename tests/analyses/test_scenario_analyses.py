@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import analyse as main
 
 from fedray.analyses import agreement, phases
-from fedray.cli.analyse import main
 from fedray.compare.frame import group, load
 from fedray.errors import UserError
 from fedray.evaluation.similarity import matrix_agreement

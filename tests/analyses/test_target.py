@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from commands import analyse as main
 from rounds import rounds_in
 
 from fedray.analyses.target import client_seconds, first_round
-from fedray.cli.analyse import main
 from fedray.compare.frame import LoadedRun
 from fedray.records import (
     MEASURED_SECONDS,
@@ -19,9 +19,7 @@ from fedray.records import (
     RunInfo,
     Traffic,
 )
-from fedray.report.cost import client_seconds, first_round, main
 from fedray.run import main as fedray_run
-from fedray.sweep.seeds import merge
 from fedray.tracking.describe import metrics_of
 
 ACCURACY = Metric("local_accuracy")
@@ -63,7 +61,6 @@ def test_a_round_without_clients_has_no_seconds_of_theirs():
     timed = Round(1, 2.0, {"local_accuracy": 0.5}, client_seconds=0.25)
     assert metrics_of(timed)["time/client_seconds"] == 0.25
     assert "time/client_seconds" not in metrics_of(replace(timed, client_seconds=None))
-    assert merge([timed, Round(1, 2.0, {}, client_seconds=0.75)], "x").mean.client_seconds == 0.5
 
 
 def test_a_run_measures_them_and_they_are_no_part_of_what_is_the_same(tmp_path, capsys):

@@ -17,10 +17,7 @@ import fedray
 from fedray.errors import RunFailed, UserError
 from fedray.records import RunFolder, sealed
 from fedray.run import main as command
-from fedray.sweep import command as sweeping
-from fedray.sweep.spec import plan_sweep
-from fedray.tables import command as comparing
-from fedray.tables.spec import plan_table
+from fedray.studies.file import plan_study
 
 SMALL = {"data.clients": 3, "data.samples": 240, "local_epochs": 1, "model.feature_dim": 8}
 
@@ -157,24 +154,24 @@ def test_without_pandas_it_is_said(small, tmp_path, monkeypatch):
 def test_a_sweep_is_asked_as_its_command_is(tmp_path, monkeypatch):
     asked = []
 
-    def carry_out(args):
-        asked.append(args)
-        return 1
+    def carry_out(request):
+        asked.append(request)
+        return None, 1
 
-    monkeypatch.setattr(sweeping, "carry_out", carry_out)
+    monkeypatch.setattr("fedray.api.studies.carry_out", carry_out)
     sweep = fedray.Sweep("fedtsp_lambda", {"data.partition": {"alpha": 0.5}}, rounds=3)
     with pytest.raises(RunFailed, match="no trial of fedtsp_lambda came through"):
         sweep.run(tmp_path / "sweep")
-    args = asked[0]
-    assert (args.sweep, args.out, args.no_track) == ("fedtsp_lambda", tmp_path / "sweep", True)
-    assert args.set == ["data.partition={alpha: 0.5}", "rounds=3"]
+    request = asked[0]
+    assert (request.kind, request.name) == ("sweep", "fedtsp_lambda")
+    assert (request.out, request.track) == (tmp_path / "sweep", False)
+    assert dict(request.pairs) == {"data.partition": {"alpha": 0.5}, "rounds": 3}
 
 
 @pytest.mark.parametrize("study", [fedray.Sweep, fedray.Table])
 def test_ctrl_c_in_a_study_is_raised(tmp_path, monkeypatch, study):
     """Ray Tune catches the first Ctrl-C, and the command returns its exit code."""
-    for module in (sweeping, comparing):
-        monkeypatch.setattr(module, "carry_out", lambda args: 130)
+    monkeypatch.setattr("fedray.api.studies.carry_out", lambda request: (None, 130))
     with pytest.raises(KeyboardInterrupt):
         study("fedtsp_lambda").run(tmp_path / "study")
 
@@ -195,8 +192,9 @@ def test_results_are_opened_by_a_text_or_a_path(tmp_path):
 
 def test_a_sweep_and_a_table_may_be_mappings(tmp_path, monkeypatch):
     asked = []
-    for module in (sweeping, comparing):
-        monkeypatch.setattr(module, "carry_out", lambda args: asked.append(args) or 1)
+    monkeypatch.setattr(
+        "fedray.api.studies.carry_out", lambda request: asked.append(request) or (None, 1)
+    )
     sweep = {
         "name": "rates",
         "answers": "which rate?",
@@ -215,13 +213,14 @@ def test_a_sweep_and_a_table_may_be_mappings(tmp_path, monkeypatch):
         with pytest.raises(RunFailed):
             study.run(tmp_path / study.name, resume=True)
     of_sweep, resumed, of_table, _ = asked
-    plan = plan_sweep(of_sweep.sweep, of_sweep.set)
-    assert (plan.sweep, plan.axes[0].values, plan.set) == ("rates", (0.1, 0.2), {"rounds": 2})
-    assert (resumed.sweep, resumed.resume, resumed.set) == (of_sweep.sweep, True, [])
-    assert of_table.table == str(tmp_path / "table" / "table.yaml")
-    assert (of_table.set, of_table.plugin) == (["report.seeds=[3]"], [mine])
-    assert of_table.published == [Path("old"), Path("older")]
-    assert list(plan_table(of_table.table).rows) == ["mine", "local", "fedavg", "fedproto"]
+    plan = plan_study("sweep", of_sweep.name, of_sweep.pairs)
+    assert (plan.name, plan.set) == ("rates", {"rounds": 2})
+    assert (resumed.name, resumed.resume, list(resumed.pairs)) == (of_sweep.name, True, [])
+    assert of_table.name == str(tmp_path / "table" / "table.yaml")
+    assert (dict(of_table.pairs), list(of_table.plugins)) == ({"report.seeds": [3]}, [mine])
+    assert list(of_table.published) == [Path("old"), Path("older")]
+    rows = plan_study("table", of_table.name).rows
+    assert list(rows) == ["mine", "local", "fedavg", "fedproto"]
     with pytest.raises(UserError, match="separates folders"):
         fedray.Table({**table, "name": "../mine"})
 

@@ -13,7 +13,7 @@ from commands import predict
 from PIL import Image
 
 import fedray
-from fedray.tables.spec import plan_table
+from fedray.studies.file import plan_study
 
 PAGE = Path(fedray.__file__).parents[1] / "docs" / "api.md"
 
@@ -46,7 +46,7 @@ def test_every_example_runs_as_it_stands(tmp_path, monkeypatch, capsys):
 def test_the_table_that_is_named_is_there():
     text = PAGE.read_text()
     name, scale = re.search(r'fedray\.Table\("(\w+)", scale="(\w+)"\)', text).groups()
-    assert plan_table(name, [], scale).table == name
+    assert plan_study("table", name, scale=scale).name == name
 
 
 def test_keys_that_the_page_names_are_keys():

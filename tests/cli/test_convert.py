@@ -13,7 +13,7 @@ from fedray.__main__ import main
 from fedray.config import load_experiment, read_mapping
 from fedray.errors import UserError
 from fedray.records import RunFolder
-from fedray.tables.plan import run_key
+from fedray.studies.plan import run_key
 
 SECOND = Path(__file__).parent / "second_edition"
 

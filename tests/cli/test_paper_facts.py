@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fedray.cli.papers import every_command, every_table, read_papers
+from fedray.cli.papers import every_command, read_papers
 from fedray.cli.resolving import check_command
-from fedray.tables.spec import plan_table
+from fedray.studies.file import plan_study
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = every_command(read_papers())
-TABLES = every_table(read_papers())
 CLIP_AND_BERT = {"text.encoder.name": {"openclip", "bert"}}
 CIFAR = {"data.root": {"cifar10", "cifar100"}}
 FACTS = {
@@ -36,7 +35,6 @@ def _data(tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr("fedray.config.resolution.resolve_root", folder)
-    monkeypatch.setattr("fedray.sweep.spec.resolve_root", folder)
 
 
 def experiments(item, paper="fedtsp"):
@@ -63,7 +61,7 @@ def test_a_figure_has_the_papers_setting(item):
 
 
 def test_the_table_of_figs_3_and_4_has_their_groups_of_models():
-    plan = plan_table(str(ROOT / "tune/tables/fedtsp_generalisation.yaml"), scale="paper")
+    plan = plan_study("table", str(ROOT / "tune/tables/fedtsp_generalisation.yaml"), scale="paper")
     asked = check_command("python -m fedray.table fedtsp_generalisation --scale paper")
     assert {each.experiment.model.group for each in asked} == {"htfe9", "htfe3"}
     assert {at(each.experiment, "data.partition.alpha") for each in asked} == {0.5}
@@ -105,7 +103,7 @@ def test_fedmgps_table_11_is_domainnet_and_12_office(table, domains):
     assert {at(each, "data.root") for each in runs} == {roots[domains]}
     assert {each.data.clients for each in runs} == {5 * domains}
     command = f"python -m fedray.table fedmgp_table{number} --scale paper"
-    assert ("fedmgp", table, "paper", command) in TABLES
+    assert ("fedmgp", table, "paper", command) in COMMANDS
     assert {at(each.experiment, "data.root") for each in check_command(command)} == {roots[domains]}
 
 

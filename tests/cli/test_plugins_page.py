@@ -12,13 +12,14 @@ import pytest
 from pages import DOCS, blocks
 
 import fedray
-from fedray.__main__ import main as listings
+from fedray.cli.main import main as listings
 from fedray.config import dump_yaml, parse_yaml, read_mapping
 from fedray.plugins import use
 from fedray.records import RunFolder
 from fedray.run import main as run
-from fedray.sweep.spec import check_configurations, plan_sweep
-from fedray.tables.command import main as table
+from fedray.studies.agenda import Cell, check_cells
+from fedray.studies.file import plan_study
+from fedray.table import main as table
 
 PAGE = DOCS / "plugins.md"
 SMALL = ["rounds=1", "local_epochs=1", "data.clients=3", "workers=1"]
@@ -78,8 +79,10 @@ def test_every_command_works_as_it_stands(capsys):
         if command.startswith("ray job submit"):
             assert "python -m fedray.run fedavg_digits --plugin mine.py" in command
         elif word == "sweep":
-            plan = plan_sweep(words[0], plugins=words[2:])
-            assert len(check_configurations(plan)) == 2
+            plan = plan_study("sweep", words[0], plugins=words[2:])
+            cells = [Cell(plan, place) for place in plan.places]
+            check_cells(cells)
+            assert [len(cell.first) for cell in cells] == [2]
         elif word == "run":
             assert run(small(words, number)) == 0, command
             ran += RunFolder(Path(f"run{number}")).read().done

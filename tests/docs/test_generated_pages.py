@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pages import ROOT
 
-from _build.__main__ import main, pages
+from _build.__main__ import command, pages
 from _build.registry import hooks_of, overriding
+from fedray.command import run
 from fedray.core import Algorithm, LocalTraining
 
 
@@ -17,7 +18,7 @@ def test_readme_and_pages_are_up_to_date():
 def test_docs_writes_what_check_misses(tmp_path, capsys):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "keys.md").write_text("old")
-    assert main(["--root", str(tmp_path)]) == 0
+    assert run(command, ["--root", str(tmp_path)]) == 0
     assert f"wrote {tmp_path / 'docs' / 'keys.md'}" in capsys.readouterr().out
     keys = (tmp_path / "docs" / "keys.md").read_text()
     assert "| `data.partition` | `fedtsp_dirichlet` | a partition | How images are" in keys
@@ -30,14 +31,14 @@ def test_docs_writes_what_check_misses(tmp_path, capsys):
     index = (tmp_path / "docs" / "methods" / "index.md").read_text()
     assert "| [FedTSP](fedtsp.md) | `fedtsp` |" in index
     (tmp_path / "docs" / "hooks.md").write_text("old")
-    assert main(["--root", str(tmp_path), "--check"]) == 1
+    assert run(command, ["--root", str(tmp_path), "--check"]) == 1
     assert capsys.readouterr().out.splitlines() == [
         f"{tmp_path / 'docs' / 'hooks.md'} is not up to date; run make docs"
     ]
 
 
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path, capsys):
-    assert main(["--root", str(tmp_path)]) == 2
+    assert run(command, ["--root", str(tmp_path)]) == 2
     assert "has no folder docs" in capsys.readouterr().err
 
 

@@ -13,8 +13,8 @@ from pages import DOCS, ROOT, commands, files, ours, pages
 from PIL import Image
 from stand_ins import Tiny
 
-from fedray.cli.frame import main
-from fedray.cli.resolving import RUN, SWEEP, TABLE, check_command, words_of
+from fedray.cli.main import main
+from fedray.cli.resolving import check_command, words_of
 from fedray.plugins import use
 
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ is not part of the wheel")
@@ -54,7 +54,6 @@ def here(tmp_path, monkeypatch):
         return folder.resolve()
 
     monkeypatch.setattr("fedray.config.resolution.resolve_root", found)
-    monkeypatch.setattr("fedray.sweep.spec.resolve_root", found)
     yield tmp_path
     use(())
 
@@ -104,8 +103,8 @@ def tiny(here, tiny_clip, tiny_bert, monkeypatch):
 def test_every_command_runs_at_a_tiny_size(tiny, here, page, monkeypatch, capsys):
     prepare(page, here, monkeypatch)
     for command in ours(page):
-        module, given = words_of(command)
+        word, given = words_of(command)
         if command.startswith(QUICK) and "project" not in given:
             assert main(command.split()[1:]) == 0, command
-        elif module in (RUN, SWEEP, TABLE) and check_command(command):
+        elif word in ("run", "sweep", "table") and check_command(command):
             assert tiny.run(command, most=2)

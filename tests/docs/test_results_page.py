@@ -8,7 +8,7 @@ import pytest
 from _build.results import BEGIN, END, not_run, results_page, summary, take, taken
 from fedray.errors import UserError
 from fedray.records import sealed
-from fedray.tables.published import check_table
+from fedray.studies.store import check_table
 
 CLAIM = {"claim": "mine > base", "metric": "local_accuracy", "verdict": "holds"}
 CONTROL = {

@@ -10,7 +10,7 @@ import pytest
 from _build.uses import Uses, uses
 from fedray.config import read_mapping
 from fedray.shipped import files
-from fedray.sweep.spec import parse_axis
+from fedray.studies.space import parse_axis
 
 
 def methods_of(tree: Mapping[str, Any]) -> Iterator[str]:

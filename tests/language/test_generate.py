@@ -10,10 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from fedray.cli.main import main as fedray
 from fedray.errors import UserError
 from fedray.language import generate
 from fedray.language.descriptions import load_descriptions
-from fedray.language.generate import Endpoint, generate_descriptions, main, read_classes
+from fedray.language.generate import Endpoint, generate_descriptions, read_classes
 
 KEY = "sk-very-secret"
 
@@ -99,7 +100,7 @@ def command(server, tmp_path, monkeypatch):
     out = tmp_path / "pets.json"
 
     def run(classes: str) -> int:
-        return main(["--classes", classes, "--out", str(out), "--dataset", "Pets"])
+        return fedray(["generate", "--classes", classes, "--out", str(out), "--dataset", "Pets"])
 
     run.out = out
     return run

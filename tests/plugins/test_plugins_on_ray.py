@@ -17,7 +17,7 @@ from fedray.records import RunFolder
 from fedray.run import main
 from fedray.runtime.resolve import resolve
 from fedray.runtime.server import run_on_ray
-from fedray.sweep import command as sweep
+from fedray.sweep import main as sweep
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -110,7 +110,7 @@ def test_a_sweeps_trials_have_it(tmp_path, two_cpus, capsys):
     (tmp_path / "scales.yaml").write_text(SWEEP)
     plugin, out = write(tmp_path, mine=METHOD), tmp_path / "swept"
     command = [str(tmp_path / "scales.yaml"), *plugin, "--no-track", "--out", str(out)]
-    assert sweep.main(command) == 0
+    assert sweep(command) == 0
     assert "--plugin" in capsys.readouterr().out  # the command of the best configuration
     assert (out / "plugins" / "mine.py").read_text() == METHOD
     found = {path.parent for path in out.rglob("result.json")}

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from commands import analyse, cost, predict, run, show, sweep
 
 import fedray
-from fedray.cli import analyse, cost, predict, run, show
-from fedray.command import CommandLine
+from fedray.cli.main import WORDS
 from fedray.errors import UserError
 from fedray.plugins import read_plugin, trust, trust_all, use
-from fedray.sweep import command as sweep
 
 QUICK = ["rounds=1", "local_epochs=1", "data.clients=2", "data.samples=200", "model.feature_dim=8"]
 SERIAL = ["--executor", "serial", "--no-track"]
@@ -57,7 +56,7 @@ def plugin(tmp_path, marker) -> Path:
 def theirs(tmp_path, plugin) -> Path:
     """A run's folder from somebody else, whose config.yaml carries the text of a plug-in."""
     out = tmp_path / "theirs"
-    assert run.main(["fedavg_digits", *QUICK, *SERIAL, "--out", str(out)]) == 0
+    assert run(["fedavg_digits", *QUICK, *SERIAL, "--out", str(out)]) == 0
     config = out / "config.yaml"
     tree = yaml.safe_load(config.read_text())
     files = {"mine.py": plugin.read_text()}
@@ -67,13 +66,13 @@ def theirs(tmp_path, plugin) -> Path:
 
 
 COMMANDS = {
-    "show": lambda out: show.main([f"{out}/config.yaml"]),
-    "cost": lambda out: cost.main([f"{out}/config.yaml"]),
-    "predict": lambda out: predict.main([str(out), str(out)]),
-    "run": lambda out: run.main([f"{out}/config.yaml", *SERIAL]),
-    "resume": lambda out: run.main(["--resume", str(out), *SERIAL]),
-    "retest": lambda out: analyse.main(["retest", str(out), "--with", ""]),
-    "cka": lambda out: analyse.main(["cka", str(out)]),
+    "show": lambda out: show([f"{out}/config.yaml"]),
+    "cost": lambda out: cost([f"{out}/config.yaml"]),
+    "predict": lambda out: predict([str(out), str(out)]),
+    "run": lambda out: run([f"{out}/config.yaml", *SERIAL]),
+    "resume": lambda out: run(["--resume", str(out), *SERIAL]),
+    "retest": lambda out: analyse(["retest", str(out), "--with", ""]),
+    "cka": lambda out: analyse(["cka", str(out)]),
 }
 
 
@@ -114,14 +113,14 @@ def test_a_folder_that_names_a_file_is_asked_about_too(theirs, plugin, marker):
 
 
 def test_what_was_trusted_once_is_not_asked_about_again(theirs, marker, new_process):
-    assert show.main([f"{theirs}/config.yaml", "--trust"]) == 0
+    assert show([f"{theirs}/config.yaml", "--trust"]) == 0
     assert marker.exists()
     new_process()
-    assert cost.main([f"{theirs}/config.yaml"]) == 0
+    assert cost([f"{theirs}/config.yaml"]) == 0
     new_process()
     config = theirs / "config.yaml"
     config.write_text(config.read_text().replace("executed", "executed_again"))
-    assert cost.main([f"{theirs}/config.yaml"]) == 2  # another text
+    assert cost([f"{theirs}/config.yaml"]) == 2  # another text
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("\n", 2), ("no\n", 2), ("", 2)])
@@ -130,7 +129,7 @@ def test_at_a_terminal_the_user_is_asked(theirs, marker, capsys, monkeypatch, an
     monkeypatch.setattr(stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stdin", stdin)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert cost.main([f"{theirs}/config.yaml"]) == code
+    assert cost([f"{theirs}/config.yaml"]) == code
     said = capsys.readouterr().err
     assert "Run it? [y/N]" in said
     text = Path(said.partition("its text: ")[2].partition(")")[0])
@@ -141,7 +140,7 @@ def test_at_a_terminal_the_user_is_asked(theirs, marker, capsys, monkeypatch, an
 def test_the_users_own_run_is_never_asked_about(tmp_path, plugin, new_process):
     out = tmp_path / "own"
     words = ["fedavg_digits", *QUICK, "--plugin", str(plugin), *SERIAL, "--out", str(out)]
-    assert run.main(words) == 0
+    assert run(words) == 0
     for name in ("show", "cost", "resume"):
         new_process()
         assert COMMANDS[name](out) == 0
@@ -155,7 +154,7 @@ def test_a_run_says_at_its_start_what_it_imports_from_elsewhere(tmp_path, monkey
     (tmp_path / "mine.py").write_text("import scores\n")
     monkeypatch.syspath_prepend(str(tmp_path / "lib"))
     words = ["fedavg_digits", *QUICK, "--plugin", "mine.py", *SERIAL, "--out", "own"]
-    assert run.main(words) == 0
+    assert run(words) == 0
     said = capsys.readouterr().out
     note, first_round = said.index("note: the plug-ins import scores ("), said.index("round 0/1")
     assert note < first_round
@@ -164,8 +163,8 @@ def test_a_run_says_at_its_start_what_it_imports_from_elsewhere(tmp_path, monkey
 def test_a_run_of_an_experiment_that_names_a_file_is_never_asked_about(tmp_path, plugin):
     own = tmp_path / "own.yaml"
     own.write_text(f"extends: fedavg_digits\nplugins: [{plugin}]\n")
-    assert run.main([str(own), *QUICK, *SERIAL, "--out", str(tmp_path / "own")]) == 0
-    assert show.main([str(own)]) == 0  # it has run
+    assert run([str(own), *QUICK, *SERIAL, "--out", str(tmp_path / "own")]) == 0
+    assert show([str(own)]) == 0  # it has run
 
 
 def test_a_sweep_that_came_with_its_texts_is_asked_about(tmp_path, theirs, marker, capsys):
@@ -174,14 +173,14 @@ def test_a_sweep_that_came_with_its_texts_is_asked_about(tmp_path, theirs, marke
         "answers: which?\nsearch: grid\nspace: {lr: {grid: [0.1]}}\n"
         f"scales: {{laptop: {{experiment: {theirs}/config.yaml}}}}\n"
     )
-    assert sweep.main([str(path), "--no-track"]) == 2
+    assert sweep([str(path), "--no-track"]) == 2
     assert "plug-in mine.py came with files" in capsys.readouterr().err
     assert not marker.exists()
 
 
 @pytest.mark.parametrize("words", [[], ["--plugin", "mine/mine.py"]])
 def test_a_sweep_whose_experiment_names_a_file_is_never_asked_about(tmp_path, plugin, words):
-    from fedray.sweep.spec import plan_sweep
+    from fedray.studies.file import plan_study
 
     named = "" if words else f"plugins: [{plugin}]\n"
     (tmp_path / "own.yaml").write_text(f"extends: fedavg_digits\n{named}")
@@ -190,15 +189,13 @@ def test_a_sweep_whose_experiment_names_a_file_is_never_asked_about(tmp_path, pl
         "answers: which?\nsearch: grid\nspace: {lr: {grid: [0.1]}}\n"
         "scales: {laptop: {experiment: own.yaml}}\n"
     )
-    assert plan_sweep(str(path), [], "laptop", None, words[1:]).plugins.keys() == {"mine"}
+    assert plan_study("sweep", str(path), plugins=words[1:]).plugins.keys() == {"mine"}
 
 
 def test_every_command_that_runs_a_folders_text_has_the_flag():
-    def flags(cli: CommandLine) -> set[str]:
-        return {flag for action in cli._actions for flag in action.option_strings}
-
-    for module in (cost, predict, run, show, analyse, sweep):
-        assert "--trust" in flags(module.parser())
+    for word in ("cost", "predict", "run", "show", "sweep", "table"):
+        params = WORDS[word].command.params
+        assert "--trust" in [flag for param in params for flag in param.opts], word
 
 
 def test_what_a_program_trusts_runs_and_is_recorded(plugin, marker, new_process):

@@ -7,12 +7,8 @@ import shutil
 from itertools import product
 
 import pytest
-from commands import upload
+from commands import report, run, upload
 
-from fedray import run
-from fedray.cli import run
-from fedray.cli.report import main as report
-from fedray.cli.upload import main as upload
 from fedray.errors import UserError
 from fedray.records import RunFolder
 from fedray.runtime.resolve import resolve
@@ -54,7 +50,7 @@ def killed(tmp_path_factory):
 
 
 def go_on(folder) -> int:
-    return run.main(["--resume", str(folder), "--executor", "serial", "--no-track", "--debug"])
+    return run(["--resume", str(folder), "--executor", "serial", "--no-track", "--debug"])
 
 
 def damaged(killed, tmp_path, file, content):

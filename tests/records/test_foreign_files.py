@@ -17,7 +17,7 @@ from fedray.core import ClientState
 from fedray.errors import UserError
 from fedray.federation import Snapshot
 from fedray.states import DATABASE, LARGE
-from fedray.sweep.command import hold
+from fedray.studies.flow import hold
 
 WORDS = [
     *("fedproto_digits", "rounds=1", "local_epochs=1", "data.clients=2", "data.samples=200"),

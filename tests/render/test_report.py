@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import report as main
 from rich.console import Console
 from written_runs import ACCURACY, LOSS, Tree, groups_in, write_run
 
-from fedray.cli.report import main
 from fedray.compare.blocks import Report
 from fedray.compare.caveats import report_caveats
 from fedray.compare.frame import NOT_COMPARED, differing, group, load, ordered

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import report as main
 from written_runs import ACCURACY, groups_in, write_run
 
-from fedray.cli.report import main
 from fedray.compare.blocks import Report, blocks_of, incompatibilities, methods_differ, why_apart
 from fedray.records import sealed
 from fedray.render.page import escape_latex

@@ -28,7 +28,7 @@ from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.states import StateDatabase, StateStore
-from fedray.sweep.command import check_current
+from fedray.studies.ready import check_current
 
 QUICK = ["rounds=3", "local_epochs=1", "data.clients=3", "data.samples=300"]
 

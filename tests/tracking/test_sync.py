@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from commands import upload as upload_command
 
-from fedray.cli.upload import main, upload
+from fedray.cli.upload import upload
 from fedray.config import flatten
 from fedray.errors import UserError
 from fedray.records import FolderClaim, RunFolder
@@ -290,7 +291,7 @@ def test_a_damaged_sweep_is_one_sentence(
 ) -> None:
     write_run(tmp_path / "trial_0" / "seed_0", make_run(2))
     (tmp_path / "sweep.json").write_text(text)
-    assert main([str(tmp_path), "--uri", uri]) == 2
+    assert upload_command([str(tmp_path), "--uri", uri]) == 2
     said = capsys.readouterr().err
     assert f"{tmp_path / 'sweep.json'} cannot be read" in said
     assert said.count("\n") == 1
@@ -300,13 +301,13 @@ def test_the_upload_command_says_what_it_did_or_what_is_wrong(
     tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def message_of(*folders: Path, uri: str = uri) -> str:
-        assert main([*map(str, folders), "--uri", uri]) in (1, 2)
+        assert upload_command([*map(str, folders), "--uri", uri]) in (1, 2)
         return capsys.readouterr().err.strip()
 
     assert "none is not a folder" in message_of(tmp_path / "none")
     assert "there is no result.json in or below" in message_of(tmp_path)
     folder = write_run(tmp_path / "run", make_run(1))
-    assert main([str(folder), "--uri", uri]) == 0
+    assert upload_command([str(folder), "--uri", uri]) == 0
     assert f"{folder}: added 2 rounds" in capsys.readouterr().out
     message = message_of(folder, uri=f"http://127.0.0.1:{free_port()}")
     assert "Connection refused" in message
@@ -386,7 +387,7 @@ def test_a_server_that_dies_and_comes_back(
     serve(port)
     assert held.run().info.status == "RUNNING"
     for said in ("added 6 rounds, 0 params, 5 files", "nothing was missing"):
-        assert main([str(folder), "--uri", uri]) == 0
+        assert upload_command([str(folder), "--uri", uri]) == 0
         assert f"{folder}: {said}" in capsys.readouterr().out
     run = held.run()
     assert run.info.status == "FINISHED"
