@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from traceback import extract_tb
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from fedray.config import FaultConfig, JoinConfig
 from fedray.core import (
     Algorithm,
@@ -28,7 +26,7 @@ from fedray.core import (
     total_of,
 )
 from fedray.core.privacy import has_covered
-from fedray.core.state import contiguous, map_tensors
+from fedray.core.state import contiguous
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant
 from fedray.evaluation.kept_scores import KeptScores
@@ -137,8 +135,6 @@ class Plan:
 
     Attributes:
         facts: the data's facts and the round from which they hold, in the order of rounds.
-        revertible: a round in which the server fails can be undone, because not every round has
-            a checkpoint.
         lr: gives the learning rate of a round; None if it never changes.
     """
 
@@ -150,7 +146,6 @@ class Plan:
     facts: Sequence[tuple[int, DataFacts]] = ((0, DataFacts()),)
     finetune_epochs: int = 0
     join: JoinConfig = field(default_factory=JoinConfig)
-    revertible: bool = False
     lr: Callable[[int], float] | None = None
     select: Select = "validation"
 
@@ -216,8 +211,6 @@ class Federation:
         else:
             self.snapshot = resume
         for number in range(self.snapshot.round + 1, self.plan.rounds + 1):
-            if self.plan.revertible:
-                self.executor.states.hold()
             yield self._round(number, self._cohort(number), self._go_on)
 
     def retest(self, snapshot: Snapshot) -> Round:
@@ -245,10 +238,7 @@ class Federation:
         return self.algorithm.give(state, exchange)
 
     def _go_on(self, exchange: RoundExchange) -> ServerState:
-        state = self.snapshot.server
-        if self.plan.revertible:  # a checkpoint may still be written from it
-            state = map_tensors(Tensor.clone, state)
-        return self.algorithm.round(self.algorithm.give(state, exchange), exchange)
+        return self.algorithm.round(self.algorithm.give(self.snapshot.server, exchange), exchange)
 
     def _round(
         self,

@@ -178,7 +178,6 @@ class Assembly:
             lr=self.lr if self.schedule.changes else None,
             finetune_epochs=e.finetune_epochs,
             join=e.join,
-            revertible=e.checkpoint_every > 1,
             select=e.report.select,
         )
 

@@ -215,24 +215,13 @@ class Checkpoints(Observer):
     def after_round(self, done: Round) -> None:
         """Begin to write a checkpoint where one is due; the one before is whole then."""
         if self._every > 0 and (self._stop.is_over or done.round % self._every == 0):
-            self._begin()
-
-    def after_failure(self) -> None:
-        """Write the checkpoint of the last whole round, where none was due."""
-        if self._records.writer is None or self._every < 2:
-            return
-        if self._federation.snapshot.round % self._every:
-            self._federation.executor.states.revert()
-            self._begin()
+            writer = self._records.writer
+            assert writer is not None
+            self._store.begin(self._federation.snapshot, writer.rounds_checksum, writer.descriptor)
 
     def close(self) -> None:
         """Wait until the last checkpoint is whole."""
         self._store.wait()
-
-    def _begin(self) -> None:
-        writer = self._records.writer
-        assert writer is not None
-        self._store.begin(self._federation.snapshot, writer.rounds_checksum, writer.descriptor)
 
 
 class PartitionPlot(Observer):
