@@ -246,11 +246,7 @@ class Federation:
         participants: Sequence[int],
         steps: Callable[[RoundExchange], ServerState],
     ) -> Round:
-        """Run one round.
-
-        Raises:
-            ServerError: when the method's code on the server raises anything.
-        """
+        """Run one round."""
         started = time.perf_counter()
         exchange = RoundExchange(self, number, participants, self.snapshot.late)
         try:
@@ -356,11 +352,7 @@ class Federation:
             yield _once(self.gate.down, self.algorithm.downlink(state, some, server))[0]
 
     def _tests(self, round_: int, sent: Downlinks) -> dict[int, ScoreReply]:
-        """Test clients on their own splits.
-
-        Raises:
-            ClientError: when a test fails, because metrics without that client would differ.
-        """
+        """Test clients on their own splits."""
         tested = self.executor.test("evaluate", round_, sent) if sent else {}
         for client, reply in tested.items():
             if reply.failure is not None:
@@ -501,11 +493,7 @@ class RoundExchange(Exchange):
         return release
 
     def _check_noise(self, step: str, down: Downlinks) -> None:
-        """Refuse a call that would get the same noise as an earlier one of this round.
-
-        Raises:
-            UserError: naming the step.
-        """
+        """Refuse a call that would get the same noise as an earlier one of this round."""
         privacy, before = self._federation.gate.privacy, self._noised.get(step, set())
         if privacy is None or privacy.noise_seed is None:
             return

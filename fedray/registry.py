@@ -230,11 +230,7 @@ def _points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 
 def _load_installed() -> None:
-    """Import what installed packages name in `GROUP`, once.
-
-    Raises:
-        UserError: if one does not import.
-    """
+    """Import what installed packages name in `GROUP`, once."""
     for point in installed_points():
         if point.value in _installed:
             continue

@@ -118,17 +118,7 @@ def _set_aside(place: Path) -> Path:
 def _trees(
     clients: int, tested: Iterable[Tested], index: dict[str, Any], most: float
 ) -> Iterator[tuple[int, StateTree]]:
-    """Yield states by client, then payloads, each once however many clients were sent it.
-
-    Args:
-        clients: N; the first payload has this number.
-        tested: of every client, in their order.
-        index: gets the clients' payloads in `downs`, and what is plain data of these in `payloads`.
-        most: the bytes that the tensors may take.
-
-    Raises:
-        TooLarge: if they take more.
-    """
+    """Yield states by client, then payloads, each once however many clients were sent it."""
     numbers: dict[int, tuple[Payload, int]] = {}  # holds the payloads, so that no id comes again
     for each in tested:
         new: dict[int, StateTree] = {}

@@ -352,11 +352,7 @@ _SEAL_LENGTH = len(_SEAL) + 64 + len(_END)
 
 
 def _parse_line(line: str, before: str) -> tuple[Round, Costs, str]:
-    """Return the round, the costs and the checksum of a line, given that of the line above.
-
-    Raises:
-        ValueError: if `round_line` did not write it.
-    """
+    """Return the round, the costs and the checksum of a line, given that of the line above."""
     body, seal = line[:-_SEAL_LENGTH] + "}", line[-_SEAL_LENGTH:]
     tree = parse_json(body)
     found = checksum(before, body)

@@ -153,12 +153,7 @@ class ClientRuntime:
             return ScoreReply(failure=self._failure(error, name, round_, client))
 
     def _failure(self, error: BaseException, step: str, round_: int, client: int) -> Failure:
-        """Return a client's failure, after which no later client gets its half-changed model.
-
-        Raises:
-            UserError: if the user can correct the cause, for example if memory runs out.
-            OSError: if the disk is full.
-        """
+        """Return a client's failure, after which no later client gets its half-changed model."""
         self._skeletons.clear()
         if isinstance(error, UserError) or is_full(error):
             raise error
@@ -240,11 +235,7 @@ class ClientRuntime:
 
 
 def _kept(state: Any, context: Client, private: PrivateCopies) -> ClientState:
-    """Return a step's next state on the CPU, sharing no memory with the model of other clients.
-
-    Raises:
-        TypeError: when it is no state, or holds anything but tensors.
-    """
+    """Return a step's next state on the CPU, sharing no memory with the model of other clients."""
     if not isinstance(state, ClientState):
         raise TypeError(f"the next state is a {type(state).__name__}, expected a ClientState")
     lent = {tensor.data_ptr() for tensor in context.skeleton.tensors.values()}

@@ -366,12 +366,7 @@ class Conformance:
     def _laws(
         self, experiment: Experiment, first: list[Trace]
     ) -> Iterator[tuple[str, str, Callable[[], None]]]:
-        """Yield each law with its name, how it is checked, and the check.
-
-        Args:
-            experiment: the experiment.
-            first: gets the traces of the first run, with which the others are compared.
-        """
+        """Yield each law with its name, how it is checked, and the check."""
         watch = Watch()
 
         def again(make_executor: MakeExecutor, seed: int = SEEDS[0]) -> None:

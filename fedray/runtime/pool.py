@@ -151,11 +151,7 @@ class WorkerPool:
         self._pings.clear()
 
     def _collect(self, seconds: float) -> None:
-        """Wait until a suspended worker answers, at most `seconds`; take in all that answer.
-
-        Raises:
-            RunFailed: when a worker's start raised an error.
-        """
+        """Wait until a suspended worker answers, at most `seconds`; take in all that answer."""
         refs = list(self._pings.values())
         if not refs or not ray.wait(refs, timeout=seconds)[0]:
             return

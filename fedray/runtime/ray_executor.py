@@ -109,16 +109,6 @@ class RayExecutor:
         """Run a step or test for every key of `down`; yield each call with its answer, or None.
 
         Steps are pure functions, so what a lost worker has not answered is run again, by others.
-
-        Args:
-            kind: the worker's method: "step", "total" or "test".
-            name: the step or test.
-            round_: the round.
-            down: each client's download.
-            runs_late_again: whether a late call counts as lost; else it is yielded with None.
-
-        Raises:
-            RunFailed: when workers were lost too often under the same client's step.
         """
         downloads, clients, losses = _put_once(down), list(down), Counter[int]()
         while clients:
@@ -171,11 +161,7 @@ class RayExecutor:
         return calls
 
     def _check_losses(self, losses: Counter[int], error: Exception) -> None:
-        """Check how often each client's step was lost.
-
-        Raises:
-            RunFailed: when one was lost too often.
-        """
+        """Check how often each client's step was lost."""
         most = self._faults.max_failures
         if max(losses.values()) > most:
             raise RunFailed(
@@ -284,12 +270,7 @@ def _outcome(
 
 
 def _answer(ref: Any) -> Any:
-    """Return a call's answer.
-
-    Raises:
-        One of `LOST`: when there is none.
-        Exception: whatever the call raised.
-    """
+    """Return a call's answer."""
     try:
         return ray.get(ref)
     except RayTaskError as error:
@@ -301,13 +282,6 @@ def _late(calls: Sequence[Call], timeout: float | None) -> tuple[set[Any], set[A
 
     A worker runs its calls one after the other, so a call's time begins when the one before is
     answered.
-
-    Args:
-        calls: in the order in which each worker was given them.
-        timeout: seconds for each call; None: no call is late.
-
-    Returns:
-        The references of the late calls, and of the calls behind them.
     """
     late: set[Any] = set()
     behind: set[Any] = set()

@@ -96,12 +96,7 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
 
 
 def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> Iterator[Round]:
-    """Yield the rounds of one server actor, to the end of the run or until it is lost.
-
-    Raises:
-        One of `LOST`: when it was lost.
-        FedrayError: whatever stopped the run in its code.
-    """
+    """Yield the rounds of one server actor, to the end of the run or until it is lost."""
     try:
         with _server(experiment, out) as actor:
             stream = actor.run.options(num_returns="streaming").remote(
@@ -130,11 +125,7 @@ def _rounds_among(stream: Iterable[Any]) -> Iterator[Round]:
 
 @contextmanager
 def _server(experiment: Experiment, out: Path) -> Iterator[Any]:
-    """Start a server's actor, wait for its place, and end it afterwards.
-
-    Raises:
-        RunFailed: when no node has room for it.
-    """
+    """Start a server's actor, wait for its place, and end it afterwards."""
     bundle, seconds = server_bundle(experiment), experiment.faults.start_timeout_s
     server: Any = ray.remote(ServerActor).options(
         num_cpus=bundle.get("CPU", 0),
