@@ -44,7 +44,6 @@ ALWAYS = {
     "gpus": 0,
     "server_gpus": 0,
     "workers": 1,
-    "faults.reply_timeout_s": None,
 }
 
 

@@ -168,6 +168,7 @@ def _experiment(folder: RunFolder) -> Experiment:
     tree = read_mapping(folder.config)
     data = dict(tree.get("data", {}))
     root = data.pop("root", None)
+    tree.get("faults", {}).pop("reply_timeout_s", None)  # the second edition's
     experiment = load_experiment({**tree, "data": data})
     for key, path in files_of(experiment).items():
         if not content_of(path):

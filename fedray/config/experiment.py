@@ -42,7 +42,6 @@ EXECUTION_KEYS = (
     "data.sha256",
     "data.verified_since",
     "faults.max_failures",
-    "faults.reply_timeout_s",
     "faults.start_timeout_s",
 )
 """Keys that determine where and how fast a run executes, but not its numbers."""
@@ -197,9 +196,6 @@ class FaultConfig(Frozen):
     """Probability that a participant's reply arrives `late_rounds` later."""
     late_rounds: int = Field(1, ge=1, le=MOST_ROUNDS)
     """How many rounds a late reply is late."""
-    reply_timeout_s: float | None = Field(None, gt=0, le=1e7)
-    """Seconds that a client's step may take on its worker; a later reply is an error of this client
-    (on_client_error). null waits for all replies."""
     on_client_error: Literal["stop", "drop"] = "stop"
     """stop: an error in a client's step ends the run; drop: the client counts as absent."""
     max_failures: int = Field(3, ge=0, le=1_000_000)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedray.checkpoint import CheckpointStore
 from fedray.config import dump_yaml
@@ -15,10 +16,11 @@ from fedray.data import FederatedData
 from fedray.data.plot import plot_partition
 from fedray.errors import UserError, nearest
 from fedray.evaluation.metrics import declared_metrics
-from fedray.evaluation.protocols import analysis_metrics
+from fedray.evaluation.protocols import HasGlobalModel, analysis_metrics
 from fedray.federation import Federation, Plan
 from fedray.files import replace_whole, write_atomic
 from fedray.records import (
+    BEST,
     HEADLINE,
     Costs,
     Release,
@@ -35,7 +37,17 @@ from fedray.runtime.cache import shared
 from fedray.runtime.memory import peak_rss
 from fedray.runtime.privacy import statement
 from fedray.runtime.resume import resumed_info
-from fedray.saved_models import ModelSaver
+from fedray.saved_models import (
+    ModelFacts,
+    Tested,
+    TooLarge,
+    Which,
+    forget_models,
+    models_folder,
+    save_models,
+)
+
+log = logging.getLogger(__name__)
 
 
 class EarlyStop(Observer):
@@ -178,16 +190,73 @@ class Tracebacks(Observer):
 
 
 class Models(Observer):
-    """Saves models; before the checkpoint, so that a resumed run has those of its best round."""
+    """Saves models; before the checkpoint, so that a resumed run has those of its best round.
 
-    def __init__(self, saver: ModelSaver, records: Records, stop: EarlyStop) -> None:
-        self._saver, self._records, self._stop = saver, records, stop
+    Args:
+        folder: the run's.
+        assembly: its parts.
+        federation: holds the models.
+        records: knows the best round.
+        stop: knows the last round.
+        usual: what is kept where `keep.models` is not set.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        assembly: Assembly,
+        federation: Federation,
+        records: Records,
+        stop: EarlyStop,
+        usual: Literal["best", "none"],
+    ) -> None:
+        self._folder, self._assembly, self._federation = folder, assembly, federation
+        self._records, self._stop = records, stop
+        self._which = assembly.experiment.keep.models or usual
 
     def after_round(self, done: Round) -> None:
         """Save the models of the best round so far, or of the last one."""
         writer = self._records.writer
         assert writer is not None  # it has written this round
-        self._saver.after(done, writer.best, is_last=self._stop.is_over)
+        if writer.best == done.round and self._which == "best":
+            self._save("best", done)
+            forget_models(models_folder(self._folder.path, "last"))
+        elif self._stop.is_over and self._which != "none":
+            self._save("last", done)
+
+    def _save(self, which: Which, done: Round) -> None:
+        experiment, data = self._assembly.experiment, self._assembly.data
+        algorithm, server = self._federation.algorithm, self._federation.snapshot.server
+        facts = ModelFacts(
+            round=done.round,
+            chosen=BEST[experiment.report.select] if which == "best" else "",
+            metrics=done.metrics,
+            identity=self._assembly.identity,
+            image=data.images.shape,
+            class_names=data.images.class_names,
+            base=data.base,
+            clients=experiment.data.clients,
+            is_global=isinstance(algorithm, HasGlobalModel) and algorithm.has_global_model(server),
+        )
+        place, most = models_folder(self._folder.path, which), experiment.keep.max_gb
+        try:
+            save_models(place, facts, self._tested(), most * 1e9)
+        except TooLarge:
+            self._which = "none"
+            for each in ("best", "last"):
+                forget_models(models_folder(self._folder.path, each))
+            log.warning(
+                "the models of %d clients take more than keep.max_gb=%g GB, so they are not kept; "
+                "raise it, or set keep.models=none",
+                facts.clients,
+                most,
+            )
+
+    def _tested(self) -> Iterator[Tested]:
+        states = self._federation.executor.states
+        for sent in self._federation.sent():
+            for client, down in sent.items():
+                yield Tested(client, states.get(client), down)
 
 
 class Checkpoints(Observer):

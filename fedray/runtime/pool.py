@@ -113,11 +113,6 @@ class WorkerPool:
         """Give a worker no calls until it answers: one that starts, or failed to answer a call."""
         self._pings[worker] = worker.node.options(max_task_retries=-1).remote()
 
-    def restart(self, worker: Any) -> None:
-        """End a worker's process with every call that it was given; Ray starts another."""
-        ray.kill(worker, no_restart=False)
-        self.suspend(worker)
-
     def node_of(self, worker: Any) -> str:
         """Return the id of the node of a worker that has answered."""
         return self._nodes[worker]

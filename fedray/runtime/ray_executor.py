@@ -10,10 +10,8 @@ next ones; states of a worker on another node go through Ray's object store.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -21,7 +19,7 @@ import ray
 from ray.exceptions import RayTaskError
 
 from fedray.core import Downlinks, Total, joined
-from fedray.errors import Failure, FedrayError, RunFailed
+from fedray.errors import FedrayError, RunFailed
 from fedray.federation import Reply, ScoreReply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.messages import Message, from_message, register_tensors, to_message
@@ -63,7 +61,7 @@ class RayExecutor:
     def __init__(self, assembly: Assembly, pool: WorkerPool) -> None:
         register_tensors()
         self._experiment = assembly.pinned.model_dump_json(by_alias=True)
-        self._faults = assembly.experiment.faults
+        self._max_failures = assembly.experiment.faults.max_failures
         self._pool = pool
         self.states = StateStore()
         self._here = str(ray.get_runtime_context().get_node_id())
@@ -72,7 +70,7 @@ class RayExecutor:
         self._rate = dict.fromkeys(self._architectures, 1e-6)  # seconds per image
 
     def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-        """Run one client step for every key of `down`; a late reply is a failure."""
+        """Run one client step for every key of `down`."""
         replies: dict[int, Reply] = {}
         for call, answer in self._exchange("step", name, round_, down):
             replies |= self._replies(round_, call, answer)
@@ -83,18 +81,15 @@ class RayExecutor:
         replies: dict[int, Reply] = {}
         blocks: dict[tuple[int, ...], Total] = {}
         for call, answer in self._exchange("total", name, round_, down):
-            results, total = (None, Total()) if answer is None else answer
+            results, total = answer
             replies |= self._replies(round_, call, results)
             blocks[tuple(call.clients)] = from_message(total)
         return dict(sorted(replies.items())), joined(list(down), blocks)
 
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
-        """Run one test for every key of `down`.
-
-        A late test is run again: a round without it would be another number.
-        """
+        """Run one test for every key of `down`."""
         tested: dict[int, ScoreReply] = {}
-        for call, answer in self._exchange("test", name, round_, down, runs_late_again=True):
+        for call, answer in self._exchange("test", name, round_, down):
             tested |= zip(call.clients, answer, strict=True)
         return dict(sorted(tested.items()))
 
@@ -104,32 +99,28 @@ class RayExecutor:
         self._pool.forget(self._experiment)
 
     def _exchange(
-        self, kind: str, name: str, round_: int, down: Downlinks, *, runs_late_again: bool = False
+        self, kind: str, name: str, round_: int, down: Downlinks
     ) -> Iterator[tuple[Call, Any]]:
-        """Run a step or test for every key of `down`; yield each call with its answer, or None.
+        """Run a step or test for every key of `down`; yield each call with its answer.
 
         Steps are pure functions, so what a lost worker has not answered is run again, by others.
         """
         downloads, clients, losses = _put_once(down), list(down), Counter[int]()
         while clients:
             calls = self._send(kind, name, round_, clients, downloads)
-            late, behind = _late(calls, self._faults.reply_timeout_s)
-            lost = {call.worker for call in calls if call.ref in late}
-            for worker in lost:
-                self._pool.restart(worker)  # nobody needs what it is busy with
-            clients = []
+            clients, lost = [], set[Any]()
             for call in calls:
-                answer, error = _outcome(call, late, behind)
-                if error is None or (call.ref in late and not runs_late_again):
+                try:
+                    answer = _answer(call.ref)
+                except LOST as error:
+                    clients += call.clients
+                    if call.worker not in lost:  # its later calls had not begun
+                        lost.add(call.worker)
+                        self._pool.suspend(call.worker)
+                        losses.update(call.clients)
+                        self._check_losses(losses, error)
+                else:
                     yield call, answer
-                    continue
-                clients += call.clients
-                if call.ref in late or call.worker not in lost:  # calls behind it had not begun
-                    losses.update(call.clients)
-                    self._check_losses(losses, error)
-                if call.worker not in lost:
-                    lost.add(call.worker)
-                    self._pool.suspend(call.worker)
 
     def _send(
         self,
@@ -145,9 +136,6 @@ class RayExecutor:
         seconds = {c: images[c] * self._rate[self._architectures[c]] for c in clients}
         is_large = any(isinstance(download, ray.ObjectRef) for download in downloads[0])
         most = LARGE_CLIENTS_PER_CALL if is_large and kind != "total" else CLIENTS_PER_CALL
-        if self._faults.reply_timeout_s is not None:
-            most = 1
-            self._warm_up(workers)  # the time is for steps, not for a worker that starts
         if kind == "total":
             shares = shares_of_blocks(list(downloads[1]), seconds, len(workers), most)
         else:
@@ -162,24 +150,15 @@ class RayExecutor:
 
     def _check_losses(self, losses: Counter[int], error: Exception) -> None:
         """Check how often each client's step was lost."""
-        most = self._faults.max_failures
+        most = self._max_failures
         if max(losses.values()) > most:
             raise RunFailed(
                 f"workers were lost {most + 1} time(s) during one client's step "
                 f"(faults.max_failures={most}): {cause_of(error)}"
             ) from error
 
-    def _warm_up(self, workers: Sequence[Any]) -> None:
-        """Wait until every worker can take calls."""
-        for ref in [worker.warm_up.remote(self._experiment) for worker in workers]:
-            with suppress(*LOST):  # its next call shows it
-                _answer(ref)
-
-    def _replies(self, round_: int, call: Call, answer: Sequence[Any] | None) -> dict[int, Reply]:
+    def _replies(self, round_: int, call: Call, answer: Sequence[Any]) -> dict[int, Reply]:
         """Return a call's replies, keep the clients' next states, and learn from their times."""
-        if answer is None:
-            late = Failure(f"no reply within {self._faults.reply_timeout_s:g} s")
-            return dict.fromkeys(call.clients, Reply(failure=late))
         results = [from_message(result) for result in answer]
         for client, result in zip(call.clients, results, strict=True):
             self._keep(client, result.state)
@@ -257,52 +236,9 @@ def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
     return distinct, positions
 
 
-def _outcome(
-    call: Call, late: Collection[Any], behind: Collection[Any]
-) -> tuple[Any, Exception | None]:
-    """Return a call's answer, or the error of a call that is lost, late, or behind a late one."""
-    if call.ref in late or call.ref in behind:
-        return None, TimeoutError("no answer within faults.reply_timeout_s")
-    try:
-        return _answer(call.ref), None
-    except LOST as error:
-        return None, error
-
-
 def _answer(ref: Any) -> Any:
     """Return a call's answer."""
     try:
         return ray.get(ref)
     except RayTaskError as error:
         raise error.cause from (None if isinstance(error.cause, FedrayError) else error)
-
-
-def _late(calls: Sequence[Call], timeout: float | None) -> tuple[set[Any], set[Any]]:
-    """Wait until every call has an answer, is late, or stands behind one that is late.
-
-    A worker runs its calls one after the other, so a call's time begins when the one before is
-    answered.
-    """
-    late: set[Any] = set()
-    behind: set[Any] = set()
-    if timeout is None:
-        return late, behind
-    queues: dict[Any, list[Any]] = {}
-    for call in calls:
-        queues.setdefault(call.worker, []).append(call.ref)
-    began = dict.fromkeys(queues, time.monotonic())
-    while queues:
-        heads = {queue[0]: worker for worker, queue in queues.items()}
-        left = min(began[worker] + timeout - time.monotonic() for worker in queues)
-        ray.wait(list(heads), num_returns=1, timeout=max(0.0, left))
-        now = time.monotonic()
-        answered, _ = ray.wait(list(heads), num_returns=len(heads), timeout=0)
-        for ref, worker in heads.items():
-            if ref in answered:
-                began[worker] = now
-                del queues[worker][0]
-            elif now >= began[worker] + timeout:
-                late.add(ref)
-                behind.update(queues.pop(worker)[1:])
-        queues = {worker: queue for worker, queue in queues.items() if queue}
-    return late, behind

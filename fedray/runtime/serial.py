@@ -6,7 +6,6 @@ import torch
 
 from fedray.config import Experiment, flatten
 from fedray.core import Downlinks, Payload, StateTree, Total, total_over
-from fedray.errors import UserError
 from fedray.federation import Reply, ScoreReply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
@@ -39,18 +38,9 @@ class SerialExecutor:
 
     Attributes:
         states: the clients'; the caller may set another store before the first step.
-
-    Raises:
-        UserError: for a key that asks for what one process cannot do.
     """
 
     def __init__(self, assembly: Assembly, device: torch.device) -> None:
-        timeout = assembly.experiment.faults.reply_timeout_s
-        if timeout is not None:
-            raise UserError(
-                f"faults.reply_timeout_s={timeout:g} leaves clients behind that take longer, which "
-                "one process cannot; leave it out, or run with --executor ray"
-            )
         torch.set_num_threads(assembly.experiment.threads)
         keep_freed_memory()
         self._runtime = ClientRuntime(assembly, device)

@@ -31,7 +31,6 @@ from fedray.runtime.observers import (
 )
 from fedray.runtime.privacy import accountant_of
 from fedray.runtime.resume import Resume
-from fedray.saved_models import ModelSaver
 
 
 class Session:
@@ -125,16 +124,13 @@ class Session:
             assembly.streams,
             accountant_of(experiment, folder, self._resume.before, records.note),
         )
-        saver = ModelSaver(
-            federation, experiment, assembly.data, assembly.identity, folder, self._keeps
-        )
         every = experiment.checkpoint_every
         observers = (  # told of a round from first to last, closed from last to first
             PartitionPlot(folder, assembly),
             stop,
             records,
             Tracebacks(folder, federation),
-            Models(saver, records, stop),
+            Models(folder, assembly, federation, records, stop, self._keeps),
             Checkpoints(self._store, every, federation, records, stop),
         )
         with closing_all(observers):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -96,11 +95,6 @@ class Worker:
         limit_memory(self._device, gpus)
         self._notices = LogRelay()
         self._runtimes: dict[str, ClientRuntime] = {}  # the least recently used first
-
-    def warm_up(self, experiment: str) -> int:
-        """Get ready for calls of an experiment; return the process id."""
-        _ = self._runtime(experiment).assembly.data
-        return os.getpid()
 
     def prefetch(self, experiment: str) -> None:
         """Load an experiment's data early; errors are ignored, the first real call raises them.

@@ -75,7 +75,6 @@ def test_keys_that_do_not_matter_are_those_that_identity_leaves_out(tmp_path: Pa
         "data.verified_since": 1.0,
         "faults.start_timeout_s": 9.0,
         "faults.max_failures": 9,
-        "faults.reply_timeout_s": 5.0,
         "keep.models": "none",
         "keep.max_gb": 1.0,
         "keep.log": True,

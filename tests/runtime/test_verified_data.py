@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -156,12 +155,12 @@ def test_images_that_must_have_a_content_hash(root, tmp_path, capsys):
 def test_a_worker_takes_no_other_images_than_the_servers(root):
     server = Assembly(resolve("local_digits", [*KEYS, f"data.root={root}"]))
     asked = server.pinned.model_dump_json(by_alias=True)
-    assert Worker(1, 0).warm_up(asked) == os.getpid()
+    assert Worker(1, 0)._runtime(asked).assembly.data.sha256 == server.data.sha256
     (root / "cat" / "0-00.png").rename(root / "dog" / "0-00.png")  # as on a node with another copy
     with pytest.raises(
         UserError, match=r"data.root=.* on .* holds images or labels with the conte"
     ):
-        Worker(1, 0).warm_up(asked)
+        _ = Worker(1, 0)._runtime(asked).assembly.data
 
 
 def test_oblong_images_where_the_model_needs_square_ones(tmp_path, capsys):
