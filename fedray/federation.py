@@ -71,12 +71,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class ScoreReply:
-    """The result of one client's test.
-
-    Attributes:
-        scores: one per tested model.
-        failure: the error of a failed test, or None.
-    """
+    """The result of one client's test."""
 
     scores: Sequence[Score] = ()
     failure: Failure | None = None
@@ -200,11 +195,7 @@ class Federation:
     scores: KeptScores = field(default_factory=KeptScores, init=False)
 
     def rounds(self, resume: Snapshot | None = None) -> Iterator[Round]:
-        """Yield a record per round, round 0 first, and set `snapshot` before.
-
-        Args:
-            resume: go on after this snapshot; the executor already holds the clients' states.
-        """
+        """Yield a record per round, round 0 first, and set `snapshot` before."""
         self.scores.clear()  # the executor has other states now
         if resume is None:
             yield self._round(0, self.plan.joined(0), self._begin)
@@ -214,14 +205,7 @@ class Federation:
             yield self._round(number, self._cohort(number), self._go_on)
 
     def retest(self, snapshot: Snapshot) -> Round:
-        """Test a federation again after a round, without training or counting traffic.
-
-        Args:
-            snapshot: the federation; the executor already holds the clients' states.
-
-        Raises:
-            ServerError: when the method's code on the server raises anything.
-        """
+        """Test a federation again after a round, without training or counting traffic."""
         self.snapshot = snapshot
         self.scores.clear()
         participants = self._cohort(snapshot.round) if snapshot.round else ()
@@ -551,11 +535,7 @@ class RoundExchange(Exchange):
         return {late.client: late.uplink for late in due}
 
     def fail(self, client: int, step: str, failure: Failure) -> None:
-        """Record a client's failure.
-
-        Raises:
-            ClientError: with faults.on_client_error=stop.
-        """
+        """Record a client's failure; with faults.on_client_error=stop, raise a ClientError."""
         error = ClientError(client, self.round, step, failure)
         if self._federation.plan.faults.on_client_error == "stop":
             raise error

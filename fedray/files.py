@@ -141,11 +141,7 @@ def read_json(path: Path, kind: Any, what: str, expected: str, most: int = 1 << 
 
 
 def parse_json(text: str | bytes, kind: Any, where: str, expected: str) -> Any:
-    """Return what JSON holds as a type; arguments as of `read_json`.
-
-    Raises:
-        UserError: if it is not JSON, names a key twice, or holds something else.
-    """
+    """Return what JSON holds as a type; arguments as of `read_json`."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -281,9 +277,6 @@ def reserve(place: Path) -> Path:
     """Make a new folder: `place`, or the first of place-2, place-3, ... that does not exist.
 
     Two commands that begin in the same second get one each.
-
-    Raises:
-        UserError: if it cannot be made.
     """
     folder, number = place, 1
     while True:

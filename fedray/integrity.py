@@ -49,11 +49,7 @@ def seal(folder: Path, content: dict[str, Any]) -> None:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """Return the content of a folder's `meta.json` without checking the other files.
-
-    Raises:
-        Damaged: if `meta.json` is missing or not as it was written.
-    """
+    """Return the content of a folder's `meta.json` without checking the other files."""
     return dict(_read(folder)["content"])
 
 
@@ -75,11 +71,7 @@ def check(folder: Path) -> dict[str, Any]:
 
 
 def checksum_of(folder: Path) -> str:
-    """Return the hash that `seal` wrote: equal if content and all files are equal.
-
-    Raises:
-        Damaged: if `meta.json` is missing or not as it was written.
-    """
+    """Return the hash that `seal` wrote: equal if content and all files are equal."""
     return _hash(_read(folder))
 
 

@@ -54,11 +54,7 @@ class Arrays:
     content: dict[str, Any] = field(default_factory=dict)
 
     def save(self, name: str, array: NDArray[Any]) -> None:
-        """Write an array.
-
-        Raises:
-            CacheUnwritable: if it cannot be written.
-        """
+        """Write an array."""
         try:
             with (self.folder / f"{name}.npy").open("wb") as file:
                 np.save(file, array, allow_pickle=False)
@@ -72,9 +68,6 @@ class Arrays:
         """Return an array that maps its file, so that it need not fit into memory.
 
         A second call for the same name begins again.
-
-        Raises:
-            CacheUnwritable: if the disk has no room for it.
         """
         path = self.folder / f"{name}.npy"
         try:
@@ -114,9 +107,6 @@ def kept_arrays(
         make: writes the arrays; called at most once.
         made_since: arrays that were last made before this time, in seconds since the epoch, are
             made again, and a difference is a warning.
-
-    Returns:
-        The arrays, mapped read-only.
 
     Raises:
         CacheUnwritable: if they have to be made and cannot be written; or what `make` raises.

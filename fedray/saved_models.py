@@ -130,12 +130,6 @@ def _trees(
 class SavedModels:
     """The models of one round as `save_models` wrote them.
 
-    Args:
-        folder: theirs.
-
-    Attributes:
-        facts: what is known of them.
-
     Raises:
         UserError: if they are damaged, missing or of another version.
     """
@@ -154,11 +148,7 @@ class SavedModels:
         return (self[client] for client in range(self.facts.clients))
 
     def __getitem__(self, client: int) -> Tested:
-        """Return what one client was tested with; payloads' types must have been imported.
-
-        Raises:
-            UserError: if a file is damaged or missing.
-        """
+        """Return what one client was tested with; payloads' types must have been imported."""
         state = self._database.find(client)
         number, down = self._index["downs"][client], None
         if number is not None:

@@ -224,13 +224,7 @@ def parents_first(pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 class ExperimentFile(NamedTuple):
-    """One file of an experiment, without the files that it extends.
-
-    Attributes:
-        path: its path.
-        tree: the keys that it sets.
-        sources: the sources of its values, for `fedray.config.sources`.
-    """
+    """One file of an experiment, without the files that it extends."""
 
     path: Path
     tree: Tree
@@ -273,11 +267,7 @@ def read_chain(name: str, seen: tuple[Path, ...] = ()) -> list[ExperimentFile]:
 
 
 def listed(tree: Mapping[str, Any]) -> list[Any]:
-    """Return the plug-ins that a tree names; one may stand without a list.
-
-    Raises:
-        UserError: if they are neither names nor plug-ins as a resolved experiment has them.
-    """
+    """Return the plug-ins that a tree names; one may stand without a list."""
     given = tree.get("plugins")
     given = [] if given is None else given
     given = list(given) if isinstance(given, list | tuple) else [given]

@@ -126,11 +126,7 @@ def synonyms() -> Mapping[str, list[str]]:
 
 
 def key_for(word: str) -> str | None:
-    """Return the key that others call `word`, in any case and with dashes or underscores; or None.
-
-    Args:
-        word: the last part of an unknown key.
-    """
+    """Return the key that others call `word`, in any case, with dashes or underscores; or None."""
     word = word.lower().replace("-", "_")
     return next((key for key, words in synonyms().items() if word in words), None)
 

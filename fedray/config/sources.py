@@ -21,11 +21,7 @@ KINDS = ("paper", "official code", "ours")
 
 
 def read_sources(name: str) -> dict[str, str]:
-    """Return the source of each key that an experiment's files set; "" without one.
-
-    Raises:
-        UserError: as `sources_of` and `read_chain`.
-    """
+    """Return the source of each key that an experiment's files set; "" without one."""
     return sources_of(read_chain(name))
 
 

@@ -97,11 +97,7 @@ _HEAD, _ROUND, _COSTS = TypeAdapter(ResultFile), TypeAdapter(Round), TypeAdapter
 
 
 class RunFolder:
-    """The files of one run.
-
-    Args:
-        path: the folder; it need not exist.
-    """
+    """The files of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -238,12 +234,7 @@ class RunFolder:
         return read_checked(self.matrices)[when]["matrices"] if self.matrices.exists() else {}
 
     def write_matrices(self, round_: Round, first: Analyses | None) -> Analyses:
-        """Write a round's analyses and the run's first ones; return the first ones.
-
-        Args:
-            round_: a round with matrices.
-            first: what this returned before; None for the run's first round with matrices.
-        """
+        """Write a round's analyses and the run's first ones; return the first ones."""
         now = {"round": round_.round, "matrices": round_.matrices}
         first = first or now
         write_json(self.matrices, sealed({"last": now, "first": first}))

@@ -329,12 +329,7 @@ class Run:
         return {r.round: r.metrics[metric] for r in self.rounds if metric in r.metrics}
 
     def best_round(self, metric: str, select: Select | None = None) -> int | None:
-        """Return the best round of a metric, see `chosen_by`; None where nothing may choose.
-
-        Args:
-            metric: a metric that was measured in the round.
-            select: the images that choose; None: as the run's experiment says.
-        """
+        """Return the best round of a metric, see `chosen_by`; None where nothing may choose."""
         curve = self.curve(metric)
         measured = {name for done in self.rounds if done.round > 0 for name in done.metrics}
         name = chosen_by(self.info.metric(metric), measured, select or self.info.select)

@@ -68,11 +68,7 @@ class Assembly:
 
     @cached_property
     def data(self) -> FederatedData:
-        """Return the clients' images, mapped from this node's cache.
-
-        Raises:
-            UserError: when the data is missing or cannot serve so many clients.
-        """
+        """Return the clients' images, mapped from this node's cache."""
         return self.given or load_data(self.experiment)
 
     @cached_property
@@ -226,11 +222,7 @@ def load_data(experiment: Experiment) -> FederatedData:
 
 
 def deal(experiment: Experiment, images: ImageSet) -> FederatedData:
-    """Partition images that are already read; masks are not asked for.
-
-    Raises:
-        UserError: when the images cannot serve the clients or the method.
-    """
+    """Partition images that are already read; masks are not asked for."""
     data = _partition(experiment, images)
     check_data(experiment, data)
     return data
@@ -242,11 +234,7 @@ def _plugins(experiment: Experiment) -> tuple[str, ...]:
 
 
 def read_images(keys: DataConfig) -> ImageSet:
-    """Read the images that an experiment's `data` names.
-
-    Raises:
-        UserError: when they are missing or damaged.
-    """
+    """Read the images that an experiment's `data` names."""
     return load_images(
         keys.source,
         Path(keys.root) if keys.root else None,

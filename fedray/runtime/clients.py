@@ -52,10 +52,6 @@ class ClientRuntime:
     """Client steps of one experiment as pure functions of (state, download).
 
     Holds the data and an empty model per architecture, never a client's state.
-
-    Args:
-        assembly: the parts of the run.
-        device: where steps run.
     """
 
     def __init__(self, assembly: Assembly, device: torch.device) -> None:
@@ -257,11 +253,7 @@ REPORT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,99}")
 
 
 def check_numbers(reports: Mapping[str, float], train_losses: Sequence[float]) -> None:
-    """Refuse reports and training losses that are no finite numbers.
-
-    Raises:
-        ValueError: naming the report.
-    """
+    """Refuse reports and training losses that are no finite numbers."""
     for loss in train_losses:
         _check_number("client.train_losses holds", loss)
     for name, value in reports.items():

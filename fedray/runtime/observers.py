@@ -51,12 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class EarlyStop(Observer):
-    """Ends the rounds of a run as `early_stopping` says; its state follows from the rounds.
-
-    Args:
-        info: says when they end.
-        before: the rounds that are done.
-    """
+    """Ends the rounds of a run as `early_stopping` says; its state follows from the rounds."""
 
     def __init__(self, info: RunInfo, before: Sequence[Round]) -> None:
         self._stopping = info.stopping
@@ -77,11 +72,7 @@ class EarlyStop(Observer):
         return self._last == self._planned or self.is_due
 
     def after_round(self, done: Round) -> None:
-        """Take in the value of the metric.
-
-        Raises:
-            UserError: if an evaluated round lacks the metric.
-        """
+        """Take in the value of the metric."""
         self._last = done.round
         if self._stopping is None or done.round == 0:
             return
@@ -190,16 +181,7 @@ class Tracebacks(Observer):
 
 
 class Models(Observer):
-    """Saves models; before the checkpoint, so that a resumed run has those of its best round.
-
-    Args:
-        folder: the run's.
-        assembly: its parts.
-        federation: holds the models.
-        records: knows the best round.
-        stop: knows the last round.
-        usual: what is kept where `keep.models` is not set.
-    """
+    """Saves models; before the checkpoint, so that a resumed run has those of its best round."""
 
     def __init__(
         self,
@@ -260,15 +242,7 @@ class Models(Observer):
 
 
 class Checkpoints(Observer):
-    """Writes checkpoints beside the next round.
-
-    Args:
-        store: of the checkpoints.
-        every: `checkpoint_every`.
-        federation: what is written.
-        records: of the rounds, to which a checkpoint is bound.
-        stop: knows the last round.
-    """
+    """Writes checkpoints beside the next round."""
 
     def __init__(
         self,
@@ -329,12 +303,7 @@ def plot_phases(data: FederatedData, plan: Plan, path: Path) -> None:
 
 
 def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> RunInfo:
-    """Return what determines the numbers of a run.
-
-    Args:
-        assembly: its parts.
-        retested: see `RunInfo`.
-    """
+    """Return what determines the numbers of a run."""
     experiment, data = assembly.experiment, assembly.data
     return RunInfo(
         name=experiment.name,

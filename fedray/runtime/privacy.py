@@ -32,11 +32,7 @@ def privacy_of(experiment: Experiment) -> Privacy | None:
 
 
 def check_privacy(experiment: Experiment, method: type[Algorithm]) -> None:
-    """Check that the method and the scenario allow the guarantee that `privacy` asks for.
-
-    Raises:
-        UserError: with one sentence about the first obstacle.
-    """
+    """Check that the method and the scenario allow the guarantee that `privacy` asks for."""
     mode = experiment.privacy.mode
     if mode == "none":
         return
@@ -97,12 +93,6 @@ def accountant_of(
     note: Callable[[Release], None],
 ) -> Accountant | None:
     """Return the accountant of the clients' releases; None without noise.
-
-    Args:
-        experiment: the run's.
-        folder: the run's, with the releases of an earlier process.
-        before: the result of that process.
-        note: called before clients release anything.
 
     Raises:
         UserError: when releases.jsonl lacks what result.json says was spent.

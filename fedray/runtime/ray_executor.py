@@ -34,13 +34,7 @@ large downloads, whose uploads are large too."""
 
 
 class Call(NamedTuple):
-    """A call that was sent to a worker.
-
-    Attributes:
-        worker: the worker.
-        clients: the clients whose steps it runs.
-        ref: the reference to the answer.
-    """
+    """A call that was sent to a worker."""
 
     worker: Any
     clients: Sequence[int]
@@ -48,15 +42,7 @@ class Call(NamedTuple):
 
 
 class RayExecutor:
-    """Client steps on a pool of workers (`federation.Executor`).
-
-    Args:
-        assembly: the parts of the run.
-        pool: the workers; may be shared by the seeds of one trial.
-
-    Attributes:
-        states: the clients'; the session may set another store before the first step.
-    """
+    """Client steps on a pool of workers (`federation.Executor`)."""
 
     def __init__(self, assembly: Assembly, pool: WorkerPool) -> None:
         register_tensors()

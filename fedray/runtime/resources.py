@@ -53,10 +53,6 @@ def first_worker_bundle(experiment: Experiment, bundles: int) -> int:
 def preflight(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> str:
     """Check that one run fits the cluster; return one line about what it asks for.
 
-    Args:
-        experiment: the run.
-        nodes: each node's resources, {"CPU": 2, "GPU": 1}.
-
     Raises:
         UserError: when it can never be scheduled, with the numbers and the key to change.
     """

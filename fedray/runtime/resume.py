@@ -25,10 +25,6 @@ log = logging.getLogger(__name__)
 class Resume:
     """The state in which an earlier process left a run's folder.
 
-    Args:
-        folder: the run's; it may be empty.
-        experiment: the experiment that is to run in it.
-
     Attributes:
         before: what the earlier process wrote; None without a result.
 
@@ -71,13 +67,7 @@ class Resume:
 
 
 def resumed_info(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:
-    """Return a resumed run's info, with the earlier environment if it was another one.
-
-    Args:
-        info: as it is now.
-        earlier: what the run has written, cut to the rounds that still count.
-        folder: the run's, for the warning about another environment.
-    """
+    """Return a resumed run's info, with the earlier environment if it was another one."""
     before = list(earlier.info.earlier_environments)
     last = EarlierEnvironment(earlier.done, earlier.info.environment)
     if before and before[-1].until_round >= earlier.done:  # nothing that came after it counts
@@ -96,11 +86,7 @@ def resumed_info(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:
 
 
 def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
-    """Refuse a folder in which another experiment was run.
-
-    Raises:
-        UserError: naming the first key that differs.
-    """
+    """Refuse a folder in which another experiment was run."""
     if not folder.config.exists():
         return
     before = load_experiment(read_mapping(folder.config))
@@ -114,16 +100,7 @@ def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
 
 
 def check_same(folder: RunFolder, before: RunInfo, assembly: Assembly) -> None:
-    """Refuse to resume or test a run whose data, files, clients or experiment have changed.
-
-    Args:
-        folder: the run's.
-        before: what determined the numbers of the earlier rounds.
-        assembly: the run's parts as they are now.
-
-    Raises:
-        UserError: naming what has changed, with both hashes.
-    """
+    """Refuse to resume or test a run whose data, files, clients or experiment have changed."""
     keys = assembly.experiment.data
     where = f"data.root={keys.root}" if keys.root else f"data.source={keys.source.name}"
     pairs = {f"images or labels of {where}": (before.data_sha256, assembly.data.images.sha256)}
@@ -156,13 +133,6 @@ def check_nothing_lost(folder: RunFolder, before: Run | None) -> None:
 
     A run with checkpoint_every=0 keeps none on purpose, so it begins again. So does one that was
     killed before its first checkpoint, in round 0.
-
-    Args:
-        folder: the run's.
-        before: what it has written; None without a result.
-
-    Raises:
-        UserError: with the ways to go on.
     """
     if before is None and folder.has_rounds:
         before = folder.read()

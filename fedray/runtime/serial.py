@@ -30,15 +30,7 @@ def unused_keys(experiment: Experiment) -> str:
 
 
 class SerialExecutor:
-    """Runs one client after the other in this process (`federation.Executor`).
-
-    Args:
-        assembly: the parts of the run.
-        device: where steps run.
-
-    Attributes:
-        states: the clients'; the caller may set another store before the first step.
-    """
+    """Runs one client after the other in this process (`federation.Executor`)."""
 
     def __init__(self, assembly: Assembly, device: torch.device) -> None:
         torch.set_num_threads(assembly.experiment.threads)

@@ -33,11 +33,6 @@ class ServerActor:
 
         Yields each round and, between them, what the user should hear of from here and, after the
         first round, when they have read their data, from the workers.
-
-        Args:
-            experiment: the experiment as JSON.
-            out: the run's folder.
-            began: when start-up began, in seconds since the epoch.
         """
         asked = Experiment.model_validate_json(experiment)
         notices, pool = LogRelay(), WorkerPool(asked)

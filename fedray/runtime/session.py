@@ -102,11 +102,7 @@ class Session:
             self._claim.release()
 
     def settle(self) -> None:
-        """Wait until the last checkpoint that was due is whole.
-
-        Raises:
-            OSError: when it could not be written.
-        """
+        """Wait until the last checkpoint that was due is whole."""
         self._store.wait()
 
     def _run(self, snapshot: Snapshot | None, earlier: Run | None) -> Generator[Round, None, None]:

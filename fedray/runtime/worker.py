@@ -80,12 +80,7 @@ class StepResult(NamedTuple):
 
 
 class Worker:
-    """An actor that runs client steps of any experiment it is handed.
-
-    Args:
-        threads: threads of one client step.
-        gpus: this worker's GPU share, in GPUs.
-    """
+    """An actor that runs client steps of any experiment it is handed."""
 
     def __init__(self, threads: int, gpus: float) -> None:
         register_tensors()
@@ -97,11 +92,7 @@ class Worker:
         self._runtimes: dict[str, ClientRuntime] = {}  # the least recently used first
 
     def prefetch(self, experiment: str) -> None:
-        """Load an experiment's data early; errors are ignored, the first real call raises them.
-
-        Args:
-            experiment: as JSON, before it was pinned to its images.
-        """
+        """Load an experiment's data early; errors are ignored, the first real call raises them."""
         with suppress(Exception):
             assembly = Assembly(Experiment.model_validate_json(experiment))
             _ = assembly.data, assembly.algorithm, assembly.models

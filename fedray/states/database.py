@@ -190,11 +190,7 @@ class StateDatabase:
         return facts
 
     def facts(self) -> dict[str, Any] | None:
-        """Return the facts without a look at the trees; None if nothing was ever saved.
-
-        Raises:
-            UserError: as `load`.
-        """
+        """Return the facts without a look at the trees; None if nothing was ever saved."""
         if not self.path.exists():
             for old in (*self._folder.glob("meta.json"), *self._folder.glob("round_*/meta.json")):
                 raise _another_version(old)
@@ -223,11 +219,7 @@ class StateDatabase:
         return tree
 
     def find(self, number: int) -> dict[str, Any] | None:
-        """Return the tree of a number after checking every byte of it; None if there is none.
-
-        Raises:
-            UserError: if it is damaged.
-        """
+        """Return the tree of a number after checking every byte of it; None if there is none."""
         with _saying_damage(self.path):
             rows = list(self._rows(f"{_TREES} WHERE number = ?", number))
             if not rows:

@@ -93,12 +93,7 @@ class StateStore(Mapping[int, ClientState]):
         return self.database.new_name()
 
     def __getitem__(self, client: int) -> ClientState:
-        """Return a client's state.
-
-        Raises:
-            KeyError: if it has none.
-            UserError: if its file is damaged.
-        """
+        """Return a client's state."""
         state = self.find(client)
         if state is None:
             raise KeyError(client)
@@ -131,11 +126,7 @@ class StateStore(Mapping[int, ClientState]):
         return state
 
     def put(self, client: int, state: State) -> None:
-        """Take a client's next state, or the place where a worker has written it.
-
-        Raises:
-            OSError: if those that have to make room cannot be written.
-        """
+        """Take a client's next state, or the place where a worker has written it."""
         self._read.forget(client)
         replaced = self._new.put(client, state)
         if replaced is not None:
@@ -143,11 +134,7 @@ class StateStore(Mapping[int, ClientState]):
         self._make_room()
 
     def write(self, client: int, state: ClientState) -> None:
-        """Write a client's next state to a file, without keeping it in memory.
-
-        Raises:
-            OSError: if it cannot be written.
-        """
+        """Write a client's next state to a file, without keeping it in memory."""
         self.put(client, self._written(state))
 
     def begin(self) -> dict[int, State]:

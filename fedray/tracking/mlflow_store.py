@@ -146,9 +146,6 @@ class Store:
         uri: an absolute tracking URI; see `resolve_uri`.
         experiment: name of the experiment; created if missing.
         question: description of a new experiment; "" for none.
-
-    Raises:
-        UserError: if MLflow is not installed.
     """
 
     def __init__(self, uri: str, experiment: str, question: str = "") -> None:
