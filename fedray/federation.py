@@ -50,15 +50,16 @@ WAVE = 256
 
 @dataclass(frozen=True)
 class Reply:
-    """The result of one client's step.
+    """The result of one client's step or test.
 
     Attributes:
         uplink: the upload, past the gate; None when the step uploads nothing.
         traffic: its size.
         train_loss: mean loss of the last local epoch; None when the step did not train.
         reports: numbers that the method's client reports.
-        failure: the error of a failed step, or None.
+        failure: the error of a failed step or test, or None.
         seconds: wall time of the step.
+        scores: of a test, one per tested model.
     """
 
     uplink: Payload | None = None
@@ -67,14 +68,7 @@ class Reply:
     reports: Mapping[str, float] = field(default_factory=dict)
     failure: Failure | None = None
     seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class ScoreReply:
-    """The result of one client's test."""
-
     scores: Sequence[Score] = ()
-    failure: Failure | None = None
 
 
 class Executor(Protocol):
@@ -92,7 +86,7 @@ class Executor(Protocol):
     def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
         """Run steps like `step`; return replies without uploads, and the uploads' sums."""
 
-    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
+    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run a test of `evaluation.testing` for every key of `down`; no state changes."""
 
     def close(self) -> None:
@@ -335,7 +329,7 @@ class Federation:
         for some in _waves(range(self.plan.clients)):
             yield _once(self.gate.down, self.algorithm.downlink(state, some, server))[0]
 
-    def _tests(self, round_: int, sent: Downlinks) -> dict[int, ScoreReply]:
+    def _tests(self, round_: int, sent: Downlinks) -> dict[int, Reply]:
         """Test clients on their own splits."""
         tested = self.executor.test("evaluate", round_, sent) if sent else {}
         for client, reply in tested.items():

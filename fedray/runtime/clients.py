@@ -32,7 +32,7 @@ from fedray.core.state import contiguous, map_tensors
 from fedray.data.federated import EvalSet as IndexedSet
 from fedray.errors import Failure, NotFinite, UserError
 from fedray.evaluation.testing import TESTS
-from fedray.federation import Reply, ScoreReply
+from fedray.federation import Reply
 from fedray.files import is_full
 from fedray.records import Traffic
 from fedray.runtime.assembly import Assembly
@@ -125,9 +125,7 @@ class ClientRuntime:
             return reply, None
         algorithm = self.assembly.algorithm
         assert isinstance(algorithm, SummingMethod)
-        loss, reports, seconds = reply.train_loss, reply.reports, reply.seconds
-        without = Reply(None, reply.traffic, loss, reports, seconds=seconds)
-        return without, algorithm.summand(reply.uplink)
+        return replace(reply, uplink=None), algorithm.summand(reply.uplink)
 
     def call(self, name: str, client: Client, state: ClientState, down: Payload | None) -> Any:
         """Call the method's step `name`; returns the upload, or None, and the next state."""
@@ -135,7 +133,7 @@ class ClientRuntime:
 
     def test(
         self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None
-    ) -> ScoreReply:
+    ) -> Reply:
         """Run a test of `evaluation.testing` for one client; arguments and errors as of `step`."""
         private = PrivateCopies(self.device)
         try:
@@ -144,9 +142,10 @@ class ClientRuntime:
             copied = ClientState(private.of(given.model), private.of(given.memory))
             sent = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
             held_out = self.held_out(client, round_)
-            return ScoreReply(TESTS[name](self.assembly.algorithm, context, copied, sent, held_out))
+            tested = TESTS[name](self.assembly.algorithm, context, copied, sent, held_out)
+            return Reply(scores=tested)
         except (Exception, SystemExit) as error:
-            return ScoreReply(failure=self._failure(error, name, round_, client))
+            return Reply(failure=self._failure(error, name, round_, client))
 
     def _failure(self, error: BaseException, step: str, round_: int, client: int) -> Failure:
         """Return a client's failure, after which no later client gets its half-changed model."""

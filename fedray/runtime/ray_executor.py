@@ -20,12 +20,12 @@ from ray.exceptions import RayTaskError
 
 from fedray.core import Downlinks, Total, joined
 from fedray.errors import FedrayError, RunFailed
-from fedray.federation import Reply, ScoreReply
+from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.messages import Message, from_message, register_tensors, to_message
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
 from fedray.runtime.shares import shares_of_blocks, shares_of_clients
-from fedray.runtime.worker import Share, StepResult
+from fedray.runtime.worker import Share
 from fedray.states import LARGE, Place, StateStore, state_size
 
 CLIENTS_PER_CALL, LARGE_CLIENTS_PER_CALL = 32, 8
@@ -72,9 +72,9 @@ class RayExecutor:
             blocks[tuple(call.clients)] = from_message(total)
         return dict(sorted(replies.items())), joined(list(down), blocks)
 
-    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
+    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run one test for every key of `down`."""
-        tested: dict[int, ScoreReply] = {}
+        tested: dict[int, Reply] = {}
         for call, answer in self._exchange("test", name, round_, down):
             tested |= zip(call.clients, answer, strict=True)
         return dict(sorted(tested.items()))
@@ -146,10 +146,11 @@ class RayExecutor:
     def _replies(self, round_: int, call: Call, answer: Sequence[Any]) -> dict[int, Reply]:
         """Return a call's replies, keep the clients' next states, and learn from their times."""
         results = [from_message(result) for result in answer]
-        for client, result in zip(call.clients, results, strict=True):
-            self._keep(client, result.state)
-        self._learn_rates(round_, call.clients, results)
-        return {c: result.reply for c, result in zip(call.clients, results, strict=True)}
+        for client, (_, state) in zip(call.clients, results, strict=True):
+            self._keep(client, state)
+        replies = {c: reply for c, (reply, _) in zip(call.clients, results, strict=True)}
+        self._learn_rates(round_, replies)
+        return replies
 
     def _keep(self, client: int, state: Any) -> None:
         """Keep a client's next state, as its worker answered it."""
@@ -186,22 +187,17 @@ class RayExecutor:
         """Return each client's number of training images in a round."""
         return [sizes for first, sizes in self._sizes if first <= round_][-1]
 
-    def _learn_rates(
-        self, round_: int, share: Sequence[int], results: Sequence[StepResult]
-    ) -> None:
+    def _learn_rates(self, round_: int, replies: Mapping[int, Reply]) -> None:
         """Move each architecture's seconds per image halfway to those of a share.
 
         Not each client's: one client's time is mostly noise, and equal clients must weigh the same
         to be divided evenly.
         """
         images = self._images(round_)
-        for architecture in {self._architectures[client] for client in share}:
-            timed = [
-                (result.seconds, images[client])
-                for client, result in zip(share, results, strict=True)
-                if self._architectures[client] == architecture
-            ]
-            rate = sum(seconds for seconds, _ in timed) / max(1, sum(number for _, number in timed))
+        for architecture in {self._architectures[client] for client in replies}:
+            clients = [client for client in replies if self._architectures[client] == architecture]
+            seconds = sum(replies[client].seconds for client in clients)
+            rate = seconds / max(1, sum(images[client] for client in clients))
             self._rate[architecture] = (self._rate[architecture] + rate) / 2
 
 

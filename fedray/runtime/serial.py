@@ -6,7 +6,7 @@ import torch
 
 from fedray.config import Experiment, flatten
 from fedray.core import Downlinks, Payload, StateTree, Total, total_over
-from fedray.federation import Reply, ScoreReply
+from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.memory import keep_freed_memory
@@ -53,7 +53,7 @@ class SerialExecutor:
 
         return replies, total_over(list(down), summand)
 
-    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
+    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run a test for every key of `down`."""
         return {
             client: self._runtime.test(name, round_, client, self.states.get(client), payload)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 
 from fedray.config import Experiment
 from fedray.core import ClientState, Payload, StateTree, total_over
-from fedray.federation import Reply, ScoreReply
+from fedray.federation import Reply
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
@@ -64,21 +63,6 @@ def _received(value: Any) -> Any:
     return from_message(ray.get(value) if isinstance(value, ray.ObjectRef) else value)
 
 
-class StepResult(NamedTuple):
-    """The result of one client's step.
-
-    Attributes:
-        reply: the reply.
-        seconds: how long the step took.
-        state: the next state: a message, the place of its file, or, large and of another node,
-            the state itself; None if it has not changed.
-    """
-
-    reply: Reply
-    seconds: float
-    state: Any
-
-
 class Worker:
     """An actor that runs client steps of any experiment it is handed."""
 
@@ -106,10 +90,11 @@ class Worker:
         """Run one step for several clients.
 
         Returns:
-            A `StepResult` per client, small ones as messages.
+            A reply and a next state per client, as messages if small. The state is a message, the
+            place of its file, or, large and of another node, the state itself; None if it has not
+            changed.
         """
-        results = self._results(name, share)
-        return [to_message(result) for result in results]
+        return [to_message(result) for result in self._results(name, share)]
 
     def total(self, name: str, share: Share) -> tuple[list[Any], Any]:
         """Run one step for several clients, and add up their uploads.
@@ -121,15 +106,15 @@ class Worker:
         stream, results = self._results(name, share), list[Any]()
 
         def summand(_: int) -> StateTree | None:
-            result = next(stream)
-            reply, summand = runtime.summed(result.reply)
-            results.append(to_message(result._replace(reply=reply)))
+            reply, state = next(stream)
+            reply, summand = runtime.summed(reply)
+            results.append(to_message((reply, state)))
             return summand
 
         total = total_over(share.clients, summand)
         return results, to_message(total)
 
-    def test(self, name: str, share: Share) -> list[ScoreReply]:
+    def test(self, name: str, share: Share) -> list[Reply]:
         """Run one test for several clients."""
         runtime = self._runtime(share.experiment)
         return [
@@ -145,14 +130,12 @@ class Worker:
         """Return this process's warnings since the last call."""
         return self._notices.take()
 
-    def _results(self, name: str, share: Share) -> Iterator[StepResult]:
+    def _results(self, name: str, share: Share) -> Iterator[tuple[Reply, Any]]:
         """Run one step for several clients, one after the other."""
         runtime = self._runtime(share.experiment)
         for number, (client, state, down) in enumerate(share.inputs()):
-            started = time.perf_counter()
             reply, new = runtime.step(name, share.round, client, state, down)
-            after = None if new is state or new is None else _kept(new, share, number)
-            yield StepResult(reply, time.perf_counter() - started, after)
+            yield reply, None if new is state or new is None else _kept(new, share, number)
 
     def _runtime(self, experiment: str) -> ClientRuntime:
         """Return what runs an experiment's steps."""
@@ -170,7 +153,7 @@ class Worker:
 
 
 def _kept(state: ClientState, share: Share, number: int) -> Any:
-    """Return a new state as `StepResult` holds it."""
+    """Return a new state as `Worker.step` answers it."""
     if state_size(state) < LARGE:
         return to_message(state)
     if not share.folder:

@@ -16,7 +16,7 @@ from fedray.config import FaultConfig
 from fedray.core import Algorithm, Gate, Payload, payload_field
 from fedray.errors import ClientError, RunFailed, UserError
 from fedray.evaluation.score import Score
-from fedray.federation import Federation, Plan, Reply, RoundExchange, ScoreReply
+from fedray.federation import Federation, Plan, Reply, RoundExchange
 from fedray.runtime.session import Session
 from fedray.streams import Streams
 
@@ -93,8 +93,8 @@ class Prompt:
     def step(self, name: str, round_: int, down: Any) -> dict[int, Reply]:
         return {client: Reply(Made(round_)) for client in down}
 
-    def test(self, name: str, round_: int, down: Any) -> dict[int, ScoreReply]:
-        return {client: ScoreReply([Score(1, 1)]) for client in down}
+    def test(self, name: str, round_: int, down: Any) -> dict[int, Reply]:
+        return {client: Reply(scores=[Score(1, 1)]) for client in down}
 
 
 @dataclass(frozen=True)
