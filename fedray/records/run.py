@@ -22,7 +22,6 @@ from fedray.records.metric import (
     best_round,
     chosen_by,
     find_metric,
-    undeclared,
 )
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
@@ -203,7 +202,7 @@ class RunInfo:
     def metric(self, name: str) -> Metric:
         """Return the declaration of a number in the rounds, or that of an undeclared one."""
         found = find_metric(name, self.metrics)
-        return replace(found, name=name) if found else undeclared(name)
+        return replace(found, name=name) if found else Metric(name, "number", None, None)
 
 
 def data_name(config: Mapping[str, Any]) -> str:

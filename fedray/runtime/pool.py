@@ -46,14 +46,14 @@ class WorkerPool:
 
     Args:
         experiment: says how many, and their CPU and GPU shares.
-        group: the placement group of a trial, whose bundles the workers are placed in.
-        first_bundle: the bundle of the first worker.
+        group: the placement group of a trial, whose last bundles the workers are placed in: Ray
+            Tune leaves an empty first bundle out.
 
     Attributes:
         workers: the actors, started or not.
     """
 
-    def __init__(self, experiment: Experiment, group: Any = None, first_bundle: int = 0) -> None:
+    def __init__(self, experiment: Experiment, group: Any = None) -> None:
         self._seconds = experiment.faults.start_timeout_s
         self._nodes: dict[Any, str] = {}
         self._pings: dict[Any, Any] = {}
@@ -67,7 +67,10 @@ class WorkerPool:
             }
             if group is not None:
                 options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-                    group, placement_group_bundle_index=first_bundle + number
+                    group,
+                    placement_group_bundle_index=len(group.bundle_specs)
+                    - experiment.workers
+                    + number,
                 )
             actor = ray.remote(Worker).options(**options)
             worker = actor.remote(experiment.threads, bundle.get("GPU", 0))

@@ -22,48 +22,35 @@ from fedray.runtime.assembly import Assembly
 log = logging.getLogger(__name__)
 
 
-class Resume:
-    """The state in which an earlier process left a run's folder.
+def load_checkpoint(
+    folder: RunFolder, before: Run | None, store: CheckpointStore
+) -> tuple[Snapshot | None, Run | None]:
+    """Return the last checkpoint, and the run up to its round; None, None to begin anew.
 
-    Attributes:
-        before: what the earlier process wrote; None without a result.
+    Args:
+        folder: the run's.
+        before: what an earlier process wrote; None without a result.
+        store: of the run's checkpoints.
 
     Raises:
-        UserError: if the folder holds another experiment, or a file is damaged.
+        UserError: if a file is damaged, or the rounds are not those of the checkpoint.
     """
-
-    def __init__(self, folder: RunFolder, experiment: Experiment) -> None:
-        check_experiment(folder, experiment)
-        self._folder = folder
-        self.before = folder.read() if folder.has_result else None
-
-    def check(self, assembly: Assembly) -> None:
-        """Refuse to go on with other data, files or clients; see `check_same`."""
-        if self.before is not None:
-            check_same(self._folder, self.before.info, assembly)
-
-    def load(self, store: CheckpointStore) -> tuple[Snapshot | None, Run | None]:
-        """Return the last checkpoint, and the run up to its round; None, None to begin anew.
-
-        Raises:
-            UserError: if a file is damaged, or the rounds are not those of the checkpoint.
-        """
-        folder, checkpoint = self._folder, store.load()
-        if checkpoint is None:
-            check_nothing_lost(folder, self.before)
-            store.tidy()
-            return None, None
-        done = checkpoint.snapshot.round
-        earlier = (self.before or folder.read()).until(done)
-        if earlier.done != done or earlier.rounds_checksum != checkpoint.rounds_checksum:
-            raise UserError(
-                f"the rounds in {folder.path} are not those of its checkpoint of round {done}; "
-                f"restore {folder.result.name} and {folder.rounds_file.name} from a copy, or start "
-                "anew with another --out"
-            )
-        folder.first_analyses(done)  # refuse a damaged file before anything is changed
+    checkpoint = store.load()
+    if checkpoint is None:
+        check_nothing_lost(folder, before)
         store.tidy()
-        return checkpoint.snapshot, earlier
+        return None, None
+    done = checkpoint.snapshot.round
+    earlier = (before or folder.read()).until(done)
+    if earlier.done != done or earlier.rounds_checksum != checkpoint.rounds_checksum:
+        raise UserError(
+            f"the rounds in {folder.path} are not those of its checkpoint of round {done}; "
+            f"restore {folder.result.name} and {folder.rounds_file.name} from a copy, or start "
+            "anew with another --out"
+        )
+    folder.first_analyses(done)  # refuse a damaged file before anything is changed
+    store.tidy()
+    return checkpoint.snapshot, earlier
 
 
 def resumed_info(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:

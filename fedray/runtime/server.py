@@ -16,11 +16,11 @@ from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RunFailed
 from fedray.records import Round, RunFolder
 from fedray.runtime.cluster import with_driver
-from fedray.runtime.log_relay import LogRelay
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resources import server_bundle
 from fedray.runtime.session import Session
+from fedray.runtime.worker import LogRelay
 
 log = logging.getLogger(__name__)
 

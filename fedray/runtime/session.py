@@ -30,7 +30,7 @@ from fedray.runtime.observers import (
     run_info,
 )
 from fedray.runtime.privacy import accountant_of
-from fedray.runtime.resume import Resume
+from fedray.runtime.resume import check_experiment, check_same, load_checkpoint
 
 
 class Session:
@@ -68,10 +68,12 @@ class Session:
         self._claim.acquire()
         try:
             with tracebacks_kept(self._folder), servers_memory(experiment, self._device):
-                self._resume = Resume(self._folder, experiment)
+                check_experiment(self._folder, experiment)
+                self._before = self._folder.read() if self._folder.has_result else None
                 torch.set_num_threads(experiment.threads)
                 self._assembly = Assembly(experiment)
-                self._resume.check(self._assembly)
+                if self._before is not None:
+                    check_same(self._folder, self._before.info, self._assembly)
                 self._executor = make_executor(self._assembly)
                 self._store = CheckpointStore(out, self._assembly.identity)
         except BaseException:
@@ -93,7 +95,7 @@ class Session:
         """
         try:
             with tracebacks_kept(self._folder), servers_memory(self.experiment, self._device):
-                snapshot, earlier = self._resume.load(self._store)
+                snapshot, earlier = load_checkpoint(self._folder, self._before, self._store)
                 yield from _with_plugins(self.experiment, self._run(snapshot, earlier))
                 self._executor.close()
                 self._store.tidy()
@@ -118,7 +120,7 @@ class Session:
             assembly.plan,
             assembly.server(self._device),
             assembly.streams,
-            accountant_of(experiment, folder, self._resume.before, records.note),
+            accountant_of(experiment, folder, self._before, records.note),
         )
         every = experiment.checkpoint_every
         observers = (  # told of a round from first to last, closed from last to first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,6 @@ from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.devices import free_memory, limit_memory, pick_device
-from fedray.runtime.log_relay import LogRelay
 from fedray.runtime.memory import keep_freed_memory
 from fedray.runtime.messages import from_message, register_tensors, to_message
 from fedray.states import LARGE, Place, read_tree, state_size, write_tree
@@ -61,6 +61,24 @@ class Share(NamedTuple):
 
 def _received(value: Any) -> Any:
     return from_message(ray.get(value) if isinstance(value, ray.ObjectRef) else value)
+
+
+class LogRelay(logging.Handler):
+    """Collects this process's warnings, which Ray does not show; the command prints them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._texts: list[str] = []
+        logging.getLogger("fedray").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a warning's text."""
+        self._texts.append(record.getMessage())
+
+    def take(self) -> list[str]:
+        """Return the warnings since the last call."""
+        taken, self._texts = self._texts, []
+        return taken
 
 
 class Worker:

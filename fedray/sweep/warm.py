@@ -94,11 +94,8 @@ def pool_of(experiment: Experiment) -> WorkerPool:
     from ray.util import get_current_placement_group
 
     from fedray.runtime.pool import WorkerPool
-    from fedray.runtime.resources import first_worker_bundle
 
-    group = get_current_placement_group()
-    first = first_worker_bundle(experiment, len(group.bundle_specs))
-    return WorkerPool(experiment, group=group, first_bundle=first)
+    return WorkerPool(experiment, get_current_placement_group())
 
 
 def runs_itself(experiment: Experiment) -> bool:

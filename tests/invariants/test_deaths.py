@@ -26,7 +26,7 @@ from fedray.runtime.pool import WorkerPool
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 # Rounds that last long enough to be hit in their middle.
-SLOW = ("local_epochs=15", "participation=0.5")
+SLOW = ("local_epochs=60", "participation=0.5")
 
 
 def pids(pool) -> set[int]:
