@@ -26,7 +26,7 @@ from fedray.runtime.pool import WorkerPool
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 # Rounds that last long enough to be hit in their middle.
-SLOW = ("local_epochs=60", "participation=0.5")
+SLOW = ("local_epochs=15", "participation=0.5")
 
 
 def pids(pool) -> set[int]:
@@ -43,7 +43,7 @@ def test_a_worker_killed_in_the_middle_of_a_round(small, pool, tmp_path):
     experiment = small.experiment(*SLOW)
     all_there(pool)
     before = pids(pool)
-    killer = Killer("ray::Worker.step", lambda: last_round(tmp_path) >= 1)
+    killer = Killer("ray::Worker.total", lambda: last_round(tmp_path) >= 1)
     on_workers(experiment, tmp_path, pool, 2)
     killer.join()
     assert_same(tmp_path, small.undisturbed(*SLOW))
@@ -56,7 +56,7 @@ def test_a_worker_killed_in_the_middle_of_a_round(small, pool, tmp_path):
 @pytest.mark.long
 def test_a_worker_killed_more_often_than_allowed(small, ray_nodes, tmp_path):
     out = tmp_path / "out"
-    Killer("ray::Worker.step", lambda: last_round(out) >= 1)
+    Killer("ray::Worker.total", lambda: last_round(out) >= 1)
     with pytest.raises(RunFailed, match=r"faults\.max_failures.*--resume") as failed:
         with_server_actor(small.experiment(*SLOW, "workers=1", "faults.max_failures=0"), out)
     assert "\n" not in str(failed.value)
