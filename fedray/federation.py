@@ -224,7 +224,6 @@ class Federation:
         participants: Sequence[int],
         steps: Callable[[RoundExchange], ServerState],
     ) -> Round:
-        """Run one round."""
         started = time.perf_counter()
         exchange = RoundExchange(self, number, participants, self.snapshot.late)
         try:
@@ -257,7 +256,6 @@ class Federation:
     def _finish(
         self, exchange: RoundExchange, state: ServerState, started: float
     ) -> tuple[Round, Snapshot]:
-        """Test and measure; return the round's record and the federation after it."""
         is_evaluated = self.plan.is_evaluated(exchange.round)
         if is_evaluated:
             state = self.algorithm.give(state, exchange)
@@ -330,7 +328,6 @@ class Federation:
             yield _once(self.gate.down, self.algorithm.downlink(state, some, server))[0]
 
     def _tests(self, round_: int, sent: Downlinks) -> dict[int, Reply]:
-        """Test clients on their own splits."""
         tested = self.executor.test("evaluate", round_, sent) if sent else {}
         for client, reply in tested.items():
             if reply.failure is not None:

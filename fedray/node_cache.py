@@ -174,7 +174,6 @@ def _renewed(folder: Path, what: str, make: Callable[[Arrays], None], made_since
 
 
 def _make(folder: Path, what: str, make: Callable[[Arrays], None]) -> None:
-    """Make the arrays in a temporary folder and rename it; the caller holds the lock."""
     try:
         for left in folder.parent.glob(f"{folder.name}.tmp-*"):  # by processes that were killed
             shutil.rmtree(left, ignore_errors=True)

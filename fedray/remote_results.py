@@ -391,7 +391,6 @@ def _naming(what: str) -> Iterator[None]:
 
 
 def _open(uri: str) -> SubTreeFileSystem:
-    """Return the file system at a URI, whose paths are relative to it."""
     from pyarrow.fs import FileSystem, SubTreeFileSystem
 
     with _naming(f"{uri} cannot be used"):

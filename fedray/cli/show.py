@@ -166,10 +166,11 @@ def settings(
     Raises:
         UserError: when the experiment, an assignment or a source is wrong.
     """
-    from fedray.config import parse_assignments, read_experiment, read_plugins, read_sources
+    from fedray.config import merged, parse_assignments, read_chain, read_plugins, sources_of
 
     pairs, more = parse_assignments(assignments), list(plugins)
-    tree, sources = read_experiment(name), read_sources(name)
+    chain = read_chain(name)
+    tree, sources = merged(chain), sources_of(chain)
     known = None if pairs or more else written(name, tree)
     if known is not None:
         return list(_sourced(known, tree, sources))

@@ -52,7 +52,7 @@ from fedray.config.resolution import (
     load_experiment,
     resolve_root,
 )
-from fedray.config.sources import read_sources, sources_of
+from fedray.config.sources import sources_of
 from fedray.config.typed import (
     Component,
     Epochs,

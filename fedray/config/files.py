@@ -175,19 +175,20 @@ def _lay(over: Mapping[str, Any], below: Tree, place: str) -> None:
             _lay(value, under, f"{place}{key}.")
 
 
-def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tree by dotted key; a component that is only a name has the key `.name`."""
-    return _leaves(tree, "")
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a tree by dotted key; a component that is only a name has the key `.name`.
 
-
-def _leaves(tree: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    Args:
+        tree: plain data.
+        prefix: the beginning of all keys, with a final dot.
+    """
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if path in COMPONENTS and isinstance(value, str):
             leaves[f"{path}.name"] = value
         elif isinstance(value, Mapping) and value:
-            leaves |= _leaves(value, f"{path}.")
+            leaves |= flatten(value, f"{path}.")
         else:
             leaves[path] = value
     return leaves

@@ -97,7 +97,6 @@ def _is_used(plugin: Plugin, named: Collection[str], plugins: Sequence[Plugin]) 
 
 
 def _texts(tree: Any) -> set[str]:
-    """Return the texts among the values of a tree."""
     if isinstance(tree, str):
         return {tree}
     values = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()

@@ -96,7 +96,6 @@ def prove_writable(folder: RunFolder) -> None:
 
 
 def _write_some(path: Path) -> None:
-    """Write some bytes to the disk and remove them."""
     probe = path / f".probe.{os.getpid()}.tmp"
     try:
         with probe.open("wb") as file:

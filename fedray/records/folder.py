@@ -213,10 +213,6 @@ class RunFolder:
         tree = _HEAD.dump_python(head, mode="json")
         write_json(self.result, sealed({"schema": SCHEMA, **tree}))
 
-    def write_result(self, run: Run, ended: datetime | None = None) -> None:
-        """Replace result.json by that of a run, which ended then or is not finished."""
-        self.write_head(ResultFile.of(run, ended))
-
     def write(self, run: Run) -> None:
         """Write result.json and rounds.jsonl of a run whose rounds are known; make the folder."""
         self.path.mkdir(parents=True, exist_ok=True)
@@ -227,7 +223,7 @@ class RunFolder:
             chain.append(seal)
         write_atomic(self.rounds_file, "".join(lines))
         ended = datetime.now(UTC) if run.is_finished else None
-        self.write_result(replace(run, checksums=chain[1:]), ended)
+        self.write_head(ResultFile.of(replace(run, checksums=chain[1:]), ended))
 
     def read_matrices(self, when: When = "last") -> dict[str, list[list[float]]]:
         """Return the last or the first analyses of the run's method; empty if it has none."""

@@ -400,7 +400,6 @@ class Conformance:
 
 
 def _global_seed(seed: int) -> AbstractContextManager[None]:
-    """Seed the global random generators; put them back afterwards."""
     return Isolation(CPU).step(seed)
 
 
@@ -438,7 +437,6 @@ def check_copies(experiment: Experiment) -> None:
 
 
 def _on_device(experiment: Experiment) -> list[Trace]:
-    """Run on the pretended accelerator."""
     there = pretended_device.device()
     with sdpa_kernel(SDPBackend.MATH):
         return trace(Assembly(experiment), partial(SerialExecutor, device=there), there)

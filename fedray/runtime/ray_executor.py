@@ -100,13 +100,9 @@ class RayExecutor:
                     answer = _answer(call.ref)
                 except LOST as error:
                     clients += call.clients
-                    if call.worker not in lost:  # its later calls had not begun
-                        lost.add(call.worker)
-                        self._pool.suspend(call.worker)
-                        losses.update(call.clients)
-                        self._check_losses(losses, error)
-                else:
-                    yield call, answer
+                    self._suspend(call, lost, losses, error)
+                    continue
+                yield call, answer
 
     def _send(
         self,
@@ -134,8 +130,13 @@ class RayExecutor:
                     calls.append(Call(worker, share, getattr(worker, kind).remote(name, argument)))
         return calls
 
-    def _check_losses(self, losses: Counter[int], error: Exception) -> None:
-        """Check how often each client's step was lost."""
+    def _suspend(self, call: Call, lost: set[Any], losses: Counter[int], error: Exception) -> None:
+        """Suspend a worker that lost a call; check how often each client's step was lost."""
+        if call.worker in lost:  # it had not begun this call
+            return
+        lost.add(call.worker)
+        self._pool.suspend(call.worker)
+        losses.update(call.clients)
         most = self._max_failures
         if max(losses.values()) > most:
             raise RunFailed(
@@ -153,7 +154,6 @@ class RayExecutor:
         return replies
 
     def _keep(self, client: int, state: Any) -> None:
-        """Keep a client's next state, as its worker answered it."""
         if state is None:
             return
         if isinstance(state, Place | Message):
@@ -169,7 +169,6 @@ class RayExecutor:
         distinct: Sequence[Any],
         positions: Mapping[int, int],
     ) -> Share:
-        """Return a call's argument."""
         is_here = self._pool.node_of(worker) == self._here
         states: dict[int, Any] = {}
         for client in clients:
@@ -180,11 +179,11 @@ class RayExecutor:
                 is_small = state_size(state) < LARGE
                 states[client] = to_message(state) if is_small else ray.put(state)
         payloads = [positions[client] for client in clients]
-        where = (str(self.states.folder), self.states.new_name()) if is_here else ()
+        database = self.states.database
+        where = (str(database.files), database.new_name()) if is_here else ()
         return Share(self._experiment, round_, clients, payloads, distinct, states, *where)
 
     def _images(self, round_: int) -> Sequence[int]:
-        """Return each client's number of training images in a round."""
         return [sizes for first, sizes in self._sizes if first <= round_][-1]
 
     def _learn_rates(self, round_: int, replies: Mapping[int, Reply]) -> None:
@@ -219,7 +218,6 @@ def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
 
 
 def _answer(ref: Any) -> Any:
-    """Return a call's answer."""
     try:
         return ray.get(ref)
     except RayTaskError as error:

@@ -14,7 +14,7 @@ from ray.exceptions import RayTaskError
 
 from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RunFailed
-from fedray.records import Round, RunFolder
+from fedray.records import ResultFile, Round, RunFolder
 from fedray.runtime.cluster import with_driver
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
 from fedray.runtime.ray_executor import RayExecutor
@@ -104,7 +104,8 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
         folder = RunFolder(out)
         with suppress(OSError):  # on a full disk rounds.jsonl says as much
             if folder.has_result and not folder.is_finished:
-                folder.write_result(folder.read())  # an actor that is killed cannot do it itself
+                # an actor that is killed cannot do it itself
+                folder.write_head(ResultFile.of(folder.read()))
         raise
 
 

@@ -149,14 +149,12 @@ class Worker:
         return self._notices.take()
 
     def _results(self, name: str, share: Share) -> Iterator[tuple[Reply, Any]]:
-        """Run one step for several clients, one after the other."""
         runtime = self._runtime(share.experiment)
         for number, (client, state, down) in enumerate(share.inputs()):
             reply, new = runtime.step(name, share.round, client, state, down)
             yield reply, None if new is state or new is None else _kept(new, share, number)
 
     def _runtime(self, experiment: str) -> ClientRuntime:
-        """Return what runs an experiment's steps."""
         runtime = self._runtimes.pop(experiment, None)
         if runtime is not None and use(runtime.assembly.experiment.plugins):
             self._runtimes.clear()  # they hold classes of other versions

@@ -88,10 +88,6 @@ class StateStore(Mapping[int, ClientState]):
         """Bytes of the states in memory."""
         return self._new.nbytes + self._saving.nbytes + self._read.nbytes
 
-    def new_name(self) -> str:
-        """Return a name, without its ending, that no file of a state ever had."""
-        return self.database.new_name()
-
     def __getitem__(self, client: int) -> ClientState:
         """Return a client's state."""
         state = self.find(client)
@@ -144,7 +140,7 @@ class StateStore(Mapping[int, ClientState]):
 
     def finish(self, places: Mapping[int, Place | None]) -> None:
         """Go on after a checkpoint is whole, with the new places that the database returned."""
-        self.database.adopt(places)
+        self.database.places.update(places)
         for client, place in self._saving.places.items():
             if places[client] is None:
                 self.database.remove(place)
@@ -172,7 +168,7 @@ class StateStore(Mapping[int, ClientState]):
         return sorted(path for path in entries if path.name not in used)
 
     def _written(self, state: ClientState) -> Place:
-        return write_tree(self.folder / f"{self.new_name()}.safetensors", vars(state))
+        return write_tree(self.folder / f"{self.database.new_name()}.safetensors", vars(state))
 
     def _make_room(self) -> None:
         """Forget states that the database has, then write others to files, the oldest first."""

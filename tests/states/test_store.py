@@ -20,7 +20,7 @@ def state(value: float, numbers: int = 10) -> ClientState:
 
 def written(store: StateStore, value: float) -> Place:
     """A large state as a worker writes it."""
-    path = store.folder / f"{store.new_name()}-0.safetensors"
+    path = store.folder / f"{store.database.new_name()}-0.safetensors"
     return write_tree(path, vars(state(value, BIG)))
 
 
