@@ -22,6 +22,7 @@ from fedray.config import (
     Experiment,
     Tree,
     content_of,
+    dump_yaml,
     files_of,
     load_experiment,
     read_mapping,
@@ -166,9 +167,11 @@ def _experiment(folder: RunFolder) -> Experiment:
         UserError: if one of these files is missing: its content is part of the identity.
     """
     tree = read_mapping(folder.config)
+    for section, key in (("faults", "reply_timeout_s"), ("data", "verified_since")):
+        tree.get(section, {}).pop(key, None)  # keys of the second edition alone
+    write_atomic(folder.config, dump_yaml(tree))
     data = dict(tree.get("data", {}))
     root = data.pop("root", None)
-    tree.get("faults", {}).pop("reply_timeout_s", None)  # the second edition's
     experiment = load_experiment({**tree, "data": data})
     for key, path in files_of(experiment).items():
         if not content_of(path):

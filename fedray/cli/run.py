@@ -59,11 +59,6 @@ def parser(prog: str = PROG) -> CommandLine:
     cli.add_argument(
         "--resume", type=as_path, metavar="DIR", help="go on with the run in this folder"
     )
-    cli.add_argument(
-        "--verify",
-        action="store_true",
-        help="decode the images again on every node, and compare them with those in the cache",
-    )
     cli.add_argument("--no-track", action="store_true", help="do not log to MLflow")
     add_plugin(cli)
     cli.add_debug()
@@ -155,8 +150,6 @@ def what_and_where(args: argparse.Namespace) -> tuple[Experiment, Path]:
     from fedray.runtime.resolve import resolve
     from fedray.runtime.resume import check_experiment
 
-    if args.verify:
-        args.set = [*args.set, f"data.verified_since={time.time()!r}"]
     if args.resume and args.out:
         raise UserError("--out and --resume both name the run's folder; give one of them")
     if args.resume:

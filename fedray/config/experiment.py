@@ -40,7 +40,6 @@ EXECUTION_KEYS = (
     "data.root",
     "data.download",
     "data.sha256",
-    "data.verified_since",
     "faults.max_failures",
     "faults.start_timeout_s",
 )
@@ -68,9 +67,6 @@ class DataConfig(Frozen):
     """Whether a source that can download may do so."""
     sha256: str | None = Field(None, pattern="^[0-9a-f]{64}$")
     """The content hash that images and labels must have, as in result.json; None takes any."""
-    verified_since: float = Field(0.0, ge=0, le=1e11)
-    """Images that were decoded before this time (in seconds since 1970) are decoded again, and
-    compared with those in the cache; `--verify` sets it to now."""
     image_size: int | None = Field(None, ge=4, le=1024)
     """Pixels per side; None keeps the source's own size."""
     resize: Literal["bilinear", "bicubic"] | None = None

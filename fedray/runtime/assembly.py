@@ -214,7 +214,7 @@ def load_data(experiment: Experiment) -> FederatedData:
             "data, or one that was changed; make it the same"
         )
     check_masks(experiment, images)
-    text = keys.model_dump_json(exclude={"sha256", "verified_since"}, by_alias=True)
+    text = keys.model_dump_json(exclude={"sha256"}, by_alias=True)
     also = experiment.seed, experiment.evaluation.global_test, _plugins(experiment)
     data = shared.get("data", (images.sha256, text, *also), lambda: _partition(experiment, images))
     check_data(experiment, data)
@@ -240,7 +240,6 @@ def read_images(keys: DataConfig) -> ImageSet:
         Path(keys.root) if keys.root else None,
         ReadOptions(keys.image_size, keys.channels, keys.resize, keys.classes, keys.split),
         download=keys.download,
-        verified_since=keys.verified_since,
     )
 
 

@@ -72,7 +72,6 @@ def test_keys_that_do_not_matter_are_those_that_identity_leaves_out(tmp_path: Pa
         "data.root": "/elsewhere",
         "data.download": True,
         "data.sha256": "0" * 64,
-        "data.verified_since": 1.0,
         "faults.start_timeout_s": 9.0,
         "faults.max_failures": 9,
         "keep.models": "none",

@@ -41,7 +41,6 @@ HONOURED = {
     "data.root": "read by the assembly",
     "data.download": "read by the assembly",
     "data.sha256": "read by the assembly",
-    "data.verified_since": "read by the assembly",
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from PIL import Image
 from rounds import result_in
 
-from fedray import integrity
 from fedray.cli import run
 from fedray.errors import UserError
 from fedray.report.finished import reopen
@@ -65,34 +63,12 @@ def zero_pixels(folder: Path) -> None:
     (folder / "images.npy").write_bytes(content)
 
 
-def shuffle_labels_and_reseal(folder: Path) -> None:
-    """As by somebody who makes the checksums fit again."""
-    labels = np.load(folder / "labels.npy")
-    np.save(folder / "labels.npy", 1 - labels)
-    content = integrity.read_meta(folder)
-    for name in ("meta.json", "checked.json"):
-        (folder / name).unlink()
-    integrity.seal(folder, content)
-    integrity.Stamp(time.time(), time.time()).keep(folder)
-
-
 def test_a_damaged_cache_is_said_and_not_used(root, tmp_path, cache, caplog):
     assert command(root, tmp_path / "before") == 0
     zero_pixels(cached_folder(cache))
     assert command(root, tmp_path / "after") == 0
     assert caplog.text.count("are damaged: images.npy is not as it was written") == 1
     assert numbers(tmp_path / "after") == numbers(tmp_path / "before")
-
-
-def test_verify_compares_the_cache_with_the_images_files(root, tmp_path, cache):
-    assert command(root, tmp_path / "before") == 0
-    shuffle_labels_and_reseal(cached_folder(cache))
-    assert command(root, tmp_path / "fooled") == 0
-    assert numbers(tmp_path / "fooled") != numbers(tmp_path / "before")
-    assert command(root, tmp_path / "after", "--verify") == 0
-    assert numbers(tmp_path / "after") == numbers(tmp_path / "before")
-    words = ["--resume", str(tmp_path / "after"), "--executor", "serial", "--no-track", "--verify"]
-    assert run.main(words) == 0
 
 
 class Interrupted:
@@ -147,7 +123,7 @@ def test_images_that_must_have_a_content_hash(root, tmp_path, capsys):
     assert not (tmp_path / "wrong").exists()
     identities = {
         resolve("local_digits", [*KEYS, f"data.root={root}", *more]).identity()
-        for more in ([], [f"data.sha256={found}"], ["data.verified_since=7"])
+        for more in ([], [f"data.sha256={found}"])
     }
     assert len(identities) == 1
 
