@@ -53,9 +53,6 @@ class CheckpointStore:
     Args:
         out: the run's folder.
         identity: hash of the experiment; a checkpoint of another one is refused.
-
-    Attributes:
-        states: the clients' states.
     """
 
     def __init__(self, out: Path, identity: str) -> None:
@@ -66,11 +63,7 @@ class CheckpointStore:
         self._writing: Future[dict[int, Place | None]] | None = None
 
     def latest(self) -> int | None:
-        """Return the round of the checkpoint; None if there is none.
-
-        Raises:
-            UserError: if its file is damaged, or another version wrote it.
-        """
+        """Return the round of the checkpoint; None if there is none."""
         facts = self.states.database.facts()
         self.states.database.close()
         return None if facts is None else int(facts["round"])
@@ -86,9 +79,6 @@ class CheckpointStore:
             snapshot: the federation's state.
             rounds_checksum: of the records of all rounds up to this one.
             rounds: descriptor of the file with the records, which must be on the disk first.
-
-        Raises:
-            OSError, SafetensorError: as `wait`, of the one before.
         """
         self.wait()
         late, payloads = [], {}

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from traceback import extract_tb
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from fedray.config import FaultConfig, JoinConfig
 from fedray.core import (
     Algorithm,
@@ -28,7 +26,7 @@ from fedray.core import (
     total_of,
 )
 from fedray.core.privacy import has_covered
-from fedray.core.state import contiguous, map_tensors
+from fedray.core.state import contiguous
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant
 from fedray.evaluation.kept_scores import KeptScores
@@ -52,15 +50,16 @@ WAVE = 256
 
 @dataclass(frozen=True)
 class Reply:
-    """The result of one client's step.
+    """The result of one client's step or test.
 
     Attributes:
         uplink: the upload, past the gate; None when the step uploads nothing.
         traffic: its size.
         train_loss: mean loss of the last local epoch; None when the step did not train.
         reports: numbers that the method's client reports.
-        failure: the error of a failed step, or None.
+        failure: the error of a failed step or test, or None.
         seconds: wall time of the step.
+        scores: of a test, one per tested model.
     """
 
     uplink: Payload | None = None
@@ -69,19 +68,7 @@ class Reply:
     reports: Mapping[str, float] = field(default_factory=dict)
     failure: Failure | None = None
     seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class ScoreReply:
-    """The result of one client's test.
-
-    Attributes:
-        scores: one per tested model.
-        failure: the error of a failed test, or None.
-    """
-
     scores: Sequence[Score] = ()
-    failure: Failure | None = None
 
 
 class Executor(Protocol):
@@ -99,7 +86,7 @@ class Executor(Protocol):
     def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
         """Run steps like `step`; return replies without uploads, and the uploads' sums."""
 
-    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
+    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run a test of `evaluation.testing` for every key of `down`; no state changes."""
 
     def close(self) -> None:
@@ -137,8 +124,6 @@ class Plan:
 
     Attributes:
         facts: the data's facts and the round from which they hold, in the order of rounds.
-        revertible: a round in which the server fails can be undone, because not every round has
-            a checkpoint.
         lr: gives the learning rate of a round; None if it never changes.
     """
 
@@ -150,7 +135,6 @@ class Plan:
     facts: Sequence[tuple[int, DataFacts]] = ((0, DataFacts()),)
     finetune_epochs: int = 0
     join: JoinConfig = field(default_factory=JoinConfig)
-    revertible: bool = False
     lr: Callable[[int], float] | None = None
     select: Select = "validation"
 
@@ -205,30 +189,17 @@ class Federation:
     scores: KeptScores = field(default_factory=KeptScores, init=False)
 
     def rounds(self, resume: Snapshot | None = None) -> Iterator[Round]:
-        """Yield a record per round, round 0 first, and set `snapshot` before.
-
-        Args:
-            resume: go on after this snapshot; the executor already holds the clients' states.
-        """
+        """Yield a record per round, round 0 first, and set `snapshot` before."""
         self.scores.clear()  # the executor has other states now
         if resume is None:
             yield self._round(0, self.plan.joined(0), self._begin)
         else:
             self.snapshot = resume
         for number in range(self.snapshot.round + 1, self.plan.rounds + 1):
-            if self.plan.revertible:
-                self.executor.states.hold()
             yield self._round(number, self._cohort(number), self._go_on)
 
     def retest(self, snapshot: Snapshot) -> Round:
-        """Test a federation again after a round, without training or counting traffic.
-
-        Args:
-            snapshot: the federation; the executor already holds the clients' states.
-
-        Raises:
-            ServerError: when the method's code on the server raises anything.
-        """
+        """Test a federation again after a round, without training or counting traffic."""
         self.snapshot = snapshot
         self.scores.clear()
         participants = self._cohort(snapshot.round) if snapshot.round else ()
@@ -245,10 +216,7 @@ class Federation:
         return self.algorithm.give(state, exchange)
 
     def _go_on(self, exchange: RoundExchange) -> ServerState:
-        state = self.snapshot.server
-        if self.plan.revertible:  # a checkpoint may still be written from it
-            state = map_tensors(Tensor.clone, state)
-        return self.algorithm.round(self.algorithm.give(state, exchange), exchange)
+        return self.algorithm.round(self.algorithm.give(self.snapshot.server, exchange), exchange)
 
     def _round(
         self,
@@ -256,11 +224,6 @@ class Federation:
         participants: Sequence[int],
         steps: Callable[[RoundExchange], ServerState],
     ) -> Round:
-        """Run one round.
-
-        Raises:
-            ServerError: when the method's code on the server raises anything.
-        """
         started = time.perf_counter()
         exchange = RoundExchange(self, number, participants, self.snapshot.late)
         try:
@@ -293,7 +256,6 @@ class Federation:
     def _finish(
         self, exchange: RoundExchange, state: ServerState, started: float
     ) -> tuple[Round, Snapshot]:
-        """Test and measure; return the round's record and the federation after it."""
         is_evaluated = self.plan.is_evaluated(exchange.round)
         if is_evaluated:
             state = self.algorithm.give(state, exchange)
@@ -365,12 +327,7 @@ class Federation:
         for some in _waves(range(self.plan.clients)):
             yield _once(self.gate.down, self.algorithm.downlink(state, some, server))[0]
 
-    def _tests(self, round_: int, sent: Downlinks) -> dict[int, ScoreReply]:
-        """Test clients on their own splits.
-
-        Raises:
-            ClientError: when a test fails, because metrics without that client would differ.
-        """
+    def _tests(self, round_: int, sent: Downlinks) -> dict[int, Reply]:
         tested = self.executor.test("evaluate", round_, sent) if sent else {}
         for client, reply in tested.items():
             if reply.failure is not None:
@@ -511,11 +468,7 @@ class RoundExchange(Exchange):
         return release
 
     def _check_noise(self, step: str, down: Downlinks) -> None:
-        """Refuse a call that would get the same noise as an earlier one of this round.
-
-        Raises:
-            UserError: naming the step.
-        """
+        """Refuse a call that would get the same noise as an earlier one of this round."""
         privacy, before = self._federation.gate.privacy, self._noised.get(step, set())
         if privacy is None or privacy.noise_seed is None:
             return
@@ -573,11 +526,7 @@ class RoundExchange(Exchange):
         return {late.client: late.uplink for late in due}
 
     def fail(self, client: int, step: str, failure: Failure) -> None:
-        """Record a client's failure.
-
-        Raises:
-            ClientError: with faults.on_client_error=stop.
-        """
+        """Record a client's failure; with faults.on_client_error=stop, raise a ClientError."""
         error = ClientError(client, self.round, step, failure)
         if self._federation.plan.faults.on_client_error == "stop":
             raise error

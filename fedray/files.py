@@ -141,11 +141,7 @@ def read_json(path: Path, kind: Any, what: str, expected: str, most: int = 1 << 
 
 
 def parse_json(text: str | bytes, kind: Any, where: str, expected: str) -> Any:
-    """Return what JSON holds as a type; arguments as of `read_json`.
-
-    Raises:
-        UserError: if it is not JSON, names a key twice, or holds something else.
-    """
+    """Return what JSON holds as a type; arguments as of `read_json`."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -156,7 +152,7 @@ def parse_json(text: str | bytes, kind: Any, where: str, expected: str) -> Any:
         reason = first["msg"].removeprefix("Value error, ")
         if first["type"] == "json_invalid":  # what `json` lets pass, as half a character
             raise UserError(f"{where} is not valid JSON: {reason}; {expected}") from None
-        place = ".".join(_places(content, first))
+        place = ".".join(places_of(content, first))
         wrong = f"{reason[0].lower()}{reason[1:]}, found {shown(first['input'])}"
         more = f", and {len(others)} more" if others else ""
         raise UserError(
@@ -174,7 +170,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _places(content: Any, error: ErrorDetails) -> Iterator[str]:
+def places_of(content: Any, error: ErrorDetails) -> Iterator[str]:
     """Yield the keys and positions on the way to a mistake, without pydantic's names of types."""
     for part in error["loc"]:
         with suppress(LookupError, TypeError):
@@ -281,9 +277,6 @@ def reserve(place: Path) -> Path:
     """Make a new folder: `place`, or the first of place-2, place-3, ... that does not exist.
 
     Two commands that begin in the same second get one each.
-
-    Raises:
-        UserError: if it cannot be made.
     """
     folder, number = place, 1
     while True:

@@ -14,7 +14,7 @@ import os
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
 from errno import ENOENT
 from pathlib import Path
 from typing import Any
@@ -49,11 +49,7 @@ def seal(folder: Path, content: dict[str, Any]) -> None:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """Return the content of a folder's `meta.json` without checking the other files.
-
-    Raises:
-        Damaged: if `meta.json` is missing or not as it was written.
-    """
+    """Return the content of a folder's `meta.json` without checking the other files."""
     return dict(_read(folder)["content"])
 
 
@@ -74,51 +70,21 @@ def check(folder: Path) -> dict[str, Any]:
     return dict(meta["content"])
 
 
-def checksum_of(folder: Path) -> str:
-    """Return the hash that `seal` wrote: equal if content and all files are equal.
-
-    Raises:
-        Damaged: if `meta.json` is missing or not as it was written.
-    """
-    return _hash(_read(folder))
+def stamp(folder: Path) -> None:
+    """Note in a folder that no file is damaged; a read-only folder is left as it is."""
+    with suppress(OSError):
+        files = _identities(folder)
+        write_json(folder / _STAMP, {"checked": time.time(), "files": files})
 
 
-@dataclass(frozen=True)
-class Stamp:
-    """The times of a folder's last checks, valid until one of its files changes.
-
-    Attributes:
-        checked: when all files were last found undamaged, in seconds since the epoch.
-        made: when they were last made from their source.
-    """
-
-    checked: float
-    made: float
-
-    @property
-    def lasts(self) -> bool:
-        """True while the files need not be read again."""
-        return 0 <= time.time() - self.checked < _CHECK_LASTS
-
-    def keep(self, folder: Path) -> None:
-        """Write the stamp into the folder, unless it is read-only."""
-        try:
-            files = _identities(folder)
-            stamp = {"checked": self.checked, "made": self.made, "files": files}
-            write_json(folder / _STAMP, stamp)
-        except OSError:
-            return  # the next process checks, too
-
-
-def stamp_of(folder: Path) -> Stamp | None:
-    """Return the stamp of a folder; None without one, or if a file was changed since."""
+def was_checked(folder: Path) -> bool:
+    """Return True if the folder was stamped in the last minutes, and no file was changed since."""
     try:
         kept = _json(folder / _STAMP)
-        if kept["files"] != _identities(folder):
-            return None
-        return Stamp(float(kept["checked"]), float(kept["made"]))
+        age = time.time() - float(kept["checked"])
+        return bool(kept["files"] == _identities(folder)) and 0 <= age < _CHECK_LASTS
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+        return False
 
 
 def _identities(folder: Path) -> dict[str, list[int]]:

@@ -12,7 +12,6 @@ import logging
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from fedray.errors import UserError
 from fedray.files import cache_folder, node_lock
-from fedray.integrity import Damaged, Stamp, check, checksum_of, read_meta, seal, stamp_of
+from fedray.integrity import Damaged, check, read_meta, seal, stamp, was_checked
 
 _log = logging.getLogger(__name__)
 
@@ -54,11 +53,7 @@ class Arrays:
     content: dict[str, Any] = field(default_factory=dict)
 
     def save(self, name: str, array: NDArray[Any]) -> None:
-        """Write an array.
-
-        Raises:
-            CacheUnwritable: if it cannot be written.
-        """
+        """Write an array."""
         try:
             with (self.folder / f"{name}.npy").open("wb") as file:
                 np.save(file, array, allow_pickle=False)
@@ -72,9 +67,6 @@ class Arrays:
         """Return an array that maps its file, so that it need not fit into memory.
 
         A second call for the same name begins again.
-
-        Raises:
-            CacheUnwritable: if the disk has no room for it.
         """
         path = self.folder / f"{name}.npy"
         try:
@@ -97,9 +89,7 @@ def content_key(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def kept_arrays(
-    kind: str, name: str, what: str, make: Callable[[Arrays], None], *, made_since: float = 0.0
-) -> Arrays:
+def kept_arrays(kind: str, name: str, what: str, make: Callable[[Arrays], None]) -> Arrays:
     """Return arrays out of the cache; the first process of a node that asks makes them for all.
 
     A folder appears by one rename after all of it is on disk, so that a torn one is never read; a
@@ -112,40 +102,34 @@ def kept_arrays(
         name: names what is made by everything that it depends on (see `content_key`).
         what: a plural noun for messages: "decoded images".
         make: writes the arrays; called at most once.
-        made_since: arrays that were last made before this time, in seconds since the epoch, are
-            made again, and a difference is a warning.
-
-    Returns:
-        The arrays, mapped read-only.
 
     Raises:
         CacheUnwritable: if they have to be made and cannot be written; or what `make` raises.
     """
     folder = cache_folder() / kind / name
-    kept = _trusted(folder, what, made_since)
+    kept = _trusted(folder, what)
     if kept is not None:
         return kept
     with ExitStack() as lock:
         try:
             lock.enter_context(node_lock(folder))
         except OSError as error:
-            kept = _checked(folder, what) if not made_since else None
+            kept = _checked(folder, what)
             if kept is None:
                 raise _unwritable(what, error) from None
             return kept
-        return _trusted(folder, what, made_since) or _renewed(folder, what, make, made_since)
+        return _trusted(folder, what) or _renewed(folder, what, make)
 
 
-def _trusted(folder: Path, what: str, made_since: float) -> Arrays | None:
+def _trusted(folder: Path, what: str) -> Arrays | None:
     """Map arrays that a process has just checked; None if there are none."""
-    stamp = stamp_of(folder)
-    if stamp is None or stamp.made < made_since or not stamp.lasts:
+    if not was_checked(folder):
         return None
     try:
         kept = _mapped(folder, what, read_meta(folder))
     except (Damaged, OSError, ValueError):
         return None
-    return kept if stamp_of(folder) == stamp else None  # not replaced meanwhile
+    return kept if was_checked(folder) else None  # not replaced meanwhile
 
 
 def _checked(folder: Path, what: str) -> Arrays | None:
@@ -159,32 +143,18 @@ def _checked(folder: Path, what: str) -> Arrays | None:
         return None
 
 
-def _renewed(folder: Path, what: str, make: Callable[[Arrays], None], made_since: float) -> Arrays:
-    """Check the arrays, or make them again; the caller holds the lock."""
-    stamp, kept = stamp_of(folder), _checked(folder, what)
-    made = 0.0 if stamp is None else stamp.made
-    if kept is not None and made >= made_since:
-        Stamp(time.time(), made).keep(folder)
-        return kept
-    before = None if kept is None else checksum_of(folder)
-    began = time.time()
-    _log.info("making the %s once in %s", what, folder)
-    _make(folder, what, make)
-    Stamp(began, max(began, made_since)).keep(folder)
-    if before is not None and before != checksum_of(folder):
-        _log.warning(
-            "the %s in %s were not what their source gives (checksum %s, now %s); they have been "
-            "made again",
-            what,
-            folder,
-            before[:12],
-            checksum_of(folder)[:12],
-        )
-    return _mapped(folder, what, read_meta(folder))
+def _renewed(folder: Path, what: str, make: Callable[[Arrays], None]) -> Arrays:
+    """Check the arrays, or make them; the caller holds the lock."""
+    kept = _checked(folder, what)
+    if kept is None:
+        _log.info("making the %s once in %s", what, folder)
+        _make(folder, what, make)
+        kept = _mapped(folder, what, read_meta(folder))
+    stamp(folder)
+    return kept
 
 
 def _make(folder: Path, what: str, make: Callable[[Arrays], None]) -> None:
-    """Make the arrays in a temporary folder and rename it; the caller holds the lock."""
     try:
         for left in folder.parent.glob(f"{folder.name}.tmp-*"):  # by processes that were killed
             shutil.rmtree(left, ignore_errors=True)

@@ -134,14 +134,7 @@ class Registry(Generic[T]):
         return self._homes.get(name, "")
 
     def check_taken(self, plugins: Mapping[str, str]) -> None:
-        """Refuse plug-ins that register a name of this package, or two the same name.
-
-        Args:
-            plugins: their labels for messages, by their keys.
-
-        Raises:
-            UserError: naming the plug-in.
-        """
+        """Refuse plug-ins that register a name of this package, or two the same name."""
         owner: dict[str, str] = {}
         for plugin, label in plugins.items():
             for name, entry in self._plugged.get(plugin, {}).items():
@@ -242,11 +235,7 @@ def _points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 
 def _load_installed() -> None:
-    """Import what installed packages name in `GROUP`, once.
-
-    Raises:
-        UserError: if one does not import.
-    """
+    """Import what installed packages name in `GROUP`, once."""
     for point in installed_points():
         if point.value in _installed:
             continue

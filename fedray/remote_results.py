@@ -117,9 +117,6 @@ def fetch_missing(folder: Path) -> None:
     """Fetch the copy of a folder from FEDRAY_RESULTS, if that is a URI.
 
     Files that are here stay as they are, and folders in which a run, a sweep or a table was begun.
-
-    Raises:
-        UserError: if the URI cannot be read.
     """
     uri = _uri_of(folder)
     if uri is None or _is_begun(folder):
@@ -394,7 +391,6 @@ def _naming(what: str) -> Iterator[None]:
 
 
 def _open(uri: str) -> SubTreeFileSystem:
-    """Return the file system at a URI, whose paths are relative to it."""
     from pyarrow.fs import FileSystem, SubTreeFileSystem
 
     with _naming(f"{uri} cannot be used"):

@@ -10,7 +10,6 @@ A folder is written beside its place and renamed, so a torn one has no final nam
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,15 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedray.config import Experiment
 from fedray.core import ClientState, Payload, StateTree
-from fedray.data import FederatedData
-from fedray.evaluation.protocols import HasGlobalModel
-from fedray.federation import Federation
-from fedray.records import BEST, Round, RunFolder
 from fedray.states import StateDatabase, damaged, join_payload, split_payload, tree_bytes
-
-log = logging.getLogger(__name__)
 
 Which = Literal["best", "last"]
 
@@ -118,17 +110,7 @@ def _set_aside(place: Path) -> Path:
 def _trees(
     clients: int, tested: Iterable[Tested], index: dict[str, Any], most: float
 ) -> Iterator[tuple[int, StateTree]]:
-    """Yield states by client, then payloads, each once however many clients were sent it.
-
-    Args:
-        clients: N; the first payload has this number.
-        tested: of every client, in their order.
-        index: gets the clients' payloads in `downs`, and what is plain data of these in `payloads`.
-        most: the bytes that the tensors may take.
-
-    Raises:
-        TooLarge: if they take more.
-    """
+    """Yield states by client, then payloads, each once however many clients were sent it."""
     numbers: dict[int, tuple[Payload, int]] = {}  # holds the payloads, so that no id comes again
     for each in tested:
         new: dict[int, StateTree] = {}
@@ -148,12 +130,6 @@ def _trees(
 class SavedModels:
     """The models of one round as `save_models` wrote them.
 
-    Args:
-        folder: theirs.
-
-    Attributes:
-        facts: what is known of them.
-
     Raises:
         UserError: if they are damaged, missing or of another version.
     """
@@ -172,94 +148,10 @@ class SavedModels:
         return (self[client] for client in range(self.facts.clients))
 
     def __getitem__(self, client: int) -> Tested:
-        """Return what one client was tested with; payloads' types must have been imported.
-
-        Raises:
-            UserError: if a file is damaged or missing.
-        """
+        """Return what one client was tested with; payloads' types must have been imported."""
         state = self._database.find(client)
         number, down = self._index["downs"][client], None
         if number is not None:
             plain = self._index["payloads"][number - self.facts.clients]
             down = join_payload(plain, self._database.read(number), self._database.path)
         return Tested(client, None if state is None else ClientState(**state), down)
-
-
-class ModelSaver:
-    """Writes models of a run's best round and of its last into its folder, as `keep.models` says.
-
-    Args:
-        federation: holds the models.
-        experiment: the run's.
-        data: the run's.
-        identity: hash of both.
-        folder: the run's.
-        usual: what is kept where `keep.models` is not set.
-    """
-
-    def __init__(
-        self,
-        federation: Federation,
-        experiment: Experiment,
-        data: FederatedData,
-        identity: str,
-        folder: RunFolder,
-        usual: Literal["best", "none"],
-    ) -> None:
-        self._federation = federation
-        self._experiment = experiment
-        self._data = data
-        self._identity = identity
-        self._folder = folder
-        self._which = experiment.keep.models or usual
-
-    def after(self, done: Round, best: int | None, *, is_last: bool) -> None:
-        """Save the models of a round, if it is the best so far or the last.
-
-        Args:
-            done: the round; the federation is what it was after it.
-            best: the best round so far, if any.
-            is_last: whether there is no further one.
-
-        Raises:
-            OSError: if they cannot be written.
-        """
-        if best == done.round and self._which == "best":
-            self._save("best", done)
-            forget_models(models_folder(self._folder.path, "last"))
-        elif is_last and self._which != "none":
-            self._save("last", done)
-
-    def _save(self, which: Which, done: Round) -> None:
-        most = self._experiment.keep.max_gb
-        place = models_folder(self._folder.path, which)
-        algorithm, server = self._federation.algorithm, self._federation.snapshot.server
-        facts = ModelFacts(
-            round=done.round,
-            chosen=BEST[self._experiment.report.select] if which == "best" else "",
-            metrics=done.metrics,
-            identity=self._identity,
-            image=self._data.images.shape,
-            class_names=self._data.images.class_names,
-            base=self._data.base,
-            clients=self._experiment.data.clients,
-            is_global=isinstance(algorithm, HasGlobalModel) and algorithm.has_global_model(server),
-        )
-        try:
-            save_models(place, facts, self._tested(), most * 1e9)
-        except TooLarge:
-            self._which = "none"
-            for each in ("best", "last"):
-                forget_models(models_folder(self._folder.path, each))
-            log.warning(
-                "the models of %d clients take more than keep.max_gb=%g GB, so they are not kept; "
-                "raise it, or set keep.models=none",
-                self._experiment.data.clients,
-                most,
-            )
-
-    def _tested(self) -> Iterator[Tested]:
-        states = self._federation.executor.states
-        for sent in self._federation.sent():
-            for client, down in sent.items():
-                yield Tested(client, states.get(client), down)

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Streams:
-    """A family of independent random streams under one seed.
-
-    Args:
-        seed: the experiment's seed, a non-negative integer.
-    """
+    """A family of independent random streams under one seed."""
 
     seed: int
 

@@ -25,7 +25,7 @@ from fedray.core import (
 from fedray.errors import Failure, UserError
 from fedray.evaluation.accountant import Accountant
 from fedray.evaluation.score import Score
-from fedray.federation import Federation, Plan, Reply, RoundExchange, ScoreReply
+from fedray.federation import Federation, Plan, Reply, RoundExchange
 from fedray.records import Round
 from fedray.streams import Streams
 
@@ -67,8 +67,8 @@ class Clients:
         reports = self.reports if name == "first" else {}
         return {client: Reply(Made(round_), reports=reports.get(client, {})) for client in down}
 
-    def test(self, name: str, round_: int, down: Any) -> dict[int, ScoreReply]:
-        return {client: ScoreReply([self.scores.get(client, Score(1, 1))]) for client in down}
+    def test(self, name: str, round_: int, down: Any) -> dict[int, Reply]:
+        return {client: Reply(scores=[self.scores.get(client, Score(1, 1))]) for client in down}
 
 
 class Added(SummingMethod):

@@ -40,8 +40,8 @@ class Maker:
         making.content = {"names": ["cat", "dog", "eel"]}
 
 
-def kept(make: Callable[[Arrays], None], **options) -> Arrays:
-    return kept_arrays("things", "k", "small things", make, **options)
+def kept(make: Callable[[Arrays], None]) -> Arrays:
+    return kept_arrays("things", "k", "small things", make)
 
 
 @pytest.fixture
@@ -351,51 +351,18 @@ def test_arrays_that_change_while_they_are_mapped_are_checked(folder, make, chec
 
 def rot(folder: Path) -> None:
     """Zero pixels where no file system would see it: the stamp fits the files as they are now."""
-    stamp = integrity.stamp_of(folder)
     change("pixels", zero)(folder)
-    stamp.keep(folder)
+    integrity.stamp(folder)
 
 
-@pytest.mark.parametrize("verified", [True, False])
-def test_what_the_file_system_does_not_see_is_found(
-    folder, make, caplog, monkeypatch, expected, verified
-):
-    """At once when arrays must be made anew, else after the stamp has expired."""
+def test_what_the_file_system_does_not_see_is_found(folder, make, caplog, monkeypatch, expected):
+    """After the stamp has expired."""
     rot(folder)
     now = time.time()
-    if not verified:
-        monkeypatch.setattr(time, "time", lambda: now + 3600)
-    assert same(kept(make, made_since=now if verified else 0.0), expected)
+    monkeypatch.setattr(time, "time", lambda: now + 3600)
+    assert same(kept(make), expected)
     assert make.made == 2
     assert "pixels.npy is not as it was written" in caplog.text
-
-
-def test_making_anew_finds_arrays_that_were_rewritten_with_their_checksums(
-    folder, make, caplog, expected
-):
-    change("labels", shuffle)(folder)
-    content = integrity.read_meta(folder)
-    (folder / "meta.json").unlink()
-    (folder / "checked.json").unlink()
-    seal(folder, content)
-    assert not same(kept(make), expected)  # nothing in the folder shows it
-    assert same(kept(make, made_since=time.time()), expected)
-    (said,) = warnings(caplog)
-    assert "were not what their source gives (checksum " in said
-
-
-def test_arrays_are_made_anew_once_for_all_who_ask_for_the_same_time(
-    folder, make, caplog, expected
-):
-    began = time.time() + 1000  # of a command on a node whose clock is ahead
-    for _ in range(3):
-        assert same(kept(make, made_since=began), expected)
-    assert make.made == 2
-    kept(make, made_since=began - 500)
-    assert make.made == 2
-    kept(make, made_since=began + 1)
-    assert make.made == 3
-    assert warnings(caplog) == []
 
 
 @pytest.mark.parametrize("damaged", [False, True])

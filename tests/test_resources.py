@@ -10,7 +10,6 @@ from fedray.config import Experiment
 from fedray.errors import UserError
 from fedray.runtime.resources import (
     at_a_time,
-    first_worker_bundle,
     preflight,
     server_bundle,
     trial_bundles,
@@ -58,14 +57,11 @@ def test_shares_never_add_up_to_more_than_was_asked_for(workers):
 def test_the_server_s_bundle_comes_first_and_may_be_empty():
     plain = asks(workers=2)
     assert trial_bundles(plain) == [{}, {"CPU": 1.0}, {"CPU": 1.0}]
-    assert first_worker_bundle(plain, bundles=2) == 0
     served = asks(workers=1, gpus=1, server_gpus=0.5, server_cpus=2)
     assert server_bundle(served) == {"CPU": 2.0, "GPU": 0.5}
     assert trial_bundles(served) == [{"CPU": 2.0, "GPU": 0.5}, {"CPU": 1.0, "GPU": 0.5}]
-    assert first_worker_bundle(served, bundles=2) == 1
     here = "node:10.0.0.1"
     assert trial_bundles(plain, here)[0].keys() == {here}
-    assert first_worker_bundle(plain, bundles=3) == 1
     assert trial_bundles(served, here)[0].keys() == {"CPU", "GPU", here}
 
 

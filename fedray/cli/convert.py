@@ -23,6 +23,7 @@ from fedray.config import (
     Experiment,
     Tree,
     content_of,
+    dump_yaml,
     files_of,
     load_experiment,
     read_mapping,
@@ -154,6 +155,9 @@ def _experiment(folder: RunFolder) -> Experiment:
         UserError: if one of these files is missing: its content is part of the identity.
     """
     tree = read_mapping(folder.config)
+    for section, key in (("faults", "reply_timeout_s"), ("data", "verified_since")):
+        tree.get(section, {}).pop(key, None)  # keys of the second edition alone
+    write_atomic(folder.config, dump_yaml(tree))
     data = dict(tree.get("data", {}))
     root = data.pop("root", None)
     experiment = load_experiment({**tree, "data": data})

@@ -53,7 +53,6 @@ class Asked:
         executor: ray or serial.
         out: a new folder for the results.
         resume: the folder of a run to go on with.
-        verify: whether the images are decoded again.
         no_track: whether MLflow is left out.
         plugin: files, folders or modules.
         among: of several seeds: the words that ask for them all.
@@ -64,7 +63,6 @@ class Asked:
     executor: ExecutorName
     out: Path | None
     resume: Path | None
-    verify: bool
     no_track: bool
     plugin: Sequence[str]
     among: Sequence[str] = ()
@@ -80,11 +78,6 @@ class Asked:
 @click.option("--executor", type=click.Choice(["ray", "serial"]), default="ray", show_default=True)
 @click.option("--out", type=PATH, help="A new folder for the results.")
 @click.option("--resume", type=PATH, help="Go on with the run in this folder.")
-@click.option(
-    "--verify",
-    is_flag=True,
-    help="Decode the images again on every node, and compare them with those in the cache.",
-)
 @click.option("--no-track", is_flag=True, help="Do not log to MLflow.")
 @plugins
 def command(**words: Any) -> int:
@@ -180,8 +173,6 @@ def what_and_where(asked: Asked) -> tuple[Experiment, Path]:
     from fedray.runtime.resume import check_experiment
 
     named, given = asked.experiment, list(asked.keys)
-    if asked.verify:
-        given.append(f"data.verified_since={time.time()!r}")
     if asked.resume and asked.out:
         raise UserError("--out and --resume both name the run's folder; give one of them")
     if asked.resume:

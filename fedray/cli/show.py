@@ -166,15 +166,17 @@ def settings(
     from fedray.config import (
         flatten,
         load_experiment,
+        merged,
         override,
         parse_assignments,
-        read_experiment,
-        read_sources,
+        read_chain,
+        sources_of,
         with_read_plugins,
     )
 
     pairs, plugins = parse_assignments(assignments), list(plugins)
-    tree = with_read_plugins(read_experiment(name), pairs, plugins, trusted=False)
+    chain = read_chain(name)
+    tree = with_read_plugins(merged(chain), pairs, plugins, trusted=False)
     pairs = [pair for pair in pairs if pair[0] != "plugins"]
     tree = override(tree, pairs)
     others = [pair for pair in pairs if pair[0] != "data.root"]
@@ -182,7 +184,7 @@ def settings(
     root = data.pop("root", None) if isinstance(data, dict) else None
     resolved = load_experiment(tree, others).record()
     resolved["data"]["root"] = root
-    sources = read_sources(name) | dict.fromkeys(flatten(override({}, pairs)), GIVEN)
+    sources = sources_of(chain) | dict.fromkeys(flatten(override({}, pairs)), GIVEN)
     return [
         Setting(key, value, _source(key, sources, bool(plugins)))
         for key, value in flatten(resolved).items()

@@ -13,20 +13,13 @@ resolution.py  presets, names and defaults: from a tree to a complete experiment
 
 from fedray.config.experiment import (
     EXECUTION_KEYS,
-    LABELS,
     RESOURCE_KEYS,
     WEIGHT_FILES,
     DataConfig,
-    EarlyStoppingConfig,
-    EvaluationConfig,
     Experiment,
     FaultConfig,
     JoinConfig,
-    ModelConfig,
-    PrivacyConfig,
     ReportConfig,
-    TextConfig,
-    WireConfig,
 )
 from fedray.config.files import (
     COMPONENTS,
@@ -59,7 +52,7 @@ from fedray.config.resolution import (
     load_experiment,
     resolve_root,
 )
-from fedray.config.sources import read_sources, sources_of
+from fedray.config.sources import sources_of
 from fedray.config.typed import (
     Component,
     Epochs,

@@ -40,9 +40,7 @@ EXECUTION_KEYS = (
     "data.root",
     "data.download",
     "data.sha256",
-    "data.verified_since",
     "faults.max_failures",
-    "faults.reply_timeout_s",
     "faults.start_timeout_s",
 )
 """Keys that determine where and how fast a run executes, but not its numbers."""
@@ -69,9 +67,6 @@ class DataConfig(Frozen):
     """Whether a source that can download may do so."""
     sha256: str | None = Field(None, pattern="^[0-9a-f]{64}$")
     """The content hash that images and labels must have, as in result.json; None takes any."""
-    verified_since: float = Field(0.0, ge=0, le=1e11)
-    """Images that were decoded before this time (in seconds since 1970) are decoded again, and
-    compared with those in the cache; `--verify` sets it to now."""
     image_size: int | None = Field(None, ge=4, le=1024)
     """Pixels per side; None keeps the source's own size."""
     resize: Literal["bilinear", "bicubic"] | None = None
@@ -197,9 +192,6 @@ class FaultConfig(Frozen):
     """Probability that a participant's reply arrives `late_rounds` later."""
     late_rounds: int = Field(1, ge=1, le=MOST_ROUNDS)
     """How many rounds a late reply is late."""
-    reply_timeout_s: float | None = Field(None, gt=0, le=1e7)
-    """Seconds that a client's step may take on its worker; a later reply is an error of this client
-    (on_client_error). null waits for all replies."""
     on_client_error: Literal["stop", "drop"] = "stop"
     """stop: an error in a client's step ends the run; drop: the client counts as absent."""
     max_failures: int = Field(3, ge=0, le=1_000_000)

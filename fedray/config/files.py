@@ -175,19 +175,20 @@ def _lay(over: Mapping[str, Any], below: Tree, place: str) -> None:
             _lay(value, under, f"{place}{key}.")
 
 
-def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tree by dotted key; a component that is only a name has the key `.name`."""
-    return _leaves(tree, "")
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a tree by dotted key; a component that is only a name has the key `.name`.
 
-
-def _leaves(tree: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    Args:
+        tree: plain data.
+        prefix: the beginning of all keys, with a final dot.
+    """
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if path in COMPONENTS and isinstance(value, str):
             leaves[f"{path}.name"] = value
         elif isinstance(value, Mapping) and value:
-            leaves |= _leaves(value, f"{path}.")
+            leaves |= flatten(value, f"{path}.")
         else:
             leaves[path] = value
     return leaves
@@ -224,13 +225,7 @@ def parents_first(pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 class ExperimentFile(NamedTuple):
-    """One file of an experiment, without the files that it extends.
-
-    Attributes:
-        path: its path.
-        tree: the keys that it sets.
-        sources: the sources of its values, for `fedray.config.sources`.
-    """
+    """One file of an experiment, without the files that it extends."""
 
     path: Path
     tree: Tree
@@ -273,11 +268,7 @@ def read_chain(name: str, seen: tuple[Path, ...] = ()) -> list[ExperimentFile]:
 
 
 def listed(tree: Mapping[str, Any]) -> list[Any]:
-    """Return the plug-ins that a tree names; one may stand without a list.
-
-    Raises:
-        UserError: if they are neither names nor plug-ins as a resolved experiment has them.
-    """
+    """Return the plug-ins that a tree names; one may stand without a list."""
     given = tree.get("plugins")
     given = [] if given is None else given
     given = list(given) if isinstance(given, list | tuple) else [given]

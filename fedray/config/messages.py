@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from fedray.errors import nearest, shown
+from fedray.files import places_of
 
 CHOOSES: Mapping[str, str] = MappingProxyType(
     {
@@ -40,7 +41,7 @@ def mistakes(model: type[BaseModel], tree: Any, error: ValidationError, prefix: 
     """
     clauses: dict[str, str] = {}
     for each in error.errors(include_url=False):
-        places = _places(tree, each)
+        places = list(places_of(tree, each))
         key = ".".join([prefix, *places] if prefix else places)
         clause = _clause(model, key, places, each)
         if key in clauses:  # a value that fits no member of a union has a mistake for each
@@ -48,21 +49,6 @@ def mistakes(model: type[BaseModel], tree: Any, error: ValidationError, prefix: 
         clauses[key] = clause
     *others, last = clauses.values()
     return "; ".join([*(each.rstrip(".") for each in others), last])
-
-
-def _places(tree: Any, error: ErrorDetails) -> list[str]:
-    """Return the keys and positions on the way to a mistake, without pydantic's names of types."""
-    places: list[str] = []
-    value = tree
-    for part in error["loc"]:
-        is_key = isinstance(value, Mapping) and part in value
-        is_place = isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
-        if is_key or is_place:
-            value = value[part]
-        elif part != error["loc"][-1] or error["type"] not in ("missing", "extra_forbidden"):
-            continue
-        places.append(str(part))
-    return places
 
 
 def _clause(model: type[BaseModel], key: str, places: Sequence[str], error: ErrorDetails) -> str:
@@ -126,11 +112,7 @@ def synonyms() -> Mapping[str, list[str]]:
 
 
 def key_for(word: str) -> str | None:
-    """Return the key that others call `word`, in any case and with dashes or underscores; or None.
-
-    Args:
-        word: the last part of an unknown key.
-    """
+    """Return the key that others call `word`, in any case, with dashes or underscores; or None."""
     word = word.lower().replace("-", "_")
     return next((key for key, words in synonyms().items() if word in words), None)
 

@@ -33,11 +33,7 @@ def read_plugins(given: Iterable[Any]) -> tuple[Plugin, ...]:
 
 
 def named_plugins(given: Iterable[str]) -> tuple[Plugin, ...]:
-    """Read plug-ins that the user has named, and let them run without a question.
-
-    Raises:
-        UserError: as `read_plugins`.
-    """
+    """Read plug-ins that the user has named, and let them run without a question."""
     plugins = read_plugins(given)
     trust(plugins)
     return plugins
@@ -56,9 +52,6 @@ def with_read_plugins(
         more: further plug-ins, which replace those of the same name.
         trusted: whether the files that the tree names may run without a question, too. Texts that
             are part of the tree are never trusted by this.
-
-    Raises:
-        UserError: as `read_plugins`.
     """
     chosen = [value for key, value in pairs if key == KEY and value is not None]
     given = listed({KEY: chosen[-1]} if chosen else tree)
@@ -89,9 +82,6 @@ def with_used_plugins(experiment: Experiment) -> Experiment:
     Used is a plug-in that registers something that the experiment names, or a metric, which every
     run measures; or one that registers nothing and that no other imports: it acts by being
     imported. What these import is used, too.
-
-    Args:
-        experiment: resolved; this process uses its plug-ins.
     """
     plugins = experiment.plugins
     named = _texts(experiment.model_dump(mode="json", exclude={KEY, "name"}))
@@ -107,7 +97,6 @@ def _is_used(plugin: Plugin, named: Collection[str], plugins: Sequence[Plugin]) 
 
 
 def _texts(tree: Any) -> set[str]:
-    """Return the texts among the values of a tree."""
     if isinstance(tree, str):
         return {tree}
     values = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()

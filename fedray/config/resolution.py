@@ -30,9 +30,6 @@ def load_experiment(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experi
     Args:
         tree: plain data, as `read_experiment` gives it.
         pairs: dotted keys and values, as `parse_assignments` gives them.
-
-    Raises:
-        UserError: naming what is wrong.
     """
     pairs = list(pairs)
     tree = with_plugins(tree, pairs, trusted=False)
@@ -51,11 +48,7 @@ def load_experiment(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experi
 
 
 def completed(component: Component, kind: str, key: str) -> Component:
-    """Return a component with every parameter of its entry's type written out.
-
-    Raises:
-        UserError: if there is no such entry, or a parameter is unknown or out of bounds.
-    """
+    """Return a component with every parameter of its entry's type written out."""
     name = registry(kind).get(component.name).name
     return _named(name, _with_whole_components(parameters(component, kind, key), key))
 

@@ -13,20 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from fedray.config.files import ExperimentFile, flatten, merged, read_chain
+from fedray.config.files import ExperimentFile, flatten, merged
 from fedray.errors import UserError, shown
 
 KINDS = ("paper", "official code", "ours")
 """The beginnings of a source."""
-
-
-def read_sources(name: str) -> dict[str, str]:
-    """Return the source of each key that an experiment's files set; "" without one.
-
-    Raises:
-        UserError: as `sources_of` and `read_chain`.
-    """
-    return sources_of(read_chain(name))
 
 
 def sources_of(chain: Sequence[ExperimentFile]) -> dict[str, str]:

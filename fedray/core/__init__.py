@@ -37,20 +37,17 @@ from fedray.core.gate import Gate
 from fedray.core.optimizers import (
     PLAIN_SGD,
     SGD,
-    Optimizer,
-    optimizers,
 )
 from fedray.core.payload import (
     KINDS,
     BadPayload,
     Call,
-    Kind,
     Payload,
     PayloadTypes,
     payload_field,
 )
 from fedray.core.privacy import Privacy, PrivacyMode
-from fedray.core.schedules import Schedule, schedules
+from fedray.core.schedules import Schedule
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks, held_versions
 from fedray.core.state import ClientState, ServerState, StateTree, Tensors
 from fedray.core.sums import (

@@ -259,7 +259,6 @@ def _check_number(place: str, value: Any, form: type) -> None:
 
 
 def _check_mapping(place: str, value: Any) -> None:
-    """Check that a value is a mapping of tensors by name, nested or not."""
     if not is_tree(value):
         raise BadPayload(f"{place} is a {type(value).__name__}, expected a mapping of tensors")
     for name, inner in value.items():
@@ -290,7 +289,6 @@ def _check_axes(place: str, tensor: Tensor, field: PayloadField, sizes: dict[str
 
 
 def _check_like(place: str, value: Any, expected: Any) -> None:
-    """Check that a tensor or a mapping has the names, shapes and dtypes of another."""
     if isinstance(value, Tensor) and isinstance(expected, Tensor):
         if value.shape != expected.shape or value.dtype != expected.dtype:
             raise BadPayload(f"{place} is {described(value)}, expected {described(expected)}")

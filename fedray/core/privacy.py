@@ -98,7 +98,6 @@ class Privacy:
         return {client: _replaced(upload, mean) for client, upload in uploads.items()}
 
     def _random(self, purpose: str, round_: int, client: int) -> np.random.Generator:
-        """Return the generator of one upload's or mean's noise."""
         if self.noise_seed is None:
             return np.random.default_rng(secrets.randbits(256))
         streams = Streams(self.noise_seed)

@@ -211,7 +211,6 @@ def _kept_between_rounds(local: LocalContext, optimizer: torch.optim.Optimizer) 
 
 @contextmanager
 def _with_gradients(extra: Mapping[str, Tensor]) -> Iterator[None]:
-    """Give extra parameters gradients while they are trained."""
     for tensor in extra.values():
         tensor.requires_grad_()
     try:

@@ -1,9 +1,7 @@
 """Decoded images as arrays of the node's cache: what they are called and how they are kept.
 
 The name follows the names, sizes and times of the images' files, so that an edit of these is
-noticed, one that sets the time of modification back included. What only reading the files would
-show (a bad disk, a copy of an older backup under forged times) is asked for by
-`data.verified_since`. See `fedray.node_cache`.
+noticed, one that sets the time of modification back included. See `fedray.node_cache`.
 """
 
 from __future__ import annotations

@@ -32,11 +32,7 @@ def is_installed(module: str) -> bool:
 
 
 def installed_plugin(module: str) -> Plugin:
-    """Return an installed module with its version and the hash of its package's texts.
-
-    Raises:
-        UserError: if it is not installed here.
-    """
+    """Return an installed module with its version and the hash of its package's texts."""
     top = module.partition(".")[0]
     spec = PathFinder.find_spec(top, sys.path)
     if spec is None:

@@ -139,7 +139,6 @@ def _import(plugin: Plugin) -> None:
 
 
 def _unload(plugin: Plugin) -> None:
-    """Remove a plug-in's modules, and what they have registered."""
     if _loaded.get(plugin.module) == plugin:
         del _loaded[plugin.module]
         forget(plugin.key)

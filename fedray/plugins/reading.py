@@ -156,10 +156,6 @@ def check_module_name(name: str, root: Path) -> None:
 def with_siblings(read: Iterable[Plugin], given: Iterable[Plugin] = ()) -> list[Plugin]:
     """Return plug-ins together with the modules in their folders that they import.
 
-    Args:
-        read: plug-ins that were read on this machine.
-        given: plug-ins that came with their texts; what they import is among them.
-
     Raises:
         UserError: if one cannot be read, two have the same name, or all are too large to travel.
     """

@@ -44,10 +44,6 @@ def trust_all(trusts: bool = True) -> None:
 def check_trusted(plugins: Iterable[Plugin], path_of: Callable[[Plugin], str]) -> None:
     """Ask the user about texts that this user has never run.
 
-    Args:
-        plugins: the plug-ins that are about to run; installed ones are not asked about.
-        path_of: returns a file with a plug-in's text, for the user to read.
-
     Raises:
         UserError: if the user says no, or cannot be asked.
     """

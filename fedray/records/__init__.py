@@ -24,6 +24,7 @@ from fedray.records.environment import Environment, environment, versions
 from fedray.records.folder import (
     ARTIFACTS,
     RESULT,
+    ResultFile,
     RunFolder,
     find_runs,
     write_run_list,

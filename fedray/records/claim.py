@@ -19,11 +19,7 @@ _PROBE_BYTES = 2**16
 
 
 class FolderClaim:
-    """A lock on a run's folder; the system releases it when a process is killed.
-
-    Args:
-        folder: the run's; it need not exist.
-    """
+    """A lock on a run's folder; the system releases it when a process is killed."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -93,18 +89,13 @@ def is_claimed(folder: RunFolder) -> bool:
 
 
 def prove_writable(folder: RunFolder) -> None:
-    """Refuse a run's folder that cannot be written; nothing is left behind.
-
-    Raises:
-        UserError: if it cannot be written, or another process is running in it.
-    """
+    """Refuse a run's folder that cannot be written; nothing is left behind."""
     claim = FolderClaim(folder)
     claim.acquire()
     claim.release()
 
 
 def _write_some(path: Path) -> None:
-    """Write some bytes to the disk and remove them."""
     probe = path / f".probe.{os.getpid()}.tmp"
     try:
         with probe.open("wb") as file:

@@ -97,11 +97,7 @@ _HEAD, _ROUND, _COSTS = TypeAdapter(ResultFile), TypeAdapter(Round), TypeAdapter
 
 
 class RunFolder:
-    """The files of one run.
-
-    Args:
-        path: the folder; it need not exist.
-    """
+    """The files of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -217,10 +213,6 @@ class RunFolder:
         tree = _HEAD.dump_python(head, mode="json")
         write_json(self.result, sealed({"schema": SCHEMA, **tree}))
 
-    def write_result(self, run: Run, ended: datetime | None = None) -> None:
-        """Replace result.json by that of a run, which ended then or is not finished."""
-        self.write_head(ResultFile.of(run, ended))
-
     def write(self, run: Run) -> None:
         """Write result.json and rounds.jsonl of a run whose rounds are known; make the folder."""
         self.path.mkdir(parents=True, exist_ok=True)
@@ -231,19 +223,14 @@ class RunFolder:
             chain.append(seal)
         write_atomic(self.rounds_file, "".join(lines))
         ended = datetime.now(UTC) if run.is_finished else None
-        self.write_result(replace(run, checksums=chain[1:]), ended)
+        self.write_head(ResultFile.of(replace(run, checksums=chain[1:]), ended))
 
     def read_matrices(self, when: When = "last") -> dict[str, list[list[float]]]:
         """Return the last or the first analyses of the run's method; empty if it has none."""
         return read_checked(self.matrices)[when]["matrices"] if self.matrices.exists() else {}
 
     def write_matrices(self, round_: Round, first: Analyses | None) -> Analyses:
-        """Write a round's analyses and the run's first ones; return the first ones.
-
-        Args:
-            round_: a round with matrices.
-            first: what this returned before; None for the run's first round with matrices.
-        """
+        """Write a round's analyses and the run's first ones; return the first ones."""
         now = {"round": round_.round, "matrices": round_.matrices}
         first = first or now
         write_json(self.matrices, sealed({"last": now, "first": first}))
@@ -352,11 +339,7 @@ _SEAL_LENGTH = len(_SEAL) + 64 + len(_END)
 
 
 def _parse_line(line: str, before: str) -> tuple[Round, Costs, str]:
-    """Return the round, the costs and the checksum of a line, given that of the line above.
-
-    Raises:
-        ValueError: if `round_line` did not write it.
-    """
+    """Return the round, the costs and the checksum of a line, given that of the line above."""
     body, seal = line[:-_SEAL_LENGTH] + "}", line[-_SEAL_LENGTH:]
     tree = parse_json(body)
     found = checksum(before, body)

@@ -67,11 +67,6 @@ def find_metric(name: str, declared: Iterable[Metric]) -> Metric | None:
     return max(candidates, key=lambda each: (each.name == name, len(each.name)), default=None)
 
 
-def undeclared(name: str) -> Metric:
-    """Return the metric that stands for a number without a declaration: no direction, no unit."""
-    return Metric(name, "number", None, None)
-
-
 def counterpart(metric: Metric) -> Metric:
     """Return a test metric's counterpart on validation images."""
     return Metric(f"{VALIDATION}{metric.name}", metric.unit, metric.direction, "validation")

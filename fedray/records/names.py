@@ -23,12 +23,7 @@ _STATES = re.compile(_NAMES["checkpoints/states"])
 
 
 def own_entries(folder: Path, place: str) -> list[Path]:
-    """Return the entries of a folder whose names fedray gives, unfinished ones too.
-
-    Args:
-        folder: the folder to list; it may be missing.
-        place: its path in the run's folder: "checkpoints", "checkpoints/states" or "models".
-    """
+    """Return the entries of a folder whose names fedray gives, unfinished ones too."""
     names = re.compile(_NAMES[place])
     entries = folder.iterdir() if folder.is_dir() else ()
     return [path for path in entries if names.fullmatch(path.name) or is_temporary(path.name)]
@@ -51,9 +46,6 @@ def refuse_links(folder: Path, entries: Iterable[Path] | None = None) -> None:
     Args:
         folder: the folder of a run, a sweep or a table; it may be missing.
         entries: the entries to check; by default those that fedray gives to a run.
-
-    Raises:
-        UserError: naming the link. To write or remove files there would change another folder.
     """
     home = os.path.realpath(folder)
     for path in _all_own(folder) if entries is None else entries:

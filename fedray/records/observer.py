@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from fedray.errors import ClientError, ServerError
 from fedray.records.run import Round
 
 
@@ -14,9 +13,6 @@ class Observer:
 
     def after_round(self, done: Round) -> None:
         """See a round."""
-
-    def after_failure(self) -> None:
-        """See that a client's or the server's step failed in the round after the last one."""
 
     def close(self) -> None:
         """See that no round follows in this process."""
@@ -28,9 +24,4 @@ def closing_all(observers: Sequence[Observer]) -> Iterator[None]:
     with ExitStack() as stack:
         for observer in observers:
             stack.callback(observer.close)
-        try:
-            yield
-        except (ClientError, ServerError):
-            for observer in observers:
-                observer.after_failure()
-            raise
+        yield

@@ -22,7 +22,6 @@ from fedray.records.metric import (
     best_round,
     chosen_by,
     find_metric,
-    undeclared,
 )
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
@@ -203,7 +202,7 @@ class RunInfo:
     def metric(self, name: str) -> Metric:
         """Return the declaration of a number in the rounds, or that of an undeclared one."""
         found = find_metric(name, self.metrics)
-        return replace(found, name=name) if found else undeclared(name)
+        return replace(found, name=name) if found else Metric(name, "number", None, None)
 
 
 def data_name(config: Mapping[str, Any]) -> str:
@@ -329,12 +328,7 @@ class Run:
         return {r.round: r.metrics[metric] for r in self.rounds if metric in r.metrics}
 
     def best_round(self, metric: str, select: Select | None = None) -> int | None:
-        """Return the best round of a metric, see `chosen_by`; None where nothing may choose.
-
-        Args:
-            metric: a metric that was measured in the round.
-            select: the images that choose; None: as the run's experiment says.
-        """
+        """Return the best round of a metric, see `chosen_by`; None where nothing may choose."""
         curve = self.curve(metric)
         measured = {name for done in self.rounds if done.round > 0 for name in done.metrics}
         name = chosen_by(self.info.metric(metric), measured, select or self.info.select)

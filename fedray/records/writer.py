@@ -84,7 +84,6 @@ class RunWriter:
         self._folder.write_head(self._head)
 
     def _write(self, line: bytes) -> None:
-        """Append a line, whole or not at all."""
         before = os.fstat(self._file.fileno()).st_size
         try:
             while line:  # a full disk takes a part, then says why

@@ -68,11 +68,7 @@ class Assembly:
 
     @cached_property
     def data(self) -> FederatedData:
-        """Return the clients' images, mapped from this node's cache.
-
-        Raises:
-            UserError: when the data is missing or cannot serve so many clients.
-        """
+        """Return the clients' images, mapped from this node's cache."""
         return self.given or load_data(self.experiment)
 
     @cached_property
@@ -178,7 +174,6 @@ class Assembly:
             lr=self.lr if self.schedule.changes else None,
             finetune_epochs=e.finetune_epochs,
             join=e.join,
-            revertible=e.checkpoint_every > 1,
             select=e.report.select,
         )
 
@@ -219,7 +214,7 @@ def load_data(experiment: Experiment) -> FederatedData:
             "data, or one that was changed; make it the same"
         )
     check_masks(experiment, images)
-    text = keys.model_dump_json(exclude={"sha256", "verified_since"}, by_alias=True)
+    text = keys.model_dump_json(exclude={"sha256"}, by_alias=True)
     also = experiment.seed, experiment.evaluation.global_test, _plugins(experiment)
     data = shared.get("data", (images.sha256, text, *also), lambda: _partition(experiment, images))
     check_data(experiment, data)
@@ -227,11 +222,7 @@ def load_data(experiment: Experiment) -> FederatedData:
 
 
 def deal(experiment: Experiment, images: ImageSet) -> FederatedData:
-    """Partition images that are already read; masks are not asked for.
-
-    Raises:
-        UserError: when the images cannot serve the clients or the method.
-    """
+    """Partition images that are already read; masks are not asked for."""
     data = _partition(experiment, images)
     check_data(experiment, data)
     return data
@@ -243,17 +234,12 @@ def _plugins(experiment: Experiment) -> tuple[str, ...]:
 
 
 def read_images(keys: DataConfig) -> ImageSet:
-    """Read the images that an experiment's `data` names.
-
-    Raises:
-        UserError: when they are missing or damaged.
-    """
+    """Read the images that an experiment's `data` names."""
     return load_images(
         keys.source,
         Path(keys.root) if keys.root else None,
         ReadOptions(keys.image_size, keys.channels, keys.resize, keys.classes, keys.split),
         download=keys.download,
-        verified_since=keys.verified_since,
     )
 
 

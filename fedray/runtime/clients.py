@@ -32,7 +32,7 @@ from fedray.core.state import contiguous, map_tensors
 from fedray.data.federated import EvalSet as IndexedSet
 from fedray.errors import Failure, NotFinite, UserError
 from fedray.evaluation.testing import TESTS
-from fedray.federation import Reply, ScoreReply
+from fedray.federation import Reply
 from fedray.files import is_full
 from fedray.records import Traffic
 from fedray.runtime.assembly import Assembly
@@ -52,10 +52,6 @@ class ClientRuntime:
     """Client steps of one experiment as pure functions of (state, download).
 
     Holds the data and an empty model per architecture, never a client's state.
-
-    Args:
-        assembly: the parts of the run.
-        device: where steps run.
     """
 
     def __init__(self, assembly: Assembly, device: torch.device) -> None:
@@ -129,9 +125,7 @@ class ClientRuntime:
             return reply, None
         algorithm = self.assembly.algorithm
         assert isinstance(algorithm, SummingMethod)
-        loss, reports, seconds = reply.train_loss, reply.reports, reply.seconds
-        without = Reply(None, reply.traffic, loss, reports, seconds=seconds)
-        return without, algorithm.summand(reply.uplink)
+        return replace(reply, uplink=None), algorithm.summand(reply.uplink)
 
     def call(self, name: str, client: Client, state: ClientState, down: Payload | None) -> Any:
         """Call the method's step `name`; returns the upload, or None, and the next state."""
@@ -139,7 +133,7 @@ class ClientRuntime:
 
     def test(
         self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None
-    ) -> ScoreReply:
+    ) -> Reply:
         """Run a test of `evaluation.testing` for one client; arguments and errors as of `step`."""
         private = PrivateCopies(self.device)
         try:
@@ -148,17 +142,13 @@ class ClientRuntime:
             copied = ClientState(private.of(given.model), private.of(given.memory))
             sent = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
             held_out = self.held_out(client, round_)
-            return ScoreReply(TESTS[name](self.assembly.algorithm, context, copied, sent, held_out))
+            tested = TESTS[name](self.assembly.algorithm, context, copied, sent, held_out)
+            return Reply(scores=tested)
         except (Exception, SystemExit) as error:
-            return ScoreReply(failure=self._failure(error, name, round_, client))
+            return Reply(failure=self._failure(error, name, round_, client))
 
     def _failure(self, error: BaseException, step: str, round_: int, client: int) -> Failure:
-        """Return a client's failure, after which no later client gets its half-changed model.
-
-        Raises:
-            UserError: if the user can correct the cause, for example if memory runs out.
-            OSError: if the disk is full.
-        """
+        """Return a client's failure, after which no later client gets its half-changed model."""
         self._skeletons.clear()
         if isinstance(error, UserError) or is_full(error):
             raise error
@@ -240,11 +230,7 @@ class ClientRuntime:
 
 
 def _kept(state: Any, context: Client, private: PrivateCopies) -> ClientState:
-    """Return a step's next state on the CPU, sharing no memory with the model of other clients.
-
-    Raises:
-        TypeError: when it is no state, or holds anything but tensors.
-    """
+    """Return a step's next state on the CPU, sharing no memory with the model of other clients."""
     if not isinstance(state, ClientState):
         raise TypeError(f"the next state is a {type(state).__name__}, expected a ClientState")
     lent = {tensor.data_ptr() for tensor in context.skeleton.tensors.values()}
@@ -266,11 +252,7 @@ REPORT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,99}")
 
 
 def check_numbers(reports: Mapping[str, float], train_losses: Sequence[float]) -> None:
-    """Refuse reports and training losses that are no finite numbers.
-
-    Raises:
-        ValueError: naming the report.
-    """
+    """Refuse reports and training losses that are no finite numbers."""
     for loss in train_losses:
         _check_number("client.train_losses holds", loss)
     for name, value in reports.items():

@@ -97,7 +97,6 @@ def _start(num_cpus: int | None, num_gpus: int | None) -> None:
 
 
 def _join(address: str) -> None:
-    """Join the cluster at an address."""
     try:
         with sigterm_kept(), loopback_kept() if is_loopback(address) else nullcontext():
             ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)

@@ -20,11 +20,7 @@ from fedray.runtime.privacy import check_privacy
 
 
 def check(experiment: Experiment) -> None:
-    """Check that a method can do what an experiment asks of it.
-
-    Raises:
-        UserError: with one sentence about the first obstacle.
-    """
+    """Check that a method can do what an experiment asks of it."""
     keys, method = experiment.data, algorithms.get(experiment.algorithm.name)
     if experiment.finetune_epochs > 0 and not method.requires.head:
         raise UserError(
@@ -116,11 +112,7 @@ def _check_dense(experiment: Experiment, method: type[Algorithm]) -> None:
 
 
 def check_masks(experiment: Experiment, images: ImageSet) -> None:
-    """Check that images have masks if the models predict every pixel.
-
-    Raises:
-        UserError: when they have none.
-    """
+    """Check that images have masks if the models predict every pixel."""
     method, group = algorithms.get(experiment.algorithm.name), experiment.model.group
     if images.masks is None and not method.requires.prompts and is_dense(group):
         raise UserError(
@@ -131,11 +123,7 @@ def check_masks(experiment: Experiment, images: ImageSet) -> None:
 
 
 def check_data(experiment: Experiment, data: FederatedData) -> None:
-    """Check that the clients' images are enough for the method and the keys.
-
-    Raises:
-        UserError: with one sentence about the first thing that is missing.
-    """
+    """Check that the clients' images are enough for the method and the keys."""
     if data.images.domains is not None:
         check_domains(data.images.domains.names)
     classes = len(data.class_names)

@@ -118,9 +118,6 @@ def small_experiment(
         method: its name in the registry.
         sets: keys and values to set besides.
         plugins: files and modules that have the method or what it needs.
-
-    Raises:
-        UserError: when the method or a key is not there.
     """
     tree: dict[str, Any] = with_plugins(SMALL, (), plugins)
     wanted = algorithms.get(method)
@@ -189,11 +186,7 @@ class Trace:
 
 
 def compare(one: Sequence[Trace], other: Sequence[Trace], tolerance: float = 0.0) -> None:
-    """Compare two runs round by round.
-
-    Raises:
-        Violation: with the first difference.
-    """
+    """Compare two runs round by round."""
     for mine, theirs in zip(one, other, strict=True):
         for difference in mine.differences(theirs, tolerance):
             raise Violation(f"round {mine.round}: {difference}")
@@ -366,12 +359,7 @@ class Conformance:
     def _laws(
         self, experiment: Experiment, first: list[Trace]
     ) -> Iterator[tuple[str, str, Callable[[], None]]]:
-        """Yield each law with its name, how it is checked, and the check.
-
-        Args:
-            experiment: the experiment.
-            first: gets the traces of the first run, with which the others are compared.
-        """
+        """Yield each law with its name, how it is checked, and the check."""
         watch = Watch()
 
         def again(make_executor: MakeExecutor, seed: int = SEEDS[0]) -> None:
@@ -412,7 +400,6 @@ class Conformance:
 
 
 def _global_seed(seed: int) -> AbstractContextManager[None]:
-    """Seed the global random generators; put them back afterwards."""
     return Isolation(CPU).step(seed)
 
 
@@ -422,23 +409,14 @@ def _check_none(changes: Sequence[str]) -> None:
 
 
 def check_device(experiment: Experiment) -> None:
-    """Compare runs on the CPU and on a pretended accelerator.
-
-    Raises:
-        Violation: with the first difference.
-        FedrayError: when a step mixes tensors of both devices.
-    """
+    """Compare runs on the CPU and on a pretended accelerator."""
     with sdpa_kernel(SDPBackend.MATH):  # the one attention that both devices have
         here = trace(Assembly(experiment), serial)
     compare(here, _on_device(experiment), ROUNDING)
 
 
 def check_copies(experiment: Experiment) -> None:
-    """Check that no tensor is copied to the accelerator while a batch is trained on.
-
-    Raises:
-        Violation: with the number of copies.
-    """
+    """Check that no tensor is copied to the accelerator while a batch is trained on."""
     batches = training._Epochs._batches
     inside = 0
 
@@ -459,7 +437,6 @@ def check_copies(experiment: Experiment) -> None:
 
 
 def _on_device(experiment: Experiment) -> list[Trace]:
-    """Run on the pretended accelerator."""
     there = pretended_device.device()
     with sdpa_kernel(SDPBackend.MATH):
         return trace(Assembly(experiment), partial(SerialExecutor, device=there), there)

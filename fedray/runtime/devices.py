@@ -128,13 +128,7 @@ def free_memory(device: torch.device) -> None:
 
 
 def out_of_memory(experiment: Experiment, device: torch.device, where: str) -> UserError:
-    """Return an error that says where a client's memory ran out and which keys to change.
-
-    Args:
-        experiment: what was run.
-        device: what has no more memory.
-        where: "client 3, round 2, step client_update".
-    """
+    """Return an error that says where a client's memory ran out and which keys to change."""
     e, gpu = experiment, device.type != "cpu"
     cures = [f"lower batch_size (now {e.batch_size})"] if e.batch_size > 1 else []
     if e.workers > 1:
@@ -149,11 +143,7 @@ def out_of_memory(experiment: Experiment, device: torch.device, where: str) -> U
 
 @contextmanager
 def servers_memory(experiment: Experiment, device: torch.device) -> Iterator[None]:
-    """Turn an error about the server's used-up memory into one that names the keys to change.
-
-    Raises:
-        UserError: in place of an error that says so.
-    """
+    """Turn an error about the server's used-up memory into one that names the keys to change."""
     try:
         yield
     except UserError:

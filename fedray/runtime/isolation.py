@@ -43,11 +43,7 @@ FLAGS: tuple[_Flag, ...] = (
 
 
 class Isolation:
-    """Runs each step with the torch flags that were set when this object was created.
-
-    Args:
-        device: where steps run.
-    """
+    """Runs each step with the torch flags that were set when this object was created."""
 
     def __init__(self, device: torch.device) -> None:
         on_cpu = device.type == "cpu"
@@ -81,9 +77,6 @@ class PrivateCopies:
     """Copies of a step's state and download on its device, which the step may change in place.
 
     A failed step leaves the client's state as it was, and clients share their download.
-
-    Args:
-        device: where the step runs.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -69,19 +69,11 @@ class ModelProvider(ABC):
 
     @abstractmethod
     def initial(self, architecture: str, client: int = 0) -> Tensors:
-        """Return initial weights, a function of the seed and, unless model.init=shared, the client.
-
-        Raises:
-            UserError: when pre-trained weights cannot be had or do not fit.
-        """
+        """Return initial weights; they depend on the client too, unless model.init=shared."""
 
     @abstractmethod
     def empty(self, architecture: str, device: torch.device = CPU) -> Classifier:
-        """Return a model of an architecture without weights of its own, to load states into.
-
-        Raises:
-            UserError: when it cannot be built for these images.
-        """
+        """Return a model of an architecture without weights of its own, to load states into."""
 
     @abstractmethod
     def samples(self, device: torch.device, *, training: bool = False) -> SampleMaker:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedray.checkpoint import CheckpointStore
 from fedray.config import dump_yaml
@@ -15,10 +16,11 @@ from fedray.data import FederatedData
 from fedray.data.plot import plot_partition
 from fedray.errors import UserError, nearest
 from fedray.evaluation.metrics import declared_metrics
-from fedray.evaluation.protocols import analysis_metrics
+from fedray.evaluation.protocols import HasGlobalModel, analysis_metrics
 from fedray.federation import Federation, Plan
 from fedray.files import replace_whole, write_atomic
 from fedray.records import (
+    BEST,
     HEADLINE,
     Costs,
     Release,
@@ -35,16 +37,21 @@ from fedray.runtime.cache import shared
 from fedray.runtime.memory import peak_rss
 from fedray.runtime.privacy import statement
 from fedray.runtime.resume import resumed_info
-from fedray.saved_models import ModelSaver
+from fedray.saved_models import (
+    ModelFacts,
+    Tested,
+    TooLarge,
+    Which,
+    forget_models,
+    models_folder,
+    save_models,
+)
+
+log = logging.getLogger(__name__)
 
 
 class EarlyStop(Observer):
-    """Ends the rounds of a run as `early_stopping` says; its state follows from the rounds.
-
-    Args:
-        info: says when they end.
-        before: the rounds that are done.
-    """
+    """Ends the rounds of a run as `early_stopping` says; its state follows from the rounds."""
 
     def __init__(self, info: RunInfo, before: Sequence[Round]) -> None:
         self._stopping = info.stopping
@@ -65,11 +72,7 @@ class EarlyStop(Observer):
         return self._last == self._planned or self.is_due
 
     def after_round(self, done: Round) -> None:
-        """Take in the value of the metric.
-
-        Raises:
-            UserError: if an evaluated round lacks the metric.
-        """
+        """Take in the value of the metric."""
         self._last = done.round
         if self._stopping is None or done.round == 0:
             return
@@ -180,26 +183,66 @@ class Tracebacks(Observer):
 class Models(Observer):
     """Saves models; before the checkpoint, so that a resumed run has those of its best round."""
 
-    def __init__(self, saver: ModelSaver, records: Records, stop: EarlyStop) -> None:
-        self._saver, self._records, self._stop = saver, records, stop
+    def __init__(
+        self,
+        folder: RunFolder,
+        assembly: Assembly,
+        federation: Federation,
+        records: Records,
+        stop: EarlyStop,
+        usual: Literal["best", "none"],
+    ) -> None:
+        self._folder, self._assembly, self._federation = folder, assembly, federation
+        self._records, self._stop = records, stop
+        self._which = assembly.experiment.keep.models or usual
 
     def after_round(self, done: Round) -> None:
         """Save the models of the best round so far, or of the last one."""
         writer = self._records.writer
         assert writer is not None  # it has written this round
-        self._saver.after(done, writer.best, is_last=self._stop.is_over)
+        if writer.best == done.round and self._which == "best":
+            self._save("best", done)
+            forget_models(models_folder(self._folder.path, "last"))
+        elif self._stop.is_over and self._which != "none":
+            self._save("last", done)
+
+    def _save(self, which: Which, done: Round) -> None:
+        experiment, data = self._assembly.experiment, self._assembly.data
+        algorithm, server = self._federation.algorithm, self._federation.snapshot.server
+        facts = ModelFacts(
+            round=done.round,
+            chosen=BEST[experiment.report.select] if which == "best" else "",
+            metrics=done.metrics,
+            identity=self._assembly.identity,
+            image=data.images.shape,
+            class_names=data.images.class_names,
+            base=data.base,
+            clients=experiment.data.clients,
+            is_global=isinstance(algorithm, HasGlobalModel) and algorithm.has_global_model(server),
+        )
+        place, most = models_folder(self._folder.path, which), experiment.keep.max_gb
+        try:
+            save_models(place, facts, self._tested(), most * 1e9)
+        except TooLarge:
+            self._which = "none"
+            for each in ("best", "last"):
+                forget_models(models_folder(self._folder.path, each))
+            log.warning(
+                "the models of %d clients take more than keep.max_gb=%g GB, so they are not kept; "
+                "raise it, or set keep.models=none",
+                facts.clients,
+                most,
+            )
+
+    def _tested(self) -> Iterator[Tested]:
+        states = self._federation.executor.states
+        for sent in self._federation.sent():
+            for client, down in sent.items():
+                yield Tested(client, states.get(client), down)
 
 
 class Checkpoints(Observer):
-    """Writes checkpoints beside the next round.
-
-    Args:
-        store: of the checkpoints.
-        every: `checkpoint_every`.
-        federation: what is written.
-        records: of the rounds, to which a checkpoint is bound.
-        stop: knows the last round.
-    """
+    """Writes checkpoints beside the next round."""
 
     def __init__(
         self,
@@ -215,24 +258,13 @@ class Checkpoints(Observer):
     def after_round(self, done: Round) -> None:
         """Begin to write a checkpoint where one is due; the one before is whole then."""
         if self._every > 0 and (self._stop.is_over or done.round % self._every == 0):
-            self._begin()
-
-    def after_failure(self) -> None:
-        """Write the checkpoint of the last whole round, where none was due."""
-        if self._records.writer is None or self._every < 2:
-            return
-        if self._federation.snapshot.round % self._every:
-            self._federation.executor.states.revert()
-            self._begin()
+            writer = self._records.writer
+            assert writer is not None
+            self._store.begin(self._federation.snapshot, writer.rounds_checksum, writer.descriptor)
 
     def close(self) -> None:
         """Wait until the last checkpoint is whole."""
         self._store.wait()
-
-    def _begin(self) -> None:
-        writer = self._records.writer
-        assert writer is not None
-        self._store.begin(self._federation.snapshot, writer.rounds_checksum, writer.descriptor)
 
 
 class PartitionPlot(Observer):
@@ -271,12 +303,7 @@ def plot_phases(data: FederatedData, plan: Plan, path: Path) -> None:
 
 
 def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> RunInfo:
-    """Return what determines the numbers of a run.
-
-    Args:
-        assembly: its parts.
-        retested: see `RunInfo`.
-    """
+    """Return what determines the numbers of a run."""
     experiment, data = assembly.experiment, assembly.data
     return RunInfo(
         name=experiment.name,

@@ -46,14 +46,14 @@ class WorkerPool:
 
     Args:
         experiment: says how many, and their CPU and GPU shares.
-        group: the placement group of a trial, whose bundles the workers are placed in.
-        first_bundle: the bundle of the first worker.
+        group: the placement group of a trial, whose last bundles the workers are placed in: Ray
+            Tune leaves an empty first bundle out.
 
     Attributes:
         workers: the actors, started or not.
     """
 
-    def __init__(self, experiment: Experiment, group: Any = None, first_bundle: int = 0) -> None:
+    def __init__(self, experiment: Experiment, group: Any = None) -> None:
         self._seconds = experiment.faults.start_timeout_s
         self._nodes: dict[Any, str] = {}
         self._pings: dict[Any, Any] = {}
@@ -67,7 +67,10 @@ class WorkerPool:
             }
             if group is not None:
                 options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-                    group, placement_group_bundle_index=first_bundle + number
+                    group,
+                    placement_group_bundle_index=len(group.bundle_specs)
+                    - experiment.workers
+                    + number,
                 )
             actor = ray.remote(Worker).options(**options)
             worker = actor.remote(experiment.threads, bundle.get("GPU", 0))
@@ -113,11 +116,6 @@ class WorkerPool:
         """Give a worker no calls until it answers: one that starts, or failed to answer a call."""
         self._pings[worker] = worker.node.options(max_task_retries=-1).remote()
 
-    def restart(self, worker: Any) -> None:
-        """End a worker's process with every call that it was given; Ray starts another."""
-        ray.kill(worker, no_restart=False)
-        self.suspend(worker)
-
     def node_of(self, worker: Any) -> str:
         """Return the id of the node of a worker that has answered."""
         return self._nodes[worker]
@@ -151,11 +149,7 @@ class WorkerPool:
         self._pings.clear()
 
     def _collect(self, seconds: float) -> None:
-        """Wait until a suspended worker answers, at most `seconds`; take in all that answer.
-
-        Raises:
-            RunFailed: when a worker's start raised an error.
-        """
+        """Wait until a suspended worker answers, at most `seconds`; take in all that answer."""
         refs = list(self._pings.values())
         if not refs or not ray.wait(refs, timeout=seconds)[0]:
             return

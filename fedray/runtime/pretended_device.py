@@ -188,8 +188,6 @@ def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> Pr
 
 
 class _Module(private._DummyBackendModule):
-    """`torch.pretended`."""
-
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16]
 

@@ -32,11 +32,7 @@ def privacy_of(experiment: Experiment) -> Privacy | None:
 
 
 def check_privacy(experiment: Experiment, method: type[Algorithm]) -> None:
-    """Check that the method and the scenario allow the guarantee that `privacy` asks for.
-
-    Raises:
-        UserError: with one sentence about the first obstacle.
-    """
+    """Check that the method and the scenario allow the guarantee that `privacy` asks for."""
     mode = experiment.privacy.mode
     if mode == "none":
         return
@@ -74,7 +70,6 @@ def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
             "privacy.mode=central adds noise to the clients' mean with equal weights, which is not "
             f"what the server of algorithm={component.name} takes; {cure}"
         )
-    changes_number = "lets a client's data change how many the mean is over"
     obstacles = []
     if experiment.wire.up_bits < 32:
         bits = experiment.wire.up_bits
@@ -85,9 +80,8 @@ def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
         late = f"faults.late={faults.late:g} brings updates of another round's sample"
         obstacles.append(f"{late}; set it to 0")
     if faults.on_client_error == "drop":
-        obstacles.append(f"faults.on_client_error=drop {changes_number}; set it to stop")
-    if faults.reply_timeout_s is not None:
-        obstacles.append(f"faults.reply_timeout_s {changes_number}; leave it out")
+        drop = "faults.on_client_error=drop lets a client's data change how many the mean is over"
+        obstacles.append(f"{drop}; set it to stop")
     if obstacles:
         raise UserError(f"privacy.mode=central has no epsilon here: {obstacles[0]}")
 
@@ -99,12 +93,6 @@ def accountant_of(
     note: Callable[[Release], None],
 ) -> Accountant | None:
     """Return the accountant of the clients' releases; None without noise.
-
-    Args:
-        experiment: the run's.
-        folder: the run's, with the releases of an earlier process.
-        before: the result of that process.
-        note: called before clients release anything.
 
     Raises:
         UserError: when releases.jsonl lacks what result.json says was spent.

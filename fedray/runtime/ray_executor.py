@@ -10,10 +10,8 @@ next ones; states of a worker on another node go through Ray's object store.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -21,13 +19,13 @@ import ray
 from ray.exceptions import RayTaskError
 
 from fedray.core import Downlinks, Total, joined
-from fedray.errors import Failure, FedrayError, RunFailed
-from fedray.federation import Reply, ScoreReply
+from fedray.errors import FedrayError, RunFailed
+from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.messages import Message, from_message, register_tensors, to_message
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
 from fedray.runtime.shares import shares_of_blocks, shares_of_clients
-from fedray.runtime.worker import Share, StepResult
+from fedray.runtime.worker import Share
 from fedray.states import LARGE, Place, StateStore, state_size
 
 CLIENTS_PER_CALL, LARGE_CLIENTS_PER_CALL = 32, 8
@@ -36,13 +34,7 @@ large downloads, whose uploads are large too."""
 
 
 class Call(NamedTuple):
-    """A call that was sent to a worker.
-
-    Attributes:
-        worker: the worker.
-        clients: the clients whose steps it runs.
-        ref: the reference to the answer.
-    """
+    """A call that was sent to a worker."""
 
     worker: Any
     clients: Sequence[int]
@@ -50,20 +42,12 @@ class Call(NamedTuple):
 
 
 class RayExecutor:
-    """Client steps on a pool of workers (`federation.Executor`).
-
-    Args:
-        assembly: the parts of the run.
-        pool: the workers; may be shared by the seeds of one trial.
-
-    Attributes:
-        states: the clients'; the session may set another store before the first step.
-    """
+    """Client steps on a pool of workers (`federation.Executor`)."""
 
     def __init__(self, assembly: Assembly, pool: WorkerPool) -> None:
         register_tensors()
         self._experiment = assembly.pinned.model_dump_json(by_alias=True)
-        self._faults = assembly.experiment.faults
+        self._max_failures = assembly.experiment.faults.max_failures
         self._pool = pool
         self.states = StateStore()
         self._here = str(ray.get_runtime_context().get_node_id())
@@ -72,7 +56,7 @@ class RayExecutor:
         self._rate = dict.fromkeys(self._architectures, 1e-6)  # seconds per image
 
     def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-        """Run one client step for every key of `down`; a late reply is a failure."""
+        """Run one client step for every key of `down`."""
         replies: dict[int, Reply] = {}
         for call, answer in self._exchange("step", name, round_, down):
             replies |= self._replies(round_, call, answer)
@@ -83,18 +67,15 @@ class RayExecutor:
         replies: dict[int, Reply] = {}
         blocks: dict[tuple[int, ...], Total] = {}
         for call, answer in self._exchange("total", name, round_, down):
-            results, total = (None, Total()) if answer is None else answer
+            results, total = answer
             replies |= self._replies(round_, call, results)
             blocks[tuple(call.clients)] = from_message(total)
         return dict(sorted(replies.items())), joined(list(down), blocks)
 
-    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
-        """Run one test for every key of `down`.
-
-        A late test is run again: a round without it would be another number.
-        """
-        tested: dict[int, ScoreReply] = {}
-        for call, answer in self._exchange("test", name, round_, down, runs_late_again=True):
+    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
+        """Run one test for every key of `down`."""
+        tested: dict[int, Reply] = {}
+        for call, answer in self._exchange("test", name, round_, down):
             tested |= zip(call.clients, answer, strict=True)
         return dict(sorted(tested.items()))
 
@@ -104,42 +85,24 @@ class RayExecutor:
         self._pool.forget(self._experiment)
 
     def _exchange(
-        self, kind: str, name: str, round_: int, down: Downlinks, *, runs_late_again: bool = False
+        self, kind: str, name: str, round_: int, down: Downlinks
     ) -> Iterator[tuple[Call, Any]]:
-        """Run a step or test for every key of `down`; yield each call with its answer, or None.
+        """Run a step or test for every key of `down`; yield each call with its answer.
 
         Steps are pure functions, so what a lost worker has not answered is run again, by others.
-
-        Args:
-            kind: the worker's method: "step", "total" or "test".
-            name: the step or test.
-            round_: the round.
-            down: each client's download.
-            runs_late_again: whether a late call counts as lost; else it is yielded with None.
-
-        Raises:
-            RunFailed: when workers were lost too often under the same client's step.
         """
         downloads, clients, losses = _put_once(down), list(down), Counter[int]()
         while clients:
             calls = self._send(kind, name, round_, clients, downloads)
-            late, behind = _late(calls, self._faults.reply_timeout_s)
-            lost = {call.worker for call in calls if call.ref in late}
-            for worker in lost:
-                self._pool.restart(worker)  # nobody needs what it is busy with
-            clients = []
+            clients, lost = [], set[Any]()
             for call in calls:
-                answer, error = _outcome(call, late, behind)
-                if error is None or (call.ref in late and not runs_late_again):
-                    yield call, answer
+                try:
+                    answer = _answer(call.ref)
+                except LOST as error:
+                    clients += call.clients
+                    self._suspend(call, lost, losses, error)
                     continue
-                clients += call.clients
-                if call.ref in late or call.worker not in lost:  # calls behind it had not begun
-                    losses.update(call.clients)
-                    self._check_losses(losses, error)
-                if call.worker not in lost:
-                    lost.add(call.worker)
-                    self._pool.suspend(call.worker)
+                yield call, answer
 
     def _send(
         self,
@@ -155,9 +118,6 @@ class RayExecutor:
         seconds = {c: images[c] * self._rate[self._architectures[c]] for c in clients}
         is_large = any(isinstance(download, ray.ObjectRef) for download in downloads[0])
         most = LARGE_CLIENTS_PER_CALL if is_large and kind != "total" else CLIENTS_PER_CALL
-        if self._faults.reply_timeout_s is not None:
-            most = 1
-            self._warm_up(workers)  # the time is for steps, not for a worker that starts
         if kind == "total":
             shares = shares_of_blocks(list(downloads[1]), seconds, len(workers), most)
         else:
@@ -170,38 +130,30 @@ class RayExecutor:
                     calls.append(Call(worker, share, getattr(worker, kind).remote(name, argument)))
         return calls
 
-    def _check_losses(self, losses: Counter[int], error: Exception) -> None:
-        """Check how often each client's step was lost.
-
-        Raises:
-            RunFailed: when one was lost too often.
-        """
-        most = self._faults.max_failures
+    def _suspend(self, call: Call, lost: set[Any], losses: Counter[int], error: Exception) -> None:
+        """Suspend a worker that lost a call; check how often each client's step was lost."""
+        if call.worker in lost:  # it had not begun this call
+            return
+        lost.add(call.worker)
+        self._pool.suspend(call.worker)
+        losses.update(call.clients)
+        most = self._max_failures
         if max(losses.values()) > most:
             raise RunFailed(
                 f"workers were lost {most + 1} time(s) during one client's step "
                 f"(faults.max_failures={most}): {cause_of(error)}"
             ) from error
 
-    def _warm_up(self, workers: Sequence[Any]) -> None:
-        """Wait until every worker can take calls."""
-        for ref in [worker.warm_up.remote(self._experiment) for worker in workers]:
-            with suppress(*LOST):  # its next call shows it
-                _answer(ref)
-
-    def _replies(self, round_: int, call: Call, answer: Sequence[Any] | None) -> dict[int, Reply]:
+    def _replies(self, round_: int, call: Call, answer: Sequence[Any]) -> dict[int, Reply]:
         """Return a call's replies, keep the clients' next states, and learn from their times."""
-        if answer is None:
-            late = Failure(f"no reply within {self._faults.reply_timeout_s:g} s")
-            return dict.fromkeys(call.clients, Reply(failure=late))
         results = [from_message(result) for result in answer]
-        for client, result in zip(call.clients, results, strict=True):
-            self._keep(client, result.state)
-        self._learn_rates(round_, call.clients, results)
-        return {c: result.reply for c, result in zip(call.clients, results, strict=True)}
+        for client, (_, state) in zip(call.clients, results, strict=True):
+            self._keep(client, state)
+        replies = {c: reply for c, (reply, _) in zip(call.clients, results, strict=True)}
+        self._learn_rates(round_, replies)
+        return replies
 
     def _keep(self, client: int, state: Any) -> None:
-        """Keep a client's next state, as its worker answered it."""
         if state is None:
             return
         if isinstance(state, Place | Message):
@@ -217,7 +169,6 @@ class RayExecutor:
         distinct: Sequence[Any],
         positions: Mapping[int, int],
     ) -> Share:
-        """Return a call's argument."""
         is_here = self._pool.node_of(worker) == self._here
         states: dict[int, Any] = {}
         for client in clients:
@@ -228,29 +179,24 @@ class RayExecutor:
                 is_small = state_size(state) < LARGE
                 states[client] = to_message(state) if is_small else ray.put(state)
         payloads = [positions[client] for client in clients]
-        where = (str(self.states.folder), self.states.new_name()) if is_here else ()
+        database = self.states.database
+        where = (str(database.files), database.new_name()) if is_here else ()
         return Share(self._experiment, round_, clients, payloads, distinct, states, *where)
 
     def _images(self, round_: int) -> Sequence[int]:
-        """Return each client's number of training images in a round."""
         return [sizes for first, sizes in self._sizes if first <= round_][-1]
 
-    def _learn_rates(
-        self, round_: int, share: Sequence[int], results: Sequence[StepResult]
-    ) -> None:
+    def _learn_rates(self, round_: int, replies: Mapping[int, Reply]) -> None:
         """Move each architecture's seconds per image halfway to those of a share.
 
         Not each client's: one client's time is mostly noise, and equal clients must weigh the same
         to be divided evenly.
         """
         images = self._images(round_)
-        for architecture in {self._architectures[client] for client in share}:
-            timed = [
-                (result.seconds, images[client])
-                for client, result in zip(share, results, strict=True)
-                if self._architectures[client] == architecture
-            ]
-            rate = sum(seconds for seconds, _ in timed) / max(1, sum(number for _, number in timed))
+        for architecture in {self._architectures[client] for client in replies}:
+            clients = [client for client in replies if self._architectures[client] == architecture]
+            seconds = sum(replies[client].seconds for client in clients)
+            rate = seconds / max(1, sum(images[client] for client in clients))
             self._rate[architecture] = (self._rate[architecture] + rate) / 2
 
 
@@ -271,64 +217,8 @@ def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
     return distinct, positions
 
 
-def _outcome(
-    call: Call, late: Collection[Any], behind: Collection[Any]
-) -> tuple[Any, Exception | None]:
-    """Return a call's answer, or the error of a call that is lost, late, or behind a late one."""
-    if call.ref in late or call.ref in behind:
-        return None, TimeoutError("no answer within faults.reply_timeout_s")
-    try:
-        return _answer(call.ref), None
-    except LOST as error:
-        return None, error
-
-
 def _answer(ref: Any) -> Any:
-    """Return a call's answer.
-
-    Raises:
-        One of `LOST`: when there is none.
-        Exception: whatever the call raised.
-    """
     try:
         return ray.get(ref)
     except RayTaskError as error:
         raise error.cause from (None if isinstance(error.cause, FedrayError) else error)
-
-
-def _late(calls: Sequence[Call], timeout: float | None) -> tuple[set[Any], set[Any]]:
-    """Wait until every call has an answer, is late, or stands behind one that is late.
-
-    A worker runs its calls one after the other, so a call's time begins when the one before is
-    answered.
-
-    Args:
-        calls: in the order in which each worker was given them.
-        timeout: seconds for each call; None: no call is late.
-
-    Returns:
-        The references of the late calls, and of the calls behind them.
-    """
-    late: set[Any] = set()
-    behind: set[Any] = set()
-    if timeout is None:
-        return late, behind
-    queues: dict[Any, list[Any]] = {}
-    for call in calls:
-        queues.setdefault(call.worker, []).append(call.ref)
-    began = dict.fromkeys(queues, time.monotonic())
-    while queues:
-        heads = {queue[0]: worker for worker, queue in queues.items()}
-        left = min(began[worker] + timeout - time.monotonic() for worker in queues)
-        ray.wait(list(heads), num_returns=1, timeout=max(0.0, left))
-        now = time.monotonic()
-        answered, _ = ray.wait(list(heads), num_returns=len(heads), timeout=0)
-        for ref, worker in heads.items():
-            if ref in answered:
-                began[worker] = now
-                del queues[worker][0]
-            elif now >= began[worker] + timeout:
-                late.add(ref)
-                behind.update(queues.pop(worker)[1:])
-        queues = {worker: queue for worker, queue in queues.items() if queue}
-    return late, behind

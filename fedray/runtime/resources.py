@@ -40,22 +40,8 @@ def trial_bundles(experiment: Experiment, node: str | None = None) -> list[Bundl
     return [{**server_bundle(experiment), **place}, *worker_bundles(experiment)]
 
 
-def first_worker_bundle(experiment: Experiment, bundles: int) -> int:
-    """Return the index of the first worker's bundle; Ray Tune leaves an empty first bundle out.
-
-    Args:
-        experiment: the run.
-        bundles: the number of bundles in the placement group.
-    """
-    return bundles - experiment.workers
-
-
 def preflight(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> str:
     """Check that one run fits the cluster; return one line about what it asks for.
-
-    Args:
-        experiment: the run.
-        nodes: each node's resources, {"CPU": 2, "GPU": 1}.
 
     Raises:
         UserError: when it can never be scheduled, with the numbers and the key to change.

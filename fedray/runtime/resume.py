@@ -22,62 +22,39 @@ from fedray.runtime.assembly import Assembly
 log = logging.getLogger(__name__)
 
 
-class Resume:
-    """The state in which an earlier process left a run's folder.
+def load_checkpoint(
+    folder: RunFolder, before: Run | None, store: CheckpointStore
+) -> tuple[Snapshot | None, Run | None]:
+    """Return the last checkpoint, and the run up to its round; None, None to begin anew.
 
     Args:
-        folder: the run's; it may be empty.
-        experiment: the experiment that is to run in it.
-
-    Attributes:
-        before: what the earlier process wrote; None without a result.
+        folder: the run's.
+        before: what an earlier process wrote; None without a result.
+        store: of the run's checkpoints.
 
     Raises:
-        UserError: if the folder holds another experiment, or a file is damaged.
+        UserError: if a file is damaged, or the rounds are not those of the checkpoint.
     """
-
-    def __init__(self, folder: RunFolder, experiment: Experiment) -> None:
-        check_experiment(folder, experiment)
-        self._folder = folder
-        self.before = folder.read() if folder.has_result else None
-
-    def check(self, assembly: Assembly) -> None:
-        """Refuse to go on with other data, files or clients; see `check_same`."""
-        if self.before is not None:
-            check_same(self._folder, self.before.info, assembly)
-
-    def load(self, store: CheckpointStore) -> tuple[Snapshot | None, Run | None]:
-        """Return the last checkpoint, and the run up to its round; None, None to begin anew.
-
-        Raises:
-            UserError: if a file is damaged, or the rounds are not those of the checkpoint.
-        """
-        folder, checkpoint = self._folder, store.load()
-        if checkpoint is None:
-            check_nothing_lost(folder, self.before)
-            store.tidy()
-            return None, None
-        done = checkpoint.snapshot.round
-        earlier = (self.before or folder.read()).until(done)
-        if earlier.done != done or earlier.rounds_checksum != checkpoint.rounds_checksum:
-            raise UserError(
-                f"the rounds in {folder.path} are not those of its checkpoint of round {done}; "
-                f"restore {folder.result.name} and {folder.rounds_file.name} from a copy, or start "
-                "anew with another --out"
-            )
-        folder.first_analyses(done)  # refuse a damaged file before anything is changed
+    checkpoint = store.load()
+    if checkpoint is None:
+        check_nothing_lost(folder, before)
         store.tidy()
-        return checkpoint.snapshot, earlier
+        return None, None
+    done = checkpoint.snapshot.round
+    earlier = (before or folder.read()).until(done)
+    if earlier.done != done or earlier.rounds_checksum != checkpoint.rounds_checksum:
+        raise UserError(
+            f"the rounds in {folder.path} are not those of its checkpoint of round {done}; "
+            f"restore {folder.result.name} and {folder.rounds_file.name} from a copy, or start "
+            "anew with another --out"
+        )
+    folder.first_analyses(done)  # refuse a damaged file before anything is changed
+    store.tidy()
+    return checkpoint.snapshot, earlier
 
 
 def resumed_info(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:
-    """Return a resumed run's info, with the earlier environment if it was another one.
-
-    Args:
-        info: as it is now.
-        earlier: what the run has written, cut to the rounds that still count.
-        folder: the run's, for the warning about another environment.
-    """
+    """Return a resumed run's info, with the earlier environment if it was another one."""
     before = list(earlier.info.earlier_environments)
     last = EarlierEnvironment(earlier.done, earlier.info.environment)
     if before and before[-1].until_round >= earlier.done:  # nothing that came after it counts
@@ -96,11 +73,7 @@ def resumed_info(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:
 
 
 def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
-    """Refuse a folder in which another experiment was run.
-
-    Raises:
-        UserError: naming the first key that differs.
-    """
+    """Refuse a folder in which another experiment was run."""
     if not folder.config.exists():
         return
     before = load_experiment(read_mapping(folder.config))
@@ -114,16 +87,7 @@ def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
 
 
 def check_same(folder: RunFolder, before: RunInfo, assembly: Assembly) -> None:
-    """Refuse to resume or test a run whose data, files, clients or experiment have changed.
-
-    Args:
-        folder: the run's.
-        before: what determined the numbers of the earlier rounds.
-        assembly: the run's parts as they are now.
-
-    Raises:
-        UserError: naming what has changed, with both hashes.
-    """
+    """Refuse to resume or test a run whose data, files, clients or experiment have changed."""
     keys = assembly.experiment.data
     where = f"data.root={keys.root}" if keys.root else f"data.source={keys.source.name}"
     pairs = {f"images or labels of {where}": (before.data_sha256, assembly.data.images.sha256)}
@@ -156,13 +120,6 @@ def check_nothing_lost(folder: RunFolder, before: Run | None) -> None:
 
     A run with checkpoint_every=0 keeps none on purpose, so it begins again. So does one that was
     killed before its first checkpoint, in round 0.
-
-    Args:
-        folder: the run's.
-        before: what it has written; None without a result.
-
-    Raises:
-        UserError: with the ways to go on.
     """
     if before is None and folder.has_rounds:
         before = folder.read()

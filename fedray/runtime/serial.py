@@ -6,8 +6,7 @@ import torch
 
 from fedray.config import Experiment, flatten
 from fedray.core import Downlinks, Payload, StateTree, Total, total_over
-from fedray.errors import UserError
-from fedray.federation import Reply, ScoreReply
+from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.memory import keep_freed_memory
@@ -31,26 +30,9 @@ def unused_keys(experiment: Experiment) -> str:
 
 
 class SerialExecutor:
-    """Runs one client after the other in this process (`federation.Executor`).
-
-    Args:
-        assembly: the parts of the run.
-        device: where steps run.
-
-    Attributes:
-        states: the clients'; the caller may set another store before the first step.
-
-    Raises:
-        UserError: for a key that asks for what one process cannot do.
-    """
+    """Runs one client after the other in this process (`federation.Executor`)."""
 
     def __init__(self, assembly: Assembly, device: torch.device) -> None:
-        timeout = assembly.experiment.faults.reply_timeout_s
-        if timeout is not None:
-            raise UserError(
-                f"faults.reply_timeout_s={timeout:g} leaves clients behind that take longer, which "
-                "one process cannot; leave it out, or run with --executor ray"
-            )
         torch.set_num_threads(assembly.experiment.threads)
         keep_freed_memory()
         self._runtime = ClientRuntime(assembly, device)
@@ -71,7 +53,7 @@ class SerialExecutor:
 
         return replies, total_over(list(down), summand)
 
-    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, ScoreReply]:
+    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run a test for every key of `down`."""
         return {
             client: self._runtime.test(name, round_, client, self.states.get(client), payload)

@@ -14,13 +14,13 @@ from ray.exceptions import RayTaskError
 
 from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RunFailed
-from fedray.records import Round, RunFolder
+from fedray.records import ResultFile, Round, RunFolder
 from fedray.runtime.cluster import with_driver
-from fedray.runtime.log_relay import LogRelay
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resources import server_bundle
 from fedray.runtime.session import Session
+from fedray.runtime.worker import LogRelay
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +33,6 @@ class ServerActor:
 
         Yields each round and, between them, what the user should hear of from here and, after the
         first round, when they have read their data, from the workers.
-
-        Args:
-            experiment: the experiment as JSON.
-            out: the run's folder.
-            began: when start-up began, in seconds since the epoch.
         """
         asked = Experiment.model_validate_json(experiment)
         notices, pool = LogRelay(), WorkerPool(asked)
@@ -96,12 +91,7 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
 
 
 def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> Iterator[Round]:
-    """Yield the rounds of one server actor, to the end of the run or until it is lost.
-
-    Raises:
-        One of `LOST`: when it was lost.
-        FedrayError: whatever stopped the run in its code.
-    """
+    """Yield the rounds of one server actor, to the end of the run or until it is lost."""
     try:
         with _server(experiment, out) as actor:
             stream = actor.run.options(num_returns="streaming").remote(
@@ -114,7 +104,8 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
         folder = RunFolder(out)
         with suppress(OSError):  # on a full disk rounds.jsonl says as much
             if folder.has_result and not folder.is_finished:
-                folder.write_result(folder.read())  # an actor that is killed cannot do it itself
+                # an actor that is killed cannot do it itself
+                folder.write_head(ResultFile.of(folder.read()))
         raise
 
 
@@ -130,11 +121,7 @@ def _rounds_among(stream: Iterable[Any]) -> Iterator[Round]:
 
 @contextmanager
 def _server(experiment: Experiment, out: Path) -> Iterator[Any]:
-    """Start a server's actor, wait for its place, and end it afterwards.
-
-    Raises:
-        RunFailed: when no node has room for it.
-    """
+    """Start a server's actor, wait for its place, and end it afterwards."""
     bundle, seconds = server_bundle(experiment), experiment.faults.start_timeout_s
     server: Any = ray.remote(ServerActor).options(
         num_cpus=bundle.get("CPU", 0),

@@ -30,8 +30,7 @@ from fedray.runtime.observers import (
     run_info,
 )
 from fedray.runtime.privacy import accountant_of
-from fedray.runtime.resume import Resume
-from fedray.saved_models import ModelSaver
+from fedray.runtime.resume import check_experiment, check_same, load_checkpoint
 
 
 class Session:
@@ -69,10 +68,12 @@ class Session:
         self._claim.acquire()
         try:
             with tracebacks_kept(self._folder), servers_memory(experiment, self._device):
-                self._resume = Resume(self._folder, experiment)
+                check_experiment(self._folder, experiment)
+                self._before = self._folder.read() if self._folder.has_result else None
                 torch.set_num_threads(experiment.threads)
                 self._assembly = Assembly(experiment)
-                self._resume.check(self._assembly)
+                if self._before is not None:
+                    check_same(self._folder, self._before.info, self._assembly)
                 self._executor = make_executor(self._assembly)
                 self._store = CheckpointStore(out, self._assembly.identity)
         except BaseException:
@@ -94,7 +95,7 @@ class Session:
         """
         try:
             with tracebacks_kept(self._folder), servers_memory(self.experiment, self._device):
-                snapshot, earlier = self._resume.load(self._store)
+                snapshot, earlier = load_checkpoint(self._folder, self._before, self._store)
                 yield from _with_plugins(self.experiment, self._run(snapshot, earlier))
                 self._executor.close()
                 self._store.tidy()
@@ -103,11 +104,7 @@ class Session:
             self._claim.release()
 
     def settle(self) -> None:
-        """Wait until the last checkpoint that was due is whole.
-
-        Raises:
-            OSError: when it could not be written.
-        """
+        """Wait until the last checkpoint that was due is whole."""
         self._store.wait()
 
     def _run(self, snapshot: Snapshot | None, earlier: Run | None) -> Generator[Round, None, None]:
@@ -123,10 +120,7 @@ class Session:
             assembly.plan,
             assembly.server(self._device),
             assembly.streams,
-            accountant_of(experiment, folder, self._resume.before, records.note),
-        )
-        saver = ModelSaver(
-            federation, experiment, assembly.data, assembly.identity, folder, self._keeps
+            accountant_of(experiment, folder, self._before, records.note),
         )
         every = experiment.checkpoint_every
         observers = (  # told of a round from first to last, closed from last to first
@@ -134,7 +128,7 @@ class Session:
             stop,
             records,
             Tracebacks(folder, federation),
-            Models(saver, records, stop),
+            Models(folder, assembly, federation, records, stop, self._keeps),
             Checkpoints(self._store, every, federation, records, stop),
         )
         with closing_all(observers):

@@ -15,13 +15,7 @@ PARTS = (1, 2, 4, 8, 16)
 def shares_of_clients(
     seconds: Mapping[int, float], workers: int, most: int
 ) -> list[list[Sequence[int]]]:
-    """Return the calls of each worker, with at most `most` clients each.
-
-    Args:
-        seconds: how long each client takes.
-        workers: the number of workers.
-        most: the largest number of clients in a call.
-    """
+    """Return the calls of each worker, with at most `most` clients each."""
     return [
         [share[start : start + most] for start in range(0, len(share), most)]
         for share in longest_first(seconds, workers)
@@ -53,12 +47,7 @@ def shares_of_blocks(
 
 
 def longest_first(seconds: Mapping[int, float], workers: int) -> list[list[int]]:
-    """Return the items of each worker: the longest first, to the worker with the least to do.
-
-    Args:
-        seconds: how long each item takes.
-        workers: the number of workers.
-    """
+    """Return the items of each worker: the longest first, to the worker with the least to do."""
     loads = [0.0] * workers
     shares: list[list[int]] = [[] for _ in loads]
     for item in sorted(seconds, key=lambda each: (-seconds[each], each)):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import time
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,12 +13,11 @@ import torch
 
 from fedray.config import Experiment
 from fedray.core import ClientState, Payload, StateTree, total_over
-from fedray.federation import Reply, ScoreReply
+from fedray.federation import Reply
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.devices import free_memory, limit_memory, pick_device
-from fedray.runtime.log_relay import LogRelay
 from fedray.runtime.memory import keep_freed_memory
 from fedray.runtime.messages import from_message, register_tensors, to_message
 from fedray.states import LARGE, Place, read_tree, state_size, write_tree
@@ -65,28 +63,26 @@ def _received(value: Any) -> Any:
     return from_message(ray.get(value) if isinstance(value, ray.ObjectRef) else value)
 
 
-class StepResult(NamedTuple):
-    """The result of one client's step.
+class LogRelay(logging.Handler):
+    """Collects this process's warnings, which Ray does not show; the command prints them."""
 
-    Attributes:
-        reply: the reply.
-        seconds: how long the step took.
-        state: the next state: a message, the place of its file, or, large and of another node,
-            the state itself; None if it has not changed.
-    """
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._texts: list[str] = []
+        logging.getLogger("fedray").addHandler(self)
 
-    reply: Reply
-    seconds: float
-    state: Any
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a warning's text."""
+        self._texts.append(record.getMessage())
+
+    def take(self) -> list[str]:
+        """Return the warnings since the last call."""
+        taken, self._texts = self._texts, []
+        return taken
 
 
 class Worker:
-    """An actor that runs client steps of any experiment it is handed.
-
-    Args:
-        threads: threads of one client step.
-        gpus: this worker's GPU share, in GPUs.
-    """
+    """An actor that runs client steps of any experiment it is handed."""
 
     def __init__(self, threads: int, gpus: float) -> None:
         register_tensors()
@@ -97,17 +93,8 @@ class Worker:
         self._notices = LogRelay()
         self._runtimes: dict[str, ClientRuntime] = {}  # the least recently used first
 
-    def warm_up(self, experiment: str) -> int:
-        """Get ready for calls of an experiment; return the process id."""
-        _ = self._runtime(experiment).assembly.data
-        return os.getpid()
-
     def prefetch(self, experiment: str) -> None:
-        """Load an experiment's data early; errors are ignored, the first real call raises them.
-
-        Args:
-            experiment: as JSON, before it was pinned to its images.
-        """
+        """Load an experiment's data early; errors are ignored, the first real call raises them."""
         with suppress(Exception):
             assembly = Assembly(Experiment.model_validate_json(experiment))
             _ = assembly.data, assembly.algorithm, assembly.models
@@ -121,10 +108,11 @@ class Worker:
         """Run one step for several clients.
 
         Returns:
-            A `StepResult` per client, small ones as messages.
+            A reply and a next state per client, as messages if small. The state is a message, the
+            place of its file, or, large and of another node, the state itself; None if it has not
+            changed.
         """
-        results = self._results(name, share)
-        return [to_message(result) for result in results]
+        return [to_message(result) for result in self._results(name, share)]
 
     def total(self, name: str, share: Share) -> tuple[list[Any], Any]:
         """Run one step for several clients, and add up their uploads.
@@ -136,15 +124,15 @@ class Worker:
         stream, results = self._results(name, share), list[Any]()
 
         def summand(_: int) -> StateTree | None:
-            result = next(stream)
-            reply, summand = runtime.summed(result.reply)
-            results.append(to_message(result._replace(reply=reply)))
+            reply, state = next(stream)
+            reply, summand = runtime.summed(reply)
+            results.append(to_message((reply, state)))
             return summand
 
         total = total_over(share.clients, summand)
         return results, to_message(total)
 
-    def test(self, name: str, share: Share) -> list[ScoreReply]:
+    def test(self, name: str, share: Share) -> list[Reply]:
         """Run one test for several clients."""
         runtime = self._runtime(share.experiment)
         return [
@@ -160,17 +148,13 @@ class Worker:
         """Return this process's warnings since the last call."""
         return self._notices.take()
 
-    def _results(self, name: str, share: Share) -> Iterator[StepResult]:
-        """Run one step for several clients, one after the other."""
+    def _results(self, name: str, share: Share) -> Iterator[tuple[Reply, Any]]:
         runtime = self._runtime(share.experiment)
         for number, (client, state, down) in enumerate(share.inputs()):
-            started = time.perf_counter()
             reply, new = runtime.step(name, share.round, client, state, down)
-            after = None if new is state or new is None else _kept(new, share, number)
-            yield StepResult(reply, time.perf_counter() - started, after)
+            yield reply, None if new is state or new is None else _kept(new, share, number)
 
     def _runtime(self, experiment: str) -> ClientRuntime:
-        """Return what runs an experiment's steps."""
         runtime = self._runtimes.pop(experiment, None)
         if runtime is not None and use(runtime.assembly.experiment.plugins):
             self._runtimes.clear()  # they hold classes of other versions
@@ -185,7 +169,7 @@ class Worker:
 
 
 def _kept(state: ClientState, share: Share, number: int) -> Any:
-    """Return a new state as `StepResult` holds it."""
+    """Return a new state as `Worker.step` answers it."""
     if state_size(state) < LARGE:
         return to_message(state)
     if not share.folder:

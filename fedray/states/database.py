@@ -68,8 +68,7 @@ class StateDatabase:
     Attributes:
         path: the SQLite file.
         files: the folder of the large trees.
-        places: for each number that `load` or `adopt` found, the place of its tree, or None for a
-            tree in the SQLite file.
+        places: for each number, the place of its tree, or None for a tree in the SQLite file.
     """
 
     def __init__(self, folder: Path, *, lasting: bool = True) -> None:
@@ -92,14 +91,14 @@ class StateDatabase:
     ) -> dict[int, Place | None]:
         """Replace the facts and some trees in one transaction, and remove replaced files.
 
-        May run in a thread beside readers; call `adopt` in theirs.
+        May run in a thread beside readers, who add what it returns to `places`.
 
         Args:
             facts: plain data; read after the entries.
             entries: the numbers with their new trees.
 
         Returns:
-            The new places of these numbers, for `adopt`.
+            The new places of these numbers.
 
         Raises:
             OSError, SafetensorError: if they cannot be written; all is as it was before.
@@ -132,10 +131,6 @@ class StateDatabase:
             if old is not None and old != place:
                 self.remove(old)
         return new
-
-    def adopt(self, places: Mapping[int, Place | None]) -> None:
-        """Go on with what `save` returned."""
-        self.places.update(places)
 
     def _put(self, file: sqlite3.Connection, number: int, entry: Entry) -> Place | None:
         """Replace one tree; a small one that was written to a file is copied from there."""
@@ -190,11 +185,7 @@ class StateDatabase:
         return facts
 
     def facts(self) -> dict[str, Any] | None:
-        """Return the facts without a look at the trees; None if nothing was ever saved.
-
-        Raises:
-            UserError: as `load`.
-        """
+        """Return the facts without a look at the trees; None if nothing was ever saved."""
         if not self.path.exists():
             for old in (*self._folder.glob("meta.json"), *self._folder.glob("round_*/meta.json")):
                 raise _another_version(old)
@@ -223,11 +214,7 @@ class StateDatabase:
         return tree
 
     def find(self, number: int) -> dict[str, Any] | None:
-        """Return the tree of a number after checking every byte of it; None if there is none.
-
-        Raises:
-            UserError: if it is damaged.
-        """
+        """Return the tree of a number after checking every byte of it; None if there is none."""
         with _saying_damage(self.path):
             rows = list(self._rows(f"{_TREES} WHERE number = ?", number))
             if not rows:

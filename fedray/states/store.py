@@ -1,8 +1,8 @@
 """The clients' states of one run: what changed since the last checkpoint, over its database.
 
-New states stay in memory, up to a bound, and large ones in files that their workers wrote. A round
-that fails is undone by leaving out its layer. A checkpoint writes the layers into the database,
-beside the next round. A client that is not accessed costs an entry in a dictionary.
+New states stay in memory, up to a bound, and large ones in files that their workers wrote. A
+checkpoint writes them into the database, beside the next round. A client that is not accessed costs
+an entry in a dictionary.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class StateStore(Mapping[int, ClientState]):
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._database = None if folder is None else StateDatabase(folder.absolute())
         self._memory = memory
-        self._round, self._new, self._saving, self._read = (_Layer() for _ in range(4))
+        self._new, self._saving, self._read = _Layer(), _Layer(), _Layer()
 
     @property
     def database(self) -> StateDatabase:
@@ -86,19 +86,10 @@ class StateStore(Mapping[int, ClientState]):
     @property
     def nbytes(self) -> int:
         """Bytes of the states in memory."""
-        return sum(x.nbytes for x in (self._round, self._new, self._saving, self._read))
-
-    def new_name(self) -> str:
-        """Return a name, without its ending, that no file of a state ever had."""
-        return self.database.new_name()
+        return self._new.nbytes + self._saving.nbytes + self._read.nbytes
 
     def __getitem__(self, client: int) -> ClientState:
-        """Return a client's state.
-
-        Raises:
-            KeyError: if it has none.
-            UserError: if its file is damaged.
-        """
+        """Return a client's state."""
         state = self.find(client)
         if state is None:
             raise KeyError(client)
@@ -108,7 +99,7 @@ class StateStore(Mapping[int, ClientState]):
 
     def __iter__(self) -> Iterator[int]:
         clients = {number for number in self.database.places if number >= 0}
-        for layer in (self._round, self._new, self._saving):
+        for layer in (self._new, self._saving):
             clients.update(layer.states, layer.places)
         return iter(sorted(clients))
 
@@ -117,7 +108,7 @@ class StateStore(Mapping[int, ClientState]):
 
     def find(self, client: int) -> State | None:
         """Return a client's state if it is in memory, else its place, if it has one."""
-        for layer in (self._round, self._new, self._saving, self._read):
+        for layer in (self._new, self._saving, self._read):
             if (known := layer.find(client)) is not None:
                 return known
         if client not in self.database.places:
@@ -131,58 +122,38 @@ class StateStore(Mapping[int, ClientState]):
         return state
 
     def put(self, client: int, state: State) -> None:
-        """Take a client's next state, or the place where a worker has written it.
-
-        Raises:
-            OSError: if those that have to make room cannot be written.
-        """
+        """Take a client's next state, or the place where a worker has written it."""
         self._read.forget(client)
-        self._put(self._round, client, state)
+        replaced = self._new.put(client, state)
+        if replaced is not None:
+            self.database.remove(replaced)
         self._make_room()
 
     def write(self, client: int, state: ClientState) -> None:
-        """Write a client's next state to a file, without keeping it in memory.
-
-        Raises:
-            OSError: if it cannot be written.
-        """
+        """Write a client's next state to a file, without keeping it in memory."""
         self.put(client, self._written(state))
-
-    def hold(self) -> None:
-        """Begin a round that may be undone."""
-        for client, state in self._round.items().items():
-            self._put(self._new, client, state)
-        self._round = _Layer()
-
-    def revert(self) -> None:
-        """Return to the states at the last `hold` or `begin`."""
-        for place in self._round.places.values():
-            self.database.remove(place)
-        self._round = _Layer()
 
     def begin(self) -> dict[int, State]:
         """Return the states that the next checkpoint has to write; `finish` follows."""
-        self.hold()
         self._saving, self._new = self._new, _Layer()
         return self._saving.items()
 
     def finish(self, places: Mapping[int, Place | None]) -> None:
         """Go on after a checkpoint is whole, with the new places that the database returned."""
-        self.database.adopt(places)
+        self.database.places.update(places)
         for client, place in self._saving.places.items():
             if places[client] is None:
                 self.database.remove(place)
         for client, state in self._saving.states.items():
-            if self._round.find(client) is None and self._new.find(client) is None:
+            if self._new.find(client) is None:
                 self._read.put(client, state)
         self._saving = _Layer()
 
     def close(self) -> None:
         """Let all states go but those of the last checkpoint."""
-        for layer in (self._round, self._new):
-            for place in layer.places.values():
-                self.database.remove(place)
-        self._round, self._new, self._saving, self._read = (_Layer() for _ in range(4))
+        for place in self._new.places.values():
+            self.database.remove(place)
+        self._new, self._saving, self._read = _Layer(), _Layer(), _Layer()
         self.database.close()
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -190,29 +161,22 @@ class StateStore(Mapping[int, ClientState]):
 
     def unused_files(self) -> list[Path]:
         """Return the files that nothing names: a process that was killed left them."""
-        places = [*self.database.places.values()]
-        for layer in (self._round, self._new, self._saving):
-            places += layer.places.values()
+        unsaved = (*self._new.places.values(), *self._saving.places.values())
+        places = (*self.database.places.values(), *unsaved)
         used = {place.file for place in places if place is not None}
         entries = own_entries(self.folder, "checkpoints/states")
         return sorted(path for path in entries if path.name not in used)
 
-    def _put(self, layer: _Layer, client: int, state: State) -> None:
-        replaced = layer.put(client, state)
-        if replaced is not None:
-            self.database.remove(replaced)
-
     def _written(self, state: ClientState) -> Place:
-        return write_tree(self.folder / f"{self.new_name()}.safetensors", vars(state))
+        return write_tree(self.folder / f"{self.database.new_name()}.safetensors", vars(state))
 
     def _make_room(self) -> None:
         """Forget states that the database has, then write others to files, the oldest first."""
         while self._read.states and self.nbytes > self._memory:
             self._read.forget(next(iter(self._read.states)))
-        for layer in (self._new, self._round):
-            while layer.states and self.nbytes > self._memory:
-                client, state = next(iter(layer.states.items()))
-                layer.put(client, self._written(state))
+        while self._new.states and self.nbytes > self._memory:
+            client, state = next(iter(self._new.states.items()))
+            self._new.put(client, self._written(state))
 
 
 def state_size(state: ClientState) -> int:

@@ -49,11 +49,7 @@ def tree_bytes(tree: StateTree) -> int:
 
 
 def write_tree(path: Path, tree: StateTree) -> Place:
-    """Write a tree to a new file.
-
-    Raises:
-        OSError, SafetensorError: if it cannot be written.
-    """
+    """Write a tree to a new file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     specs = _Specs(tree)
     path.touch(exist_ok=False)

@@ -90,21 +90,16 @@ def pool_of(experiment: Experiment) -> WorkerPool:
     from ray.util import get_current_placement_group
 
     from fedray.runtime.pool import WorkerPool
-    from fedray.runtime.resources import first_worker_bundle
 
-    group = get_current_placement_group()
-    first = first_worker_bundle(experiment, len(group.bundle_specs))
-    return WorkerPool(experiment, group=group, first_bundle=first)
+    return WorkerPool(experiment, get_current_placement_group())
 
 
 def runs_itself(experiment: Experiment) -> bool:
     """Return True if a trial's own process runs the clients' steps.
 
-    Not where clients may be late: one process cannot leave them behind. Nor where the process is
-    on the driver's node to write results, and what computes elsewhere.
+    Not where the process is on the driver's node to write results, and what computes elsewhere.
     """
-    alone = experiment.workers == 1 and experiment.gpus == 0
-    return alone and experiment.faults.reply_timeout_s is None and not _is_to_write_alone()
+    return experiment.workers == 1 and experiment.gpus == 0 and not _is_to_write_alone()
 
 
 def _is_to_write_alone() -> bool:

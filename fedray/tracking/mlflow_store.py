@@ -147,8 +147,8 @@ class Store:
         experiment: name of the experiment; created if missing.
         question: description of a new experiment; "" for none.
 
-    Raises:
-        UserError: if MLflow is not installed.
+    Attributes:
+        experiment_id: MLflow's id of the experiment; "" until `connect` has succeeded.
     """
 
     def __init__(self, uri: str, experiment: str, question: str = "") -> None:
@@ -159,13 +159,8 @@ class Store:
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._client: Any = None
-        self._experiment_id = ""
+        self.experiment_id = ""
         self._held: dict[str, _Held] = {}
-
-    @property
-    def experiment_id(self) -> str:
-        """MLflow's id of the experiment; "" until `connect` has succeeded."""
-        return self._experiment_id
 
     # Everything below raises whatever MLflow, its server or its database raise.
 
@@ -184,7 +179,7 @@ class Store:
             if path is not None and not (path.is_file() and path.stat().st_size):
                 _make_database(path)
             client = MlflowClient(tracking_uri=self.uri)
-            self._experiment_id = self._open_experiment(client, location)
+            self.experiment_id = self._open_experiment(client, location)
         self._client = client
 
     def sync(self, run: TrackedRun) -> Added:
@@ -244,7 +239,6 @@ class Store:
         return str(experiment.experiment_id)
 
     def _open(self, run: TrackedRun) -> _Held:
-        """Find the run, or create it."""
         run_id = self._find(run.key)
         if run_id is None:
             with self._alone():
@@ -266,7 +260,7 @@ class Store:
 
     def _create(self, run: TrackedRun) -> str:
         made = self._client.create_run(
-            self._experiment_id,
+            self.experiment_id,
             start_time=run.started_ms,
             tags={KEY_TAG: run.key, **self._parent_tag(run)},
             run_name=run.name,
@@ -280,7 +274,7 @@ class Store:
         A run in this experiment comes before one in another. Of several, the fullest is taken: a
         request that was repeated or carried out late leaves an empty one.
         """
-        twins = self._all_with(key, [self._experiment_id])
+        twins = self._all_with(key, [self.experiment_id])
         if not twins:
             everywhere = [each.experiment_id for each in self._client.search_experiments()]
             twins = self._all_with(key, everywhere)
@@ -294,7 +288,7 @@ class Store:
 
     def _delete_empty_twins(self, held: _Held, key: str) -> None:
         """Delete runs of this key that a repeated or late request created and nobody filled."""
-        for twin in self._all_with(key, [self._experiment_id]):
+        for twin in self._all_with(key, [self.experiment_id]):
             is_empty = not (twin.data.metrics or twin.data.params)
             if is_empty and twin.info.run_id != held.run_id:
                 self._client.delete_run(twin.info.run_id)

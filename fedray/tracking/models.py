@@ -30,15 +30,7 @@ def models_of(folder: Path, run: Run) -> Path | None:
 
 
 def save_models(kept: Path, temporary: Path) -> Path:
-    """Save the models of a run as an MLflow model, with what is needed to load them.
-
-    Args:
-        kept: what `models_of` returned.
-        temporary: an empty folder.
-
-    Returns:
-        The MLflow model's folder, in `temporary`.
-    """
+    """Save the models of a run as an MLflow model, with what is needed to load them."""
     import mlflow.pyfunc
 
     from fedray.saved_models import SavedModels

@@ -61,9 +61,6 @@ def tracked_run(
         key: key of the run; None: that of the folder.
         planned: describes the run while it has no result.json.
         artifacts: names of the files that MLflow keeps once the run has ended.
-
-    Raises:
-        UserError: if the folder holds no run, or a file is damaged.
     """
     files = RunFolder(folder)
     run = None if planned is not None and not files.has_result else files.read()
@@ -149,9 +146,6 @@ class Tracker:
 
     Attributes:
         failure: why MLflow failed first; None if it has not.
-
-    Raises:
-        UserError: if MLflow is not installed.
     """
 
     def __init__(
@@ -207,11 +201,7 @@ class Tracker:
             self._changed.notify()
 
     def close(self, wait_seconds: float | None = None) -> None:
-        """Send what is left.
-
-        Args:
-            wait_seconds: longest wait; None: half a minute, or some seconds if MLflow has failed.
-        """
+        """Send what is left."""
         with self._changed:
             first, self._closing = not self._closing, True
             self._changed.notify()
@@ -286,11 +276,7 @@ class Tracker:
 
 
 def tracker_for(experiment: str, folder: Path | None = None, question: str = "") -> Tracker:
-    """Return a tracker at $MLFLOW_TRACKING_URI, or at a database beside the results; see `Tracker`.
-
-    Raises:
-        UserError: if MLflow is not installed, or cannot write to the URI.
-    """
+    """Return a tracker at $MLFLOW_TRACKING_URI, or at a database beside the results."""
     return Tracker(resolve_uri(results_home()), experiment, folder=folder, question=question)
 
 

@@ -66,18 +66,6 @@ def test_a_global_model_on_every_domain(tmp_path):
     assert after["everyone_accuracy_night"] == before["accuracy_night"]
 
 
-def test_a_run_that_left_slow_clients_behind(tmp_path):
-    run = tmp_path / "run"
-    assert fedray_run([*QUICK, "rounds=1", "--out", str(run)]) == 0
-    config = RunFolder(run).config
-    config.write_text(config.read_text().replace("reply_timeout_s: null", "reply_timeout_s: 5.0"))
-    assert "reply_timeout_s: 5.0" in config.read_text()  # where and how fast, not which numbers
-    assert main(["retest", str(run), "--with", "", "--out", str(tmp_path / "out")]) == 0
-    (found,) = (tmp_path / "out").glob("*/*")
-    assert last(found).metrics == last(run).metrics
-    assert "reply_timeout_s: 5.0" in RunFolder(found).config.read_text()
-
-
 @pytest.mark.parametrize(
     ("keys", "words", "message"),
     [

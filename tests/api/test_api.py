@@ -183,7 +183,7 @@ def test_results_are_opened_by_a_text_or_a_path(tmp_path):
     for folder in (tmp_path, str(tmp_path)):
         assert fedray.TableResult(folder).data == table
         assert fedray.TableResult(folder).markdown == "# mine"
-        with pytest.raises(UserError, match=r"sweep\.json"):
+        with pytest.raises(UserError, match=r"plan\.json"):
             _ = fedray.SweepResult(folder).trials
     (tmp_path / "table.json").write_text(json.dumps({**sealed(table), "table": "other"}))
     with pytest.raises(UserError, match="damaged or edited"):
@@ -214,7 +214,7 @@ def test_a_sweep_and_a_table_may_be_mappings(tmp_path, monkeypatch):
             study.run(tmp_path / study.name, resume=True)
     of_sweep, resumed, of_table, _ = asked
     plan = plan_study("sweep", of_sweep.name, of_sweep.pairs)
-    assert (plan.name, plan.set) == ("rates", {"rounds": 2})
+    assert (plan.name, plan.tuning.rounds, plan.report.rounds) == ("rates", 2, 2)
     assert (resumed.name, resumed.resume, list(resumed.pairs)) == (of_sweep.name, True, [])
     assert of_table.name == str(tmp_path / "table" / "table.yaml")
     assert (dict(of_table.pairs), list(of_table.plugins)) == ({"report.seeds": [3]}, [mine])

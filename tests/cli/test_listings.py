@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,7 @@ import pytest
 from fedray.__main__ import main
 from fedray.cli.catalogue import entries, keys
 from fedray.cli.listing import KEYS, KINDS, LISTINGS, listed, registered
-from fedray.cli.show import settings
-from fedray.config import COMPONENTS, Experiment, flatten
+from fedray.config import COMPONENTS, Experiment, flatten, read_experiment
 from fedray.shipped import FOLDERS, files, names
 
 
@@ -72,59 +70,21 @@ def test_files_are_listed_with_their_first_lines(kind, capsys):
     assert Path(json.loads(capsys.readouterr().out)[0]["file"]).is_file()
 
 
-def test_what_is_kept_is_what_the_registries_say():
-    assert registered() == {kind: entries(kind) for kind in KINDS} | {KEYS: keys()}
-    assert registered() == registered()
-
-
-def test_an_installed_package_brings_its_listing(monkeypatch):
-    monkeypatch.setattr("fedray.cli.listing.IN_A_CHECKOUT", False)
-    monkeypatch.setattr("fedray.cli.listing.kept", None)
+def test_the_written_listing_is_what_the_registries_say():
     assert registered() == {kind: entries(kind) for kind in KINDS} | {KEYS: keys()}
 
 
-@pytest.mark.parametrize("name", ["fedtsp_digits", "fedmgp_clip", "fedglcl_office", "dp2fl_clip"])
-def test_an_installed_package_brings_what_its_experiments_resolve_to(name, monkeypatch):
-    resolved = settings(name)
-    monkeypatch.setattr("fedray.cli.written.IN_A_CHECKOUT", False)
-    assert settings(name, ["seed=1"]) != resolved
-    monkeypatch.setattr("fedray.cli.show.kept", None)
-    assert settings(name) == resolved
-
-
-def test_what_was_listed_is_read_without_pytorch(tmp_path):
-    """Of other files, of a damaged file and without one it is listed anew."""
+def test_a_listing_is_read_without_pytorch():
     program = (
-        "import sys; from fedray.__main__ import main; main(sys.argv[1:]);"
+        "import sys; from fedray.cli.main import main; main(sys.argv[1:]);"
         "print(*{'torch', 'pydantic', 'numpy'} & sys.modules.keys(), file=sys.stderr)"
     )
-
-    def imported(*words: str) -> set[str]:
+    for words in (["ls", "algorithms"], ["show", "fedproto"]):
         done = subprocess.run(
-            [sys.executable, "-c", program, *words],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "FEDRAY_CACHE": str(tmp_path)},
+            [sys.executable, "-c", program, *words], capture_output=True, text=True, check=True
         )
         assert "fedproto" in done.stdout
-        return set(done.stderr.split())
-
-    assert "torch" in imported("ls", "algorithms")
-    assert imported("ls", "algorithms") == imported("show", "fedproto") == set()
-    for kept in (tmp_path / "listings").glob("*.json"):
-        kept.write_text("{")
-    assert "torch" in imported("show", "fedproto_digits")
-    assert "torch" not in imported("show", "fedproto_digits")
-
-
-def test_what_depends_on_more_than_contents_is_not_kept(monkeypatch, tmp_path):
-    monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "cache"))
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        monkeypatch.chdir(tmp_path / name)
-        shown = {each.key: each.value for each in settings("local_digits", ["text.names=x.json"])}
-        assert shown["text.names"] == str(tmp_path / name / "x.json")
+        assert done.stderr.split() == []
 
 
 def test_show_says_what_is_known_of_a_name(capsys):
@@ -172,14 +132,17 @@ def test_show_of_nothing(capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("fedtsp_digits", "run"), ("scalability", "sweep"), ("digits", "table")]
+    ("name", "word"), [("fedtsp_digits", "run"), ("fedtsp_curves", "sweep"), ("digits", "table")]
 )
-def test_a_copy_is_the_file_and_never_replaces_one(name, word, tmp_path, monkeypatch, capsys):
+def test_a_copy_never_replaces_a_file(name, word, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["cp", name, "mine.yaml"]) == 0
     assert capsys.readouterr().out == f"wrote mine.yaml\nrun it: fedray {word} mine.yaml\n"
-    kind = next(kind for kind in FOLDERS if name in names(kind))
-    assert Path("mine.yaml").read_text() == files(kind)[name].read_text()
+    if word == "run":
+        assert read_experiment("mine.yaml") == {**read_experiment(name), "name": "mine"}
+        assert "extends" not in Path("mine.yaml").read_text()
+    else:
+        assert Path("mine.yaml").read_text() == files(f"{word}s")[name].read_text()
     assert main(["cp", name, "mine.yaml"]) == 2
     assert "mine.yaml is there already" in capsys.readouterr().err
     assert main(["cp", name, "some/where"]) == 0

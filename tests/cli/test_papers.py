@@ -48,6 +48,7 @@ def page_of(tmp_path, monkeypatch):
         file = tmp_path / "papers" / "fedx.yaml"
         file.write_text(text)
         monkeypatch.setattr("fedray.cli.papers.PAPERS", file.parent)
+        monkeypatch.setattr("fedray.cli.papers.files", lambda kind: {})
         return file
 
     return page_of
@@ -86,35 +87,30 @@ def test_a_file_is_read_in_its_order(page_of):
     [
         ("title: FedX", "titel: FedX", "fedx.title is missing"),
         (
-            "item: Fig. 2",
-            "item: Table 1",
-            r"fedx.yaml: items.0 .Table 1.: there are 2 items of that",
-        ),
-        (
             "measure: local_accuracy",
             "measured: x",
             "fedx.items.0.measure is missing; unknown key 'measured' in fedx.items.0. Did you mean",
         ),
-        (
-            "laptop: [python -m fedray cost local_digits]",
-            "",
-            r"Fig. 2.* has no command; give laptop",
-        ),
+        ("item: Fig. 2", "item: Fig. 3", r"fedx.yaml: nothing answers Fig. 2"),
         (
             "python -m fedray cost",
             "python -m json.tool",
-            r"laptop: .* is no command of fedray; write",
+            "is no command of fedray; write",
         ),
         ("python -m fedray cost", "fedrai cost", "is no command of fedray"),
         ("seed=3", "'seed=3", "cannot be read"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(page_of, old, new, said):
+    page_of(GOOD.replace(old, new, 1))
     with pytest.raises(UserError, match=said) as raised:
-        page_of(GOOD.replace(old, new, 1))
-        for each in every_command(read_papers()):
-            check_command(each.words)
+        resolve_all()
     assert "\n" not in str(raised.value)
+
+
+def resolve_all() -> None:
+    for each in every_command(read_papers()):
+        check_command(each.words)
 
 
 def test_the_page_has_every_item_with_its_commands(page_of):
@@ -165,13 +161,13 @@ def test_check_says_what_does_not_resolve(page_of, capsys, monkeypatch):
     [
         ("python -m fedray.run no_such", "no_such"),
         ("python -m fedray.run local_digits rounds=0", "rounds"),
-        ("python -m fedray.run local_digits --executer ray", "unrecognized arguments"),
+        ("python -m fedray.run local_digits --executer ray", "No such option .--executer"),
         ("python -m fedray.run", "name an experiment"),
         ("python -m fedray.sweep no_such", "no_such"),
-        ("python -m fedray.sweep fedtsp_lambda --scale huge", "invalid choice: 'huge'"),
-        ("python -m fedray.sweep fedtsp_lambda algorithm.lambda=7", "is what sweep"),
-        ("python -m fedray.nothing x", "there is no such command"),
-        ("python -m fedray.streams", "there is no such command"),
+        ("python -m fedray.sweep fedtsp_lambda --scale huge", "'huge' is not one of"),
+        ("python -m fedray.sweep fedtsp_lambda algorithm.lambda=7", "is tuned; leave"),
+        ("python -m fedray.nothing x", "is no command of fedray"),
+        ("python -m fedray.streams", "is no command of fedray"),
         ("python -m fedray lss", "there is no command 'lss'. Did you mean 'ls'"),
     ],
 )
@@ -196,7 +192,8 @@ def label(command: PaperCommand) -> str:
 def test_every_command_resolves(every_root, command):
     asked = check_command(command.words)
     for each in asked:
-        assert each.experiment.scale == command.scale, command.words
+        if command.scale != "desktop":  # its tables take experiments of the other scales
+            assert each.experiment.scale == command.scale, command.words
 
 
 def test_fedpgp_is_counted_with_two_prompts(every_root):
@@ -210,7 +207,7 @@ def test_fedtsps_personal_half_is_shown():
     item = next(each for each in read_papers()["fedtsp"].items if each.item == "Table 5")
     for commands in (item.laptop, item.paper):
         assert commands[1].endswith("--metric finetuned_accuracy_best")
-        assert words_of(commands[1]).given[0] == words_of(commands[0]).given[-1]
+        assert words_of(commands[1])[1][0] == words_of(commands[0])[1][-1]
 
 
 def test_every_table_answers_an_item_at_each_of_its_scales():

@@ -9,7 +9,7 @@ import pytest
 from _build.settings import explained, paper_files, settings_page
 from fedray.__main__ import main
 from fedray.cli.show import DEFAULT, GIVEN, settings
-from fedray.config import EXPERIMENTS, read_chain, read_experiment, read_sources
+from fedray.config import EXPERIMENTS, read_chain, read_experiment, sources_of
 from fedray.errors import UserError
 
 
@@ -25,14 +25,14 @@ def written(tmp_path):
 
 @pytest.mark.parametrize("name", paper_files())
 def test_every_key_of_paper_scale_has_a_source(name):
-    sources = read_sources(name)
+    sources = sources_of(read_chain(name))
     assert [key for key in explained(read_chain(name)) if not sources[key]] == []
     assert set(sources.values()) - {""}
 
 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_no_source_names_a_key_that_is_not_set(path):
-    read_sources(path.stem)
+    sources_of(read_chain(path.stem))
     assert "sources" not in read_experiment(path.stem)
 
 
@@ -48,7 +48,7 @@ def test_a_source_is_inherited_until_the_key_is_set_anew(written):
         f"extends: {base}\nlr: 0.2\nalgorithm: fedavg\noptimizer: {{weight_decay: 0.1}}\n"
         "sources:\n  rounds: 'paper, Sec. 2'\n"
     )
-    assert read_sources(mine) == {
+    assert sources_of(read_chain(mine)) == {
         "lr": "",
         "rounds": "paper, Sec. 2",
         "algorithm.name": "",
@@ -71,7 +71,7 @@ def test_a_source_is_inherited_until_the_key_is_set_anew(written):
 def test_a_wrong_source_is_one_sentence(written, capsys, text, said):
     name = written(text)
     with pytest.raises(UserError, match="sources"):
-        read_sources(name)
+        sources_of(read_chain(name))
     assert main(["show", name]) == 2
     error = capsys.readouterr().err
     assert said in error
@@ -121,16 +121,17 @@ def test_the_page_has_a_table_for_each_file():
 
 @pytest.mark.parametrize("name", ["base_to_novel", "cifar100", "domains", "domainnet"])
 def test_what_of_fedmgp_is_our_reading_is_said(name):
-    sources = read_sources(f"fedmgp_{name}_paper")
+    sources = sources_of(read_chain(f"fedmgp_{name}_paper"))
     for key in ("sign", "measure", "reduction"):
         assert sources[f"algorithm.{key}"].startswith("ours: ")
 
 
 def test_how_the_comparisons_baselines_are_set_is_said():
+    fedtpg = sources_of(read_chain("fedtpg_paper"))
     for key in ("classes", "weights"):
-        assert "FedMGP's comparison has" in read_sources("fedtpg_paper")[f"algorithm.{key}"]
-    assert "never" in read_sources("fedgen_cifar10_paper")["algorithm.untrained"]
-    assert "4096" in read_sources("fedfa_augmentation_office_paper")["model.feature_dim"]
+        assert "FedMGP's comparison has" in fedtpg[f"algorithm.{key}"]
+    assert "never" in sources_of(read_chain("fedgen_cifar10_paper"))["algorithm.untrained"]
+    assert "4096" in sources_of(read_chain("fedfa_augmentation_office_paper"))["model.feature_dim"]
 
 
 def test_where_split_files_are_from_is_documented():

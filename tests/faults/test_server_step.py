@@ -1,4 +1,4 @@
-"""The server's own step fails: one sentence, a checkpoint of the round before, on after a cure."""
+"""The server's own step fails: one sentence, the last checkpoint, on after a cure."""
 
 from __future__ import annotations
 
@@ -95,15 +95,16 @@ def undisturbed(tmp_path_factory):
 def assert_stops_and_goes_on(
     out: Path, make: small_runs.MakeExecutor, every: int, undisturbed: Any, monkeypatch: Any
 ) -> str:
-    """The run stops in round 4 with round 3's checkpoint; the cured one ends as the undisturbed."""
+    """The run stops in round 4 with the last checkpoint; the cured one ends as the undisturbed."""
     with pytest.raises(ServerError) as stopped:
         run(out, make, every)
-    assert checkpointed(out) == 3
+    last = 3 - 3 % every
+    assert checkpointed(out) == last
     assert len(numbers(out)) == 4
     text = (out / "error.txt").read_text()
     assert "test_server_step.py" in text
     monkeypatch.setattr(Breaking, "fault", None)
-    assert [done.round for done in run(out, make, every)] == [4, 5]
+    assert [done.round for done in run(out, make, every)] == list(range(last + 1, 6))
     assert numbers(out) == undisturbed
     return str(stopped.value)
 
@@ -132,7 +133,7 @@ def test_without_checkpoints_nothing_is_written(tmp_path, monkeypatch):
     assert checkpointed(tmp_path) is None
 
 
-def test_a_client_that_stops_a_run_leaves_a_checkpoint_too(undisturbed, tmp_path, monkeypatch):
+def test_a_client_that_stops_a_run_leaves_its_checkpoint_too(undisturbed, tmp_path, monkeypatch):
     honest = Breaking.finish
 
     def finish(self: Any, local: Any, trained: Any) -> Any:
@@ -143,9 +144,9 @@ def test_a_client_that_stops_a_run_leaves_a_checkpoint_too(undisturbed, tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(Breaking, "finish", finish)
         with pytest.raises(ClientError):
-            run(tmp_path, small_runs.serial, 5)
-    assert checkpointed(tmp_path) == 3
-    run(tmp_path, small_runs.serial, 5)
+            run(tmp_path, small_runs.serial, 2)
+    assert checkpointed(tmp_path) == 2
+    run(tmp_path, small_runs.serial, 2)
     assert numbers(tmp_path) == undisturbed
 
 

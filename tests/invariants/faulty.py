@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,33 +23,6 @@ from fedray.core import (
 )
 from fedray.errors import UserError
 from fedray.runtime import pool, server, worker
-
-
-class Sleepy(Local):
-    """Client 1 sleeps through round 1."""
-
-    name = "sleepy"
-
-    def client_update(self, client: Client, state: ClientState, down: Any) -> Any:
-        if (client.id, client.round) == (1, 1):
-            time.sleep(600)
-        return super().client_update(client, state, down)
-
-
-class SleepyTest(Local):
-    """Client 1's first test never ends; nobody learns."""
-
-    name = "sleepy_test"
-
-    def client_update(self, client: Client, state: ClientState, down: Any) -> Any:
-        return None, state
-
-    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        slept = Path(os.environ["FEDRAY_CACHE"]) / "slept"
-        if client.id == 1 and not slept.exists():
-            slept.touch()
-            time.sleep(600)
-        return super().begin(client, state, down)
 
 
 class FullDisk(Local):
@@ -111,7 +83,7 @@ class Mendable(Local):
 
 def register() -> None:
     """Make this process know the methods of this file."""
-    for method in (Sleepy, SleepyTest, FullDisk, Broken, BrokenTest, BrokenServer, Mendable):
+    for method in (FullDisk, Broken, BrokenTest, BrokenServer, Mendable):
         algorithms.add(method)
 
 

@@ -96,7 +96,6 @@ class Few:
     def __init__(self, pool: WorkerPool, count: int) -> None:
         self._pool = pool
         self._count = count
-        self.restart = pool.restart
         self.suspend = pool.suspend
         self.node_of = pool.node_of
         self.forget = pool.forget

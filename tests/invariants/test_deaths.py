@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import faulty
 import pytest
 import ray
@@ -27,9 +29,9 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 SLOW = ("local_epochs=15", "participation=0.5")
 
 
-def pids(pool, experiment) -> set[int]:
-    text = experiment.model_dump_json(by_alias=True)
-    return set(ray.get([worker.warm_up.remote(text) for worker in pool.workers]))
+def pids(pool) -> set[int]:
+    asked = [worker.__ray_call__.remote(lambda _: os.getpid()) for worker in pool.workers]
+    return set(ray.get(asked))
 
 
 def all_there(pool) -> None:
@@ -40,13 +42,13 @@ def all_there(pool) -> None:
 def test_a_worker_killed_in_the_middle_of_a_round(small, pool, tmp_path):
     experiment = small.experiment(*SLOW)
     all_there(pool)
-    before = pids(pool, experiment)
-    killer = Killer("ray::Worker.step", lambda: last_round(tmp_path) >= 1)
+    before = pids(pool)
+    killer = Killer("ray::Worker.total", lambda: last_round(tmp_path) >= 1)
     on_workers(experiment, tmp_path, pool, 2)
     killer.join()
     assert_same(tmp_path, small.undisturbed(*SLOW))
     all_there(pool)
-    after = pids(pool, experiment)
+    after = pids(pool)
     assert before - after == set(killer.killed)
     assert len(after) == len(before)
 
@@ -54,7 +56,7 @@ def test_a_worker_killed_in_the_middle_of_a_round(small, pool, tmp_path):
 @pytest.mark.long
 def test_a_worker_killed_more_often_than_allowed(small, ray_nodes, tmp_path):
     out = tmp_path / "out"
-    Killer("ray::Worker.step", lambda: last_round(out) >= 1)
+    Killer("ray::Worker.total", lambda: last_round(out) >= 1)
     with pytest.raises(RunFailed, match=r"faults\.max_failures.*--resume") as failed:
         with_server_actor(small.experiment(*SLOW, "workers=1", "faults.max_failures=0"), out)
     assert "\n" not in str(failed.value)

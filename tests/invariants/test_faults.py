@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from fedray.config import FaultConfig
 from fedray.core import Algorithm, Gate, Payload, payload_field
 from fedray.errors import ClientError, RunFailed, UserError
 from fedray.evaluation.score import Score
-from fedray.federation import Federation, Plan, Reply, RoundExchange, ScoreReply
+from fedray.federation import Federation, Plan, Reply, RoundExchange
 from fedray.runtime.session import Session
 from fedray.streams import Streams
 
@@ -94,8 +93,8 @@ class Prompt:
     def step(self, name: str, round_: int, down: Any) -> dict[int, Reply]:
         return {client: Reply(Made(round_)) for client in down}
 
-    def test(self, name: str, round_: int, down: Any) -> dict[int, ScoreReply]:
-        return {client: ScoreReply([Score(1, 1)]) for client in down}
+    def test(self, name: str, round_: int, down: Any) -> dict[int, Reply]:
+        return {client: Reply(scores=[Score(1, 1)]) for client in down}
 
 
 @dataclass(frozen=True)
@@ -242,47 +241,6 @@ def test_errors_on_workers_may_count_as_absence(small, pool, tmp_path, faulty_me
     on_workers(experiment, tmp_path / "ray", pool, 2)
     serially(experiment, tmp_path / "serial")
     assert numbers(tmp_path / "ray") == numbers(tmp_path / "serial")
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_reply_that_takes_too_long_is_dropped(small, pool, tmp_path, faulty_methods):
-    drop = ("data.clients=3", "faults.reply_timeout_s=4", "faults.on_client_error=drop")
-    on_workers(small.experiment("algorithm=sleepy", *drop), tmp_path, pool, 3)
-    events = [record["events"] for record in numbers(tmp_path)["rounds"]]
-    assert events == [[], [{"client": 1, "what": "failed: no reply within 4 s"}], [], []]
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_clients_behind_a_late_one_are_asked_again(small, pool, tmp_path, faulty_methods):
-    drop = ("data.clients=5", "faults.reply_timeout_s=4", "faults.on_client_error=drop")
-    on_workers(small.experiment("algorithm=sleepy", *drop), tmp_path, pool, 1)
-    events = [record["events"] for record in numbers(tmp_path)["rounds"]]
-    assert events == [[], [{"client": 1, "what": "failed: no reply within 4 s"}], [], []]
-
-
-@pytest.mark.ray
-def test_a_reply_that_takes_too_long_may_stop_the_run(small, pool, tmp_path, faulty_methods):
-    timeout = ("data.clients=3", "faults.reply_timeout_s=4")
-    with pytest.raises(ClientError, match=r"^client 1, round 1, step client_update: no reply"):
-        on_workers(small.experiment("algorithm=sleepy", *timeout), tmp_path, pool, 3)
-
-
-@pytest.mark.ray
-def test_a_timeout_that_nobody_misses_changes_nothing(small, pool, tmp_path):
-    on_workers(small.experiment("faults.reply_timeout_s=100"), tmp_path, pool, 2)
-    assert numbers(tmp_path) == numbers(small.undisturbed())
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_test_that_takes_too_long_is_asked_again(small, pool, tmp_path, faulty_methods):
-    timeout = ("algorithm=sleepy_test", "data.clients=3", "rounds=2", "faults.reply_timeout_s=4")
-    on_workers(small.experiment(*timeout), tmp_path / "asked", pool, 3)
-    (Path(os.environ["FEDRAY_CACHE"]) / "slept").touch()
-    serially(small.experiment(*timeout[:-1]), tmp_path / "awake")
-    assert numbers(tmp_path / "asked") == numbers(tmp_path / "awake")
 
 
 def test_a_full_disk_is_no_absence(small, tmp_path, faulty_methods):

@@ -135,16 +135,6 @@ def test_the_only_worker_is_waited_for(ray):
     assert ray.now == 20.0
 
 
-def test_a_worker_that_is_restarted_gets_no_calls_until_it_answers(ray):
-    ray.answers[0] = [0.0, 20.0]
-    found = pool_of(2)
-    found.restart(found.ready(2)[0])
-    assert ray.killed == [(0, False)]
-    assert numbers(found.ready(2)) == [1]
-    found.close()
-    assert ray.killed[1:] == [(0, True), (1, True)]
-
-
 def test_a_worker_that_cannot_start_ends_the_run(ray):
     error = ActorDiedError()
     error.error_msg = "The actor died.\nValueError: no such device"

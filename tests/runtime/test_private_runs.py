@@ -61,7 +61,6 @@ def epsilons(folder: RunFolder) -> list[float]:
         ({"wire.up_bits": 8}, r"wire\.up_bits=8 changes updates after they were clipped"),
         ({"faults.late": 0.1}, r"faults\.late=0\.1 brings updates of another round's sample"),
         ({"faults.on_client_error": "drop"}, r"faults\.on_client_error=drop lets a client's data"),
-        ({"faults.reply_timeout_s": 5}, r"faults\.reply_timeout_s lets a client's data change"),
         ({"algorithm": {"name": "local"}}, r"covers uploads, but algorithm=local declares none"),
     ],
 )

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from tensors import same
 
 from fedray.config import EXECUTION_KEYS
 from fedray.core import ClientState
-from fedray.errors import UserError
 from fedray.runtime.serial import FOR_A_CLUSTER, SerialExecutor, unused_keys
 
 CPU = torch.device("cpu")
-
-
-def test_a_timeout_is_refused(assemble):
-    assembly = assemble("local", {"faults.reply_timeout_s": 5})
-    with pytest.raises(UserError, match=r"faults\.reply_timeout_s=5 .* --executor ray"):
-        SerialExecutor(assembly, CPU)
 
 
 def test_a_failed_step_leaves_the_state_as_it_was(assemble, monkeypatch):
@@ -49,13 +41,11 @@ HONOURED = {
     "data.root": "read by the assembly",
     "data.download": "read by the assembly",
     "data.sha256": "read by the assembly",
-    "data.verified_since": "read by the assembly",
 }
-REFUSED = {"faults.reply_timeout_s"}
 
 
 def test_every_key_of_execution_is_honoured_or_refused_or_said_to_be_without_effect():
-    assert {*HONOURED, *REFUSED, *FOR_A_CLUSTER} == {*EXECUTION_KEYS, "threads"}
+    assert {*HONOURED, *FOR_A_CLUSTER} == {*EXECUTION_KEYS, "threads"}
 
 
 def test_keys_for_a_cluster_are_said_to_be_without_effect(assemble):

@@ -22,7 +22,7 @@ from fedray.config import files_of
 from fedray.errors import UserError
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
-from fedray.records import Costs, EarlierEnvironment, RunFolder, RunWriter, environment
+from fedray.records import Costs, EarlierEnvironment, ResultFile, RunFolder, RunWriter, environment
 from fedray.run import main
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
@@ -272,7 +272,7 @@ def without_one(folder: RunFolder) -> None:
     """Leave the lines up to the round before the checkpoint's."""
     run = folder.read().until(0)
     folder.cut_rounds(1)
-    folder.write_result(run)
+    folder.write_head(ResultFile.of(run))
 
 
 def of_a_twin(folder: RunFolder) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +9,6 @@ import pytest
 from PIL import Image
 from rounds import result_in
 
-from fedray import integrity
 from fedray.analyses.finished import reopen
 from fedray.cli import run
 from fedray.errors import UserError
@@ -67,34 +64,12 @@ def zero_pixels(folder: Path) -> None:
     (folder / "images.npy").write_bytes(content)
 
 
-def shuffle_labels_and_reseal(folder: Path) -> None:
-    """As by somebody who makes the checksums fit again."""
-    labels = np.load(folder / "labels.npy")
-    np.save(folder / "labels.npy", 1 - labels)
-    content = integrity.read_meta(folder)
-    for name in ("meta.json", "checked.json"):
-        (folder / name).unlink()
-    integrity.seal(folder, content)
-    integrity.Stamp(time.time(), time.time()).keep(folder)
-
-
 def test_a_damaged_cache_is_said_and_not_used(root, tmp_path, cache, caplog):
     assert command(root, tmp_path / "before") == 0
     zero_pixels(cached_folder(cache))
     assert command(root, tmp_path / "after") == 0
     assert caplog.text.count("are damaged: images.npy is not as it was written") == 1
     assert numbers(tmp_path / "after") == numbers(tmp_path / "before")
-
-
-def test_verify_compares_the_cache_with_the_images_files(root, tmp_path, cache):
-    assert command(root, tmp_path / "before") == 0
-    shuffle_labels_and_reseal(cached_folder(cache))
-    assert command(root, tmp_path / "fooled") == 0
-    assert numbers(tmp_path / "fooled") != numbers(tmp_path / "before")
-    assert command(root, tmp_path / "after", "--verify") == 0
-    assert numbers(tmp_path / "after") == numbers(tmp_path / "before")
-    words = ["--resume", str(tmp_path / "after"), "--executor", "serial", "--no-track", "--verify"]
-    assert main(words) == 0
 
 
 class Interrupted:
@@ -149,7 +124,7 @@ def test_images_that_must_have_a_content_hash(root, tmp_path, capsys):
     assert not (tmp_path / "wrong").exists()
     identities = {
         resolve("local_digits", [*KEYS, f"data.root={root}", *more]).identity()
-        for more in ([], [f"data.sha256={found}"], ["data.verified_since=7"])
+        for more in ([], [f"data.sha256={found}"])
     }
     assert len(identities) == 1
 
@@ -157,12 +132,12 @@ def test_images_that_must_have_a_content_hash(root, tmp_path, capsys):
 def test_a_worker_takes_no_other_images_than_the_servers(root):
     server = Assembly(resolve("local_digits", [*KEYS, f"data.root={root}"]))
     asked = server.pinned.model_dump_json(by_alias=True)
-    assert Worker(1, 0).warm_up(asked) == os.getpid()
+    assert Worker(1, 0)._runtime(asked).assembly.data.sha256 == server.data.sha256
     (root / "cat" / "0-00.png").rename(root / "dog" / "0-00.png")  # as on a node with another copy
     with pytest.raises(
         UserError, match=r"data.root=.* on .* holds images or labels with the conte"
     ):
-        Worker(1, 0).warm_up(asked)
+        _ = Worker(1, 0)._runtime(asked).assembly.data
 
 
 def test_oblong_images_where_the_model_needs_square_ones(tmp_path, capsys):

@@ -22,7 +22,7 @@ def tree(value: float, numbers: int = 6) -> dict[str, Any]:
 
 
 def save(store: StateDatabase, trees: Mapping[int, Any], **facts: Any) -> None:
-    store.adopt(store.save(facts, trees.items()))
+    store.places.update(store.save(facts, trees.items()))
 
 
 def content(folder: Path) -> tuple[dict[str, Any] | None, dict[int, float]]:

@@ -1,4 +1,4 @@
-"""The store of states: bounded memory, rounds that are undone, files that go when unused."""
+"""The store of states: bounded memory, checkpoints, files that go when unused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def state(value: float, numbers: int = 10) -> ClientState:
 
 def written(store: StateStore, value: float) -> Place:
     """A large state as a worker writes it."""
-    path = store.folder / f"{store.new_name()}-0.safetensors"
+    path = store.folder / f"{store.database.new_name()}-0.safetensors"
     return write_tree(path, vars(state(value, BIG)))
 
 
@@ -72,33 +72,6 @@ def test_a_client_that_never_stepped_has_none(store):
     assert not store.folder.exists()
 
 
-@pytest.mark.parametrize("numbers", [10, BIG])
-def test_back_to_what_was_held(store, numbers):
-    store.put(0, state(0, numbers))
-    store.put(1, state(1, numbers))
-    store.hold()
-    for value in (10, 20):
-        store.put(1, state(value, numbers))
-        store.put(2, state(value, numbers))
-    store.revert()
-    assert values(store) == {0: 0, 1: 1}
-    store.put(0, state(5, numbers))
-    store.revert()
-    assert values(store) == {0: 0, 1: 1}
-    assert len(store.unused_files()) == 0
-
-
-def test_back_to_what_was_held_and_then_saved(store):
-    store.put(0, written(store, 0))
-    save(store, store.begin())
-    store.hold()
-    store.put(0, written(store, 1))
-    store.put(1, state(1, BIG))
-    store.revert()
-    save(store, store.begin())
-    assert values(reopened(store)) == {0: 0}
-
-
 def test_what_changes_while_it_is_saved_is_in_the_next_one(store):
     store.put(0, written(store, 0))
     store.put(1, state(1))
@@ -144,13 +117,13 @@ def test_without_a_folder_there_is_a_temporary_one_that_goes():
 
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_happens_the_last_checkpoint_is_whole_and_no_file_is_left(tmp_path, seed):
-    """Random steps, checkpoints and rounds undone, against a plain dict."""
+    """Random steps and checkpoints, against a plain dict."""
     at = random.Random(seed)
     store = StateStore(tmp_path, memory=at.choice([0, 500, 300_000]))
     now: dict[int, float] = {}
-    held, last, saving, begun = {}, {}, None, {}
+    last, saving, begun = {}, None, {}
     for step in range(200):
-        action = at.choice(["put"] * 4 + ["written", "write", "hold", "revert", "begin", "finish"])
+        action = at.choice(["put"] * 4 + ["written", "write", "begin", "finish"])
         client, size = at.randrange(8), at.choice([10, 100, BIG])
         if action == "put":
             store.put(client, state(step, size))
@@ -161,14 +134,8 @@ def test_whatever_happens_the_last_checkpoint_is_whole_and_no_file_is_left(tmp_p
         elif action == "write":
             store.write(client, state(step, size))
             now[client] = step
-        elif action == "hold":
-            store.hold()
-            held = dict(now)
-        elif action == "revert":
-            store.revert()
-            now = dict(held)
         elif action == "begin" and saving is None:
-            saving, begun, held = store.begin(), dict(now), dict(now)
+            saving, begun = store.begin(), dict(now)
         elif action == "finish" and saving is not None:
             save(store, saving)
             last, saving = begun, None

@@ -156,7 +156,6 @@ def test_the_next_trial_gets_the_workers_if_they_fit(process):
 def test_one_worker_on_the_cpu_is_the_trials_own_process(process):
     assert runs_itself(*with_workers(1))
     assert not runs_itself(*with_workers(1, "gpus=1"))
-    assert not runs_itself(*with_workers(1, "faults.reply_timeout_s=60"))
     [experiment] = with_workers(1, *COMMON)
     with process.trial([experiment]) as executor:
         assert isinstance(executor(Assembly(experiment)), SerialExecutor)
@@ -197,5 +196,5 @@ def test_a_worker_is_ready_for_so_many_experiments_and_no_more(monkeypatch):
         for lr in (0.1, 0.2, 0.3)
     ]
     for experiment in (*experiments[:2], experiments[0], experiments[2]):
-        worker.warm_up(experiment)
+        worker._runtime(experiment)
     assert list(worker._runtimes) == [experiments[0], experiments[2]]

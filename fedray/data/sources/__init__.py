@@ -202,7 +202,7 @@ class Source(Configurable, ABC):
         key = images_key(root, files, params, asdict(options), plugin_of(type(self)))
         return f"{self.name}-{key}"
 
-    def _kept(self, root: Path, options: ReadOptions, verified_since: float) -> ImageSet:
+    def _kept(self, root: Path, options: ReadOptions) -> ImageSet:
         """Return the images from the node's cache."""
         key = self._key(root, options)
 
@@ -215,24 +215,15 @@ class Source(Configurable, ABC):
                 )
             save_images(images, making)
 
-        return image_set(
-            kept_arrays("images", key, "decoded images", make, made_since=verified_since)
-        )
+        return image_set(kept_arrays("images", key, "decoded images", make))
 
-    def load(
-        self,
-        root: Path | None,
-        options: ReadOptions,
-        *,
-        download: bool = False,
-        verified_since: float = 0.0,
-    ) -> ImageSet:
+    def load(self, root: Path | None, options: ReadOptions, *, download: bool = False) -> ImageSet:
         """Return the images as `load_images` does."""
         try:
             root = self.find_root(root, download=download)
             if not self.kept:
                 return self.read(root, options)
-            return self._kept(root, options, verified_since)
+            return self._kept(root, options)
         except OSError as error:
             what = error.filename or root
             raise UserError(
@@ -260,7 +251,6 @@ def load_images(
     options: ReadOptions = AS_STORED,
     *,
     download: bool = False,
-    verified_since: float = 0.0,
 ) -> ImageSet:
     """Return the images of a source; every process on a node may call it.
 
@@ -271,17 +261,13 @@ def load_images(
         root: the folder of the data; None where the source needs none or has a default.
         options: which images, and how they are decoded.
         download: whether files that are missing may be fetched.
-        verified_since: images that were decoded before this time, in seconds since the epoch, are
-            decoded again and compared.
 
     Raises:
         UserError: when there is no such source, a parameter is wrong, or its files are missing or
             wrong.
     """
     component = Component(name=source) if isinstance(source, str) else source
-    return build_source(component).load(
-        root, options, download=download, verified_since=verified_since
-    )
+    return build_source(component).load(root, options, download=download)
 
 
 def only_classes(listing: Listing, wanted: tuple[str, ...], where: str) -> Listing:
