@@ -436,17 +436,6 @@ def test_one_client_alone_keeps_what_it_trained(run):
     assert torch.equal(after["data"], after["personal"][0])  # W_T = 1, and PC = {itself}
 
 
-def test_what_travels_is_counted_by_the_gate(run):
-    done = run("dp2fl", {**SMALL, "data.clients": 3, "rounds": 1})
-    pixels = sum(len(indices) for indices in done.assembly.data.validation) * 64
-    assert done.results[0].up.params["images"] == pixels
-    assert done.results[0].down.params["images"] == 3 * pixels  # all to everyone, once
-    assert done.results[0].up.bytes["images"] == pixels  # one byte each
-    both = sum(prompts(done)[1])
-    assert done.results[1].up.params == {"prompts": 3 * both, "statistics": 3 * (3 + 1)}
-    assert done.results[1].down.params == {"prompts": 3 * both}
-
-
 def test_the_loss_reaches_the_task_prompt_through_the_images_alone(assemble):
     assembly = assemble("dp2fl", SMALL)
     model = prompted_model(assembly)

@@ -92,20 +92,6 @@ def test_the_concatenated_heads_logits_are_the_sum_of_the_clusters():
     assert found.item() == 3.5 + 1.25
 
 
-def test_one_cluster_in_every_round_is_fedavg_bit_for_bit(run):
-    changes = {**ONE_KIND, "rounds": 3, "participation": 0.5, "optimizer.momentum": 0.9}
-    plain = run("fedavg", changes)
-    alone = {"algorithm.clusters": 1, "algorithm.cluster_rounds": 3}
-    done = run("fedconcat", {**changes, **alone})
-    for mine, fedavgs in zip(done.servers, plain.servers, strict=True):
-        assert set(mine["clusters"]) == {"0"}
-        assert same(mine["clusters"]["0"], fedavgs["model"])
-    assert [r.metrics["global_accuracy"] for r in done.results] == [
-        r.metrics["global_accuracy"] for r in plain.results
-    ]
-    assert done.results[-1].per_client == plain.results[-1].per_client
-
-
 def test_inside_a_cluster_it_is_fedavg_of_its_clients(run):
     done = run("fedconcat", {**ONE_KIND, "algorithm.cluster_rounds": 2})
     assignment = done.servers[-1]["assignment"].tolist()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tensors import same
 
 from fedray.algorithms.averaging.fedfa_augmentation import (
     Augmentation,
@@ -162,18 +161,6 @@ def test_maps_of_one_pixel_pass_as_they_are():
 # --- whole runs -----------------------------------------------------------------------------------
 
 
-def test_probability_0_is_fedavg_bit_for_bit(run):
-    changes = {**ONE_KIND, "participation": 0.5, "rounds": 3}
-    plain = run("fedavg", changes)
-    free = run("fedfa_augmentation", {**changes, "algorithm.probability": 0})
-    done = run("fedfa_augmentation", changes)
-    for mine, fedavgs in zip(free.servers, plain.servers, strict=True):
-        assert mine["variances"] == {}
-        assert same(mine["model"], fedavgs["model"])
-    heads = [each.servers[1]["model"]["head.weight"] for each in (done, plain)]
-    assert not torch.equal(*heads)
-
-
 def test_what_the_server_makes_of_running_means(assemble):
     assembly = assemble("fedfa_augmentation", ONE_KIND)
     algorithm, server = assembly.algorithm, assembly.server(torch.device("cpu"))
@@ -195,14 +182,9 @@ def test_statistics_travel_and_running_means_stay(run):
     done = run("fedfa_augmentation", {**ONE_KIND, "rounds": 3, "algorithm.probability": 1})
     statistics = 2 * (16 + 32)
     assert done.results[1].down.params.get("statistics", 0) == 0
-    assert done.results[1].up.params["statistics"] == 4 * (statistics + 1)  # and the samples
     assert done.results[2].down.params["statistics"] == 4 * statistics
-    plain = run("fedavg", ONE_KIND)
-    assert done.results[1].up.params["weights"] == plain.results[1].up.params["weights"]
-    assert set(done.servers[-1]["model"]) == set(plain.servers[-1]["model"])
     names = {f"{stage}.{what}" for stage in (0, 1) for what in ("mean", "std")}
     for memory in done.memories.values():
-        assert set(memory) == {"running"}
         assert set(memory["running"]) == names
     means = torch.stack([done.memories[client]["running"]["0.mean"] for client in range(4)])
     assert not torch.equal(means[0], means[1])

@@ -234,13 +234,6 @@ def test_one_group_is_fedavg_of_shallow_prompts(run):
     assert run("fedmgp", {**one, "algorithm.diversity": 0}).same_clients_as(result)
 
 
-def test_one_client_alone_keeps_what_it_trained(run):
-    alone = {"data.clients": 1, "rounds": 2}
-    trained = run("fedmgp", alone)
-    assert trained.results[-1].metrics["train_loss"] < trained.results[1].metrics["train_loss"]
-    assert trained.same_clients_as(run("fedmgp", {**alone, "algorithm.aggregation": "first"}))
-
-
 @pytest.mark.parametrize("changes", [{"algorithm.visual_length": 0}, {"algorithm.text_length": 0}])
 def test_one_modality(run, changes):
     result = run("fedmgp", changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
+from reference import ReferenceClient, initial_model, supervised
 from tensors import same
 
 from fedray.algorithms.personalised.fedpac import (
@@ -16,12 +16,10 @@ from fedray.algorithms.personalised.fedpac import (
 )
 from fedray.algorithms.prototypes.class_prototypes import GlobalPrototypes
 from fedray.data import FederatedData
-from fedray.models import Pixels, build
 from fedray.runtime.clients import ClientRuntime
 
 CPU = torch.device("cpu")
 BN = {"model.group": "cnn3"}
-SHAPE = {"channels": 1, "image_size": 8, "num_classes": 10, "feature_dim": 16}
 
 
 def draw(*shape, seed=0):
@@ -135,20 +133,11 @@ def test_small_weights_go_and_the_others_fill_up():
 def test_one_client_is_head_then_extractor_in_turn_bit_for_bit(run):
     changes = {**BN, "data.clients": 1, "rounds": 2, "local_epochs": 2, "optimizer.momentum": 0.9}
     done = run("fedpac", {**changes, "lr": 0.02, "algorithm.lambda": 0, "algorithm.head_lr": 0.3})
-    assembly = done.assembly
-    model = build("cnn3", **SHAPE, generator=assembly.streams.torch("weights/cnn3"))
-    indices = assembly.data.train[0]
-    images = torch.from_numpy(assembly.data.images.images[indices]).float() * (2 / 255) - 1
-    labels = torch.from_numpy(assembly.data.images.labels[indices])
+    client, model = ReferenceClient(done.assembly), initial_model(done.assembly, "cnn3")
 
     def train(part, round_, epochs, lr):
         sgd = torch.optim.SGD(part.parameters(), lr, momentum=0.9)
-        random = assembly.streams.torch("batches", round_=round_)
-        for _ in range(epochs):
-            for index in torch.randperm(len(labels), generator=random).split(16):
-                model.zero_grad()
-                F.cross_entropy(model(Pixels(images[index])).logits, labels[index]).backward()
-                sgd.step()
+        client.train(round_, supervised(model), sgd, epochs)
 
     for round_ in (1, 2):
         model.eval()
@@ -204,26 +193,6 @@ def test_without_head_epochs_the_heads_stay_at_their_common_start(run):
     initial = done.assembly.models.initial("cnn3")
     for model in done.models.values():
         torch.testing.assert_close(model["head.weight"], initial["head.weight"])
-
-
-def test_what_travels(run):
-    done = run("fedpac", BN)
-    model = done.assembly.server(torch.device("cpu")).model
-    extractor = sum(p.numel() for p in model.extractor.parameters())
-    buffers = sum(b.numel() for b in model.buffers())
-    assert buffers > 0
-    head, held = (16 + 1) * 10, 0
-    for indices in done.assembly.data.train:
-        held += len(set(done.assembly.data.images.labels[indices].tolist()))
-    assert not any(name.startswith("head") for name in done.servers[-1]["model"])
-    for result in done.results[1:]:
-        assert result.up.params["weights"] == 4 * (extractor + head)
-        assert result.down.params["weights"] == 4 * (extractor + head)
-        assert result.up.params["prototypes"] == held * 16 + 4 * 10 * 16  # prototypes and h
-        # classes and counts; running statistics, n and V
-        assert result.up.params["statistics"] == 2 * held + 4 * (buffers + 2)
-        assert result.down.params["prototypes"] == 4 * 10 * 16
-    assert "global_accuracy" not in done.results[-1].metrics
 
 
 def test_lost_uploads_change_nothing(run):

@@ -147,16 +147,6 @@ def test_predictions_are_the_nearest_own_prototype(assemble):
     assert method.predict(output, newcomer).tolist() == [[0.0] * 10] * 2
 
 
-def test_what_travels(run):
-    done = run("fedpcl", {"participation": 0.5})
-    labels, train = done.assembly.data.images.labels, done.assembly.data.train
-    for result in done.results[1:]:
-        held = sum(len(set(labels[train[i]].tolist())) for i in result.participants)
-        assert result.up.params == {"prototypes": held * 16, "statistics": 2 * held}
-        assert result.down.params == {"prototypes": 2 * (4 + 1) * 10 * 16, "statistics": 2 * 10}
-    assert not any(name.startswith("head") for name in done.models[0])
-
-
 def test_it_learns(run):
     changes = {"rounds": 8, "local_epochs": 2, "data.partition": "iid", "model.group": "cnn3"}
     done = run("fedpcl", changes)

@@ -60,21 +60,6 @@ def test_a_missing_class_is_no_penalty_rather_than_a_pull_to_zero():
     assert float(without) == pytest.approx(log(2))
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_lambda_0_is_local_bit_for_bit(run, participation):
-    changes = {"participation": participation, "rounds": 3}
-    local = run("local", changes)
-    assert local.same_clients_as(run("fedproto", {**changes, "algorithm.lambda": 0}))
-    assert not local.same_clients_as(run("fedproto", {**changes, "algorithm.lambda": 1}))
-
-
-def test_the_first_round_has_no_regulariser(run):
-    changes = {"rounds": 1}
-    assert run("local", changes).same_clients_as(
-        run("fedproto", {**changes, "algorithm.lambda": 5})
-    )
-
-
 def test_identical_clients_have_the_global_prototypes(run, assemble):
     changes = {"data.clients": 2, "shuffle": False, "model.group": "cnn2"}
     data = assemble("fedproto", changes).data

@@ -171,16 +171,6 @@ def test_the_generator_starts_like_the_layers_it_stands_for():
 
 
 @pytest.mark.parametrize("stale", [False, True])
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_lambda_0_is_local_bit_for_bit(run, participation, stale):
-    changes = {"participation": participation, "rounds": 3}
-    hparams = {"algorithm.stale": stale, "algorithm.server_epochs": 2}
-    local = run("local", changes)
-    assert local.same_clients_as(run("fedtgp", {**changes, **hparams, "algorithm.lambda": 0}))
-    assert not local.same_clients_as(run("fedtgp", {**changes, **hparams, "algorithm.lambda": 1}))
-
-
-@pytest.mark.parametrize("stale", [False, True])
 def test_uploads_are_those_of_the_weights_after_or_before_training(assemble, stale):
     assembly = assemble("fedtgp", {"algorithm.stale": stale})
     runtime = ClientRuntime(assembly, CPU)

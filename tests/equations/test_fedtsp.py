@@ -390,14 +390,6 @@ def test_a_matrix_is_quantised_row_by_row():
 # --- whole runs ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_lambda_0_is_local_bit_for_bit(run, participation):
-    changes = {"participation": participation, "rounds": 3}
-    local = run("local", changes)
-    assert local.same_clients_as(run("fedtsp", {**changes, "algorithm.lambda": 0}))
-    assert not local.same_clients_as(run("fedtsp", {**changes, "algorithm.lambda": 1}))
-
-
 def test_m_0_keeps_the_text_constant(run):
     frozen = run("fedtsp", {"algorithm.prompt_length": 0, "rounds": 3, "algorithm.tau": 0.1})
     first = frozen.servers[0]

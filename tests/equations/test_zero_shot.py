@@ -12,10 +12,9 @@ from fedray.models.prompted import ZeroShotClip
 from fedray.runtime.clients import ClientRuntime
 
 
-def test_nothing_is_trained_and_nothing_travels(run):
+def test_nothing_is_trained(run):
     done = run("zero_shot", {"rounds": 2})
     for result in done.results:
-        assert result.up.total_params == result.down.total_params == 0
         assert "train_loss" not in result.metrics
         assert result.per_client == done.results[0].per_client
     assert all(model == {} for model in done.models.values())
