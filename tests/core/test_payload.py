@@ -87,7 +87,10 @@ def cause(assemble, monkeypatch):
     """
 
     def cause(method: str, change) -> str | None:
-        runtime = ClientRuntime(assemble(method, {"model.group": "cnn2"}), CPU)
+        changes = {"model.group": "cnn2"}
+        if method in ("fedmgp", "dp2fl"):
+            changes = {"data.validation_fraction": 0.2}
+        runtime = ClientRuntime(assemble(method, changes), CPU)
         algorithm, server = runtime.assembly.algorithm, runtime.assembly.server(CPU)
         down = algorithm.downlink(algorithm.init_server(server), [0], server)[0]
         honest = algorithm.client_update
@@ -181,6 +184,43 @@ def test_uploads_of_a_model(cause, change, words):
 def test_uploads_of_prototypes(cause, change, words):
     found = cause("fedproto", change)
     assert found is None if words is None else words in found
+
+
+def transposed(mapping):
+    """The first matrix of a mapping, or of the mapping in it, with rows and columns exchanged."""
+    name = next(n for n, t in mapping.items() if not isinstance(t, Tensor) or t.dim() > 1)
+    value = mapping[name]
+    changed = value.transpose(0, 1) if isinstance(value, Tensor) else transposed(value)
+    return {**mapping, name: changed}
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "words"),
+    [
+        ("scaffold", field("control", transposed), "ControlledUpdate.control.extractor"),
+        ("scaffold", field("control", lambda m: {}), "ControlledUpdate.control lacks '"),
+        ("fednova", field("steps", lambda n: 0.0), "NormalisedModel.steps holds 0, expected 1 to"),
+        (
+            "fedpac",
+            field("head", transposed),
+            "PersonalUpdate.head.head.weight is float32 [16",
+        ),
+        ("fedpac", field("variance", lambda v: -1.0), "PersonalUpdate.variance holds -1"),
+        ("fedkd", field("update", transposed), "SmallModelUpdate.update.auxiliary"),
+        ("fedkd", field("update", lambda m: {}), "SmallModelUpdate.update lacks 'auxiliary"),
+        ("fedkd", field("update", first(lambda t: {})), "lacks 'whole'"),
+        ("fedkd", field("samples", lambda n: 0), "SmallModelUpdate.samples holds 0"),
+        ("fedmgp", field("prompts", first(lambda t: t[:1])), "SelectedGroups.prompts.text is"),
+        ("fedmgp", field("samples", lambda n: 10**6), "SelectedGroups.samples holds"),
+        ("dp2fl", field("task", lambda t: t[:-1]), "TrainedDualPrompts.task is float32 ["),
+        ("dp2fl", field("data", lambda t: t[None]), "TrainedDualPrompts.data is float32 ["),
+        ("dp2fl", field("losses", lambda t: t[:-1]), "TrainedDualPrompts.losses is float32 ["),
+        *((name, lambda up: up, None) for name in ("scaffold", "fedpac", "fedkd", "fedmgp")),
+    ],
+)
+def test_what_is_combined_with_the_servers_state_has_its_form(cause, method, change, words):
+    found = cause(method, change)
+    assert found is None if words is None else words in (found or "")
 
 
 def test_a_bound_tells_what_is_not_finite_from_what_is_too_large():

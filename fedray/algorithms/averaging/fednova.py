@@ -25,6 +25,7 @@ from torch import Tensor
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel, select
 from fedray.core import (
     SGD,
+    Call,
     ClientState,
     LocalContext,
     Requires,
@@ -46,6 +47,10 @@ class NormalisedModel(TrainedModel):
     """A trained model, and a_i, by which its update is divided."""
 
     steps: float = payload_field("statistics", reveals="how many steps the client took")
+
+    def check(self, call: Call) -> None:
+        super().check(call)
+        self.require_within("steps", 1)
 
 
 @algorithms.add

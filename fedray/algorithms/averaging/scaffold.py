@@ -57,9 +57,9 @@ class ControlledModel(GlobalModel):
 
 @dataclass(frozen=True)
 class ControlledUpdate(TrainedModel):
-    """A trained model, and c_i+ - c_i, by how much the client's variate moved."""
+    """A trained model, and c_i+ - c_i, the change of the client's variate, as `control`."""
 
-    moved: Mapping[str, Tensor] = payload_field(
+    control: Mapping[str, Tensor] = payload_field(
         "weights",
         reveals="the client's mean gradient of the round, from which gradient inversion starts",
     )
@@ -122,17 +122,17 @@ class Scaffold(FedAvg):
             name: new_control(old[name], c, x[name], y[name], length)
             for name, c in local.down.control.items()
         }
-        moved = {name: control - old[name] for name, control in new.items()}
-        update = ControlledUpdate(**vars(sent), moved=moved)
+        change = {name: control - old[name] for name, control in new.items()}
+        update = ControlledUpdate(**vars(sent), control=change)
         return update, ClientState(kept.model, {**kept.memory, "control": new})
 
     def summand(self, upload: Any) -> StateTree:
-        return {**super().summand(upload), "moved": weighed(upload.moved, 1.0)}
+        return {**super().summand(upload), "control": weighed(upload.control, 1.0)}
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return x + eta_g * mean(y_i - x) and c + |S|/N * mean(c_i+ - c_i), Eq. (5)."""
         x, model = state["model"], dict(super().server_step(state, total, server)["model"])
-        moved = mean_of(total["moved"], float(self.setting.clients), state["control"])
+        moved = mean_of(total["control"], float(self.setting.clients), state["control"])
         control = {}
         for name, c in state["control"].items():
             model[name] = x[name] + self.hp.lr_server * (model[name] - x[name])

@@ -42,16 +42,14 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
-from fedray.algorithms.averaging.fedavg import (
-    GlobalModel,
-    select,
-)
+from fedray.algorithms.averaging.fedavg import GlobalModel, select
 from fedray.algorithms.distillation.auxiliary_averaging import MutualLearning
 from fedray.algorithms.losses import kl_divergence
 from fedray.algorithms.mean import client_weights, weighted_mean
 from fedray.config import Tree
 from fedray.core import (
     Batch,
+    Call,
     Client,
     ClientState,
     Downlinks,
@@ -68,6 +66,7 @@ from fedray.core import (
     held_versions,
     payload_field,
 )
+from fedray.core.state import is_tree
 from fedray.models import (
     AuxiliaryOutput,
     Classifier,
@@ -112,6 +111,18 @@ class SmallModelUpdate(Payload):
     )
     buffers: Mapping[str, Tensor] = payload_field("statistics")
     samples: int = payload_field("statistics", reveals="how many images the client has")
+
+    def check(self, call: Call) -> None:
+        """Check that each parameter of the small model is there, whole or in factors."""
+        assert isinstance(call.algorithm, FedKD)
+        tensors, hp = call.client.skeleton.tensors, call.algorithm.hp
+        names = call.algorithm.shared(call.client.skeleton.model) - self.buffers.keys()
+        expected = {
+            name: travelling_form(tensors[name], self.update.get(name), hp.convolutions)
+            for name in sorted(names)
+        }
+        self.require_like("update", expected)
+        self.require_within("samples", 1, call.samples)
 
 
 @algorithms.add
@@ -326,6 +337,22 @@ def factorise(tensor: Tensor, share: float | None, convolutions: Convolutions) -
     if sum(factor.numel() for factor in factors.values()) >= tensor.numel():
         return whole
     return {name: factor.contiguous() for name, factor in factors.items()}
+
+
+def travelling_form(tensor: Tensor, factors: Any, convolutions: Convolutions) -> Tensors:
+    """Return tensors without content, of the shapes that a tensor's factors must have.
+
+    Args:
+        tensor: whose update travels.
+        factors: "u", "s" and "v", whose rank counts; anything else stands for the tensor whole.
+        convolutions: see `factorise`.
+    """
+    if not is_tree(factors) or not isinstance(factors.get("s"), Tensor):
+        return {"whole": tensor}
+    *batch, m, n = as_matrices(tensor, convolutions).shape
+    kept = factors["s"].shape[-1] if factors["s"].dim() else 0
+    shapes = {"u": (*batch, m, kept), "s": (*batch, kept), "v": (*batch, kept, n)}
+    return {name: tensor.new_empty(shape, device="meta") for name, shape in shapes.items()}
 
 
 def restore(factors: Mapping[str, Tensor], like: Tensor) -> Tensor:
