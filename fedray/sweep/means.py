@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedray.evaluation.measures.base_to_novel import harmonic_mean
+from fedray.evaluation.measures import harmonic_mean
 from fedray.files import write_rows
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import seed_folders

@@ -14,12 +14,18 @@ from fedray.core import algorithms
 from fedray.data.imageset import TEST, TRAIN, ImageSet
 from fedray.data.imageset import Domains as ImageDomains
 from fedray.errors import ClientError, FedrayError, UserError
-from fedray.evaluation.measures.class_sizes import ClassSizes, majority_classes
-from fedray.evaluation.measures.domains import DomainClients, Domains, EveryDomain
-from fedray.evaluation.measures.further_models import GlobalModel, Newcomers
-from fedray.evaluation.measures.local_training import FineTuned
-from fedray.evaluation.measures.macro_f1 import MacroF1
-from fedray.evaluation.measures.own_test import OwnTest
+from fedray.evaluation.measures import (
+    ClassSizes,
+    DomainClients,
+    Domains,
+    EveryDomain,
+    FineTuned,
+    GlobalModel,
+    MacroF1,
+    Newcomers,
+    OwnTest,
+    majority_classes,
+)
 from fedray.evaluation.metrics import (
     DataFacts,
     Evaluated,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.evaluation.measures.local_training import FineTuned
+from fedray.evaluation.measures import FineTuned
 from fedray.evaluation.metrics import DataFacts, Evaluated, declared_metrics, measure
 from fedray.evaluation.score import Score, TopK
 from fedray.models import Pixels
