@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
-import torch.nn.functional as F
+from reference import ReferenceClient, supervised
 from tensors import same
 from torch import nn
 
@@ -14,7 +16,6 @@ from fedray.core.optimizers import remember, remembered
 from fedray.data.configurable import build
 from fedray.errors import UserError
 from fedray.federation import Federation
-from fedray.models import Pixels
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.serial import SerialExecutor
 
@@ -136,24 +137,16 @@ def bare_loop(assembly, client: int, optimizer: type, *, keep: bool) -> dict[str
     model = ClientRuntime(assembly, CPU).client(client, 0).skeleton.model
     model.load_state_dict(assembly.models.initial(assembly.models.architectures[client], client))
     model.train()
-    indices = assembly.data.train[client]
-    images = torch.from_numpy(assembly.data.images.images[indices]).float() * (2 / 255) - 1
-    labels = torch.from_numpy(assembly.data.images.labels[indices])
+    reference = ReferenceClient(assembly, client)
     options = {k: v for k, v in config.optimizer.params.model_dump().items() if k != "keep"}
     steps = None
     for round_ in range(1, experiment.rounds + 1):
         if steps is None or not keep:
             steps = optimizer(model.parameters(), config.lr, **options)
         steps.param_groups[0]["lr"] = assembly.schedule(config.lr, round_, experiment.rounds)
-        random = assembly.streams.torch("batches", round_=round_, client=client)
-        for _ in range(config.epochs):
-            order = torch.randperm(len(labels), generator=random)
-            for index in order.split(config.batch_size):
-                steps.zero_grad()
-                F.cross_entropy(model(Pixels(images[index])).logits, labels[index]).backward()
-                if config.clip_grad_norm is not None:
-                    nn.utils.clip_grad_norm_(model.parameters(), config.clip_grad_norm)
-                steps.step()
+        clip = partial(nn.utils.clip_grad_norm_, [*model.parameters()], config.clip_grad_norm)
+        loss = supervised(model)
+        reference.train(round_, loss, steps, config.epochs, before_step=clip)
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 

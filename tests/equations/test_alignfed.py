@@ -8,6 +8,7 @@ from math import exp, log
 import pytest
 import torch
 import torch.nn.functional as F
+from tensors import gaussian
 
 from fedray.algorithms.personalised.alignfed import (
     AlignFed,
@@ -26,10 +27,6 @@ from fedray.runtime.clients import ClientRuntime
 
 CPU = torch.device("cpu")
 FEW = {"algorithm.target_steps": 5}
-
-
-def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def test_uniformity_by_hand():

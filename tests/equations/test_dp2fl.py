@@ -482,11 +482,6 @@ def test_clients_without_validation_images_are_refused(assemble):
     assert assemble("dp2fl", {"data.validation_fraction": 0.2}).data.validation is not None
 
 
-def test_a_depth_beyond_the_towers_is_refused(assemble):
-    with pytest.raises(UserError, match=r"algorithm\.depth to 3 or less"):
-        prompted_model(assemble("dp2fl", {**SMALL, "algorithm.depth": 4}))
-
-
 def test_uneven_validation_sets_are_measured_one_by_one(assemble):
     assembly = assemble("dp2fl", {"data.validation_fraction": 0.3})
     assert len({len(indices) for indices in assembly.data.validation}) > 1

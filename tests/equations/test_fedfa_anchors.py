@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reference import ReferenceClient, initial_model
+from tensors import seeded
 from torch import nn
 
 from fedray.algorithms.averaging.fedfa_anchors import (
@@ -23,23 +24,19 @@ from fedray.models import Pixels
 ONE_KIND = {"model.group": "cnn2"}
 
 
-def random(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def linear():
     head = nn.Linear(4, 3)
     for parameter in head.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=random(7))
+        parameter.data = torch.randn(parameter.shape, generator=seeded(7))
     return head
 
 
 def test_initial_anchors_are_distinct_unit_vectors():
-    few = initial_anchors(4, 6, random())
+    few = initial_anchors(4, 6, seeded())
     assert torch.equal(few @ few.T, torch.eye(4))
     assert set(few.flatten().tolist()) == {0.0, 1.0}
-    assert not torch.equal(few, initial_anchors(4, 6, random(1)))
-    many = initial_anchors(6, 4, random())
+    assert not torch.equal(few, initial_anchors(4, 6, seeded(1)))
+    many = initial_anchors(6, 4, seeded())
     torch.testing.assert_close(many.norm(dim=1), torch.ones(6))
     assert len({tuple(row) for row in many.tolist()}) == 6
 
@@ -55,7 +52,7 @@ def test_the_anchor_loss_by_hand():
 
 def test_one_calibration_is_one_step_of_adam_on_the_head_alone():
     head, twin = linear(), linear()
-    anchors = initial_anchors(3, 4, random())
+    anchors = initial_anchors(3, 4, seeded())
     calibration = Calibration(head, anchors, 0.01)
     adam = torch.optim.Adam(twin.parameters(), 0.01)
     for _ in range(3):
@@ -107,7 +104,7 @@ def test_local_anchors_hold_no_graph():
 
 def test_anchors_that_no_client_moved_stay_bit_for_bit(assemble):
     algorithm = assemble("fedfa_anchors", ONE_KIND).algorithm
-    anchors = torch.randn(50, 8, generator=random())
+    anchors = torch.randn(50, 8, generator=seeded())
     uplinks = {
         client: AnchoredUpdate({"w": torch.zeros(1)}, {}, samples, anchors.clone())
         for client, samples in enumerate([3, 7, 11, 13, 17, 19, 23])

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reference import THREE, ReferenceClients
-from tensors import same
+from tensors import same, seeded
 from torch import nn
 
 from fedray.algorithms.distillation.fedgen import (
@@ -26,10 +26,6 @@ from fedray.runtime.clients import ClientRuntime
 
 CPU = torch.device("cpu")
 FEW = {"algorithm.server_epochs": 5, "algorithm.hidden_dim": 24, "algorithm.noise_dim": 4}
-
-
-def random(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_the_generator_by_hand():
@@ -48,7 +44,7 @@ def test_the_generator_by_hand():
 
 
 def test_labels_are_as_frequent_as_all_clients_images():
-    found = draw_labels(torch.tensor([0, 30, 0, 10]), 4000, random())
+    found = draw_labels(torch.tensor([0, 30, 0, 10]), 4000, seeded())
     assert found.unique().tolist() == [1, 3]
     assert float((found == 1).float().mean()) == pytest.approx(0.75, abs=0.03)
 
@@ -65,8 +61,8 @@ def test_eq4_is_the_cross_entropy_of_the_ensembles_logits():
 
 
 def test_eq4_of_linear_heads_is_that_of_their_mean():
-    weight, bias = torch.randn(3, 4, 6, generator=random()), torch.randn(3, 4, generator=random(1))
-    features, labels = torch.randn(8, 6, generator=random(2)), torch.arange(8) % 4
+    weight, bias = torch.randn(3, 4, 6, generator=seeded()), torch.randn(3, 4, generator=seeded(1))
+    features, labels = torch.randn(8, 6, generator=seeded(2)), torch.arange(8) % 4
     shares = torch.tensor([0.5, 0.3, 0.2])
     mean = torch.einsum("k,kcd->cd", shares, weight), shares @ bias
     found = ensemble_loss(features, labels, {"weight": weight, "bias": bias}, shares)
@@ -130,8 +126,8 @@ def test_two_rounds_agree_with_a_straight_loop(run, noise):
 
 def loss_of(state, method, heads) -> float:
     """Eq. (4) on a large batch."""
-    labels = draw_labels(method._pooled(state), 500, random())
-    noise = torch.rand(500, method.hp.noise_dim, generator=random(1))
+    labels = draw_labels(method._pooled(state), 500, seeded())
+    noise = torch.rand(500, method.hp.noise_dim, generator=seeded(1))
     stacked = {name: torch.stack([h.head[name] for h in heads.values()]) for name in state["head"]}
     shares = torch.tensor([0.5, 0.5])
     features = generate(state["generator"], noise, labels)
@@ -146,7 +142,7 @@ def server_step(assemble, **hparams):
     counts = {"0": torch.tensor([30, 10, *[0] * 8])}
     before = {**method.init_server(server), "counts": counts}
     heads = {
-        k: Head({"weight": torch.randn(10, 16, generator=random(k)), "bias": torch.zeros(10)}, 20)
+        k: Head({"weight": torch.randn(10, 16, generator=seeded(k)), "bias": torch.zeros(10)}, 20)
         for k in (0, 2)
     }
     return method, before, method.server_update(before, heads, replace(server, round=1)), heads

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from reference import ReferenceClient, initial_model, supervised
-from tensors import same
+from tensors import gaussian, same
 
 from fedray.algorithms.personalised.fedpac import (
     alignment_targets,
@@ -22,12 +22,8 @@ CPU = torch.device("cpu")
 BN = {"model.group": "cnn3"}
 
 
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 def gram(k, rank, seed):
-    root = draw(k, rank, seed=seed).double()
+    root = gaussian(k, rank, seed=seed).double()
     return root @ root.T
 
 
@@ -42,7 +38,7 @@ def test_statistics_by_hand():
 
 
 def test_statistics_are_the_sums_over_classes():
-    z, y = draw(12, 5) + 2, torch.tensor([0] * 6 + [1] * 4 + [3] * 2)
+    z, y = gaussian(12, 5) + 2, torch.tensor([0] * 6 + [1] * 4 + [3] * 2)
     h, variance = head_statistics(z, y, 4)
     total = 0.0
     for c in (0, 1, 3):
@@ -69,7 +65,7 @@ def test_targets_are_the_servers_then_the_own_prototypes():
 
 @pytest.mark.parametrize("client", [0, 2])
 def test_the_bias_is_the_gram_matrix_of_differences(client):
-    means = draw(5, 3, 4) + 3
+    means = gaussian(5, 3, 4) + 3
     found = head_bias(means, client)
     for j in range(5):
         for k in range(5):

@@ -145,10 +145,3 @@ def test_predictions_are_the_nearest_own_prototype(assemble):
     torch.testing.assert_close(found, torch.tensor([[0.6, -inf, 0.4], [-1.0, -inf, 0.0]]))
     newcomer = LocalContext(None, None, ClientState({}), None)
     assert method.predict(output, newcomer).tolist() == [[0.0] * 10] * 2
-
-
-def test_it_learns(run):
-    changes = {"rounds": 8, "local_epochs": 2, "data.partition": "iid", "model.group": "cnn3"}
-    done = run("fedpcl", changes)
-    local = [result.metrics["local_accuracy"] for result in done.results]
-    assert local[-1] > local[1] + 0.15

@@ -8,6 +8,7 @@ from math import exp, log, sqrt
 import pytest
 import torch
 import torch.nn.functional as F
+from tensors import gaussian
 
 from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import (
@@ -22,10 +23,6 @@ CPU = torch.device("cpu")
 C, D = 4, 6
 SETTING = Setting(tuple("abcd"), D, rounds=3, clients=2, training=TrainingConfig(), seed=0)
 SERVER = Server(1, SETTING, None, CPU, lambda name: {}, ("mlp",) * 2, lambda name: None)
-
-
-def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def upload(classes: list[int], seed: int) -> LocalPrototypes:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from torch import Tensor
+from tensors import gaussian
 
 from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import (
@@ -43,10 +43,6 @@ CPU = torch.device("cpu")
 NAMES = ("zero", "one", "two", "three", "four")
 C, D = len(NAMES), 16
 SETTING = Setting(NAMES, D, rounds=3, clients=4, training=TrainingConfig(), seed=0)
-
-
-def gaussian(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def fedtsp(**hparams) -> FedTSP:
@@ -305,15 +301,6 @@ def test_retrieval_is_of_the_prototypes_that_the_uploads_were_trained_with(serve
     nearest = (rows[0] @ rows[1].T).argmax(dim=1)
     expected = float((nearest == torch.arange(len(PRESENT))).float().mean())
     assert method.analyse(state, server).metrics["retrieval_top1"] == pytest.approx(expected)
-
-
-def test_k_identical_texts_are_one_text(tiny_bert):
-    choice = bert(tiny_bert)
-    once = TextTower(choice, [[f"a photo of {name} ."] for name in NAMES], CPU)
-    thrice = TextTower(choice, [[f"a photo of {name} ."] * 3 for name in NAMES], CPU)
-    prompts = gaussian(C, 2, D)
-    torch.testing.assert_close(once.prototypes(prompts), thrice.prototypes(prompts))
-    torch.testing.assert_close(once.frozen_prototypes(), thrice.frozen_prototypes())
 
 
 def test_a_zero_feature_gives_no_nan():
