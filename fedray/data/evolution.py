@@ -68,7 +68,6 @@ class NoEvolution(Evolution):
     name = "none"
 
     def phases(self) -> Sequence[Phase]:
-        """Return no phase."""
         return ()
 
 
@@ -127,7 +126,6 @@ class Repartition(Evolution):
         return self.params.tests == "kept"
 
     def phases(self) -> Sequence[Phase]:
-        """Return the phases of the parameters."""
         return [Phase(each.round, build_partition(each.partition)) for each in self.params.phases]
 
 

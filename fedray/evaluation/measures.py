@@ -37,7 +37,6 @@ class OwnTest(Measure):
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Over the clients that have test images."""
         scores = evaluated.tested
         if not scores:
             return {}
@@ -82,7 +81,6 @@ class TopK(Measure):
     metrics = (Metric("local_accuracy_top{k}"),)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Over the clients that have test images."""
         found = [(score.top, score.total) for score in evaluated.tested.values()]
         shares = [top.correct / total for top, total in found if top is not None]
         if not shares or found[0][0] is None:
@@ -139,7 +137,6 @@ class GlobalModel(Measure):
         return issubclass(method, HasGlobalModel) and getattr(method, "one_model", True)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Where all clients predict with one model."""
         if not evaluated.has_global_model or not evaluated.tested:
             return {}
         return {"global_accuracy": pooled(list(evaluated.tested.values()))}
@@ -153,7 +150,6 @@ class Newcomers(Measure):
     metrics = (Metric("new_accuracy"),)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """The mean over these clients."""
         return mean_over_models("new", [[score] for score in evaluated.newcomers.values()])
 
 
@@ -169,7 +165,6 @@ class EarlierClients(Measure):
     metrics = (Metric("earlier_accuracy"),)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """The mean over these clients."""
         if not evaluated.newcomers:
             return {}
         found = {c: score for c, score in evaluated.tested.items() if c not in evaluated.newcomers}
@@ -189,11 +184,9 @@ class CrossEvaluations(Measure):
 
     @classmethod
     def applies_to(cls, method: type[Algorithm]) -> bool:
-        """Those that ask for it."""
         return issubclass(method, CrossEvaluated)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """By the names that the method gives."""
         found: dict[str, float] = {}
         for name, models in evaluated.cross_evaluations.items():
             found |= mean_over_models(name, models)
@@ -234,7 +227,6 @@ class BaseToNovel(Measure):
     only_on_test = ("accuracy_novel", "accuracy_hm", "accuracy_cm")
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Where there are shared evaluation sets of these names."""
         scores = list(evaluated.tested.values())
         if not scores:
             return {}
@@ -317,7 +309,6 @@ class EveryDomain(Measure):
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Where domains are evaluation sets that all clients share."""
         by_domain: dict[str, list[float]] = {}
         for _, score in sorted(evaluated.scores.items()):
             for name, shared in score.eval_sets.items():
@@ -354,7 +345,6 @@ class ClassSizes(Measure):
     metrics = (Metric("accuracy_majority"), Metric("accuracy_minority"))
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Each where there are such images."""
         majority = evaluated.facts.majority
         if not majority or evaluated.facts.dense_classes:
             return {}
@@ -481,7 +471,6 @@ class FineTuned(Measure):
     metrics = (Metric("finetuned_accuracy"), Metric("finetuned_accuracy_best"))
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Over the clients with test images."""
         tested = [scores for scores in evaluated.fine_tuned if scores[0].total]
         if not tested:
             return {}

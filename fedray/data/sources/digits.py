@@ -29,11 +29,7 @@ class Digits(Source):
     kept = False
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
-        """Return the folder of scikit-learn; to import its function of the digits takes seconds.
-
-        Raises:
-            UserError: when there is none with such a file.
-        """
+        """Return the folder of scikit-learn; to import its function of the digits takes seconds."""
         del root, download
         found = importlib.util.find_spec("sklearn")
         folder = Path(found.origin or "").parent if found is not None else None

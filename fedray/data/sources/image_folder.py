@@ -27,11 +27,7 @@ class ImageFolder(Source):
     name = "image_folder"
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Return every image by split, class and name.
-
-        Raises:
-            UserError: when there is no class, or a class has no image.
-        """
+        """Return every image by split, class and name."""
         del options
         return _listing([(None, root)])
 
@@ -48,11 +44,7 @@ class DomainFolder(Source):
     name = "domain_folder"
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Return every image by domain, split, class and name.
-
-        Raises:
-            UserError: when a domain has no class, or a class has no image.
-        """
+        """Return every image by domain, split, class and name."""
         del options
         folders = folders_of(root)
         if not folders:

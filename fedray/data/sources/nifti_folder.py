@@ -59,11 +59,6 @@ class NiftiFolder(Source):
     params: NiftiParams
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
-        """Return every volume and segmentation.
-
-        Raises:
-            UserError: when there are none, or one of a pair is missing.
-        """
         del options
         return [path for case in _cases(root) for path in (case.volume, case.mask)]
 

@@ -48,12 +48,7 @@ class Parquet(Source):
         return [*_parquet_files(root), *([info] if os.path.lexists(info) else [])]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Return every row of every file.
-
-        Raises:
-            UserError: when there is no parquet file or list of classes; of a row, when it is
-                reached.
-        """
+        """Return every row of every file."""
         del options
         files = _parquet_files(root)
         names, folders = _class_names(root, files), _domain_folders(root, files)

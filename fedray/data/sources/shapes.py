@@ -52,11 +52,7 @@ class Shapes(Source):
         return [root / Path(__file__).name]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Draw all images.
-
-        Raises:
-            UserError: when they would be too small to tell shapes apart.
-        """
+        """Draw all images."""
         del root
         size = options.image_size or 32
         if size < _SMALLEST:

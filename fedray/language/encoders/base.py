@@ -182,7 +182,6 @@ class TokenEncoder(TextEncoder):
 
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Tensor:
-        """Return outputs [T, d] for texts as they are."""
         tokens = self.tokenize(texts)
         batches = tokens.batches()
         parts = [self.encode(self.embed(tokens[batch]), tokens[batch]) for batch in batches]
