@@ -145,7 +145,7 @@ def test_an_edited_mask_is_read_anew(tmp_path):
 
 def test_masks_are_scaled_with_their_images_but_stay_ids(tmp_path):
     mask = np.zeros((12, 16), np.uint8)
-    mask[:, 8:] = 2
+    mask[:, 7:] = 2  # between two pixels of the result
     write(tmp_path / "a/train", "wide", mask)
     names(tmp_path)
     found = load_images("mask_folder", tmp_path, ReadOptions(image_size=6))
