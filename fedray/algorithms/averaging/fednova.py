@@ -39,7 +39,6 @@ from fedray.core import (
     payload_field,
     weighed,
 )
-from fedray.core.optimizers import SGDParams
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,7 @@ class FedNova(FedAvg):
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[NormalisedModel, ClientState]:
         update, kept = super().finish(local, trained)
-        sgd = sgd_of(self.setting.training)
-        a_i = effective_steps(trained.steps, sgd.momentum, nesterov=sgd.nesterov)
+        a_i = steps_of(trained, self.setting.training)
         return NormalisedModel(**vars(update), steps=a_i), kept
 
     def summand(self, upload: Any) -> StateTree:
@@ -90,10 +88,11 @@ class FedNova(FedAvg):
         return {**state, "model": select({**model, **means, **moved}, model)}
 
 
-def sgd_of(config: TrainingConfig) -> SGDParams:
-    """Return the parameters of SGD, which takes the steps of every method that requires it."""
+def steps_of(trained: Trained, config: TrainingConfig) -> float:
+    """Return a_i of a client's training by SGD, for methods that require it."""
     assert isinstance(config.optimizer, SGD)
-    return config.optimizer.params
+    sgd = config.optimizer.params
+    return effective_steps(trained.steps, sgd.momentum, nesterov=sgd.nesterov)
 
 
 def effective_steps(steps: int, momentum: float, *, nesterov: bool = False) -> float:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
-from fedray.algorithms.averaging.fednova import effective_steps, sgd_of
+from fedray.algorithms.averaging.fednova import steps_of
 from fedray.algorithms.mean import Weights
 from fedray.config import LearningRate
 from fedray.core import (
@@ -89,10 +89,8 @@ class Scaffold(FedAvg):
     hp: HParams
 
     def init_server(self, server: Server) -> ServerState:
-        return {
-            **super().init_server(server),
-            "control": zeros(dict(server.model.named_parameters())),
-        }
+        control = zeros(dict(server.model.named_parameters()))
+        return {**super().init_server(server), "control": control}
 
     def train(self, local: LocalContext) -> Trained:
         """Train by steps w - eta (g - c_i + c), Eq. (3)."""
@@ -114,13 +112,12 @@ class Scaffold(FedAvg):
     def finish(self, local: LocalContext, trained: Trained) -> tuple[ControlledUpdate, ClientState]:
         """Upload like FedAvg, with the step of the client's variate, option II."""
         sent, kept = super().finish(local, trained)
-        config, sgd = local.client.setting.training, sgd_of(local.client.setting.training)
-        length = config.lr * effective_steps(trained.steps, sgd.momentum, nesterov=sgd.nesterov)
-        old = kept.memory.get("control", zeros(local.down.control))
-        x, y = local.down.weights, sent.weights
+        config, down = local.client.setting.training, local.down
+        length = config.lr * steps_of(trained, config)
+        x, y, old = down.weights, sent.weights, kept.memory.get("control", zeros(down.control))
         new = {
             name: new_control(old[name], c, x[name], y[name], length)
-            for name, c in local.down.control.items()
+            for name, c in down.control.items()
         }
         change = {name: control - old[name] for name, control in new.items()}
         update = ControlledUpdate(**vars(sent), control=change)
