@@ -102,6 +102,16 @@ def supervised(model: nn.Module) -> BatchLoss:
     return lambda images, labels: F.cross_entropy(model(Pixels(images)).logits, labels)
 
 
+def guesses(done: Any, client: int, indices: Any) -> Any:
+    """Return the labels [n] that a client's last model gives to images of the run."""
+    models, images = done.assembly.models, done.assembly.data.images.images[indices]
+    model = models.empty(models.architectures[client]).eval()
+    model.load_state_dict(dict(done.models[client]))
+    with torch.no_grad():
+        outputs = model(Pixels(torch.from_numpy(images).float() * (2 / 255) - 1))
+    return outputs.logits.argmax(1).numpy()
+
+
 def set_parameters(parameters: Iterable[Tensor], values: Iterable[Tensor]) -> None:
     """Copy values into parameters, in order."""
     with torch.no_grad():

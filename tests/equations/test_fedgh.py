@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from reference import THREE, ReferenceClients, cross_entropy
 from tensors import same
 
-from fedray.algorithms.personalised.fedgh import FedGH, header_loss, mean_features
+from fedray.algorithms.personalised.fedgh import header_loss, mean_features
 from fedray.algorithms.prototypes.class_prototypes import ClassFeatures
 from fedray.runtime.clients import ClientRuntime
 
@@ -116,8 +116,3 @@ def test_the_server_takes_batches_of_the_clients_size(assemble):
     assert same(head(batch_size=2), batches[2])
     assert same(head(batch_size=4), batches[4])
     assert not same(batches[2], batches[100])
-
-
-def test_the_papers_single_pass_is_a_setting():
-    hparams = FedGH.HParams(server_epochs=1, server_batch_size=1)
-    assert (hparams.server_epochs, hparams.server_batch_size, hparams.server_lr) == (1, 1, 0.01)

@@ -15,7 +15,7 @@ from fedray.algorithms.prototypes.class_prototypes import (
     local_prototypes,
     prototype_distance,
 )
-from fedray.algorithms.prototypes.fedproto import FedProto, prototype_loss
+from fedray.algorithms.prototypes.fedproto import prototype_loss
 from fedray.data import FederatedData
 from fedray.models import ClassifierOutput
 from fedray.runtime.clients import ClientRuntime
@@ -82,7 +82,3 @@ def test_a_class_that_nobody_uploads_keeps_its_prototype(assemble):
     assert np.flatnonzero(state["present"]).tolist() == [1, 2]
     assert state["vectors"][1].tolist() == [1.0] * 16
     assert state["vectors"][2].tolist() == [0.0] * 16
-
-
-def test_lambda_is_the_papers_symbol():
-    assert FedProto.HParams.model_validate({"lambda": 3}).lambda_ == 3

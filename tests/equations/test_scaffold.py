@@ -7,8 +7,6 @@ import torch
 from reference import ReferenceClient, initial_model, set_parameters, supervised
 
 from fedray.algorithms.averaging.scaffold import ControlledUpdate, new_control
-from fedray.runtime.serial import SerialExecutor
-from fedray.runtime.session import Session
 
 ONE_KIND = {"model.group": "cnn2"}
 LR = 0.05
@@ -123,23 +121,6 @@ def test_the_first_round_is_fedavgs_with_uniform_weights(run):
 
     assert difference(1) < 1e-6
     assert difference(2) > 1e-4
-
-
-def test_a_resumed_run_is_the_undisturbed_one(assemble, tmp_path):
-    experiment = assemble("scaffold", {**ONE_KIND, "rounds": 3}).experiment
-
-    def rounds(folder):
-        cpu = torch.device("cpu")
-        session = Session(experiment, tmp_path / folder, lambda parts: SerialExecutor(parts, cpu))
-        return session.rounds()
-
-    stopped = rounds("stopped")
-    before = [next(stopped), next(stopped)]
-    stopped.close()
-    found, expected = [*before, *rounds("stopped")], list(rounds("undisturbed"))
-    assert [result.round for result in found] == [0, 1, 2, 3]
-    assert [r.metrics for r in found] == [r.metrics for r in expected]
-    assert [r.per_client for r in found] == [r.per_client for r in expected]
 
 
 def test_eq4_divides_by_the_rounds_learning_rate(run):

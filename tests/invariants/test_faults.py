@@ -246,18 +246,13 @@ def test_errors_on_workers_may_count_as_absence(small, pool, tmp_path, faulty_me
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_reply_that_takes_too_long_is_dropped(small, pool, tmp_path, faulty_methods):
-    drop = ("data.clients=3", "faults.reply_timeout_s=4", "faults.on_client_error=drop")
-    on_workers(small.experiment("algorithm=sleepy", *drop), tmp_path, pool, 3)
-    events = [record["events"] for record in numbers(tmp_path)["rounds"]]
-    assert events == [[], [{"client": 1, "what": "failed: no reply within 4 s"}], [], []]
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_clients_behind_a_late_one_are_asked_again(small, pool, tmp_path, faulty_methods):
-    drop = ("data.clients=5", "faults.reply_timeout_s=4", "faults.on_client_error=drop")
-    on_workers(small.experiment("algorithm=sleepy", *drop), tmp_path, pool, 1)
+@pytest.mark.parametrize(("clients", "workers"), [(3, 3), (5, 1)])
+def test_a_reply_that_takes_too_long_is_dropped_and_those_behind_it_are_asked_again(
+    small, pool, tmp_path, faulty_methods, clients, workers
+):
+    drop = ("faults.reply_timeout_s=4", "faults.on_client_error=drop")
+    experiment = small.experiment("algorithm=sleepy", f"data.clients={clients}", *drop)
+    on_workers(experiment, tmp_path, pool, workers)
     events = [record["events"] for record in numbers(tmp_path)["rounds"]]
     assert events == [[], [{"client": 1, "what": "failed: no reply within 4 s"}], [], []]
 
