@@ -244,16 +244,6 @@ class Source(Configurable, ABC):
 sources: Registry[type[Source]] = Registry("data source", "fedray.data.sources")
 
 
-def build_source(component: Component) -> Source:
-    """Make the source that `data.source` names.
-
-    Raises:
-        UserError: when there is none of this name, or a parameter is unknown or out of bounds.
-    """
-    source: Source = build(component, "data source", "data.source")
-    return source
-
-
 def load_images(
     source: str | Component,
     root: Path | None = None,
@@ -279,9 +269,8 @@ def load_images(
             wrong.
     """
     component = Component(name=source) if isinstance(source, str) else source
-    return build_source(component).load(
-        root, options, download=download, verified_since=verified_since
-    )
+    made: Source = build(component, "data source", "data.source")
+    return made.load(root, options, download=download, verified_since=verified_since)
 
 
 def only_classes(listing: Listing, wanted: tuple[str, ...], where: str) -> Listing:
@@ -314,10 +303,6 @@ def only_classes(listing: Listing, wanted: tuple[str, ...], where: str) -> Listi
     return Listing(wanted, rows(), listing.domains)
 
 
-_METRICS = {"domains", "base", "novel", "hm", "majority", "minority"}
-"""Ends of the names of metrics, which a domain's own accuracy would overwrite."""
-
-
 def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None:
     """Return the domains of rows; None if no row has one.
 
@@ -326,8 +311,7 @@ def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None
         names: of the domains in their order; empty: those of the rows, sorted.
 
     Raises:
-        UserError: when a row has no domain and another has one, a domain is called as a metric, or
-            there are too many.
+        UserError: when a row has no domain and another has one, or there are too many.
     """
     names = tuple(names) or tuple(sorted({row.domain for row in rows if row.domain}))
     if not names:
@@ -335,10 +319,6 @@ def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None
     if len(names) > np.iinfo(np.int16).max:
         raise UserError(
             f"the images have {len(names):,} different domains, too many; leave the domains out"
-        )
-    if taken := sorted(_METRICS.intersection(names)):
-        raise UserError(
-            f"the domain '{taken[0]}' is called as a metric, accuracy_{taken[0]}; rename the domain"
         )
     lacking = next((row for row in rows if not row.domain), None)
     if lacking is not None:
