@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+CPU = torch.device("cpu")
+
 
 def seeded(seed: int = 0) -> torch.Generator:
     """A generator of its own."""

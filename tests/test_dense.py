@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tensors import gaussian
+from tensors import CPU, gaussian
 from torch import nn
 
 from fedray.core import Batch, ClientState, LocalContext, Samples, algorithms
@@ -14,7 +14,6 @@ from fedray.errors import UserError
 from fedray.models import BackboneClassifier, Pixels
 from fedray.models.backbones.unet import PerPixel
 
-CPU = torch.device("cpu")
 SHAPES = {
     "data.source": "shapes",
     "data.image_size": 16,

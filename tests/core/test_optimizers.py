@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from reference import ReferenceClient, supervised
-from tensors import same
+from tensors import CPU, same
 from torch import nn
 
 from fedray.checkpoint import CheckpointStore
@@ -19,7 +19,6 @@ from fedray.federation import Federation
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.serial import SerialExecutor
 
-CPU = torch.device("cpu")
 SGD_OF_ALL_KINDS = {
     "optimizer": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
     "local_epochs": 2,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensors import CPU
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import GlobalModel
@@ -14,8 +15,6 @@ from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes
 from fedray.core import Algorithm, BadPayload, Payload, payload_field
 from fedray.core.payload import NotFinitePayload
 from fedray.runtime.clients import ClientRuntime
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -127,6 +126,10 @@ def entry(value: float) -> Any:
     return changed
 
 
+def assert_found(cause: str | None, words: str | None) -> None:
+    assert cause is None if words is None else words in (cause or "")
+
+
 def smuggled(upload: Payload) -> Payload:
     object.__setattr__(upload, "luggage", [1.0])
     return upload
@@ -162,8 +165,7 @@ def stripped(upload: Payload) -> Payload:
     ],
 )
 def test_uploads_of_a_model(cause, change, words):
-    found = cause("fedavg", change)
-    assert found is None if words is None else words in found
+    assert_found(cause("fedavg", change), words)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +184,7 @@ def test_uploads_of_a_model(cause, change, words):
     ],
 )
 def test_uploads_of_prototypes(cause, change, words):
-    found = cause("fedproto", change)
-    assert found is None if words is None else words in found
+    assert_found(cause("fedproto", change), words)
 
 
 def transposed(mapping):
@@ -219,8 +220,7 @@ def transposed(mapping):
     ],
 )
 def test_what_is_combined_with_the_servers_state_has_its_form(cause, method, change, words):
-    found = cause(method, change)
-    assert found is None if words is None else words in (found or "")
+    assert_found(cause(method, change), words)
 
 
 def test_a_bound_tells_what_is_not_finite_from_what_is_too_large():

@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from tensors import same
+from tensors import CPU, same
 
 from fedray.core import ClientState, LocalContext, fit
 from fedray.core.training import batch_indices, with_extra
 from fedray.models import is_normalisation
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 NORMALISED = {"model.group": "cnn3", "local_epochs": 2, "optimizer.momentum": 0.9}
 
 

@@ -8,7 +8,7 @@ from math import exp, log
 import pytest
 import torch
 import torch.nn.functional as F
-from tensors import gaussian
+from tensors import CPU, gaussian
 
 from fedray.algorithms.personalised.alignfed import (
     AlignFed,
@@ -25,7 +25,6 @@ from fedray.errors import UserError
 from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 FEW = {"algorithm.target_steps": 5}
 
 

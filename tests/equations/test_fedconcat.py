@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tensors import same
+from tensors import CPU, same
 
 from fedray.algorithms.averaging.fedavg import GlobalModel, TrainedModel
 from fedray.algorithms.averaging.fedconcat import (
@@ -29,7 +29,6 @@ from fedray.errors import UserError
 from fedray.models import ImageFeatures, Pixels
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 ONE_KIND = {"model.group": "cnn3"}
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reference import THREE, ReferenceClients
-from tensors import same
+from tensors import CPU, same
 
 from fedray.algorithms.distillation.feddistill import (
     ClassOutputs,
@@ -22,7 +22,6 @@ from fedray.algorithms.distillation.feddistill import (
     teachers as teachers_of,
 )
 
-CPU = torch.device("cpu")
 PAPER = {"algorithm.outputs": "probabilities", "algorithm.teacher": "others"}
 
 

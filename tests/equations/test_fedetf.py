@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reference import ReferenceClient, initial_model
-from tensors import same
+from tensors import CPU, same
 
 from fedray.algorithms.averaging.extra_parameters import ExtendedModel
 from fedray.algorithms.averaging.fedetf import (
@@ -26,7 +26,6 @@ from fedray.evaluation.testing import fine_tuned
 from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 ONE_KIND = {"model.group": "cnn2"}
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reference import THREE, ReferenceClients
-from tensors import same, seeded
+from tensors import CPU, same, seeded
 from torch import nn
 
 from fedray.algorithms.distillation.fedgen import (
@@ -24,7 +24,6 @@ from fedray.algorithms.personalised.shared_head import Head
 from fedray.errors import UserError
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 FEW = {"algorithm.server_epochs": 5, "algorithm.hidden_dim": 24, "algorithm.noise_dim": 4}
 
 

@@ -10,13 +10,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from reference import THREE, ReferenceClients, cross_entropy
-from tensors import same
+from tensors import CPU, same
 
 from fedray.algorithms.personalised.fedgh import header_loss, mean_features
 from fedray.algorithms.prototypes.class_prototypes import ClassFeatures
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 HEAD = {"weight": torch.tensor([[1.0, 0.0], [0.0, 1.0]]), "bias": torch.tensor([0.0, 0.5])}
 VECTORS = torch.tensor([[2.0, 1.0], [0.0, 3.0]])
 

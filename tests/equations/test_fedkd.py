@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tensors import gaussian, same
+from tensors import CPU, gaussian, same
 
 from fedray.algorithms.distillation.fedkd import (
     SmallModelStep,
@@ -17,8 +17,6 @@ from fedray.algorithms.distillation.fedkd import (
 from fedray.core import Batch, ClientState
 from fedray.models import Pixels
 from fedray.runtime.clients import ClientRuntime
-
-CPU = torch.device("cpu")
 
 
 def test_the_adaptive_loss_by_hand():

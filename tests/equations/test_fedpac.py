@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from reference import ReferenceClient, initial_model, supervised
-from tensors import gaussian, same
+from tensors import CPU, gaussian, same
 
 from fedray.algorithms.personalised.fedpac import (
     alignment_targets,
@@ -18,7 +18,6 @@ from fedray.algorithms.prototypes.class_prototypes import GlobalPrototypes
 from fedray.data import FederatedData
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 BN = {"model.group": "cnn3"}
 
 

@@ -7,6 +7,7 @@ from math import exp, inf, log
 import pytest
 import torch
 import torch.nn.functional as F
+from tensors import CPU
 
 from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes
 from fedray.algorithms.prototypes.fedpcl import PrototypeSets, prototype_contrast
@@ -14,7 +15,6 @@ from fedray.core import Batch, ClientState, LocalContext
 from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 ALL = torch.tensor([True, True])
 
 

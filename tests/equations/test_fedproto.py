@@ -7,6 +7,7 @@ from math import log
 import numpy as np
 import pytest
 import torch
+from tensors import CPU
 
 from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import (
@@ -20,7 +21,6 @@ from fedray.data import FederatedData
 from fedray.models import ClassifierOutput
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 FEATURES = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 LABELS = torch.tensor([0, 1])
 OUTPUT = ClassifierOutput(FEATURES, torch.zeros(2, 2))

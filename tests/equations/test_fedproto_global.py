@@ -6,6 +6,7 @@ from math import log
 
 import pytest
 import torch
+from tensors import CPU
 
 from fedray.algorithms.prototypes.class_prototypes import local_prototypes
 from fedray.algorithms.prototypes.fedproto_global import PrototypedModel, PrototypedUpdate
@@ -13,7 +14,6 @@ from fedray.core import Batch, ClientState, LocalContext
 from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 ONE_KIND = {"model.group": "cnn2"}
 
 

@@ -8,7 +8,7 @@ from math import exp, log, sqrt
 import pytest
 import torch
 import torch.nn.functional as F
-from tensors import gaussian
+from tensors import CPU, gaussian
 
 from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import (
@@ -19,7 +19,6 @@ from fedray.algorithms.prototypes.fedtgp import FedTGP, adaptive_margin, generat
 from fedray.core import ClientState, Server, Setting, TrainingConfig
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 C, D = 4, 6
 SETTING = Setting(tuple("abcd"), D, rounds=3, clients=2, training=TrainingConfig(), seed=0)
 SERVER = Server(1, SETTING, None, CPU, lambda name: {}, ("mlp",) * 2, lambda name: None)

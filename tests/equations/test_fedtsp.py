@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from tensors import gaussian
+from tensors import CPU, gaussian
 
 from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import (
@@ -39,7 +39,6 @@ from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.resolve import from_tree
 
-CPU = torch.device("cpu")
 NAMES = ("zero", "one", "two", "three", "four")
 C, D = len(NAMES), 16
 SETTING = Setting(NAMES, D, rounds=3, clients=4, training=TrainingConfig(), seed=0)

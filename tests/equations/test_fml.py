@@ -6,6 +6,7 @@ from math import log
 
 import pytest
 import torch
+from tensors import CPU
 
 from fedray.algorithms.distillation.fml import mutual_loss
 from fedray.algorithms.losses import kl_divergence
@@ -13,7 +14,6 @@ from fedray.core import Batch, ClientState, LocalContext
 from fedray.models import AuxiliaryOutput, ClassifierOutput, Pixels
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 LOGITS = torch.tensor([[log(3), 0.0], [0.0, 0.0]])  # 3/4 and 1/4; halves
 TEACHER = torch.tensor([[0.0, 0.0], [log(3), 0.0]])
 KL = (0.5 * log(4 / 3) + 0.75 * log(1.5) - 0.25 * log(2)) / 2  # of the two images

@@ -6,12 +6,10 @@ import copy
 
 import torch
 from reference import THREE, ReferenceClients, cross_entropy
-from tensors import same
+from tensors import CPU, same
 
 from fedray.algorithms.personalised.shared_head import initial_head
 from fedray.runtime.clients import ClientRuntime
-
-CPU = torch.device("cpu")
 
 
 def test_two_rounds_agree_with_a_straight_loop(run):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from reference import ReferenceClient, supervised
+from tensors import CPU
 
 from fedray.core import ClientState, LocalContext, fit
 from fedray.data import FederatedData
 from fedray.runtime.clients import ClientRuntime
-
-CPU = torch.device("cpu")
 
 
 def bare_loop(assembly, client: int, rounds: int) -> dict[str, torch.Tensor]:

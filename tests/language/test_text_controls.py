@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tensors import CPU
 
 from fedray.config import Component, load_experiment
 from fedray.errors import UserError
@@ -9,7 +10,6 @@ from fedray.language.encoders import encoder_choice
 from fedray.language.text_cache import cached_text_embeddings
 from fedray.language.tower import TextTower
 
-CPU = torch.device("cpu")
 TEXTS = ["cat", "dog", "cat", "ship"]
 
 

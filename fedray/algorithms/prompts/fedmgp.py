@@ -100,7 +100,7 @@ class SelectedGroups(Payload):
 
     def check(self, call: Call) -> None:
         assert isinstance(call.algorithm, FedMGP)
-        groups, count = call.client.initial(), call.algorithm.hp.uploaded
+        groups, count = call.client.skeleton.tensors, call.algorithm.hp.uploaded
         self.require_like("prompts", {name: tensor[:count] for name, tensor in groups.items()})
         self.require_within("samples", 1, call.samples)
 
