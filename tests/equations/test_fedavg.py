@@ -8,7 +8,7 @@ from reference import SHAPE, ReferenceClient, initial_model, supervised
 
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
 from fedray.algorithms.mean import client_weights, weighted_mean
-from fedray.errors import ServerError, UserError
+from fedray.errors import ServerError
 from fedray.models import Pixels, build
 
 ONE_KIND = {"model.group": "cnn2"}
@@ -90,13 +90,6 @@ def test_everybody_is_tested_with_the_global_model(run):
         assert accuracy == accuracy_score(assembly.data.images.labels[indices], guesses)
     assert len(done.results[1].participants) == 2
     assert len(done.results[1].per_client) == 4
-
-
-def test_several_architectures_are_refused(run):
-    with pytest.raises(
-        UserError, match=r"2 architectures \(cnn2, mlp\); set model\.group to one architecture"
-    ):
-        run("fedavg")
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "fednova", "fedproto_global"])

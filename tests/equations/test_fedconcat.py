@@ -25,7 +25,6 @@ from fedray.algorithms.averaging.fedconcat import (
 )
 from fedray.core import held_versions
 from fedray.data.augment import NO_AUGMENTATION
-from fedray.errors import UserError
 from fedray.models import ImageFeatures, Pixels
 from fedray.runtime.clients import ClientRuntime
 
@@ -294,15 +293,3 @@ def test_it_learns_and_the_classifier_gains(run):
     first, last = done.results[7].metrics, done.results[-1].metrics
     assert last["global_accuracy"] > max(0.5, first["global_accuracy"])
     assert last["finetuned_accuracy_best"] > last["local_accuracy"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"algorithm.clusters": 5}, r"algorithm\.clusters=5 for 4 clients; lower it"),
-        ({"algorithm.cluster_rounds": 3}, r"cluster_rounds=3 of rounds=2; lower it, or raise"),
-    ],
-)
-def test_impossible_numbers_are_refused_with_the_key(run, changes, message):
-    with pytest.raises(UserError, match=message):
-        run("fedconcat", {**ONE_KIND, **changes})

@@ -14,7 +14,6 @@ from fedray.algorithms.averaging.fedfa_augmentation import (
     fusion_weights,
     variance_over_clients,
 )
-from fedray.errors import UserError
 from fedray.models import Pixels, build, convolution_stages
 
 ONE_KIND = {"model.group": "cnn2"}
@@ -186,8 +185,3 @@ def test_statistics_travel_and_running_means_stay(run):
     means = torch.stack([done.memories[client]["running"]["0.mean"] for client in range(4)])
     assert not torch.equal(means[0], means[1])
     torch.testing.assert_close(done.servers[-1]["variances"]["0.mean"], means.var(dim=0))
-
-
-def test_a_model_without_maps_is_refused_with_the_key(run):
-    with pytest.raises(UserError, match=r"convolutions, and mlp has none; set model\.group"):
-        run("fedfa_augmentation", {"model.group": "mlp"})

@@ -12,7 +12,6 @@ from fedray.algorithms.averaging.extra_parameters import ExtendedModel
 from fedray.algorithms.text_guided.fedglcl import BIAS, WEIGHT, cosines, text_contrast
 from fedray.config import Component
 from fedray.core import ClientState, LocalContext
-from fedray.errors import UserError
 from fedray.language.encoders import encoder_choice
 from fedray.language.tower import TextTower
 from fedray.language.trainable import TowerShape, class_embeddings
@@ -90,11 +89,6 @@ def test_one_client_is_centralised_training(run):
         client.train(round_, loss, torch.optim.SGD(model.parameters(), 0.05))
     for name, tensor in model.state_dict().items():
         assert torch.equal(done.servers[-1]["model"][name], tensor), name
-
-
-def test_another_width_is_refused_with_the_key(run):
-    with pytest.raises(UserError, match=r"width 16, but model\.feature_dim=20; set model\.f"):
-        run("fedglcl", {**ONE_KIND, "model.feature_dim": 20})
 
 
 # --- FedGLCL-L ------------------------------------------------------------------------------------
@@ -215,11 +209,3 @@ def test_what_learns_of_the_text_encoder_is_sent_every_round_and_its_inputs_once
     )
     assert "text_embeddings" in done.results[0].down.params
     assert "text_embeddings" not in done.results[1].down.params
-
-
-def test_more_blocks_than_there_are_and_other_encoders_are_refused(run):
-    with pytest.raises(UserError, match=r"algorithm\.blocks=3, but the text tower has 2 blocks"):
-        run("fedglcl_l", {**ONE_KIND, "algorithm.blocks": 3})
-    changes = {**ONE_KIND, "algorithm.blocks": 1, "text.encoder": {"name": "random"}}
-    with pytest.raises(UserError, match=r"RandomEncoder cannot be trained in part"):
-        run("fedglcl_l", changes)

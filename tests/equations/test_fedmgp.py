@@ -22,7 +22,6 @@ from fedray.algorithms.prompts.fedmgp import (
     similarities,
 )
 from fedray.core import Batch, ClientState, LocalContext, Trained
-from fedray.errors import UserError
 from fedray.models import Pixels
 from fedray.runtime.clients import ClientRuntime
 
@@ -268,19 +267,3 @@ def test_eq5_attraction_is_the_published_loss(assemble):
     local = LocalContext(client, model, ClientState({}), None)
     found = loss_of(assembly, local, batch)
     assert found.item() == pytest.approx(by_hand.item(), rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"algorithm.selected": 6}, r"selected=6 of groups=5 cannot be drawn; set algorithm\.sel"),
-        ({"algorithm.group": 5}, r"group=5 does not exist, there are groups 0 to 4"),
-        (
-            {"algorithm.text_length": 0, "algorithm.visual_length": 0},
-            r"text_length and visual_length are both 0",
-        ),
-    ],
-)
-def test_impossible_choices(assemble, changes, message):
-    with pytest.raises(UserError, match=message):
-        assemble("fedmgp", changes)

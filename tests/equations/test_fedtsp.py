@@ -30,7 +30,6 @@ from fedray.algorithms.text_guided.fedtsp import (
 from fedray.config import Component, override
 from fedray.core import Batch, ClientState, LocalContext, Server, Setting, TrainingConfig
 from fedray.core.gate import quantise
-from fedray.errors import UserError
 from fedray.language.encoders import EncoderChoice, encoder_choice
 from fedray.language.prompts import insert_prompts
 from fedray.language.styles import class_texts, text_style
@@ -448,37 +447,6 @@ def test_prompts_past_the_text_run_and_change_nothing_where_they_fit(run):
     short = {"algorithm.prompt_length": 3, "rounds": 1}
     plain, allowed = run("fedtsp", short), run("fedtsp", {**short, "algorithm.past_text": True})
     assert torch.equal(plain.servers[-1]["vectors"], allowed.servers[-1]["vectors"])
-
-
-def test_a_longer_prompt_than_the_text_is_refused(run):
-    # "[CLS] a photo of a zero . [SEP]" has 8 tokens
-    with pytest.raises(
-        UserError,
-        match=r"algorithm\.prompt_length=9 .* \(8 tokens\); set "
-        r"algorithm\.prompt_length to 8 or less",
-    ):
-        run("fedtsp", {"algorithm.prompt_length": 9})
-    with pytest.raises(UserError, match=r"algorithm\.prompt_length to 7 or less"):
-        run("fedtsp", {"algorithm.prompt_length": 8, "algorithm.keep_special": True})
-
-
-def test_another_width_than_the_encoders_is_refused(run):
-    with pytest.raises(
-        UserError,
-        match=r"prototypes of width 16, but model\.feature_dim=24; "
-        r"set model\.feature_dim=16",
-    ):
-        run("fedtsp", {"model.feature_dim": 24})
-
-
-def test_prompts_without_tokens_are_refused(run):
-    controls = {"text.encoder": {"name": "orthogonal", "dim": 16}}
-    with pytest.raises(
-        UserError,
-        match=r"text\.encoder=orthogonal reads no tokens.*; set "
-        r"algorithm\.prompt_length=0",
-    ):
-        run("fedtsp", controls)
 
 
 def test_an_empty_round_changes_nothing(server):

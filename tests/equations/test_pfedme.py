@@ -13,7 +13,6 @@ from torch import nn
 from fedray.algorithms.averaging.fedavg import GlobalModel, TrainedModel
 from fedray.algorithms.personalised.pfedme import PFedMe, outer_step
 from fedray.core import Client, ClientState, Samples, Setting, Skeleton, TrainingConfig
-from fedray.errors import UserError
 from fedray.models import Classifier, ClassifierOutput
 
 H = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
@@ -130,8 +129,3 @@ def test_on_prompts_contexts_move_and_personal_ones_differ(run):
     assert not torch.equal(contexts[-1], contexts[0])
     thetas = [model["context"] for model in ours.models.values()]
     assert all(not torch.equal(thetas[0], theta) for theta in thetas[1:])
-
-
-def test_a_step_beyond_the_personal_model_is_refused(run):
-    with pytest.raises(UserError, match=r"eta=0\.1 times lambda=15 is above 1"):
-        run("pfedme", {"model.group": "cnn2", "algorithm.eta": 0.1})
