@@ -58,7 +58,6 @@ class NoAugmentation(Augmentation):
     is_identity = True
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        del generator
         return images
 
 

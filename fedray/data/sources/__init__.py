@@ -117,7 +117,6 @@ class Source(Configurable, ABC):
         Raises:
             UserError: when it is not.
         """
-        del download
         if root is None:
             raise UserError(f"data.source={self.name} needs a folder: set data.root")
         if not root.is_dir():
@@ -126,7 +125,6 @@ class Source(Configurable, ABC):
 
     def download_hint(self, root: Path) -> str:
         """Return where the data that `root` should hold comes from, to end a sentence."""
-        del root
         return ""
 
     def chosen(self, root: Path, options: ReadOptions) -> Listing:

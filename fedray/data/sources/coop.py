@@ -127,7 +127,6 @@ class CoOp(Source):
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return every image: those of train, then val, then test."""
-        del options
         found = _find(root)
         images = root / found.images
         entries = list(_entries(root, found))

@@ -30,7 +30,6 @@ class Digits(Source):
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return the folder of scikit-learn; to import its function of the digits takes seconds."""
-        del root, download
         found = importlib.util.find_spec("sklearn")
         folder = Path(found.origin or "").parent if found is not None else None
         if folder is None or not (folder / _FILE).is_file():
@@ -41,7 +40,6 @@ class Digits(Source):
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return the rows of `sklearn.datasets.load_digits`."""
-        del options
         with gzip.open(root / _FILE, "rt") as file:
             table = np.loadtxt(file, delimiter=",", dtype=np.int64)
         values, labels = table[:, :-1].reshape(-1, 8, 8), table[:, -1].tolist()

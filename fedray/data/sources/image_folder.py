@@ -28,7 +28,6 @@ class ImageFolder(Source):
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return every image by split, class and name."""
-        del options
         return _listing([(None, root)])
 
 
@@ -45,7 +44,6 @@ class DomainFolder(Source):
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return every image by domain, split, class and name."""
-        del options
         folders = folders_of(root)
         if not folders:
             raise UserError(f"data.root={root} holds no folder; expected <domain>/<class>/<image>")

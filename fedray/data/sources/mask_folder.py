@@ -36,7 +36,6 @@ class MaskFolder(Source):
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return every image with its mask, by domain, split and name."""
-        del options
         names = tuple(read_json(root / "classes.json", _Names, "the file", _EXPECTED))
         rows = []
         for domain in folders_of(root):

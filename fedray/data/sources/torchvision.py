@@ -51,11 +51,9 @@ class _TorchVision(Source):
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
         """Return the files that torchvision reads."""
-        del options
         return list(walk(root / self.folder))
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        del options
         try:
             train, test = self._open(root, download=False)
             names = tuple(train.classes)
