@@ -5,26 +5,16 @@ import shutil
 
 import pytest
 import torch
-from torch import Tensor
+from encoding import choose, run
 
-from fedray.config import Component
 from fedray.errors import UserError
-from fedray.language.encoders import TextEncoder, encoder_choice
+from fedray.language.encoders import TextEncoder
 
 TEXTS = ["a photo of a cat : an animal with fur .", "dog", "a small round animal"]
 
 
-def choose(name, **params):
-    return encoder_choice(Component(name=name, **params))
-
-
 def load(folder, **options) -> TextEncoder:
     return choose("bert", path=str(folder), **options).build()
-
-
-def run(encoder: TextEncoder, texts: list[str]) -> Tensor:
-    tokens = encoder.tokenize(texts)
-    return encoder.encode(encoder.embed(tokens), tokens)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
