@@ -66,7 +66,6 @@ from fedray.core import (
     held_versions,
     payload_field,
 )
-from fedray.core.state import is_tree
 from fedray.models import (
     AuxiliaryOutput,
     Classifier,
@@ -113,15 +112,15 @@ class SmallModelUpdate(Payload):
     samples: int = payload_field("statistics", reveals="how many images the client has")
 
     def check(self, call: Call) -> None:
-        """Check that each parameter of the small model is there, whole or in factors."""
+        """Check that each parameter of the small model is there, whole or in factors of it."""
         assert isinstance(call.algorithm, FedKD)
-        tensors, hp = call.client.skeleton.tensors, call.algorithm.hp
-        names = call.algorithm.shared(call.client.skeleton.model) - self.buffers.keys()
-        expected = {
-            name: travelling_form(tensors[name], self.update.get(name), hp.convolutions)
-            for name in sorted(names)
+        tensors, model = call.client.skeleton.tensors, call.client.skeleton.model
+        names = call.algorithm.shared(model) - self.buffers.keys()
+        update = {
+            n: {"whole": restore(f, tensors[n])} for n, f in self.update.items() if n in names
         }
-        self.require_like("update", expected)
+        expected = {name: {"whole": tensors[name]} for name in sorted(names)}
+        replace(self, update=update).require_like("update", expected)
         self.require_within("samples", 1, call.samples)
 
 
@@ -337,22 +336,6 @@ def factorise(tensor: Tensor, share: float | None, convolutions: Convolutions) -
     if sum(factor.numel() for factor in factors.values()) >= tensor.numel():
         return whole
     return {name: factor.contiguous() for name, factor in factors.items()}
-
-
-def travelling_form(tensor: Tensor, factors: Any, convolutions: Convolutions) -> Tensors:
-    """Return tensors without content, of the shapes that a tensor's factors must have.
-
-    Args:
-        tensor: whose update travels.
-        factors: "u", "s" and "v", whose rank counts; anything else stands for the tensor whole.
-        convolutions: see `factorise`.
-    """
-    if not is_tree(factors) or not isinstance(factors.get("s"), Tensor):
-        return {"whole": tensor}
-    *batch, m, n = as_matrices(tensor, convolutions).shape
-    kept = factors["s"].shape[-1] if factors["s"].dim() else 0
-    shapes = {"u": (*batch, m, kept), "s": (*batch, kept), "v": (*batch, kept, n)}
-    return {name: tensor.new_empty(shape, device="meta") for name, shape in shapes.items()}
 
 
 def restore(factors: Mapping[str, Tensor], like: Tensor) -> Tensor:
