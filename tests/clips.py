@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from tensors import CPU
 from torch import Tensor
 
 from fedray.config import Component
@@ -18,7 +19,6 @@ from fedray.models.prompted import PromptedClip
 
 NAMES = ("cat", "small round dog", "fur animal")
 DIGITS = ("zero", "one", "two", "three", "four")
-CPU = torch.device("cpu")
 M = TypeVar("M", bound=PromptedClip)
 
 CONFIG: dict[str, Any] = {

@@ -13,7 +13,7 @@ import pytest
 import torch
 from clips import save_clip
 from hypothesis import settings
-from tensors import same
+from tensors import CPU, same
 from torch import Tensor
 
 from fedray.core import algorithms
@@ -30,7 +30,6 @@ from fedray.runtime.serial import SerialExecutor
 settings.register_profile("fedray", deadline=None, derandomize=True)
 settings.load_profile("fedray")
 
-CPU = torch.device("cpu")
 COUNTER = itertools.count()
 Pictures = Callable[[], None]
 """Has runs draw from now on."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tensors import CPU, gaussian
 from torch import nn
 
 from fedray.core import Batch, ClientState, LocalContext, Samples, algorithms
@@ -13,7 +14,6 @@ from fedray.errors import UserError
 from fedray.models import BackboneClassifier, Pixels
 from fedray.models.backbones.unet import PerPixel
 
-CPU = torch.device("cpu")
 SHAPES = {
     "data.source": "shapes",
     "data.image_size": 16,
@@ -28,10 +28,6 @@ def to_batch(images, masks) -> Batch:
     """A batch of images uint8 [B, channels, H, W] with labels [B] or masks [B, H, W]."""
     samples = Samples(images.numpy(), masks.numpy(), np.arange(len(images)))
     return samples.batch(*samples.tensors(CPU))
-
-
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 # --- pixels are samples --------------------------------------------------------------------------
@@ -58,10 +54,10 @@ def test_on_images_of_one_pixel_it_is_the_loss_of_images(assemble, method, denom
         nn.Sequential(of_images.extractor.backbone[0], PerPixel()), 16, 16, classes, dense=True
     )
     of_pixels.head = of_images.head
-    images = (40 * draw(6, 3, 1, 1) + 128).clamp(0, 255).to(torch.uint8)
+    images = (40 * gaussian(6, 3, 1, 1) + 128).clamp(0, 255).to(torch.uint8)
     labels = torch.tensor([0, 3, 9, 3, 1, 0])
     masks = labels.to(torch.uint8).view(6, 1, 1)
-    state = ClientState({}, {"text": F.normalize(draw(10, 16, seed=1))})
+    state = ClientState({}, {"text": F.normalize(gaussian(10, 16, seed=1))})
     found = []
     for model, targets in ((of_images, labels), (of_pixels, masks)):
         batch = to_batch(images, targets)
@@ -72,8 +68,8 @@ def test_on_images_of_one_pixel_it_is_the_loss_of_images(assemble, method, denom
 
 def test_the_loss_is_the_mean_over_all_pixels(assemble):
     algorithm = assemble("fedglcl", {"model.group": "cnn2"}).algorithm
-    maps, masks = draw(2, 16, 3, 3), torch.arange(18).remainder(10).view(2, 3, 3)
-    text = F.normalize(draw(10, 16, seed=1))
+    maps, masks = gaussian(2, 16, 3, 3), torch.arange(18).remainder(10).view(2, 3, 3)
+    text = F.normalize(gaussian(10, 16, seed=1))
     one_by_one = [
         -torch.log_softmax(text @ F.normalize(maps[i, :, y, x], dim=0) / 0.07, 0)[masks[i, y, x]]
         for i in range(2)

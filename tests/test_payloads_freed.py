@@ -6,13 +6,12 @@ import gc
 import weakref
 
 import pytest
-import torch
+from tensors import CPU
 
 from fedray.core import Gate
 from fedray.federation import Federation
 from fedray.runtime.serial import SerialExecutor
 
-CPU = torch.device("cpu")
 CHANGES = {"rounds": 3, "participation": 0.75, "eval_every": 1, "model.group": "mlp"}
 
 

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from fedray.core import algorithms
 from fedray.errors import UserError
 from fedray.registry import Registry
 
@@ -84,12 +83,6 @@ def test_two_methods_of_one_name_and_one_class_name(package):
 def test_a_method_without_a_name(package):
     with pytest.raises(ValueError, match="is to be a method, but has no name"):
         package({}).add(type("Nameless", (), {}))
-
-
-def test_the_shipped_methods_are_there():
-    assert {"local", "fedavg", "fedproto", "fedtgp", "alignfed", "fedtsp"} <= set(
-        algorithms.names()
-    )
 
 
 def test_a_second_class_of_one_name_is_refused_and_the_same_one_imported_again_is_not(package):

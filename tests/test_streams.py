@@ -7,13 +7,12 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from tensors import CPU
 
 from fedray.core import ClientState, fit
 from fedray.data import FederatedData
 from fedray.runtime.clients import ClientRuntime
 from fedray.streams import Streams
-
-CPU = torch.device("cpu")
 
 
 def test_values_are_the_same_on_every_machine():

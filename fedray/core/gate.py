@@ -62,6 +62,7 @@ class Gate:
             BadPayload: if the payload does not fit its declaration or the call, or is not finite.
         """
         self._check_fields(payload, "uploads")
+        _check_like(payload, call.down)
         payload.check(call)
         check_finite(payload)
         if self.privacy is not None:
@@ -87,6 +88,19 @@ class Gate:
                 f"a {kind.__name__} cannot travel, expected {wanted} (`{direction}` of the method)"
             )
         payload.check_fields(self.axes)
+
+
+def _check_like(payload: Payload, down: Any) -> None:
+    """Check that fields which the download has, too, have its names, shapes and dtypes.
+
+    The download's field has the same name and the same axes. Plain numbers are not compared.
+    """
+    sent = down.declared() if isinstance(down, Payload) else ()
+    forms = {(field.name, field.form, field.axes) for field in sent}
+    for field in payload.declared():
+        holds_tensors = field.form not in (int, float)
+        if holds_tensors and (field.name, field.form, field.axes) in forms:
+            payload.require_like(field.name, getattr(down, field.name))
 
 
 def check_finite(payload: Payload) -> None:

@@ -58,8 +58,6 @@ class NoAugmentation(Augmentation):
     is_identity = True
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the images themselves; nothing is drawn."""
-        del generator
         return images
 
 
@@ -82,7 +80,6 @@ class GeometricAugmentation(Augmentation):
         """Draw where each pixel of the results comes from; arguments as in `__call__`."""
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Gather the source pixels; see `Augmentation`."""
         _, channels, height, width = images.shape
         rows, columns = self.coordinates(images, generator)
         inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)

@@ -51,16 +51,6 @@ class Evolution(Configurable, ABC):
 evolutions: Registry[type[Evolution]] = Registry("data evolution", "fedray.data.evolution")
 
 
-def build_evolution(component: Component) -> Evolution:
-    """Make what `data.evolution` names.
-
-    Raises:
-        UserError: when there is none of this name, or a parameter is unknown or out of bounds.
-    """
-    evolution: Evolution = build(component, "data evolution", "data.evolution")
-    return evolution
-
-
 @evolutions.add
 class NoEvolution(Evolution):
     """Every client keeps its images."""
@@ -68,7 +58,6 @@ class NoEvolution(Evolution):
     name = "none"
 
     def phases(self) -> Sequence[Phase]:
-        """Return no phase."""
         return ()
 
 
@@ -127,7 +116,6 @@ class Repartition(Evolution):
         return self.params.tests == "kept"
 
     def phases(self) -> Sequence[Phase]:
-        """Return the phases of the parameters."""
         return [Phase(each.round, build_partition(each.partition)) for each in self.params.phases]
 
 
@@ -146,7 +134,7 @@ def federate_phases(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> F
     Raises:
         UserError: when the images cannot serve the clients in some phase.
     """
-    evolution = build_evolution(keys.evolution)
+    evolution: Evolution = build(keys.evolution, "data evolution", "data.evolution")
     first = _validated(images, build_partition(keys.partition), keys, rng_for)
     later = []
     for number, phase in enumerate(evolution.phases(), 1):

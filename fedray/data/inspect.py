@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.config import Component
 from fedray.data.decoding import AS_STORED, measure, sizes_differ, thumbnail
 from fedray.data.imageset import TEST, TRAIN, ImageSet
-from fedray.data.sources import Row, build_source, domains_of, official_split, walk
+from fedray.data.sources import Row, domains_of, official_split, sources, walk
 from fedray.data.sources.image_folder import IMAGE_SUFFIXES, folders_of
 from fedray.errors import UserError
 
@@ -115,7 +114,7 @@ def look_at(root: Path, source: str) -> Look:
     Raises:
         UserError: when there is nothing to read, or the files do not say what they hold.
     """
-    listing = build_source(Component(name=source)).chosen(root, AS_STORED)
+    listing = sources.get(source)().chosen(root, AS_STORED)
     look = Look(source, listing.class_names)
     copies: dict[str, list[Row]] = defaultdict(list)
     broken = []
@@ -158,7 +157,7 @@ def check_sizes(root: Path, source: str) -> None:
         return
     sizes: dict[tuple[int, int], str] = {}
     with suppress(UserError, OSError):
-        rows = build_source(Component(name=source)).listing(root, AS_STORED).rows
+        rows = sources.get(source)().listing(root, AS_STORED).rows
         listed = list(rows if source != "parquet" else islice(rows, _LOOKED_AT))
         for row in listed[:: max(1, len(listed) // _LOOKED_AT)]:
             sizes.setdefault(measure(row.image, row.name(root)), row.name(root))

@@ -3,7 +3,7 @@
 score.py       right answers of one test
 testing.py     tests of one client's model, run where the client runs
 metrics.py     the registry of measures, and what they see of a round
-measures/      one file for each kind of measure
+measures.py    the measures
 protocols.py   what a method may offer: a global model, cross-evaluations, fine-tuning, an analysis
 similarity.py  how alike class representations and models are
 """

@@ -7,9 +7,9 @@ styles.py        Eq. (3) of FedTSP: the texts of a class, made in one of the reg
 generate.py      asking a large language model for descriptions of new classes
 encoders/        frozen text encoders behind one interface, registered by name
 prompts.py       context tokens, Eq. (4) of FedTSP
-prototypes.py    text prototypes, and a cache of embeddings that no prompt touches
-tokenised.py     a cache of tokens
-activations.py   what stands between a block's linear maps
+prototypes.py    text prototypes under prompts
+passes.py        passes of prompts through an encoder, remembered
+text_cache.py    tokens and features of texts, kept once per node
 trainable.py     a tower whose last blocks learn
 tower.py         an encoder with the classes' texts
 

@@ -207,7 +207,6 @@ class Short(DescriptionStyle[NoParams]):
     key = "Short Description"
 
     def select(self, entry: ClassDescriptions) -> tuple[str, ...]:
-        """Return the phrase, if there is one."""
         return () if entry.short is None else (entry.short,)
 
 
@@ -220,7 +219,6 @@ class Long(DescriptionStyle[NoParams]):
     key = "Long Description"
 
     def select(self, entry: ClassDescriptions) -> tuple[str, ...]:
-        """Return the paragraph, if there is one."""
         return () if entry.long is None else (entry.long,)
 
 

@@ -150,10 +150,6 @@ class BackboneClassifier(Classifier):
         self.head = nn.Linear(feature_dim, num_classes) if num_classes else nn.Identity()
 
     def forward(self, x: Inputs) -> ClassifierOutput:
-        """Compute features `[B, d]` and logits `[B, C]` of whatever the backbone takes.
-
-        Raises:
-            TypeError: when these are neither images nor features.
-        """
+        """Compute features `[B, d]` and logits `[B, C]` of whatever the backbone takes."""
         features = self.extractor(values_of(x, Pixels, ImageFeatures))
         return ClassifierOutput(features, self.head(features))

@@ -32,7 +32,7 @@ from fedray.data.configurable import build
 from fedray.data.evolution import federate_phases
 from fedray.data.federated import with_global_test
 from fedray.errors import UserError
-from fedray.evaluation.measures.class_sizes import majority_classes
+from fedray.evaluation.measures import majority_classes
 from fedray.evaluation.metrics import DataFacts
 from fedray.federation import Plan
 from fedray.plugins import use

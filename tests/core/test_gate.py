@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tensors import gaussian
 from torch import Tensor
 
 from fedray.core import BadPayload, Call, Gate, Payload, Privacy, payload_field
@@ -34,10 +35,6 @@ class Table(Payload):
     """All classes."""
 
     vectors: Tensor = payload_field("logits", "C d")
-
-
-def gaussian(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def mixed(**changes) -> Mixed:

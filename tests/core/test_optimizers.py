@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
-import torch.nn.functional as F
-from tensors import same
+from reference import ReferenceClient, supervised
+from tensors import CPU, same
 from torch import nn
 
 from fedray.checkpoint import CheckpointStore
@@ -14,11 +16,9 @@ from fedray.core.optimizers import remember, remembered
 from fedray.data.configurable import build
 from fedray.errors import UserError
 from fedray.federation import Federation
-from fedray.models import Pixels
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.serial import SerialExecutor
 
-CPU = torch.device("cpu")
 SGD_OF_ALL_KINDS = {
     "optimizer": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
     "local_epochs": 2,
@@ -136,40 +136,53 @@ def bare_loop(assembly, client: int, optimizer: type, *, keep: bool) -> dict[str
     model = ClientRuntime(assembly, CPU).client(client, 0).skeleton.model
     model.load_state_dict(assembly.models.initial(assembly.models.architectures[client], client))
     model.train()
-    indices = assembly.data.train[client]
-    images = torch.from_numpy(assembly.data.images.images[indices]).float() * (2 / 255) - 1
-    labels = torch.from_numpy(assembly.data.images.labels[indices])
+    reference = ReferenceClient(assembly, client)
     options = {k: v for k, v in config.optimizer.params.model_dump().items() if k != "keep"}
+    order = {"size": config.batch_size, "shuffle": config.shuffle, "drop_last": config.drop_last}
+    bound = torch.inf if config.clip_grad_norm is None else config.clip_grad_norm
+    clip = partial(nn.utils.clip_grad_norm_, [*model.parameters()], bound)
     steps = None
     for round_ in range(1, experiment.rounds + 1):
         if steps is None or not keep:
             steps = optimizer(model.parameters(), config.lr, **options)
         steps.param_groups[0]["lr"] = assembly.schedule(config.lr, round_, experiment.rounds)
-        random = assembly.streams.torch("batches", round_=round_, client=client)
-        for _ in range(config.epochs):
-            order = torch.randperm(len(labels), generator=random)
-            for index in order.split(config.batch_size):
-                steps.zero_grad()
-                F.cross_entropy(model(Pixels(images[index])).logits, labels[index]).backward()
-                if config.clip_grad_norm is not None:
-                    nn.utils.clip_grad_norm_(model.parameters(), config.clip_grad_norm)
-                steps.step()
+        loss = supervised(model)
+        reference.train(round_, loss, steps, config.epochs, before_step=clip, **order)
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize(("asked", "torchs_own"), OPTIMIZERS)
-def test_is_the_bare_loop_with_torchs_optimizer(run, asked, torchs_own, keep):
-    changes = {
-        "optimizer": {**asked, "keep": keep},
-        "rounds": 3,
-        "clip_grad_norm": 0.5,
-        "lr": 0.01,
-        "lr_schedule": {"name": "cosine", "warmup_rounds": 1, "warmup_lr": 0.001},
-    }
+SCHEDULED = {
+    "rounds": 3,
+    "clip_grad_norm": 0.5,
+    "lr": 0.01,
+    "lr_schedule": {"name": "cosine", "warmup_rounds": 1, "warmup_lr": 0.001},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "optimizer"),
+    [
+        *(
+            ({**SCHEDULED, "optimizer": {**asked, "keep": keep}}, torchs_own)
+            for asked, torchs_own in OPTIMIZERS
+            for keep in (False, True)
+        ),
+        *(
+            (changes, torch.optim.SGD)
+            for changes in (
+                {},
+                {**SGD_OF_ALL_KINDS, "optimizer.nesterov": False},
+                {"shuffle": False, "drop_last": True, "batch_size": 7},
+                {"model.group": "cnn3", "batch_size": 12},
+            )
+        ),
+    ],
+)
+def test_local_is_the_bare_loop_with_torchs_optimizer_bit_for_bit(run, changes, optimizer):
     done = run("local", changes)
-    for client in (0, 3):
-        expected = bare_loop(done.assembly, client, torchs_own, keep=keep)
+    keep = changes.get("optimizer", {}).get("keep", False)
+    for client in range(4):
+        expected = bare_loop(done.assembly, client, optimizer, keep=keep)
         assert same(done.models[client], expected)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensors import CPU
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import GlobalModel
@@ -14,8 +15,6 @@ from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes
 from fedray.core import Algorithm, BadPayload, Payload, payload_field
 from fedray.core.payload import NotFinitePayload
 from fedray.runtime.clients import ClientRuntime
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +86,10 @@ def cause(assemble, monkeypatch):
     """
 
     def cause(method: str, change) -> str | None:
-        runtime = ClientRuntime(assemble(method, {"model.group": "cnn2"}), CPU)
+        changes = {"model.group": "cnn2"}
+        if method in ("fedmgp", "dp2fl"):
+            changes = {"data.validation_fraction": 0.2}
+        runtime = ClientRuntime(assemble(method, changes), CPU)
         algorithm, server = runtime.assembly.algorithm, runtime.assembly.server(CPU)
         down = algorithm.downlink(algorithm.init_server(server), [0], server)[0]
         honest = algorithm.client_update
@@ -122,6 +124,10 @@ def entry(value: float) -> Any:
         return copy
 
     return changed
+
+
+def assert_found(cause: str | None, words: str | None) -> None:
+    assert cause is None if words is None else words in (cause or "")
 
 
 def smuggled(upload: Payload) -> Payload:
@@ -159,8 +165,7 @@ def stripped(upload: Payload) -> Payload:
     ],
 )
 def test_uploads_of_a_model(cause, change, words):
-    found = cause("fedavg", change)
-    assert found is None if words is None else words in found
+    assert_found(cause("fedavg", change), words)
 
 
 @pytest.mark.parametrize(
@@ -179,8 +184,48 @@ def test_uploads_of_a_model(cause, change, words):
     ],
 )
 def test_uploads_of_prototypes(cause, change, words):
-    found = cause("fedproto", change)
-    assert found is None if words is None else words in found
+    assert_found(cause("fedproto", change), words)
+
+
+def transposed(mapping):
+    """The first matrix of a mapping, or of the mapping in it, with rows and columns exchanged."""
+    name = next(n for n, t in mapping.items() if not isinstance(t, Tensor) or t.dim() > 1)
+    value = mapping[name]
+    changed = value.transpose(0, 1) if isinstance(value, Tensor) else transposed(value)
+    return {**mapping, name: changed}
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "words"),
+    [
+        ("scaffold", field("control", transposed), "ControlledUpdate.control.extractor"),
+        ("scaffold", field("control", lambda m: {}), "ControlledUpdate.control lacks '"),
+        ("fednova", field("steps", lambda n: 0.0), "NormalisedModel.steps holds 0, expected 1 to"),
+        (
+            "fedpac",
+            field("head", transposed),
+            "PersonalUpdate.head.head.weight is float32 [16",
+        ),
+        ("fedpac", field("variance", lambda v: -1.0), "PersonalUpdate.variance holds -1"),
+        (
+            "fedkd",
+            field("update", first(lambda t: {"whole": torch.ones(3)})),
+            "SmallModelUpdate.update.auxiliary",
+        ),
+        ("fedkd", field("update", transposed), "SmallModelUpdate.update.auxiliary"),
+        ("fedkd", field("update", lambda m: {}), "SmallModelUpdate.update lacks 'auxiliary"),
+        ("fedkd", field("update", first(lambda t: {})), "KeyError"),
+        ("fedkd", field("samples", lambda n: 0), "SmallModelUpdate.samples holds 0"),
+        ("fedmgp", field("prompts", first(lambda t: t[:1])), "SelectedGroups.prompts.text is"),
+        ("fedmgp", field("samples", lambda n: 10**6), "SelectedGroups.samples holds"),
+        ("dp2fl", field("task", lambda t: t[:-1]), "TrainedDualPrompts.task is float32 ["),
+        ("dp2fl", field("data", lambda t: t[None]), "TrainedDualPrompts.data is float32 ["),
+        ("dp2fl", field("losses", lambda t: t[:-1]), "TrainedDualPrompts.losses is float32 ["),
+        *((name, lambda up: up, None) for name in ("scaffold", "fedpac", "fedkd", "fedmgp")),
+    ],
+)
+def test_what_is_combined_with_the_servers_state_has_its_form(cause, method, change, words):
+    assert_found(cause(method, change), words)
 
 
 def test_a_bound_tells_what_is_not_finite_from_what_is_too_large():

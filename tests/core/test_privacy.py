@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tensors import gaussian
 from torch import Tensor
 
 from fedray.core import KINDS, Call, Gate, Payload, Privacy, payload_field
@@ -40,10 +41,6 @@ class Means(Payload):
 @dataclass(frozen=True)
 class AllMeans(Payload):
     vectors: Tensor = payload_field("prototypes", "C d")
-
-
-def gaussian(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def update(a: Tensor, b: Tensor, samples: int = 5) -> Update:

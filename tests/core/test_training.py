@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from tensors import same
+from tensors import CPU, same
 
 from fedray.core import ClientState, LocalContext, fit
 from fedray.core.training import batch_indices, with_extra
+from fedray.data import FederatedData
 from fedray.models import is_normalisation
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 NORMALISED = {"model.group": "cnn3", "local_epochs": 2, "optimizer.momentum": 0.9}
 
 
@@ -137,3 +137,23 @@ def test_every_client_and_round_has_random_views_of_its_own(assemble):
     assert torch.equal(views(0, 1), views(0, 1))
     assert not torch.equal(views(0, 1), views(1, 1))
     assert not torch.equal(views(0, 1), views(0, 2))
+
+
+@pytest.mark.parametrize("count", [1, 16, 17, 33])
+def test_every_image_is_seen_once_an_epoch_and_no_batch_has_one_left_over(assemble, count):
+    data = assemble("local", {"data.clients": 1}).data
+    few = FederatedData(data.images, (data.train[0][:count],), data.test)
+    client = ClientRuntime(assemble("local", {"data.clients": 1}, few), CPU).client(0, 1)
+    model, batches = client.load(client.initial()), []
+
+    def loss(batch):
+        batches.append(batch.inputs.values.flatten(1))
+        return model(batch.inputs).logits.sum() * 0
+
+    state = ClientState(client.initial())
+    trained = fit(LocalContext(client, model, state, None), loss)
+    assert trained.steps == len(batches)
+    seen = torch.cat(batches)
+    expected = torch.from_numpy(data.images.images[data.train[0][:count]]).flatten(1) * (2 / 255)
+    assert sorted(seen.tolist()) == sorted((expected - 1).tolist())
+    assert [len(batch) for batch in batches] == {1: [1], 16: [16], 17: [17], 33: [16, 17]}[count]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tensors import seeded
 
 from fedray.config import Component
 from fedray.data.augment import (
@@ -28,10 +29,6 @@ def images(count=64, channels=3, height=9, width=12):
     return torch.randint(1, 256, shape, generator=random, dtype=torch.uint8)
 
 
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def crops(image):
     """Every crop of a padded image, as it is and flipped."""
     _, height, width = image.shape
@@ -44,10 +41,6 @@ def crops(image):
 
 def made(name, **params):
     return build_augmentation(Component(name=name, **params))
-
-
-def test_all_are_found_by_name():
-    assert {"none", "flip_crop", "flip_rotate"} <= set(augmentations.names())
 
 
 def test_they_are_values():

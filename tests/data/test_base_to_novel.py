@@ -14,7 +14,7 @@ from fedray.data.federated import base_classes, few_shots
 from fedray.data.partitions import Annotations
 from fedray.data.partitions.class_chunks import ClassChunks, ClassChunksParams
 from fedray.errors import UserError
-from fedray.evaluation.measures.base_to_novel import harmonic_mean
+from fedray.evaluation.measures import harmonic_mean
 from fedray.evaluation.testing import score
 from fedray.runtime.clients import ClientRuntime
 from fedray.streams import Streams

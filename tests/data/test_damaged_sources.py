@@ -250,8 +250,6 @@ PARQUET = [
     (rows(images=[PNG, b"", PNG]), "train-0.parquet, row 1 is not an image"),
     (rows(domain=[1, 2, 3]), "row 0: the domain 1 is not a string"),
     (rows(domain=["a", None, "b"]), "row 1 has no domain, while others have one"),
-    (rows(domain=["a", "base", "b"]), "the domain 'base' is called as a metric, accuracy_base"),
-    (rows(domain=["a", "domains", "b"]), "called as a metric, accuracy_domains; rename"),
     (repeated_column, "a.parquet has 2 columns called label; keep one"),
     (lambda root: pq.write_table(pa.table({"x": [1]}), root / "a.parquet"), "has the columns x;"),
     (meta("{"), "the metadata `huggingface` of train-0.parquet is not valid JSON"),

@@ -7,6 +7,7 @@ import pytest
 
 from fedray.config import Component, DataConfig
 from fedray.data import build_partition, federate
+from fedray.data.federated import _partition_test
 from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
 from fedray.errors import UserError
 from fedray.streams import Streams
@@ -61,6 +62,13 @@ def test_official_tests_follow_the_clients_classes_and_are_all_of_them():
         share = np.bincount(data.labels[train], minlength=4) / totals
         got = np.bincount(data.labels[test], minlength=4)
         assert np.abs(got - share * test_totals).max() <= 1
+
+
+def test_a_single_official_test_image_goes_to_the_client_that_learns_most_of_its_class():
+    labels, origin = np.zeros(4, np.int64), np.array([TRAIN] * 3 + [TEST], np.int8)
+    data = ImageSet("made", np.zeros((4, 1, 2, 2), np.uint8), labels, ("a", "b"), origin)
+    found = _partition_test(data, (np.array([0, 2]), np.array([1])), np.array([3]))
+    assert [part.tolist() for part in found] == [[3], []]
 
 
 def test_a_class_that_nobody_learns_is_tested_all_the_same():

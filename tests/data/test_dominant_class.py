@@ -8,7 +8,6 @@ import pytest
 from fedray.config import Component, DataConfig
 from fedray.data import build_partition, federate
 from fedray.data.imageset import TEST, TRAIN, ImageSet
-from fedray.data.partitions import partitions
 from fedray.data.partitions.dominant_class import DominantClass, proportional
 from fedray.data.partitions.iid import Iid
 from fedray.data.validation import hold_out
@@ -170,10 +169,6 @@ def test_held_out_validation_images_are_training_images_no_more():
 def test_a_protocol_with_validation_images_refuses_others():
     with pytest.raises(UserError, match=r"leave data\.validation_fraction out"):
         hold_out(federated(images()), 0.2, Streams(0).numpy)
-
-
-def test_it_is_found_by_name():
-    assert "dominant_class" in partitions.names()
 
 
 @pytest.mark.parametrize("key", ["imbalance", "shots", "novel"])

@@ -7,7 +7,8 @@ import pytest
 
 from fedray.config import Component, DataConfig
 from fedray.data import ImageSet, build_partition, federate
-from fedray.data.evolution import build_evolution, federate_phases
+from fedray.data.configurable import build
+from fedray.data.evolution import federate_phases
 from fedray.errors import UserError
 from fedray.streams import Streams
 
@@ -99,7 +100,9 @@ def test_hash_and_manifest_cover_every_phase():
 )
 def test_phases_that_cannot_be(phases, message):
     with pytest.raises(UserError, match=message):
-        build_evolution(Component(name="repartition", phases=phases)).phases()
+        build(
+            Component(name="repartition", phases=phases), "data evolution", "data.evolution"
+        ).phases()
 
 
 def test_a_phase_that_cannot_serve_the_clients_is_named():

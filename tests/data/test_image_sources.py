@@ -39,21 +39,6 @@ def two(values=(10, 20), **kwargs):
     return [encode(filled(value, **kwargs)) for value in values]
 
 
-def test_names():
-    expected = {
-        "digits",
-        "parquet",
-        "image_folder",
-        "torchvision_cifar10",
-        "torchvision_cifar100",
-        "torchvision_fashion_mnist",
-        "coop",
-    }
-    assert expected <= set(sources.names())
-    with pytest.raises(UserError, match=r"no data source 'digit'.*'digits'"):
-        load_images("digit")
-
-
 def test_official_split():
     assert [official_split(name) for name in ("train", "Test", "validation", "val")] == [0, 1, 1, 1]
     assert official_split("train-station") is None
@@ -119,24 +104,6 @@ def test_many_large_images_keep_their_order():
     encoded = two(values, size=(70, 70), mode="L")
     made = decode(encoded, str, ReadOptions())
     assert np.array_equal(made[:, 0, 35, 35], values)
-
-
-def test_what_cannot_be_decoded_is_named():
-    good = encode(filled(1))
-
-    def where(i):
-        return f"file.parquet, row {i}"
-
-    with pytest.raises(UserError, match=r"file.parquet, row 1 is not an image"):
-        decode([good, b"nonsense"], where, ReadOptions())
-    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    with pytest.raises(UserError, match=r"file.parquet, row 0 cannot be decoded"):
-        decode([encode(Image.fromarray(noise))[:6000]], where, ReadOptions())
-    deep = encode(Image.fromarray(np.full((6, 6), 40_000, np.uint16)))
-    with pytest.raises(UserError, match="row 1 has pixels of mode I;16, more than 8 bits"):
-        decode([good, deep], where, ReadOptions())
-    with pytest.raises(UserError, match=r"row 1 is 8x6, the first is 6x6; set data.image_size"):
-        decode([good, encode(filled(1, (8, 6)))], where, ReadOptions())
 
 
 # --- parquet -------------------------------------------------------------------------------------

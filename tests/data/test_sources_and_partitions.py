@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import itertools
-import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pydantic import Field
 
-from fedray.config import Component, Frozen, completed, parameters
+from fedray.config import Component, Frozen, completed
 from fedray.data import ReadOptions, load_images
 from fedray.data import sources as module
 from fedray.data.augment import augmentations
@@ -20,7 +16,6 @@ from fedray.data.configurable import build
 from fedray.data.partitions import partitions
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
-from fedray.registry import parameters_of, summary_of
 
 REGISTRIES = {
     "data source": ("data.source", sources),
@@ -32,54 +27,6 @@ ENTRIES = [
     for kind, (key, registry) in REGISTRIES.items()
     for entry in registry.entries()
 ]
-
-
-@pytest.mark.parametrize(("kind", "key", "entry"), ENTRIES)
-def test_an_entry_is_described_by_its_own_summary(kind, key, entry):
-    assert entry.__doc__, "an inherited docstring describes another entry"
-    assert 10 < len(summary_of(entry)) <= 100
-    others = [other for other in REGISTRIES[kind][1].entries() if other is not entry]
-    assert summary_of(entry) not in [summary_of(other) for other in others]
-
-
-@pytest.mark.parametrize(("kind", "key", "entry"), ENTRIES)
-def test_partitions_and_augmentations_name_their_source(kind, key, entry):
-    assert kind == "data source" or entry.paper
-
-
-def documented_fields(cls):
-    """Names of the fields that a string follows in the class's source."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body
-    for field, following in itertools.pairwise(body):
-        text = following.value if isinstance(following, ast.Expr) else None
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Constant):
-            yield field.target.id
-
-
-@pytest.mark.parametrize(("kind", "key", "entry"), ENTRIES)
-def test_every_parameter_has_a_docstring(kind, key, entry):
-    params = parameters_of(entry)
-    classes = [cls for cls in params.__mro__ if cls not in Frozen.__mro__]
-    described = {name for cls in classes for name in documented_fields(cls)}
-    assert set(params.model_fields) <= described
-
-
-def test_the_check_of_docstrings_sees_a_field_without_one():
-    class Params(Frozen):
-        first: int = 1
-        """It has one."""
-        second: int = 2
-
-    assert list(documented_fields(Params)) == ["first"]
-
-
-@pytest.mark.parametrize(("kind", "key", "entry"), ENTRIES)
-def test_a_component_is_completed_once_and_for_all(kind, key, entry):
-    component = completed(Component(name=entry.name), kind, key)
-    assert component.name == entry.name
-    assert set(component.params) == set(parameters_of(entry).model_fields)
-    assert completed(component, kind, key) == component
-    assert parameters(component, kind, key) == entry.Params()
 
 
 @pytest.mark.parametrize(("kind", "key", "entry"), ENTRIES)

@@ -8,6 +8,7 @@ from math import exp, log
 import pytest
 import torch
 import torch.nn.functional as F
+from tensors import CPU, gaussian
 
 from fedray.algorithms.personalised.alignfed import (
     AlignFed,
@@ -24,12 +25,7 @@ from fedray.errors import UserError
 from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 FEW = {"algorithm.target_steps": 5}
-
-
-def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def test_uniformity_by_hand():

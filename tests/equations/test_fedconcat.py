@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tensors import same
+from tensors import CPU, same
 
 from fedray.algorithms.averaging.fedavg import GlobalModel, TrainedModel
 from fedray.algorithms.averaging.fedconcat import (
@@ -25,11 +25,9 @@ from fedray.algorithms.averaging.fedconcat import (
 )
 from fedray.core import held_versions
 from fedray.data.augment import NO_AUGMENTATION
-from fedray.errors import UserError
 from fedray.models import ImageFeatures, Pixels
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 ONE_KIND = {"model.group": "cnn3"}
 
 
@@ -90,20 +88,6 @@ def test_the_concatenated_heads_logits_are_the_sum_of_the_clusters():
     features = torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 5.0]])
     found = F.linear(torch.cat(features, dim=1), weight, bias)
     assert found.item() == 3.5 + 1.25
-
-
-def test_one_cluster_in_every_round_is_fedavg_bit_for_bit(run):
-    changes = {**ONE_KIND, "rounds": 3, "participation": 0.5, "optimizer.momentum": 0.9}
-    plain = run("fedavg", changes)
-    alone = {"algorithm.clusters": 1, "algorithm.cluster_rounds": 3}
-    done = run("fedconcat", {**changes, **alone})
-    for mine, fedavgs in zip(done.servers, plain.servers, strict=True):
-        assert set(mine["clusters"]) == {"0"}
-        assert same(mine["clusters"]["0"], fedavgs["model"])
-    assert [r.metrics["global_accuracy"] for r in done.results] == [
-        r.metrics["global_accuracy"] for r in plain.results
-    ]
-    assert done.results[-1].per_client == plain.results[-1].per_client
 
 
 def test_inside_a_cluster_it_is_fedavg_of_its_clients(run):
@@ -309,15 +293,3 @@ def test_it_learns_and_the_classifier_gains(run):
     first, last = done.results[7].metrics, done.results[-1].metrics
     assert last["global_accuracy"] > max(0.5, first["global_accuracy"])
     assert last["finetuned_accuracy_best"] > last["local_accuracy"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"algorithm.clusters": 5}, r"algorithm\.clusters=5 for 4 clients; lower it"),
-        ({"algorithm.cluster_rounds": 3}, r"cluster_rounds=3 of rounds=2; lower it, or raise"),
-    ],
-)
-def test_impossible_numbers_are_refused_with_the_key(run, changes, message):
-    with pytest.raises(UserError, match=message):
-        run("fedconcat", {**ONE_KIND, **changes})

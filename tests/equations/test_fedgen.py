@@ -9,8 +9,8 @@ from math import exp, log
 import pytest
 import torch
 import torch.nn.functional as F
-from straight_loop import THREE, Straight
-from tensors import same
+from reference import THREE, ReferenceClients
+from tensors import CPU, same, seeded
 from torch import nn
 
 from fedray.algorithms.distillation.fedgen import (
@@ -24,12 +24,7 @@ from fedray.algorithms.personalised.shared_head import Head
 from fedray.errors import UserError
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 FEW = {"algorithm.server_epochs": 5, "algorithm.hidden_dim": 24, "algorithm.noise_dim": 4}
-
-
-def random(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_the_generator_by_hand():
@@ -48,7 +43,7 @@ def test_the_generator_by_hand():
 
 
 def test_labels_are_as_frequent_as_all_clients_images():
-    found = draw_labels(torch.tensor([0, 30, 0, 10]), 4000, random())
+    found = draw_labels(torch.tensor([0, 30, 0, 10]), 4000, seeded())
     assert found.unique().tolist() == [1, 3]
     assert float((found == 1).float().mean()) == pytest.approx(0.75, abs=0.03)
 
@@ -65,8 +60,8 @@ def test_eq4_is_the_cross_entropy_of_the_ensembles_logits():
 
 
 def test_eq4_of_linear_heads_is_that_of_their_mean():
-    weight, bias = torch.randn(3, 4, 6, generator=random()), torch.randn(3, 4, generator=random(1))
-    features, labels = torch.randn(8, 6, generator=random(2)), torch.arange(8) % 4
+    weight, bias = torch.randn(3, 4, 6, generator=seeded()), torch.randn(3, 4, generator=seeded(1))
+    features, labels = torch.randn(8, 6, generator=seeded(2)), torch.arange(8) % 4
     shares = torch.tensor([0.5, 0.3, 0.2])
     mean = torch.einsum("k,kcd->cd", shares, weight), shares @ bias
     found = ensemble_loss(features, labels, {"weight": weight, "bias": bias}, shares)
@@ -88,13 +83,13 @@ def test_two_rounds_agree_with_a_straight_loop(run, noise):
     done = run(
         "fedgen", {**THREE, **FEW, "algorithm.generated_weight": 0.5, "algorithm.noise": noise}
     )
-    straight = Straight(done)
+    straight = ReferenceClients(done)
     drawn = done.servers[0]["generator"]
     linear, norm, out = nn.Linear(14, 24), nn.BatchNorm1d(24), nn.Linear(24, 16)
     linear.load_state_dict({"weight": drawn["w1"], "bias": drawn["b1"]})
     out.load_state_dict({"weight": drawn["w2"], "bias": drawn["b2"]})
     generator = nn.Sequential(linear, norm, nn.ReLU(), out).train()
-    pool = torch.bincount(straight.labels[torch.cat(straight.owned)], minlength=10).double()
+    pool = torch.bincount(torch.cat([straight.labels(k) for k in range(3)]), minlength=10).double()
 
     def batch(stream):
         y = torch.multinomial(pool, 16, replacement=True, generator=stream)
@@ -128,25 +123,10 @@ def test_two_rounds_agree_with_a_straight_loop(run, noise):
         torch.testing.assert_close(done.servers[-1]["head"][name], value, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_weight_0_is_lg_fedavg_bit_for_bit(run, participation):
-    changes = {"participation": participation, "rounds": 3}
-    averaged = run("lg_fedavg", changes)
-    assert averaged.same_clients_as(run("fedgen", {**changes, "algorithm.generated_weight": 0}))
-    assert not averaged.same_clients_as(run("fedgen", {**changes, **FEW}))
-
-
-def test_weight_0_of_one_client_is_local_bit_for_bit(run):
-    one = {"data.clients": 1}
-    local = run("local", one)
-    assert local.same_clients_as(run("fedgen", {**one, "algorithm.generated_weight": 0}))
-    assert not local.same_clients_as(run("fedgen", {**one, **FEW}))
-
-
 def loss_of(state, method, heads) -> float:
     """Eq. (4) on a large batch."""
-    labels = draw_labels(method._pooled(state), 500, random())
-    noise = torch.rand(500, method.hp.noise_dim, generator=random(1))
+    labels = draw_labels(method._pooled(state), 500, seeded())
+    noise = torch.rand(500, method.hp.noise_dim, generator=seeded(1))
     stacked = {name: torch.stack([h.head[name] for h in heads.values()]) for name in state["head"]}
     shares = torch.tensor([0.5, 0.5])
     features = generate(state["generator"], noise, labels)
@@ -161,7 +141,7 @@ def server_step(assemble, **hparams):
     counts = {"0": torch.tensor([30, 10, *[0] * 8])}
     before = {**method.init_server(server), "counts": counts}
     heads = {
-        k: Head({"weight": torch.randn(10, 16, generator=random(k)), "bias": torch.zeros(10)}, 20)
+        k: Head({"weight": torch.randn(10, 16, generator=seeded(k)), "bias": torch.zeros(10)}, 20)
         for k in (0, 2)
     }
     return method, before, method.server_update(before, heads, replace(server, round=1)), heads
@@ -192,17 +172,6 @@ def test_the_official_repositorys_generator_stays_as_it_was_drawn(run):
     assert same(fixed.servers[0]["generator"], drawn)
     assert not any(same(state["generator"], drawn) for state in fixed.servers[1:])
     assert not fixed.same_clients_as(official)
-
-
-def test_heads_generator_and_counts_are_what_travels(run):
-    done = run("fedgen", FEW)
-    head = 17 * 10
-    generator = (4 + 10) * 24 + 24 + 2 * 24 + 24 * 16 + 16
-    assert done.results[0].up.params == {"statistics": 4 * 10}
-    assert done.results[0].down.params == {}
-    for result in done.results[1:]:
-        assert result.up.params == {"weights": 4 * head, "statistics": 4}
-        assert result.down.params == {"weights": 4 * (head + generator), "statistics": 4 * 10}
 
 
 def test_newcomers_are_counted_when_they_join(run):

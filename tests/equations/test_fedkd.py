@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tensors import same
+from tensors import CPU, gaussian, same
 
 from fedray.algorithms.distillation.fedkd import (
     SmallModelStep,
@@ -17,12 +17,6 @@ from fedray.algorithms.distillation.fedkd import (
 from fedray.core import Batch, ClientState
 from fedray.models import Pixels
 from fedray.runtime.clients import ClientRuntime
-
-CPU = torch.device("cpu")
-
-
-def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def test_the_adaptive_loss_by_hand():

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tensors import same
+from reference import ReferenceClient, initial_model
 
 from fedray.algorithms.averaging.fedlc import calibrate
 from fedray.algorithms.losses import softmax_loss
 from fedray.core import ClientState, LocalContext
-from fedray.models import ClassifierOutput, Pixels, build
+from fedray.models import ClassifierOutput, Pixels
 
 ONE_KIND = {"model.group": "cnn2"}
-SHAPE = {"channels": 1, "image_size": 8, "num_classes": 10, "feature_dim": 16}
 
 
 def draw(*shape):
@@ -64,17 +63,6 @@ def test_rarer_classes_get_the_larger_push():
     assert logits.grad[1, 1].item() < logits.grad[0, 0].item() < 0
 
 
-def test_tau_0_is_fedavg_bit_for_bit_and_tau_1_is_not(run):
-    plain = run("fedavg", ONE_KIND)
-    free = run("fedlc", {**ONE_KIND, "algorithm.tau": 0})
-    for mine, fedavgs in zip(free.servers, plain.servers, strict=True):
-        assert same(mine["model"], fedavgs["model"])
-    assert free.results[-1].per_client == plain.results[-1].per_client
-    held = run("fedlc", ONE_KIND)
-    biases = [done.servers[1]["model"]["head.bias"] for done in (held, plain)]
-    assert not torch.allclose(*biases, atol=1e-4)
-
-
 def test_uniform_counts_are_fedavg(run, assemble):
     data = assemble("fedavg", ONE_KIND).data
     labels = data.images.labels
@@ -95,40 +83,32 @@ def test_uniform_counts_are_fedavg(run, assemble):
         torch.testing.assert_close(ours[name], tensor, rtol=1e-4, atol=1e-6)
 
 
-def test_counts_are_the_training_images_of_each_client_and_never_travel(run):
+def test_counts_are_the_training_images_of_each_client(run):
     changes = {**ONE_KIND, "rounds": 3}
-    done, plain = run("fedlc", changes), run("fedavg", changes)
+    done = run("fedlc", changes)
     data = done.assembly.data
     for client, memory in done.memories.items():
         expected = np.bincount(data.images.labels[data.train[client]], minlength=10)
         assert memory["counts"].tolist() == expected.tolist()
-        assert memory.keys() == {"counts"}
     assert len({tuple(memory["counts"].tolist()) for memory in done.memories.values()}) == 4
-    for ours, fedavgs in zip(done.results, plain.results, strict=True):
-        assert (ours.up, ours.down) == (fedavgs.up, fedavgs.down)
 
 
 @pytest.mark.parametrize("exclude_target", [False, True])
 def test_one_client_is_centralised_training_on_calibrated_logits(run, exclude_target):
     changes = {**ONE_KIND, "data.clients": 1, "algorithm.exclude_target": exclude_target}
     done = run("fedlc", changes)
-    assembly = done.assembly
-    model = build("cnn2", **SHAPE, generator=assembly.streams.torch("weights/cnn2"))
-    indices = assembly.data.train[0]
-    images = torch.from_numpy(assembly.data.images.images[indices]).float() * (2 / 255) - 1
-    labels = torch.from_numpy(assembly.data.images.labels[indices])
-    margins = torch.stack([(labels == c).sum() for c in range(10)]).float() ** -0.25
-    sgd = torch.optim.SGD(model.parameters(), 0.05)
+    client, model = ReferenceClient(done.assembly), initial_model(done.assembly, "cnn2")
+    margins = torch.bincount(client.labels, minlength=10).float() ** -0.25
+
+    def loss(images, y):
+        g = model(Pixels(images)).logits - margins
+        scores = torch.exp(g)
+        if exclude_target:
+            scores = scores * (1 - F.one_hot(y, 10))
+        return (scores.sum(1).log() - g.gather(1, y[:, None]).squeeze(1)).mean()
+
     for round_ in (1, 2):
-        random = assembly.streams.torch("batches", round_=round_)
-        for index in torch.randperm(len(labels), generator=random).split(16):
-            sgd.zero_grad()
-            g, y = model(Pixels(images[index])).logits - margins, labels[index]
-            scores = torch.exp(g)
-            if exclude_target:
-                scores = scores * (1 - F.one_hot(y, 10))
-            (scores.sum(1).log() - g.gather(1, y[:, None]).squeeze(1)).mean().backward()
-            sgd.step()
+        client.train(round_, loss, torch.optim.SGD(model.parameters(), 0.05))
     after = done.servers[-1]["model"]
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(after[name], tensor, rtol=1e-4, atol=1e-6)

@@ -22,7 +22,6 @@ from fedray.algorithms.prompts.fedmgp import (
     similarities,
 )
 from fedray.core import Batch, ClientState, LocalContext, Trained
-from fedray.errors import UserError
 from fedray.models import Pixels
 from fedray.runtime.clients import ClientRuntime
 
@@ -234,13 +233,6 @@ def test_one_group_is_fedavg_of_shallow_prompts(run):
     assert run("fedmgp", {**one, "algorithm.diversity": 0}).same_clients_as(result)
 
 
-def test_one_client_alone_keeps_what_it_trained(run):
-    alone = {"data.clients": 1, "rounds": 2}
-    trained = run("fedmgp", alone)
-    assert trained.results[-1].metrics["train_loss"] < trained.results[1].metrics["train_loss"]
-    assert trained.same_clients_as(run("fedmgp", {**alone, "algorithm.aggregation": "first"}))
-
-
 @pytest.mark.parametrize("changes", [{"algorithm.visual_length": 0}, {"algorithm.text_length": 0}])
 def test_one_modality(run, changes):
     result = run("fedmgp", changes)
@@ -275,19 +267,3 @@ def test_eq5_attraction_is_the_published_loss(assemble):
     local = LocalContext(client, model, ClientState({}), None)
     found = loss_of(assembly, local, batch)
     assert found.item() == pytest.approx(by_hand.item(), rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"algorithm.selected": 6}, r"selected=6 of groups=5 cannot be drawn; set algorithm\.sel"),
-        ({"algorithm.group": 5}, r"group=5 does not exist, there are groups 0 to 4"),
-        (
-            {"algorithm.text_length": 0, "algorithm.visual_length": 0},
-            r"text_length and visual_length are both 0",
-        ),
-    ],
-)
-def test_impossible_choices(assemble, changes, message):
-    with pytest.raises(UserError, match=message):
-        assemble("fedmgp", changes)

@@ -6,14 +6,12 @@ from math import exp, log
 
 import pytest
 import torch
-from tensors import same
+from tensors import CPU, same
 
 from fedray.algorithms.distillation.fedmrl import matryoshka_loss
 from fedray.core import ClientState
 from fedray.errors import UserError
 from fedray.runtime.clients import ClientRuntime
-
-CPU = torch.device("cpu")
 
 
 def test_the_loss_of_both_heads_by_hand():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
-from tensors import same
+from reference import ReferenceClient, initial_model, supervised
+from tensors import CPU, gaussian, same
 
 from fedray.algorithms.personalised.fedpac import (
     alignment_targets,
@@ -16,20 +16,13 @@ from fedray.algorithms.personalised.fedpac import (
 )
 from fedray.algorithms.prototypes.class_prototypes import GlobalPrototypes
 from fedray.data import FederatedData
-from fedray.models import Pixels, build
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 BN = {"model.group": "cnn3"}
-SHAPE = {"channels": 1, "image_size": 8, "num_classes": 10, "feature_dim": 16}
-
-
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def gram(k, rank, seed):
-    root = draw(k, rank, seed=seed).double()
+    root = gaussian(k, rank, seed=seed).double()
     return root @ root.T
 
 
@@ -44,7 +37,7 @@ def test_statistics_by_hand():
 
 
 def test_statistics_are_the_sums_over_classes():
-    z, y = draw(12, 5) + 2, torch.tensor([0] * 6 + [1] * 4 + [3] * 2)
+    z, y = gaussian(12, 5) + 2, torch.tensor([0] * 6 + [1] * 4 + [3] * 2)
     h, variance = head_statistics(z, y, 4)
     total = 0.0
     for c in (0, 1, 3):
@@ -71,7 +64,7 @@ def test_targets_are_the_servers_then_the_own_prototypes():
 
 @pytest.mark.parametrize("client", [0, 2])
 def test_the_bias_is_the_gram_matrix_of_differences(client):
-    means = draw(5, 3, 4) + 3
+    means = gaussian(5, 3, 4) + 3
     found = head_bias(means, client)
     for j in range(5):
         for k in range(5):
@@ -135,20 +128,11 @@ def test_small_weights_go_and_the_others_fill_up():
 def test_one_client_is_head_then_extractor_in_turn_bit_for_bit(run):
     changes = {**BN, "data.clients": 1, "rounds": 2, "local_epochs": 2, "optimizer.momentum": 0.9}
     done = run("fedpac", {**changes, "lr": 0.02, "algorithm.lambda": 0, "algorithm.head_lr": 0.3})
-    assembly = done.assembly
-    model = build("cnn3", **SHAPE, generator=assembly.streams.torch("weights/cnn3"))
-    indices = assembly.data.train[0]
-    images = torch.from_numpy(assembly.data.images.images[indices]).float() * (2 / 255) - 1
-    labels = torch.from_numpy(assembly.data.images.labels[indices])
+    client, model = ReferenceClient(done.assembly), initial_model(done.assembly, "cnn3")
 
     def train(part, round_, epochs, lr):
         sgd = torch.optim.SGD(part.parameters(), lr, momentum=0.9)
-        random = assembly.streams.torch("batches", round_=round_)
-        for _ in range(epochs):
-            for index in torch.randperm(len(labels), generator=random).split(16):
-                model.zero_grad()
-                F.cross_entropy(model(Pixels(images[index])).logits, labels[index]).backward()
-                sgd.step()
+        client.train(round_, supervised(model), sgd, epochs)
 
     for round_ in (1, 2):
         model.eval()
@@ -204,26 +188,6 @@ def test_without_head_epochs_the_heads_stay_at_their_common_start(run):
     initial = done.assembly.models.initial("cnn3")
     for model in done.models.values():
         torch.testing.assert_close(model["head.weight"], initial["head.weight"])
-
-
-def test_what_travels(run):
-    done = run("fedpac", BN)
-    model = done.assembly.server(torch.device("cpu")).model
-    extractor = sum(p.numel() for p in model.extractor.parameters())
-    buffers = sum(b.numel() for b in model.buffers())
-    assert buffers > 0
-    head, held = (16 + 1) * 10, 0
-    for indices in done.assembly.data.train:
-        held += len(set(done.assembly.data.images.labels[indices].tolist()))
-    assert not any(name.startswith("head") for name in done.servers[-1]["model"])
-    for result in done.results[1:]:
-        assert result.up.params["weights"] == 4 * (extractor + head)
-        assert result.down.params["weights"] == 4 * (extractor + head)
-        assert result.up.params["prototypes"] == held * 16 + 4 * 10 * 16  # prototypes and h
-        # classes and counts; running statistics, n and V
-        assert result.up.params["statistics"] == 2 * held + 4 * (buffers + 2)
-        assert result.down.params["prototypes"] == 4 * 10 * 16
-    assert "global_accuracy" not in done.results[-1].metrics
 
 
 def test_lost_uploads_change_nothing(run):

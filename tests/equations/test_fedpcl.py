@@ -7,6 +7,7 @@ from math import exp, inf, log
 import pytest
 import torch
 import torch.nn.functional as F
+from tensors import CPU
 
 from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes
 from fedray.algorithms.prototypes.fedpcl import PrototypeSets, prototype_contrast
@@ -14,7 +15,6 @@ from fedray.core import Batch, ClientState, LocalContext
 from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 ALL = torch.tensor([True, True])
 
 
@@ -145,20 +145,3 @@ def test_predictions_are_the_nearest_own_prototype(assemble):
     torch.testing.assert_close(found, torch.tensor([[0.6, -inf, 0.4], [-1.0, -inf, 0.0]]))
     newcomer = LocalContext(None, None, ClientState({}), None)
     assert method.predict(output, newcomer).tolist() == [[0.0] * 10] * 2
-
-
-def test_what_travels(run):
-    done = run("fedpcl", {"participation": 0.5})
-    labels, train = done.assembly.data.images.labels, done.assembly.data.train
-    for result in done.results[1:]:
-        held = sum(len(set(labels[train[i]].tolist())) for i in result.participants)
-        assert result.up.params == {"prototypes": held * 16, "statistics": 2 * held}
-        assert result.down.params == {"prototypes": 2 * (4 + 1) * 10 * 16, "statistics": 2 * 10}
-    assert not any(name.startswith("head") for name in done.models[0])
-
-
-def test_it_learns(run):
-    changes = {"rounds": 8, "local_epochs": 2, "data.partition": "iid", "model.group": "cnn3"}
-    done = run("fedpcl", changes)
-    local = [result.metrics["local_accuracy"] for result in done.results]
-    assert local[-1] > local[1] + 0.15

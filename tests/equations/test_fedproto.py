@@ -7,6 +7,7 @@ from math import log
 import numpy as np
 import pytest
 import torch
+from tensors import CPU
 
 from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import (
@@ -15,12 +16,11 @@ from fedray.algorithms.prototypes.class_prototypes import (
     local_prototypes,
     prototype_distance,
 )
-from fedray.algorithms.prototypes.fedproto import FedProto, prototype_loss
+from fedray.algorithms.prototypes.fedproto import prototype_loss
 from fedray.data import FederatedData
 from fedray.models import ClassifierOutput
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 FEATURES = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 LABELS = torch.tensor([0, 1])
 OUTPUT = ClassifierOutput(FEATURES, torch.zeros(2, 2))
@@ -60,21 +60,6 @@ def test_a_missing_class_is_no_penalty_rather_than_a_pull_to_zero():
     assert float(without) == pytest.approx(log(2))
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_lambda_0_is_local_bit_for_bit(run, participation):
-    changes = {"participation": participation, "rounds": 3}
-    local = run("local", changes)
-    assert local.same_clients_as(run("fedproto", {**changes, "algorithm.lambda": 0}))
-    assert not local.same_clients_as(run("fedproto", {**changes, "algorithm.lambda": 1}))
-
-
-def test_the_first_round_has_no_regulariser(run):
-    changes = {"rounds": 1}
-    assert run("local", changes).same_clients_as(
-        run("fedproto", {**changes, "algorithm.lambda": 5})
-    )
-
-
 def test_identical_clients_have_the_global_prototypes(run, assemble):
     changes = {"data.clients": 2, "shuffle": False, "model.group": "cnn2"}
     data = assemble("fedproto", changes).data
@@ -97,7 +82,3 @@ def test_a_class_that_nobody_uploads_keeps_its_prototype(assemble):
     assert np.flatnonzero(state["present"]).tolist() == [1, 2]
     assert state["vectors"][1].tolist() == [1.0] * 16
     assert state["vectors"][2].tolist() == [0.0] * 16
-
-
-def test_lambda_is_the_papers_symbol():
-    assert FedProto.HParams.model_validate({"lambda": 3}).lambda_ == 3

@@ -48,8 +48,6 @@ def test_after_training_tests_have_all_classes(run):
     done = run("fedtpg", {"lr": 0.5})
     assert done.assembly.algorithm.hp.weights == "uniform"
     assert len({tuple(result.per_client.values()) for result in done.results}) > 1
-    numbers = sum(tensor.numel() for tensor in done.servers[-1]["model"].values())
-    assert done.results[1].up.params == {"weights": 4 * numbers, "statistics": 4}
     every = run("fedtpg", {"lr": 0.5, "algorithm.classes": "all"})
     assert not torch.equal(
         every.servers[-1]["model"]["generator.queries"],

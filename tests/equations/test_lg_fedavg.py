@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import copy
 
-import pytest
 import torch
-from straight_loop import THREE, Straight, cross_entropy
-from tensors import same
+from reference import THREE, ReferenceClients, cross_entropy
+from tensors import CPU, same
 
 from fedray.algorithms.personalised.shared_head import initial_head
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
-
 
 def test_two_rounds_agree_with_a_straight_loop(run):
     done = run("lg_fedavg", THREE)
-    straight = Straight(done)
+    straight = ReferenceClients(done)
     shared = copy.deepcopy(straight.heads[0])
     for round_ in (1, 2):
         for number in range(3):
@@ -27,18 +24,6 @@ def test_two_rounds_agree_with_a_straight_loop(run):
     straight.assert_same(done)
     for name, value in shared.state_dict().items():
         torch.testing.assert_close(done.servers[-1]["head"][name], value, atol=1e-5, rtol=0)
-
-
-def test_one_client_is_local_bit_for_bit(run):
-    one = {"data.clients": 1}
-    done = run("lg_fedavg", one)
-    assert run("local", one).same_clients_as(done)
-    kept = {name: done.models[0][f"head.{name}"] for name in ("weight", "bias")}
-    assert same(done.servers[-1]["head"], kept)
-
-
-def test_several_clients_are_not_local(run):
-    assert not run("local").same_clients_as(run("lg_fedavg"))
 
 
 def test_right_after_the_broadcast_all_heads_are_alike_and_extractors_personal(assemble):
@@ -83,10 +68,3 @@ def test_without_uploads_nothing_changes(assemble):
     method, server = assembly.algorithm, assembly.server(CPU)
     state = method.init_server(server)
     assert method.server_update(state, {}, server) is state
-
-
-@pytest.mark.parametrize("group", ["digits", "cnn3"])
-def test_heads_alone_travel(run, group):
-    done = run("lg_fedavg", {"rounds": 1, "model.group": group})
-    assert done.results[1].up.params == {"weights": 4 * 17 * 10, "statistics": 4}
-    assert done.results[1].down.params == {"weights": 4 * 17 * 10}

@@ -13,7 +13,6 @@ from torch import nn
 from fedray.algorithms.averaging.fedavg import GlobalModel, TrainedModel
 from fedray.algorithms.personalised.pfedme import PFedMe, outer_step
 from fedray.core import Client, ClientState, Samples, Setting, Skeleton, TrainingConfig
-from fedray.errors import UserError
 from fedray.models import Classifier, ClassifierOutput
 
 H = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
@@ -117,33 +116,16 @@ def test_personal_models_are_tested_and_only_the_global_one_travels(run):
     common = run("pfedme", {**changes, **hparams, "algorithm.test": "global"})
     assert same(personal.servers[-1]["model"], common.servers[-1]["model"])
     assert personal.results[-1].per_client != common.results[-1].per_client
-    assert personal.results[1].down.params == run("fedavg", changes).results[1].down.params
     client = personal.results[1].participants[0]
     assert not torch.equal(
         personal.models[client]["head.weight"], personal.servers[-1]["model"]["head.weight"]
     )
 
 
-def test_on_prompts_it_sends_what_promptfl_sends(run):
+def test_on_prompts_contexts_move_and_personal_ones_differ(run):
     changes = {"algorithm.length": 4, "lr": 0.2}
     ours = run("promptfl_pfedme", {**changes, "algorithm.lambda": 2, "algorithm.eta": 0.2})
-    plain = run("promptfl", changes)
-    assert ours.results[1].up == plain.results[1].up
     contexts = [state["model"]["context"] for state in ours.servers]
     assert not torch.equal(contexts[-1], contexts[0])
     thetas = [model["context"] for model in ours.models.values()]
     assert all(not torch.equal(thetas[0], theta) for theta in thetas[1:])
-
-
-def test_on_prompts_one_inner_step_with_eta_lambda_1_is_promptfl_with_equal_weights(run):
-    """One batch: theta = w - lr grad, w = theta."""
-    one = {"algorithm.length": 4, "batch_size": 1000, "algorithm.weights": "uniform"}
-    hparams = {"algorithm.inner_steps": 1, "algorithm.lambda": 4, "algorithm.eta": 0.25}
-    ours, plain = run("promptfl_pfedme", {**one, **hparams}), run("promptfl", one)
-    contexts = [done.servers[-1]["model"]["context"] for done in (ours, plain)]
-    torch.testing.assert_close(*contexts)
-
-
-def test_a_step_beyond_the_personal_model_is_refused(run):
-    with pytest.raises(UserError, match=r"eta=0\.1 times lambda=15 is above 1"):
-        run("pfedme", {"model.group": "cnn2", "algorithm.eta": 0.1})

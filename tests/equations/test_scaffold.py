@@ -4,37 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
+from reference import ReferenceClient, initial_model, set_parameters, supervised
 
 from fedray.algorithms.averaging.scaffold import ControlledUpdate, new_control
-from fedray.models import Pixels, build
-from fedray.runtime.serial import SerialExecutor
-from fedray.runtime.session import Session
 
 ONE_KIND = {"model.group": "cnn2"}
 LR = 0.05
-SHAPE = {"channels": 1, "image_size": 8, "num_classes": 10, "feature_dim": 16}
-
-
-def batches(count, order):
-    """One epoch's batches of 16; a single last image joins the batch before."""
-    chunks = list(torch.randperm(count, generator=order).split(16))
-    if len(chunks) > 1 and len(chunks[-1]) == 1:
-        chunks[-2:] = [torch.cat(chunks[-2:])]
-    return chunks
-
-
-def corrected_epoch(model, images, labels, order, corrections):
-    """Take the steps w - eta (g - c_i + c) of one epoch; return the batches' losses."""
-    losses, parameters = [], list(model.parameters())
-    for chunk in batches(len(labels), order):
-        value = F.cross_entropy(model(Pixels(images[chunk])).logits, labels[chunk])
-        gradients = torch.autograd.grad(value, parameters)
-        with torch.no_grad():
-            for w, g, correction in zip(parameters, gradients, corrections, strict=True):
-                w -= LR * (g + correction)
-        losses.append(value.item())
-    return losses
 
 
 def straight_loop(done, lr_server):
@@ -42,8 +17,8 @@ def straight_loop(done, lr_server):
 
     Yields x, c, and the mean loss of the participants' last epochs after every round.
     """
-    data, streams = done.assembly.data, done.assembly.streams
-    model = build("cnn2", **SHAPE, generator=streams.torch("weights/cnn2"))
+    clients = [ReferenceClient(done.assembly, number) for number in range(4)]
+    model = initial_model(done.assembly, "cnn2")
     parameters = list(model.parameters())
     x = [w.detach().clone() for w in parameters]
     c = [torch.zeros_like(w) for w in x]
@@ -51,21 +26,24 @@ def straight_loop(done, lr_server):
     for result in done.results[1:]:
         steps, moves, losses = [], [], []
         for client in result.participants:
-            own, c_i = torch.tensor(data.train[client]), controls[client]
-            images = torch.tensor(data.images.images)[own].float() * (2 / 255) - 1
-            labels = torch.tensor(data.images.labels)[own]
-            order = streams.torch("batches", round_=result.round, client=client)
-            with torch.no_grad():
-                torch._foreach_copy_(parameters, x)
-            corrections = [server - mine for server, mine in zip(c, c_i, strict=True)]
-            epochs = [corrected_epoch(model, images, labels, order, corrections) for _ in range(2)]
+            c_i = controls[client]
+            set_parameters(parameters, x)
+
+            def correct(c_i=c_i, c=c):
+                for w, server, mine in zip(parameters, c, c_i, strict=True):
+                    w.grad += server - mine
+
+            sgd = torch.optim.SGD(parameters, LR)
+            taken = clients[client].train(
+                result.round, supervised(model), sgd, epochs=2, before_step=correct
+            )
             step = [y.detach() - w for y, w in zip(parameters, x, strict=True)]
-            length = LR * sum(map(len, epochs))
-            move = [-server - y / length for server, y in zip(c, step, strict=True)]
+            move = [-server - y / (LR * len(taken)) for server, y in zip(c, step, strict=True)]
             controls[client] = [old + m for old, m in zip(c_i, move, strict=True)]
-            steps.append([each.clone() for each in step])
+            steps.append(step)
             moves.append(move)
-            losses.append(sum(epochs[-1]) / len(epochs[-1]))
+            last = taken[len(taken) // 2 :]
+            losses.append(sum(last) / len(last))
         x = [w + lr_server * sum(each) / len(steps) for w, *each in zip(x, *steps, strict=True)]
         c = [w + sum(each) / 4 for w, *each in zip(c, *moves, strict=True)]
         yield x, c, sum(losses) / len(losses)
@@ -143,42 +121,6 @@ def test_the_first_round_is_fedavgs_with_uniform_weights(run):
 
     assert difference(1) < 1e-6
     assert difference(2) > 1e-4
-
-
-def test_one_client_is_fedavg(run):
-    changes = {**ONE_KIND, "rounds": 3, "data.clients": 1}
-    controlled, plain = run("scaffold", changes), run("fedavg", changes)
-    for name, tensor in plain.servers[-1]["model"].items():
-        torch.testing.assert_close(
-            controlled.servers[-1]["model"][name], tensor, rtol=1e-4, atol=1e-6
-        )
-
-
-def test_twice_the_parameters_travel_and_absent_clients_keep_their_variate(run):
-    changes = {**ONE_KIND, "rounds": 2, "participation": 0.5}
-    controlled, plain = run("scaffold", changes), run("fedavg", changes)
-    for ours, fedavg in zip(controlled.results[1:], plain.results[1:], strict=True):
-        assert ours.up.params["weights"] == 2 * fedavg.up.params["weights"]
-        assert ours.down.params["weights"] == 2 * fedavg.down.params["weights"]
-    called = {client for result in controlled.results for client in result.participants}
-    assert set(controlled.memories) == called
-
-
-def test_a_resumed_run_is_the_undisturbed_one(assemble, tmp_path):
-    experiment = assemble("scaffold", {**ONE_KIND, "rounds": 3}).experiment
-
-    def rounds(folder):
-        cpu = torch.device("cpu")
-        session = Session(experiment, tmp_path / folder, lambda parts: SerialExecutor(parts, cpu))
-        return session.rounds()
-
-    stopped = rounds("stopped")
-    before = [next(stopped), next(stopped)]
-    stopped.close()
-    found, expected = [*before, *rounds("stopped")], list(rounds("undisturbed"))
-    assert [result.round for result in found] == [0, 1, 2, 3]
-    assert [r.metrics for r in found] == [r.metrics for r in expected]
-    assert [r.per_client for r in found] == [r.per_client for r in expected]
 
 
 def test_eq4_divides_by_the_rounds_learning_rate(run):

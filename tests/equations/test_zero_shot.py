@@ -7,15 +7,13 @@ import torch
 import torch.nn.functional as F
 from clips import CPU
 
-from fedray.errors import UserError
 from fedray.models.prompted import ZeroShotClip
 from fedray.runtime.clients import ClientRuntime
 
 
-def test_nothing_is_trained_and_nothing_travels(run):
+def test_nothing_is_trained(run):
     done = run("zero_shot", {"rounds": 2})
     for result in done.results:
-        assert result.up.total_params == result.down.total_params == 0
         assert "train_loss" not in result.metrics
         assert result.per_client == done.results[0].per_client
     assert all(model == {} for model in done.models.values())
@@ -33,9 +31,3 @@ def test_the_accuracy_is_that_of_the_text_that_is_asked_for(run):
         text = model.fixed_texts(texts["algorithm.template"])
     right = (F.normalize(features, dim=-1) @ text.T).argmax(1) == labels
     assert other.results[0].per_client[0] == pytest.approx(float(right.float().mean()))
-
-
-@pytest.mark.parametrize("template", ["a photo", "{} {}", "{name}", "{} }"])
-def test_a_template_needs_one_placeholder_for_the_name(run, template):
-    with pytest.raises(UserError, match=r"algorithm\.template: .* needs \{\} once, for the name"):
-        run("zero_shot", {"algorithm.template": template})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedray.evaluation.measures.dice import Dice
+from fedray.evaluation.measures import Dice
 from fedray.evaluation.metrics import DataFacts, Evaluated
 from fedray.evaluation.score import Score, overlap
 

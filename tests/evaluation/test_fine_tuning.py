@@ -7,7 +7,7 @@ import torch
 from tensors import same
 
 from fedray.core import algorithms
-from fedray.errors import ClientError, UserError
+from fedray.errors import ClientError
 from fedray.evaluation import testing
 
 ONE_KIND = {"model.group": "cnn2", "rounds": 2, "participation": 0.5}
@@ -56,11 +56,6 @@ def test_every_method_with_a_head_can_be_fine_tuned(run, name):
     changes = {"model.group": "cnn2", "rounds": 1, "finetune_epochs": 1}
     last = run(name, changes).results[-1].metrics
     assert 0 <= last["finetuned_accuracy"] <= last["finetuned_accuracy_best"] <= 1
-
-
-def test_a_method_without_heads_is_refused(run):
-    with pytest.raises(UserError, match=r"finetune_epochs=2 trains heads, but fedglcl's models"):
-        run("fedglcl", {"finetune_epochs": 2})
 
 
 def test_a_client_that_fails_counts_in_no_mean_and_is_an_event(run, monkeypatch):

@@ -7,6 +7,7 @@ import statistics
 import numpy as np
 import pytest
 import torch
+from reference import guesses
 from sklearn.metrics import accuracy_score
 
 from fedray.algorithms.personalised.local import Local
@@ -14,12 +15,18 @@ from fedray.core import algorithms
 from fedray.data.imageset import TEST, TRAIN, ImageSet
 from fedray.data.imageset import Domains as ImageDomains
 from fedray.errors import ClientError, FedrayError, UserError
-from fedray.evaluation.measures.class_sizes import ClassSizes, majority_classes
-from fedray.evaluation.measures.domains import DomainClients, Domains, EveryDomain
-from fedray.evaluation.measures.further_models import GlobalModel, Newcomers
-from fedray.evaluation.measures.local_training import FineTuned
-from fedray.evaluation.measures.macro_f1 import MacroF1
-from fedray.evaluation.measures.own_test import OwnTest
+from fedray.evaluation.measures import (
+    ClassSizes,
+    DomainClients,
+    Domains,
+    EveryDomain,
+    FineTuned,
+    GlobalModel,
+    MacroF1,
+    Newcomers,
+    OwnTest,
+    majority_classes,
+)
 from fedray.evaluation.metrics import (
     DataFacts,
     Evaluated,
@@ -30,7 +37,6 @@ from fedray.evaluation.metrics import (
 )
 from fedray.evaluation.protocols import Analysis
 from fedray.evaluation.score import Score
-from fedray.models import Pixels
 from fedray.records import Metric
 from fedray.runtime.assembly import deal
 
@@ -103,15 +109,10 @@ def test_a_run_measures_every_client_on_its_own_test_split(run, group):
     data = done.assembly.data
     right = []
     for client, accuracy in done.results[1].per_client.items():
-        name = done.assembly.models.architectures[client]
-        model = done.assembly.models.empty(name).eval()
-        model.load_state_dict(dict(done.models[client]))
-        images = torch.from_numpy(data.images.images[data.test[client]])
         truth = data.images.labels[data.test[client]]
-        with torch.no_grad():
-            guesses = model(Pixels(images.float() / 127.5 - 1)).logits.argmax(1).numpy()
-        assert accuracy == accuracy_score(truth, guesses)
-        right.append((guesses == truth).sum())
+        answers = guesses(done, client, data.test[client])
+        assert accuracy == accuracy_score(truth, answers)
+        right.append((answers == truth).sum())
     found = done.results[1].metrics
     assert len(right) == 4
     assert found["local_accuracy"] == pytest.approx(np.mean([*done.results[1].per_client.values()]))
@@ -307,12 +308,8 @@ def test_a_run_counts_by_the_clients_own_training_images(run):
     done = run("local", changes)
     data, large, small = done.assembly.data, [], []
     for client in range(4):
-        model = done.assembly.models.empty("cnn2").eval()
-        model.load_state_dict(dict(done.models[client]))
         train, test = data.images.labels[data.train[client]], data.images.labels[data.test[client]]
-        images = torch.from_numpy(data.images.images[data.test[client]]).float() * (2 / 255) - 1
-        with torch.no_grad():
-            right = model(Pixels(images)).logits.argmax(1).numpy() == test
+        right = guesses(done, client, data.test[client]) == test
         for label, correct in zip(test, right, strict=True):
             (large if (train == label).sum() > len(train) / 10 else small).append(correct)
     found = done.results[-1].metrics
@@ -325,12 +322,12 @@ def test_f1_is_scikit_learns_and_its_micro_average_is_the_accuracy():
     from sklearn.metrics import f1_score
 
     random = np.random.default_rng(0)
-    truth, guesses = random.integers(0, 5, 200), random.integers(0, 7, 200)  # 5 and 6: no images
-    right = truth[truth == guesses]
-    score = Score.by_class(*(np.bincount(x, minlength=7).tolist() for x in (right, truth, guesses)))
-    macro = f1_score(truth, guesses, labels=range(5), average="macro")
+    truth, answers = random.integers(0, 5, 200), random.integers(0, 7, 200)  # 5 and 6: no images
+    right = truth[truth == answers]
+    score = Score.by_class(*(np.bincount(x, minlength=7).tolist() for x in (right, truth, answers)))
+    macro = f1_score(truth, answers, labels=range(5), average="macro")
     assert score.macro_f1 == pytest.approx(macro)
-    assert score.accuracy == pytest.approx(f1_score(truth, guesses, average="micro"))
+    assert score.accuracy == pytest.approx(f1_score(truth, answers, average="micro"))
 
     def macro_f1(scores) -> dict[str, float]:
         return MacroF1().compute(Evaluated(DataFacts(), scores))

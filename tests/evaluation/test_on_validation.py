@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
+from reference import guesses
 
-from fedray.evaluation.measures.local_training import FineTuned
+from fedray.evaluation.measures import FineTuned
 from fedray.evaluation.metrics import DataFacts, Evaluated, declared_metrics, measure
 from fedray.evaluation.score import Score, TopK
-from fedray.models import Pixels
 from fedray.records import VALIDATION, find_metric
 
 HELD = {"data.validation_fraction": 0.25}
@@ -42,11 +41,7 @@ def test_it_is_the_models_accuracy_on_the_images_held_out(run):
     done = run("local", {**HELD, "rounds": 1, "model.group": "cnn3", "lr": 0.2})
     data, accuracies = done.assembly.data, []
     for client, part in enumerate(data.validation):
-        model = done.assembly.models.empty(done.assembly.models.architectures[client]).eval()
-        model.load_state_dict(dict(done.models[client]))
-        with torch.no_grad():
-            guesses = model(Pixels.of(torch.from_numpy(data.images.images[part]))).logits.argmax(1)
-        accuracies.append((guesses.numpy() == data.images.labels[part]).mean())
+        accuracies.append((guesses(done, client, part) == data.images.labels[part]).mean())
     metrics = done.results[-1].metrics
     assert metrics["validation/local_accuracy"] == pytest.approx(np.mean(accuracies))
     assert metrics["validation/local_accuracy"] != metrics["local_accuracy"]

@@ -45,37 +45,6 @@ def test_every_round_changes_something(small):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_any_number_of_workers_gives_the_serial_numbers(small, pool, tmp_path, workers):
-    on_workers(small.experiment(f"workers={workers}"), tmp_path, pool, workers)
-    assert_same(tmp_path, small.undisturbed())
-
-
-@pytest.mark.ray
-def test_so_does_one_worker_per_client(small, pool, tmp_path):
-    three = ("data.clients=3", "workers=3")
-    on_workers(small.experiment(*three), tmp_path, pool, 3)
-    assert_same(tmp_path, small.undisturbed(*three))
-
-
-@pytest.mark.ray
-def test_so_with_absent_and_late_clients(small, pool, tmp_path):
-    on_workers(small.experiment(*PARTIAL), tmp_path, pool, 3)
-    assert_same(tmp_path, small.undisturbed(*PARTIAL))
-    events = [event["what"] for r in numbers(tmp_path)["rounds"] for event in r["events"]]
-    assert any("dropped" in event for event in events)
-    assert any("late reply" in event for event in events)
-
-
-@pytest.mark.ray
-@pytest.mark.parametrize("method", ["fedavg", "fedproto", "fedtgp", "alignfed"])
-def test_so_with_other_methods(small, pool, tmp_path, method):
-    other = (f"algorithm={method}", "model.group=mlp", "rounds=2", "participation=0.5")
-    on_workers(small.experiment(*other), tmp_path, pool, 2)
-    assert_same(tmp_path, small.undisturbed(*other))
-
-
-@pytest.mark.ray
 def test_rays_store_keeps_nothing_of_a_round_that_is_over(small, pool, tmp_path):
     """Models of 300 kB, which go through the store, both ways."""
     from ray._private.worker import global_worker
@@ -118,109 +87,92 @@ REMEMBERING = (
     *("scaffold", "moon", "fedbn", "fedglcl_moon", "fedpac", "fedpcl", "fedbabu", "fedetf"),
     *("fedconcat", "fedfa_augmentation", "fedglcl_l", "fedtsp_global", "pfedme"),
 )
-
-
+"""Methods whose clients, or server, keep something between rounds."""
 SMALL_MODELS = ("fml", "fedkd", "fedmrl")
 UNLIKE = ("fedgen", "feddistill")
 """Of clients with unlike networks, under what the server keeps."""
-
-
 PROMPTED = ("promptfolio", "fedotp", "fedpgp", "promptfl_pfedme", "fedtpg")
-
-
-def remembering(method: str, clip: Path) -> tuple[str, ...]:
-    """A run of a method whose clients, or server, keep something between rounds."""
-    if method in PROMPTED:
-        width = (f"model.clip.path={clip}", "algorithm.length=4")
-        return (f"algorithm={method}", "participation=0.5", *width)
-    group = "digits" if method in UNLIKE else "cnn3"
-    return (f"algorithm={method}", f"model.group={group}", "participation=0.5")
-
-
-@pytest.mark.ray
-@pytest.mark.parametrize("method", [*REMEMBERING, *UNLIKE, *PROMPTED])
-def test_so_with_methods_whose_clients_remember(small, tiny_clip, pool, tmp_path, method):
-    asked = remembering(method, tiny_clip)
-    on_workers(small.experiment(*asked), tmp_path, pool, 2)
-    assert_same(tmp_path, small.undisturbed(*asked))
-
-
-DENSE = (
-    "algorithm=fedglcl",
-    "data.source=shapes",
-    "data.image_size=16",
-    "data.clients=4",
-    "data.partition=domains",
-    "model.group=unet_tiny",
-    "model.feature_dim=16",
-    "text.encoder={name: orthogonal, dim: 16}",
-    "participation=0.5",
-)
-
-
-@pytest.mark.ray
-def test_so_where_every_pixel_is_predicted(small, pool, tmp_path):
-    on_workers(small.experiment(*DENSE), tmp_path, pool, 2)
-    assert_same(tmp_path, small.undisturbed(*DENSE))
-    assert "dice_cross" in numbers(tmp_path)["rounds"][-1]["metrics"]
-
-
-@pytest.mark.parametrize("method", [*REMEMBERING, *SMALL_MODELS, *UNLIKE, *PROMPTED])
-def test_what_clients_remember_survives_an_interruption(small, tiny_clip, tmp_path, method):
-    asked = remembering(method, tiny_clip)
-    experiment = small.experiment(*asked)
-    stop_after(Session(experiment, tmp_path, small.serial).rounds(), 2)
-    assert last_round(tmp_path) == 2
-    serially(experiment, tmp_path)
-    assert_same(tmp_path, small.undisturbed(*asked))
-
-
+CLIP = "model.clip.path={clip}"
+HALF = "participation=0.5"
 AUGMENTED = ("algorithm=fedavg", "model.group=mlp", "data.augment=flip_rotate")
+DENSE = (
+    *("algorithm=fedglcl", "data.source=shapes", "data.image_size=16", "data.clients=4"),
+    *("data.partition=domains", "model.group=unet_tiny", "model.feature_dim=16"),
+    *("text.encoder={name: orthogonal, dim: 16}", HALF),
+)
+EXCHANGES = (
+    *("algorithm=dp2fl", "algorithm.union_test=true", CLIP, "data.validation_fraction=0.2"),
+    *("participation=0.8", "join.clients=1", "join.round=2", *PARTIAL[1:]),
+)
+"""Validation images that travel, clients that are absent, and one that joins."""
+STAGED = (
+    *("algorithm=fedconcat", "model.group=cnn3", "rounds=6", "algorithm.cluster_rounds=2"),
+    *PARTIAL,
+)
+"""Two stages, of which the second begins with encoders that some clients get late."""
+
+
+def remembering(method: str) -> tuple[str, ...]:
+    if method in PROMPTED:
+        return (f"algorithm={method}", HALF, CLIP, "algorithm.length=4")
+    group = "digits" if method in UNLIKE else "cnn3"
+    return (f"algorithm={method}", f"model.group={group}", HALF)
+
+
+def asked(words, clip: Path) -> list[str]:
+    return [word.replace("{clip}", str(clip)) for word in words]
 
 
 @pytest.mark.ray
-def test_so_with_augmented_images(small, pool, tmp_path):
-    on_workers(small.experiment(*AUGMENTED), tmp_path, pool, 2)
-    assert_same(tmp_path, small.undisturbed(*AUGMENTED))
-    plain, turned = numbers(small.undisturbed(*AUGMENTED[:2])), numbers(tmp_path)
+@pytest.mark.parametrize(
+    ("words", "workers"),
+    [
+        *(((f"workers={count}",), count) for count in (1, 2, 3)),
+        (("data.clients=3", "workers=3"), 3),
+        (PARTIAL, 3),
+        *(
+            ((f"algorithm={method}", "model.group=mlp", "rounds=2", HALF), 2)
+            for method in ("fedavg", "fedproto", "fedtgp", "alignfed")
+        ),
+        *((remembering(method), 2) for method in (*REMEMBERING, *UNLIKE, *PROMPTED)),
+        *((words, 2) for words in (DENSE, AUGMENTED, EXCHANGES, STAGED)),
+    ],
+)
+def test_workers_give_the_serial_numbers(small, tiny_clip, pool, tmp_path, words, workers):
+    words = asked(words, tiny_clip)
+    on_workers(small.experiment(*words), tmp_path, pool, workers)
+    assert_same(tmp_path, small.undisturbed(*words))
+
+
+@pytest.mark.parametrize(
+    ("words", "round_"),
+    [
+        *((remembering(method), 2) for method in (*REMEMBERING, *SMALL_MODELS, *UNLIKE, *PROMPTED)),
+        (AUGMENTED, 1),
+        (EXCHANGES, 2),
+        *((STAGED, round_) for round_ in (1, 3, 4)),
+    ],
+)
+def test_what_is_remembered_survives_an_interruption(small, tiny_clip, tmp_path, words, round_):
+    words = asked(words, tiny_clip)
+    experiment = small.experiment(*words)
+    stop_after(Session(experiment, tmp_path, small.serial).rounds(), round_)
+    assert last_round(tmp_path) == round_
+    serially(experiment, tmp_path)
+    assert_same(tmp_path, small.undisturbed(*words))
+
+
+def test_the_cases_hold_what_they_are_for(small):
+    rounds = {words: numbers(small.undisturbed(*words))["rounds"] for words in (PARTIAL, DENSE)}
+    events = [event["what"] for record in rounds[PARTIAL] for event in record["events"]]
+    assert any("dropped" in event for event in events)
+    assert any("late reply" in event for event in events)
+    assert "dice_cross" in rounds[DENSE][-1]["metrics"]
+    assert (tensors(small.undisturbed(*STAGED))["server/given/encoders"] >= 0).any()
+    plain, turned = (numbers(small.undisturbed(*AUGMENTED[:count])) for count in (2, 3))
     assert plain["partition_sha256"] == turned["partition_sha256"]
     assert plain["rounds"][-1]["metrics"] != turned["rounds"][-1]["metrics"]
     assert plain["rounds"][0]["metrics"] == turned["rounds"][0]["metrics"]  # tests see no views
-
-
-def test_augmented_images_survive_an_interruption(small, tmp_path):
-    experiment = small.experiment(*AUGMENTED)
-    stop_after(Session(experiment, tmp_path, small.serial).rounds(), 1)
-    serially(experiment, tmp_path)
-    assert_same(tmp_path, small.undisturbed(*AUGMENTED))
-
-
-def dual_prompts(clip) -> tuple[str, ...]:
-    """DP2FL with validation images that travel, clients that are absent, and one that joins."""
-    return (
-        "algorithm=dp2fl",
-        "algorithm.union_test=true",
-        f"model.clip.path={clip}",
-        "data.validation_fraction=0.2",
-        "participation=0.8",
-        "join.clients=1",
-        "join.round=2",
-        *PARTIAL[1:],
-    )
-
-
-@pytest.mark.ray
-def test_so_with_several_exchanges_in_a_round(small, pool, tmp_path, tiny_clip):
-    on_workers(small.experiment(*dual_prompts(tiny_clip)), tmp_path, pool, 2)
-    assert_same(tmp_path, small.undisturbed(*dual_prompts(tiny_clip)))
-
-
-def test_several_exchanges_in_a_round_survive_an_interruption(small, tmp_path, tiny_clip):
-    experiment = small.experiment(*dual_prompts(tiny_clip))
-    stop_after(Session(experiment, tmp_path, small.serial).rounds(), 2)
-    assert last_round(tmp_path) == 2
-    serially(experiment, tmp_path)
-    assert_same(tmp_path, small.undisturbed(*dual_prompts(tiny_clip)))
 
 
 @pytest.mark.ray
@@ -233,22 +185,3 @@ def test_the_server_actor_gives_the_serial_numbers(small, ray_nodes, tmp_path):
     )
     assert [record.round for record in records] == [0, 1, 2]
     assert_same(tmp_path, small.undisturbed(*text, *PARTIAL, "rounds=2"))
-
-
-STAGED = ("algorithm=fedconcat", "model.group=cnn3", "rounds=6", "algorithm.cluster_rounds=2")
-"""Two stages, of which the second begins with encoders that some clients get late."""
-
-
-@pytest.mark.ray
-def test_so_with_stages_and_absent_and_late_clients(small, pool, tmp_path):
-    on_workers(small.experiment(*STAGED, *PARTIAL), tmp_path, pool, 2)
-    assert_same(tmp_path, small.undisturbed(*STAGED, *PARTIAL))
-
-
-@pytest.mark.parametrize("round_", [1, 3, 4])
-def test_stages_survive_an_interruption(small, tmp_path, round_):
-    experiment = small.experiment(*STAGED, *PARTIAL)
-    stop_after(Session(experiment, tmp_path, small.serial).rounds(), round_)
-    serially(experiment, tmp_path)
-    assert_same(tmp_path, small.undisturbed(*STAGED, *PARTIAL))
-    assert (tensors(tmp_path)["server/given/encoders"] >= 0).any()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from reference import ReferenceClient, assert_close, layers, set_parameters
 from torch import nn
 
 CHANGES = {
@@ -21,24 +24,13 @@ SMALL = 32
 """Width of FedMRL's small model: a quarter."""
 
 
-def extractor(kind):
-    """The layers of `mlp` and `cnn2`, written down again."""
-    if kind == "mlp":
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU())
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(128, 128), nn.ReLU(),
-    )  # fmt: skip
-
-
 class Pair:
     """A client's model, the small one and what is between them, as three modules."""
 
     def __init__(self, method, kind):
         width = SMALL if method == "fedmrl" else 128
-        self.f, self.h = extractor(kind), nn.Linear(128, 10)
-        self.g = nn.Sequential(extractor("mlp"), nn.AdaptiveAvgPool1d(width))
+        self.f, self.h = layers(kind), nn.Linear(128, 10)
+        self.g = nn.Sequential(layers("mlp"), nn.AdaptiveAvgPool1d(width))
         self.hg = nn.Linear(width, 10)
         joints = {"fedmrl": nn.Linear(SMALL + 128, 128), "fedkd": nn.Linear(128, 128, bias=False)}
         self.w = joints.get(method, nn.Identity())
@@ -52,11 +44,8 @@ class Pair:
     def joint(self):
         return list(self.w.parameters())
 
-
-def put(parameters, values):
-    with torch.no_grad():
-        for parameter, value in zip(parameters, values, strict=True):
-            parameter.copy_(value)
+    def everything(self):
+        return self.own() + self.small() + self.joint()
 
 
 def kl(teacher, logits):
@@ -68,7 +57,7 @@ def fml(pair, x, y):
     z, zg = pair.h(pair.f(x)), pair.hg(pair.g(x))
     mine = 0.7 * F.cross_entropy(z, y) + 0.3 * kl(zg.detach(), z)
     small = 0.4 * F.cross_entropy(zg, y) + 0.6 * kl(z.detach(), zg)
-    return [mine, small]
+    return mine + small
 
 
 def fedkd(pair, x, y):
@@ -77,12 +66,12 @@ def fedkd(pair, x, y):
     ce, ceg = F.cross_entropy(z, y), F.cross_entropy(zg, y)
     mine = kl(zg.detach(), z) + ((r - pair.w(rg.detach())) ** 2).mean()
     small = kl(z.detach(), zg) + ((r.detach() - pair.w(rg)) ** 2).mean()
-    return [ce + mine / (ce + ceg.detach()), ceg + small / (ce.detach() + ceg)]
+    return ce + mine / (ce + ceg.detach()) + ceg + small / (ce.detach() + ceg)
 
 
 def fedmrl(pair, x, y):
     r = pair.w(torch.cat([pair.g(x), pair.f(x)], 1))
-    return [F.cross_entropy(pair.h(r), y) + F.cross_entropy(pair.hg(r[:, :SMALL]), y)]
+    return F.cross_entropy(pair.h(r), y) + F.cross_entropy(pair.hg(r[:, :SMALL]), y)
 
 
 def compressed(update, share):
@@ -97,44 +86,19 @@ def compressed(update, share):
     return torch.from_numpy((u[:, :rank] * s[:rank]) @ v[:rank]).float()
 
 
-def batches(assembly, round_, client, indices):
-    random = assembly.streams.torch("batches", round_=round_, client=client)
-    for _ in range(2):
-        order = torch.randperm(len(indices), generator=random)
-        chunks = list(order.split(16))
-        if len(chunks) > 1 and len(chunks[-1]) == 1:
-            chunks[-2:] = [torch.cat(chunks[-2:])]
-        yield from (torch.tensor(indices)[chunk] for chunk in chunks)
-
-
 def loop(method, losses, assembly, share=None):
     """Two rounds; the small model's parameters, and every client's."""
-    images = torch.tensor(assembly.data.images.images).float() / 127.5 - 1
-    labels = torch.tensor(assembly.data.images.labels)
-    pairs = []
-    for client, kind in enumerate(assembly.models.architectures):
-        pair = Pair(method, kind)
-        put(
-            pair.own() + pair.small() + pair.joint(), assembly.models.initial(kind, client).values()
-        )
-        pairs.append(pair)
+    pairs = [Pair(method, kind) for kind in assembly.models.architectures]
+    for client, (kind, pair) in enumerate(zip(assembly.models.architectures, pairs, strict=True)):
+        set_parameters(pair.everything(), assembly.models.initial(kind, client).values())
     shared = [p.detach().clone() for p in pairs[0].small()]
     for round_ in (1, 2):
         moved = [torch.zeros_like(p) for p in shared]
         for client, pair in enumerate(pairs):
-            put(pair.small(), shared)
-            optimizers = [
-                torch.optim.SGD(part, 0.05)
-                for part in (pair.own(), pair.small(), pair.joint())
-                if part
-            ]
-            for index in batches(assembly, round_, client, assembly.data.train[client]):
-                for optimizer in optimizers:
-                    optimizer.zero_grad()
-                for loss in losses(pair, images[index], labels[index]):
-                    loss.backward(retain_graph=True)
-                for optimizer in optimizers:
-                    optimizer.step()
+            set_parameters(pair.small(), shared)
+            loss = partial(losses, pair)
+            sgd = torch.optim.SGD(pair.everything(), 0.05)
+            ReferenceClient(assembly, client).train(round_, loss, sgd, epochs=2)
             for total, after, before in zip(moved, pair.small(), shared, strict=True):
                 update = after.detach() - before
                 total += (update if share is None else compressed(update, share)) / len(pairs)
@@ -159,11 +123,8 @@ def test_two_rounds_agree_in_every_parameter(run, method, losses, share, keys):
     done = run(method, {**CHANGES, **given})
     assert set(done.assembly.models.architectures) == {"mlp", "cnn2"}
     shared, pairs = loop(method, losses, done.assembly, share)
-    for expected, (name, found) in zip(shared, done.servers[-1]["model"].items(), strict=True):
-        assert float((expected - found).abs().max()) < 1e-5, name
+    assert_close(shared, done.servers[-1]["model"], 1e-5)
     for client, pair in enumerate(pairs):
-        expected = pair.own() + pair.joint()
-        for mine, (name, found) in zip(expected, done.models[client].items(), strict=True):
-            assert float((mine.detach() - found).abs().max()) < 1e-5, (client, name)
+        assert_close(pair.own() + pair.joint(), done.models[client], 1e-5)
     if share is not None:
         assert any("u" in parts for parts in done.servers[-1]["step"].values())

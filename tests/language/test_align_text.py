@@ -86,11 +86,6 @@ def test_prompts_have_gradients_and_weights_none(folder):
     assert not any(tensor.requires_grad for tensor in encoder.bert.tensors.values())
 
 
-def test_a_short_text_does_not_see_the_padding(folder):
-    encoder = choose(folder).build()
-    assert torch.allclose(encoder.features(TEXTS)[:1], encoder.features(TEXTS[:1]), atol=1e-5)
-
-
 def test_as_a_bert_it_is_refused_by_name(folder):
     with pytest.raises(UserError, match=r"kind 'align'; set text\.encoder\.name=align"):
         choose(folder, "bert").build()

@@ -5,26 +5,16 @@ import shutil
 
 import pytest
 import torch
-from torch import Tensor
+from encoding import choose, run
 
-from fedray.config import Component
 from fedray.errors import UserError
-from fedray.language.encoders import TextEncoder, encoder_choice
+from fedray.language.encoders import TextEncoder
 
 TEXTS = ["a photo of a cat : an animal with fur .", "dog", "a small round animal"]
 
 
-def choose(name, **params):
-    return encoder_choice(Component(name=name, **params))
-
-
 def load(folder, **options) -> TextEncoder:
     return choose("bert", path=str(folder), **options).build()
-
-
-def run(encoder: TextEncoder, texts: list[str]) -> Tensor:
-    tokens = encoder.tokenize(texts)
-    return encoder.encode(encoder.embed(tokens), tokens)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -43,14 +33,6 @@ def test_is_the_transformers_model(bert_folder, pooling):
     assert (encoder.dim, encoder.token_width) == (32, 32)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_padding_changes_nothing(bert_folder, pooling):
-    encoder = load(bert_folder, pooling=pooling)
-    batched = run(encoder, TEXTS)
-    alone = torch.cat([run(encoder, [text]) for text in TEXTS])
-    assert torch.allclose(batched, alone, atol=1e-5)
-
-
 def test_tokens(bert_folder):
     tokens = load(bert_folder).tokenize(TEXTS)
     assert tokens.ids.shape == (3, 13)
@@ -59,17 +41,6 @@ def test_tokens(bert_folder):
     assert tokens.read.tolist() == [0, 0, 0]
     assert load(bert_folder, pooling="mean").tokenize(TEXTS).read.tolist() == [-1, -1, -1]
     assert len(tokens[1:]) == 2
-
-
-def test_is_frozen_but_differentiable(bert_folder):
-    encoder = load(bert_folder)
-    tokens = encoder.tokenize(TEXTS)
-    embeddings = encoder.embed(tokens)
-    assert not embeddings.requires_grad
-    embeddings.requires_grad_()
-    encoder.encode(embeddings, tokens)[:, 0].sum().backward()
-    assert embeddings.grad.abs().sum() > 0
-    assert not any(tensor.requires_grad for tensor in encoder.bert.tensors.values())
 
 
 def test_compat_applies_embeddings_twice_and_attends_padding(bert_folder):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from typing import ClassVar
 
 import pytest
@@ -17,23 +14,6 @@ from fedray.language.encoders import TextEncoder, encoder_choice, encoders
 from fedray.language.encoders.controls import RandomEncoder
 from fedray.language.styles import TextStyle, class_texts, styles, text_style
 from fedray.language.text_cache import cached_text_embeddings
-from fedray.registry import HOMES, parameters_of, registry, summary_of
-
-KINDS = {"text encoder": encoders, "text style": styles}
-ENTRIES = [(kind, entry) for kind, entries in KINDS.items() for entry in entries.entries()]
-REQUIRED = {"vectors": {"path": "vectors.txt"}}
-
-
-def documented_fields(params: type[Frozen]) -> dict[str, str | None]:
-    """The fields that a class and its bases declare, each with the string below it."""
-    fields = {}
-    for owner in (base for base in reversed(params.__mro__) if issubclass(base, Frozen)):
-        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0].body
-        for statement, below in zip(body, [*body[1:], None], strict=True):
-            if isinstance(statement, ast.AnnAssign):
-                is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-                fields[statement.target.id] = below.value.value if is_text else None
-    return fields
 
 
 def test_the_names():
@@ -47,37 +27,6 @@ def test_the_names():
         "vectors",
     ]
     assert styles.names() == ["ensemble", "fine", "handcrafted", "long", "name", "plain", "short"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_registry_is_found_by_its_kind(kind):
-    assert kind in HOMES
-    assert registry(kind) is KINDS[kind]
-
-
-@pytest.mark.parametrize(("kind", "entry"), ENTRIES, ids=lambda value: getattr(value, "name", None))
-def test_an_entry_describes_itself(kind, entry):
-    assert "__doc__" in vars(entry), f"{entry.__name__} has no docstring of its own"
-    assert len(summary_of(entry)) > 10
-    assert entry.paper
-
-
-@pytest.mark.parametrize(("kind", "entry"), ENTRIES, ids=lambda value: getattr(value, "name", None))
-def test_every_parameter_has_a_docstring(kind, entry):
-    params = parameters_of(entry)
-    assert issubclass(params, Frozen)
-    documented = documented_fields(params)
-    assert documented.keys() == params.model_fields.keys()
-    assert all(documented.values()), documented
-
-
-@pytest.mark.parametrize(("kind", "entry"), ENTRIES, ids=lambda value: getattr(value, "name", None))
-def test_completion_writes_every_parameter_and_is_idempotent(kind, entry):
-    key = kind.replace(" ", ".")
-    component = Component(name=entry.name, **REQUIRED.get(entry.name, {}))
-    complete = completed(component, kind, key)
-    assert complete.params.keys() == parameters_of(entry).model_fields.keys()
-    assert completed(complete, kind, key) == complete
 
 
 @pytest.mark.parametrize(

@@ -5,26 +5,25 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tensors import gaussian
 from torch.utils.checkpoint import checkpoint
 
 from fedray.language.encoders import frozen
 from fedray.language.encoders.frozen import FrozenLinear
 
 
-def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 @pytest.fixture
 def parts() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Three maps of 24 inputs to 40 outputs."""
-    return [drawn(40, 24, seed=i) for i in range(3)], [drawn(40, seed=9 + i) for i in range(3)]
+    return [gaussian(40, 24, seed=i) for i in range(3)], [
+        gaussian(40, seed=9 + i) for i in range(3)
+    ]
 
 
 def run(function, rows: int = 50):
-    x = drawn(rows, 24, seed=5).requires_grad_()
+    x = gaussian(rows, 24, seed=5).requires_grad_()
     y = function(x)
-    weighed = (y * drawn(*y.shape, seed=6)).sum()
+    weighed = (y * gaussian(*y.shape, seed=6)).sum()
     return y.detach(), torch.autograd.grad(weighed, x)[0]
 
 
@@ -52,7 +51,7 @@ def test_the_same_inputs_give_the_same_bits(parts):
 
 def test_a_gradient_that_is_no_block_of_memory(parts):
     linear = FrozenLinear(*parts)
-    x = drawn(6, 24).requires_grad_()
+    x = gaussian(6, 24).requires_grad_()
     [found] = torch.autograd.grad(linear(x).sum(), x)  # one number, expanded
     close([found], [torch.cat(parts[0]).sum(0).expand(6, -1)])
 
@@ -73,7 +72,7 @@ def test_the_weights_have_no_gradient_and_nothing_of_the_inputs_is_kept(parts):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        FrozenLinear(*parts)(drawn(5, 24).requires_grad_()).sum().backward()
+        FrozenLinear(*parts)(gaussian(5, 24).requires_grad_()).sum().backward()
     assert not kept
     assert all(tensor.grad is None for tensor in parts[0])
 
@@ -81,7 +80,7 @@ def test_the_weights_have_no_gradient_and_nothing_of_the_inputs_is_kept(parts):
 def test_where_onednn_is_not_torch_multiplies(parts, monkeypatch):
     monkeypatch.setattr(frozen, "_multiply", lambda *args: pytest.fail("oneDNN is asked"))
     weights, biases = ([tensor.double() for tensor in of] for of in parts)
-    x = drawn(5, 24).double()
+    x = gaussian(5, 24).double()
     assert torch.equal(
         FrozenLinear(weights, biases)(x), F.linear(x, torch.cat(weights), torch.cat(biases))
     )

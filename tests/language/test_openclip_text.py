@@ -4,26 +4,17 @@ import json
 
 import pytest
 import torch
+from encoding import choose, run
 from torch import Tensor
 
-from fedray.config import Component
 from fedray.errors import UserError
-from fedray.language.encoders import TextEncoder, encoder_choice
+from fedray.language.encoders import TextEncoder
 
 TEXTS = ["a photo of a cat: an animal with fur.", "dog", "a small round animal"]
 
 
-def choose(**params):
-    return encoder_choice(Component(name="openclip", **params))
-
-
 def load(path, **options) -> TextEncoder:
-    return choose(path=str(path), **options).build()
-
-
-def run(encoder: TextEncoder, texts: list[str]) -> Tensor:
-    tokens = encoder.tokenize(texts)
-    return encoder.encode(encoder.embed(tokens), tokens)
+    return choose("openclip", path=str(path), **options).build()
 
 
 def official(model, texts: list[str]) -> Tensor:
@@ -116,7 +107,7 @@ def test_other_files_of_weights(clip_folder, clip_config, tmp_path, form):
 
 
 def test_random_weights_have_their_own_generator():
-    choice = choose(model="RN50", pretrained="random", seed=1)
+    choice = choose("openclip", model="RN50", pretrained="random", seed=1)
     before = torch.get_rng_state()
     first, second = choice.build(), choice.build()
     assert torch.equal(before, torch.get_rng_state())
@@ -155,7 +146,7 @@ def test_long_texts_are_cut_with_a_warning(clip_folder, caplog):
 )
 def test_what_is_missing_or_wrong(options, message):
     with pytest.raises(UserError, match=message):
-        choose(**options).build()
+        choose("openclip", **options).build()
 
 
 def test_wrong_files(clip_folder, tmp_path):

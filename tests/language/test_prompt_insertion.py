@@ -7,23 +7,6 @@ from fedray.errors import UserError
 from fedray.language.prompts import initial_prompts, insert_prompts
 
 
-def test_eq4_replaces_the_first_m_positions_by_hand():
-    embeddings = torch.arange(2 * 2 * 4, dtype=torch.float32).reshape(4, 4, 1)  # C=2, k=2, n=4
-    prompts = torch.tensor([[[-1.0], [-2.0]], [[-3.0], [-4.0]]])
-    assert insert_prompts(embeddings, prompts, 2)[..., 0].tolist() == [
-        [-1, -2, 2, 3],
-        [-1, -2, 6, 7],
-        [-3, -4, 10, 11],
-        [-3, -4, 14, 15],
-    ]
-    assert insert_prompts(embeddings, prompts, 2, keep_special=True)[..., 0].tolist() == [
-        [0, -1, -2, 3],
-        [4, -1, -2, 7],
-        [8, -3, -4, 11],
-        [12, -3, -4, 15],
-    ]
-
-
 def test_m_0_changes_nothing():
     embeddings = torch.randn(4, 5, 3)
     assert insert_prompts(embeddings, torch.zeros(2, 0, 3), 2) is embeddings

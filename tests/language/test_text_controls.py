@@ -2,19 +2,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from encoding import choose
+from tensors import CPU
 
-from fedray.config import Component, load_experiment
+from fedray.config import load_experiment
 from fedray.errors import UserError
 from fedray.language.encoders import encoder_choice
 from fedray.language.text_cache import cached_text_embeddings
 from fedray.language.tower import TextTower
 
-CPU = torch.device("cpu")
 TEXTS = ["cat", "dog", "cat", "ship"]
-
-
-def choose(name, **params):
-    return encoder_choice(Component(name=name, **params))
 
 
 @pytest.mark.parametrize("name", ["random", "orthogonal"])

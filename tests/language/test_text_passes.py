@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from tensors import CPU
 
 from fedray.config import Component
 from fedray.language import passes as passes_module
@@ -21,7 +22,6 @@ TEXTS = [
     ["a photo of a cat : fur", "a photo of a cat : small round", "a photo of a cat : a ."],
     ["a photo of a dog : big", "a photo of a dog : an animal with fur", "a photo of a dog : with"],
 ]
-CPU = torch.device("cpu")
 
 
 @pytest.fixture

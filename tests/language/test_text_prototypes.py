@@ -4,11 +4,11 @@ import shutil
 
 import pytest
 import torch
+from encoding import choose
 from torch import Tensor
 
-from fedray.config import Component
 from fedray.errors import UserError
-from fedray.language.encoders import EncoderChoice, TextEncoder, encoder_choice, encoders
+from fedray.language.encoders import EncoderChoice, TextEncoder, encoders
 from fedray.language.prompts import initial_prompts
 from fedray.language.prototypes import class_means, text_prototypes
 from fedray.language.text_cache import cached_text_embeddings
@@ -18,10 +18,6 @@ TEXTS = [
     ["a photo of a dog : big", "a photo of a dog : an animal with fur", "a photo of a dog : with"],
 ]
 FLAT = [text for texts in TEXTS for text in texts]
-
-
-def choose(name, **params):
-    return encoder_choice(Component(name=name, **params))
 
 
 @pytest.fixture(params=["bert", "openclip"])

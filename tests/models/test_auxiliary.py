@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from tensors import same
+from tensors import CPU, same
 from torch import nn
 
 from fedray.models import (
@@ -17,7 +17,6 @@ from fedray.models import (
 )
 from fedray.runtime.clients import ClientRuntime
 
-CPU = torch.device("cpu")
 SHAPE = {"channels": 1, "image_size": 8, "num_classes": 10}
 
 

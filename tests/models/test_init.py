@@ -2,6 +2,7 @@ from math import sqrt
 
 import pytest
 import torch
+from tensors import seeded
 from torch import nn
 
 from fedray.errors import UserError
@@ -9,10 +10,6 @@ from fedray.models import Classifier, build, initialise, skeleton
 
 SHAPE = {"channels": 3, "image_size": 32, "num_classes": 10, "feature_dim": 512}
 SMALL = ["mlp", "cnn2", "cnn3", "cnn4", "resnet8s", "resnet4", "googlenet", "mobilenetv2"]
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def equal(a: nn.Module, b: nn.Module) -> bool:

@@ -4,7 +4,6 @@ from fedray.errors import UserError
 from fedray.models import assign_architectures, group_of, is_dense
 from fedray.models.architectures import architectures
 from fedray.models.groups import groups
-from fedray.registry import summary_of
 
 
 def test_client_i_gets_i_mod_x():
@@ -44,12 +43,6 @@ def test_unknown_group_names_the_nearest(given, nearest):
 def test_a_name_that_is_near_nothing_lists_groups_and_architectures():
     with pytest.raises(UserError, match=r"Valid: alexnet, .*htfe2, .*vgg11\."):
         assign_architectures("?", 4)
-
-
-@pytest.mark.parametrize("name", groups.names())
-def test_each_group_says_what_it_is(name):
-    assert len(summary_of(groups.get(name))) > 5
-    assert groups.get(name).members
 
 
 def test_unets_are_dense_and_nothing_else():

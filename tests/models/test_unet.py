@@ -5,14 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tensors import gaussian
 from torch import nn
 
 from fedray.models import Pixels, skeleton
 from fedray.models.backbones.unet import PerPixel
-
-
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def test_rows_are_pixels_image_by_image_and_row_by_row():
@@ -23,7 +20,7 @@ def test_rows_are_pixels_image_by_image_and_row_by_row():
 
 
 def test_a_linear_layer_on_pixels_is_a_1x1_convolution():
-    head, maps = nn.Linear(3, 7), draw(2, 3, 4, 5)
+    head, maps = nn.Linear(3, 7), gaussian(2, 3, 4, 5)
     weight = head.weight[:, :, None, None]
     convolved = F.conv2d(maps, weight, head.bias)
     torch.testing.assert_close(head(PerPixel()(maps)), PerPixel()(convolved))

@@ -25,6 +25,7 @@ from torch import Tensor
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel, select
 from fedray.core import (
     SGD,
+    Call,
     ClientState,
     LocalContext,
     Requires,
@@ -38,7 +39,6 @@ from fedray.core import (
     payload_field,
     weighed,
 )
-from fedray.core.optimizers import SGDParams
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,10 @@ class NormalisedModel(TrainedModel):
     """A trained model, and a_i, by which its update is divided."""
 
     steps: float = payload_field("statistics", reveals="how many steps the client took")
+
+    def check(self, call: Call) -> None:
+        super().check(call)
+        self.require_within("steps", 1)
 
 
 @algorithms.add
@@ -61,8 +65,7 @@ class FedNova(FedAvg):
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[NormalisedModel, ClientState]:
         update, kept = super().finish(local, trained)
-        sgd = sgd_of(self.setting.training)
-        a_i = effective_steps(trained.steps, sgd.momentum, nesterov=sgd.nesterov)
+        a_i = steps_of(trained, self.setting.training)
         return NormalisedModel(**vars(update), steps=a_i), kept
 
     def summand(self, upload: Any) -> StateTree:
@@ -85,10 +88,11 @@ class FedNova(FedAvg):
         return {**state, "model": select({**model, **means, **moved}, model)}
 
 
-def sgd_of(config: TrainingConfig) -> SGDParams:
-    """Return the parameters of SGD, which takes the steps of every method that requires it."""
+def steps_of(trained: Trained, config: TrainingConfig) -> float:
+    """Return a_i of a client's training by SGD, for methods that require it."""
     assert isinstance(config.optimizer, SGD)
-    return config.optimizer.params
+    sgd = config.optimizer.params
+    return effective_steps(trained.steps, sgd.momentum, nesterov=sgd.nesterov)
 
 
 def effective_steps(steps: int, momentum: float, *, nesterov: bool = False) -> float:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
-from fedray.algorithms.averaging.fednova import effective_steps, sgd_of
+from fedray.algorithms.averaging.fednova import steps_of
 from fedray.algorithms.mean import Weights
 from fedray.config import LearningRate
 from fedray.core import (
@@ -57,9 +57,9 @@ class ControlledModel(GlobalModel):
 
 @dataclass(frozen=True)
 class ControlledUpdate(TrainedModel):
-    """A trained model, and c_i+ - c_i, by how much the client's variate moved."""
+    """A trained model, and c_i+ - c_i, the change of the client's variate, as `control`."""
 
-    moved: Mapping[str, Tensor] = payload_field(
+    control: Mapping[str, Tensor] = payload_field(
         "weights",
         reveals="the client's mean gradient of the round, from which gradient inversion starts",
     )
@@ -89,10 +89,8 @@ class Scaffold(FedAvg):
     hp: HParams
 
     def init_server(self, server: Server) -> ServerState:
-        return {
-            **super().init_server(server),
-            "control": zeros(dict(server.model.named_parameters())),
-        }
+        control = zeros(dict(server.model.named_parameters()))
+        return {**super().init_server(server), "control": control}
 
     def train(self, local: LocalContext) -> Trained:
         """Train by steps w - eta (g - c_i + c), Eq. (3)."""
@@ -114,25 +112,24 @@ class Scaffold(FedAvg):
     def finish(self, local: LocalContext, trained: Trained) -> tuple[ControlledUpdate, ClientState]:
         """Upload like FedAvg, with the step of the client's variate, option II."""
         sent, kept = super().finish(local, trained)
-        config, sgd = local.client.setting.training, sgd_of(local.client.setting.training)
-        length = config.lr * effective_steps(trained.steps, sgd.momentum, nesterov=sgd.nesterov)
-        old = kept.memory.get("control", zeros(local.down.control))
-        x, y = local.down.weights, sent.weights
+        config, down = local.client.setting.training, local.down
+        length = config.lr * steps_of(trained, config)
+        x, y, old = down.weights, sent.weights, kept.memory.get("control", zeros(down.control))
         new = {
             name: new_control(old[name], c, x[name], y[name], length)
-            for name, c in local.down.control.items()
+            for name, c in down.control.items()
         }
-        moved = {name: control - old[name] for name, control in new.items()}
-        update = ControlledUpdate(**vars(sent), moved=moved)
+        change = {name: control - old[name] for name, control in new.items()}
+        update = ControlledUpdate(**vars(sent), control=change)
         return update, ClientState(kept.model, {**kept.memory, "control": new})
 
     def summand(self, upload: Any) -> StateTree:
-        return {**super().summand(upload), "moved": weighed(upload.moved, 1.0)}
+        return {**super().summand(upload), "control": weighed(upload.control, 1.0)}
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return x + eta_g * mean(y_i - x) and c + |S|/N * mean(c_i+ - c_i), Eq. (5)."""
         x, model = state["model"], dict(super().server_step(state, total, server)["model"])
-        moved = mean_of(total["moved"], float(self.setting.clients), state["control"])
+        moved = mean_of(total["control"], float(self.setting.clients), state["control"])
         control = {}
         for name, c in state["control"].items():
             model[name] = x[name] + self.hp.lr_server * (model[name] - x[name])

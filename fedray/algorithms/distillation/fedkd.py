@@ -42,16 +42,14 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
-from fedray.algorithms.averaging.fedavg import (
-    GlobalModel,
-    select,
-)
+from fedray.algorithms.averaging.fedavg import GlobalModel, select
 from fedray.algorithms.distillation.auxiliary_averaging import MutualLearning
 from fedray.algorithms.losses import kl_divergence
 from fedray.algorithms.mean import client_weights, weighted_mean
 from fedray.config import Tree
 from fedray.core import (
     Batch,
+    Call,
     Client,
     ClientState,
     Downlinks,
@@ -112,6 +110,18 @@ class SmallModelUpdate(Payload):
     )
     buffers: Mapping[str, Tensor] = payload_field("statistics")
     samples: int = payload_field("statistics", reveals="how many images the client has")
+
+    def check(self, call: Call) -> None:
+        """Check that each parameter of the small model is there, whole or in factors of it."""
+        assert isinstance(call.algorithm, FedKD)
+        tensors, model = call.client.skeleton.tensors, call.client.skeleton.model
+        names = call.algorithm.shared(model) - self.buffers.keys()
+        update = {
+            n: {"whole": restore(f, tensors[n])} for n, f in self.update.items() if n in names
+        }
+        expected = {name: {"whole": tensors[name]} for name in sorted(names)}
+        replace(self, update=update).require_like("update", expected)
+        self.require_within("samples", 1, call.samples)
 
 
 @algorithms.add

@@ -63,7 +63,7 @@ class SharedHead(GlobalHead):
 
 @algorithms.add
 class AlignFed(HeadAveraging):
-    """Heads are averaged by samples; extractors stay personal."""
+    """Features align to fixed targets on the sphere; heads are averaged."""
 
     name = "alignfed"
     title = "AlignFed"

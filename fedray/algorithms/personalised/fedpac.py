@@ -45,6 +45,7 @@ from fedray.algorithms.prototypes.fedproto_global import (
 from fedray.config import LearningRate, LossWeight
 from fedray.core import (
     Batch,
+    Call,
     Client,
     ClientState,
     Exchange,
@@ -75,6 +76,12 @@ class PersonalUpdate(PrototypedUpdate):
         "prototypes", "C d", reveals="the mean features of its classes before training"
     )
     variance: float = payload_field("statistics", reveals="how much its features vary")
+
+    def check(self, call: Call) -> None:
+        super().check(call)
+        tensors, model = call.client.skeleton.tensors, call.client.skeleton.model
+        self.require_like("head", select(tensors, head_tensors(model)))
+        self.require_within("variance", 0)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ from fedray.algorithms.mean import Weights, client_weights
 from fedray.config import LossWeight, Temperature, Tree
 from fedray.core import (
     Batch,
+    Call,
     Client,
     ClientState,
     Downlinks,
@@ -96,6 +97,12 @@ class SelectedGroups(Payload):
         "its classes)",
     )
     samples: int = payload_field("statistics", reveals="how many images the client has")
+
+    def check(self, call: Call) -> None:
+        assert isinstance(call.algorithm, FedMGP)
+        groups, count = call.client.skeleton.tensors, call.algorithm.hp.uploaded
+        self.require_like("prompts", {name: tensor[:count] for name, tensor in groups.items()})
+        self.require_within("samples", 1, call.samples)
 
 
 @algorithms.add

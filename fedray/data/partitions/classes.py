@@ -40,7 +40,6 @@ class ClassesPerClient(Partition):
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        """Choose the holders, then divide every class; see `Partition.split`."""
         labels = annotations.labels
         classes, totals = class_totals(labels)
         holds = _holders(len(totals), clients, self.params.classes_per_client, rng)

@@ -39,7 +39,6 @@ class Dirichlet(Partition):
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        """Draw until everyone has `min_samples`; see `Partition.split`."""
         return redraw_until(
             annotations.labels,
             clients,

@@ -31,7 +31,6 @@ class DomainClients(Partition):
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        """Divide domain by domain, in the order of their names; see `Partition.split`."""
         labels, domains = annotations
         if domains is None:
             raise UserError(

@@ -53,7 +53,6 @@ class DominantClass(FewShotProtocol):
     def splits(
         self, labels: Indices, pools: Pools, clients: int, rng: np.random.Generator
     ) -> ClientSplits:
-        """Draw client by client; see `FewShotProtocol.splits`."""
         result = ClientSplits([], [], [])
         unused: list[list[Indices]] = []
         streams = rng.spawn(clients)

@@ -57,7 +57,6 @@ class FedTSPDirichlet(Partition):
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        """Divide by the chosen variant; see `Partition.split`."""
         labels, params = annotations.labels, self.params
         if params.variant == "exact":
             require_samples(

@@ -28,7 +28,6 @@ class Iid(Partition):
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        """Assign shuffled images in turn; see `Partition.split`."""
         n = len(annotations.labels)
         require_samples(n, clients)
         owner = np.empty(n, np.int64)

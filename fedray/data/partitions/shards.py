@@ -34,7 +34,6 @@ class Shards(Partition):
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        """Cut, then assign the shards; see `Partition.split`."""
         labels, params = annotations.labels, self.params
         n, shards = len(labels), clients * params.shards_per_client
         if shards > n:

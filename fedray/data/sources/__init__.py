@@ -117,7 +117,6 @@ class Source(Configurable, ABC):
         Raises:
             UserError: when it is not.
         """
-        del download
         if root is None:
             raise UserError(f"data.source={self.name} needs a folder: set data.root")
         if not root.is_dir():
@@ -126,7 +125,6 @@ class Source(Configurable, ABC):
 
     def download_hint(self, root: Path) -> str:
         """Return where the data that `root` should hold comes from, to end a sentence."""
-        del root
         return ""
 
     def chosen(self, root: Path, options: ReadOptions) -> Listing:
@@ -235,16 +233,6 @@ class Source(Configurable, ABC):
 sources: Registry[type[Source]] = Registry("data source", "fedray.data.sources")
 
 
-def build_source(component: Component) -> Source:
-    """Make the source that `data.source` names.
-
-    Raises:
-        UserError: when there is none of this name, or a parameter is unknown or out of bounds.
-    """
-    source: Source = build(component, "data source", "data.source")
-    return source
-
-
 def load_images(
     source: str | Component,
     root: Path | None = None,
@@ -267,7 +255,8 @@ def load_images(
             wrong.
     """
     component = Component(name=source) if isinstance(source, str) else source
-    return build_source(component).load(root, options, download=download)
+    made: Source = build(component, "data source", "data.source")
+    return made.load(root, options, download=download)
 
 
 def only_classes(listing: Listing, wanted: tuple[str, ...], where: str) -> Listing:
@@ -300,10 +289,6 @@ def only_classes(listing: Listing, wanted: tuple[str, ...], where: str) -> Listi
     return Listing(wanted, rows(), listing.domains)
 
 
-_METRICS = {"domains", "base", "novel", "hm", "majority", "minority"}
-"""Ends of the names of metrics, which a domain's own accuracy would overwrite."""
-
-
 def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None:
     """Return the domains of rows; None if no row has one.
 
@@ -312,8 +297,7 @@ def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None
         names: of the domains in their order; empty: those of the rows, sorted.
 
     Raises:
-        UserError: when a row has no domain and another has one, a domain is called as a metric, or
-            there are too many.
+        UserError: when a row has no domain and another has one, or there are too many.
     """
     names = tuple(names) or tuple(sorted({row.domain for row in rows if row.domain}))
     if not names:
@@ -321,10 +305,6 @@ def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None
     if len(names) > np.iinfo(np.int16).max:
         raise UserError(
             f"the images have {len(names):,} different domains, too many; leave the domains out"
-        )
-    if taken := sorted(_METRICS.intersection(names)):
-        raise UserError(
-            f"the domain '{taken[0]}' is called as a metric, accuracy_{taken[0]}; rename the domain"
         )
     lacking = next((row for row in rows if not row.domain), None)
     if lacking is not None:

@@ -102,11 +102,7 @@ class CoOp(Source):
     resampling = "bicubic"
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
-        """Return `root`.
-
-        Raises:
-            UserError: when it is not there; it says where the set comes from.
-        """
+        """Return `root`."""
         if root is not None and not root.is_dir():
             raise _missing(root)
         return super().find_root(root, download=download)
@@ -119,11 +115,7 @@ class CoOp(Source):
         )
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
-        """Return the split file, or the official lists, and every image.
-
-        Raises:
-            UserError: when one is not there; it says where the set comes from.
-        """
+        """Return the split file, or the official lists, and every image."""
         found, images = _find(root), super().files(root, options)
         lost = [image for image in images if not image.is_file()]
         if lost:
@@ -135,7 +127,6 @@ class CoOp(Source):
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return every image: those of train, then val, then test."""
-        del options
         found = _find(root)
         images = root / found.images
         entries = list(_entries(root, found))

@@ -29,12 +29,7 @@ class Digits(Source):
     kept = False
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
-        """Return the folder of scikit-learn; to import its function of the digits takes seconds.
-
-        Raises:
-            UserError: when there is none with such a file.
-        """
-        del root, download
+        """Return the folder of scikit-learn; to import its function of the digits takes seconds."""
         found = importlib.util.find_spec("sklearn")
         folder = Path(found.origin or "").parent if found is not None else None
         if folder is None or not (folder / _FILE).is_file():
@@ -45,7 +40,6 @@ class Digits(Source):
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return the rows of `sklearn.datasets.load_digits`."""
-        del options
         with gzip.open(root / _FILE, "rt") as file:
             table = np.loadtxt(file, delimiter=",", dtype=np.int64)
         values, labels = table[:, :-1].reshape(-1, 8, 8), table[:, -1].tolist()

@@ -27,12 +27,7 @@ class ImageFolder(Source):
     name = "image_folder"
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Return every image by split, class and name.
-
-        Raises:
-            UserError: when there is no class, or a class has no image.
-        """
-        del options
+        """Return every image by split, class and name."""
         return _listing([(None, root)])
 
 
@@ -48,12 +43,7 @@ class DomainFolder(Source):
     name = "domain_folder"
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Return every image by domain, split, class and name.
-
-        Raises:
-            UserError: when a domain has no class, or a class has no image.
-        """
-        del options
+        """Return every image by domain, split, class and name."""
         folders = folders_of(root)
         if not folders:
             raise UserError(f"data.root={root} holds no folder; expected <domain>/<class>/<image>")

@@ -35,13 +35,7 @@ class MaskFolder(Source):
         return [root / "classes.json", *super().files(root, options)]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Return every image with its mask, by domain, split and name.
-
-        Raises:
-            UserError: when classes.json or the folders are not as expected, or an image has no
-                mask.
-        """
-        del options
+        """Return every image with its mask, by domain, split and name."""
         names = tuple(read_json(root / "classes.json", _Names, "the file", _EXPECTED))
         rows = []
         for domain in folders_of(root):

@@ -59,17 +59,10 @@ class NiftiFolder(Source):
     params: NiftiParams
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
-        """Return every volume and segmentation.
-
-        Raises:
-            UserError: when there are none, or one of a pair is missing.
-        """
-        del options
         return [path for case in _cases(root) for path in (case.volume, case.mask)]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return the slices of every volume, each read when its first slice is reached."""
-        del options
         cases = _cases(root)
         tested = {site: self._tested(site, cases) for site in {case.site for case in cases}}
 

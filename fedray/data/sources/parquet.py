@@ -43,18 +43,11 @@ class Parquet(Source):
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
         """Return the parquet files, and `dataset_info.json` where there is one."""
-        del options
         info = root / _INFO
         return [*_parquet_files(root), *([info] if os.path.lexists(info) else [])]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Return every row of every file.
-
-        Raises:
-            UserError: when there is no parquet file or list of classes; of a row, when it is
-                reached.
-        """
-        del options
+        """Return every row of every file."""
         files = _parquet_files(root)
         names, folders = _class_names(root, files), _domain_folders(root, files)
 

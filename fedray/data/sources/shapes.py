@@ -43,21 +43,14 @@ class Shapes(Source):
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return this module's folder: nothing is read but how to draw."""
-        del root, download
         return Path(__file__).parent
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
         """Return this module, so that what an older one drew is not taken from the cache."""
-        del options
         return [root / Path(__file__).name]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Draw all images.
-
-        Raises:
-            UserError: when they would be too small to tell shapes apart.
-        """
-        del root
+        """Draw all images."""
         size = options.image_size or 32
         if size < _SMALLEST:
             raise UserError(

@@ -26,11 +26,7 @@ class _TorchVision(Source):
     """Where they come from."""
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
-        """Return `root`, or the cache when None; fetch what is missing when that is allowed.
-
-        Raises:
-            UserError: when the files are missing and may not, or cannot, be fetched.
-        """
+        """Return `root`, or the cache when None; fetch what is missing when that is allowed."""
         root = root or cache_folder() / "torchvision"
         if any((root / self.folder).glob("*")):
             return root
@@ -51,21 +47,13 @@ class _TorchVision(Source):
         return root
 
     def download_hint(self, root: Path) -> str:
-        """Return the page of the data set."""
         return f"; its files are from {self.url}, to be put into {root / self.folder}"
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
         """Return the files that torchvision reads."""
-        del options
         return list(walk(root / self.folder))
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Return the images of both splits.
-
-        Raises:
-            UserError: when the files are not whole.
-        """
-        del options
         try:
             train, test = self._open(root, download=False)
             names = tuple(train.classes)

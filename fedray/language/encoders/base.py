@@ -123,7 +123,6 @@ class TextEncoder(ABC):
 
     def to(self, device: torch.device) -> Self:
         """Move the weights, if there are any."""
-        del device
         return self
 
     def part(self, texts: Sequence[str], blocks: int | None) -> TowerPart:
@@ -182,7 +181,6 @@ class TokenEncoder(TextEncoder):
 
     @torch.no_grad()
     def features(self, texts: Sequence[str]) -> Tensor:
-        """Return outputs [T, d] for texts as they are."""
         tokens = self.tokenize(texts)
         batches = tokens.batches()
         parts = [self.encode(self.embed(tokens[batch]), tokens[batch]) for batch in batches]
@@ -236,7 +234,6 @@ class EncoderChoice(ABC, Generic[P]):
 
     def check(self, texts: Sequence[str]) -> None:
         """Raise a UserError if the encoder cannot give features of all texts; load no weights."""
-        del texts
 
     @abstractmethod
     def build(self) -> TextEncoder:

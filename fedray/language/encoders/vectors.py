@@ -50,27 +50,13 @@ class VectorsChoice(EncoderChoice[VectorsParams]):
         return path
 
     def identity(self) -> str:
-        """Name the kind of encoder and the file's content.
-
-        Raises:
-            UserError: if there is no such file.
-        """
         return f"{self.name}:{digest([self.file()])}"
 
     def width(self) -> int:
-        """Return how many numbers a line has.
-
-        Raises:
-            UserError: if there is no such file, or it has another format.
-        """
         return _width(self.file())
 
     def build(self) -> VectorsEncoder:
-        """Open the file; the vectors are read when texts are asked for.
-
-        Raises:
-            UserError: if there is no such file, or it has another format.
-        """
+        """Open the file; the vectors are read when texts are asked for."""
         return VectorsEncoder(self.file(), self.identity())
 
 
@@ -94,11 +80,7 @@ class VectorsEncoder(TextEncoder):
         self.path, self.identity, self.dim = path, identity, _width(path)
 
     def features(self, texts: Sequence[str]) -> Tensor:
-        """Return means [T, d] of the words' vectors, not normalised.
-
-        Raises:
-            UserError: if a word has no vector, or a line cannot be read.
-        """
+        """Return means [T, d] of the words' vectors, not normalised."""
         words = {text: _words(text) for text in texts}
         wanted = {entry for of in words.values() for word in of for entry in sum(_ways(word), ())}
         vectors = self._read(wanted)

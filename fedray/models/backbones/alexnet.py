@@ -14,7 +14,6 @@ def _alexnet(channels: int, image_size: int) -> nn.Sequential:
     Its two hidden layers are the projector: `model.projector=4096`, with `model.feature_dim=4096`
     for a classifier (FedGLCL's baselines, official code), with the texts' width for FedGLCL.
     """
-    del image_size
     return nn.Sequential(
         nn.Conv2d(channels, 64, 11, 4, 2),
         nn.BatchNorm2d(64),
@@ -41,7 +40,6 @@ def _alexnet(channels: int, image_size: int) -> nn.Sequential:
 
 def _alexnet_tiny(channels: int, image_size: int) -> nn.Sequential:
     """Five convolutions with batch norm like AlexNet's, for 48 to 64 pixels on a CPU (ours)."""
-    del image_size
     return nn.Sequential(
         *conv_bn(channels, 32, 5, 2),
         nn.MaxPool2d(2),

@@ -38,7 +38,6 @@ def _pool() -> nn.MaxPool2d:
 
 def _googlenet(channels: int, image_size: int) -> nn.Sequential:
     """GoogLeNet as of 2014, with biases and without batch norm and auxiliary heads, dropout 0.4."""
-    del image_size
     return nn.Sequential(
         nn.Conv2d(channels, 64, 7, stride=2, padding=3),
         _pool(),

@@ -34,7 +34,6 @@ def _inverted(inputs: int, outputs: int, stride: int, expansion: int) -> nn.Modu
 
 def _mobilenetv2(channels: int, image_size: int) -> nn.Sequential:
     """MobileNetV2 as in torchvision, stem of stride 2 and dropout 0.2."""
-    del image_size
     inputs = 32
     layers: list[nn.Module] = [*conv_bn(channels, inputs, 3, 2), nn.ReLU6(inplace=True)]
     for expansion, outputs, repeats, stride in _STAGES:

@@ -30,7 +30,6 @@ def _cnn2(channels: int, image_size: int) -> nn.Sequential:
 
 def _cnn3(channels: int, image_size: int) -> nn.Sequential:
     """Three 3x3 convolutions of 32, 64, 128 with batch norm, two max-pools, global mean (ours)."""
-    del image_size
     return nn.Sequential(
         *conv_bn(channels, 32, 3),
         nn.MaxPool2d(2),

@@ -68,7 +68,6 @@ def _resnet(
 
     Stages after the first halve the map.
     """
-    del image_size
     layers: OrderedDict[str, nn.Module] = OrderedDict(stem=_stem(channels, width, small_stem))
     inputs = width
     for stage, depth in enumerate(depths):

@@ -54,7 +54,6 @@ def _unet(width: int, depth: int, channels: int, image_size: int) -> nn.Sequenti
     Unlike there, convolutions are padded and have batch norm, and the way up enlarges by repeating
     pixels instead of by a transposed convolution. The last 1x1 convolution is the classifier's.
     """
-    del image_size
     bottom = width * 2**depth
     net = nn.Sequential(*_twice(bottom // 2, bottom))
     for level in reversed(range(depth)):

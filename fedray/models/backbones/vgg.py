@@ -22,7 +22,6 @@ _VGG11 = (
 
 def _vgg11(channels: int, image_size: int) -> nn.Sequential:
     """VGG-11 with batch norm, its eight convolutions and a global mean (Simonyan & Zisserman)."""
-    del image_size
     layers: list[nn.Module] = []
     inputs = channels
     for outputs, pooled in _VGG11:

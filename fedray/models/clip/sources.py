@@ -80,7 +80,6 @@ class OpenClip(ClipChoice[OpenClipParams]):
     Params = OpenClipParams
 
     def source(self) -> WeightSource:
-        """Find, or download, the weights."""
         return locate(self.params, KEY, MODEL_DEFAULT)
 
 
@@ -93,7 +92,6 @@ class SmallClip(ClipChoice[NoParams]):
     paper = "-"
 
     def source(self) -> WeightSource:
-        """Find the weights in the package."""
         return OpenClip(OpenClipParams(path=str(small_clip_folder()))).source()
 
 

@@ -123,11 +123,7 @@ class PromptedClip(Classifier, ABC):
         return scaled_products(image, text, self.clip.scale)
 
     def forward(self, x: Inputs) -> ClassifierOutput:
-        """Return image features and logits over the class subset.
-
-        Raises:
-            TypeError: when the model cannot read this type of input.
-        """
+        """Return image features and logits over the class subset."""
         image = self.image_features(x)
         return ClassifierOutput(image, self.logits(image, self.texts()))
 

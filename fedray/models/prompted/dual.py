@@ -84,11 +84,7 @@ class DualPromptClip(PromptedClip):
         return self.class_texts(self.template).encode(self.task[0], list(self.task[1:]))
 
     def image_features(self, x: Inputs) -> Tensor:
-        """Return unit image features [B, d].
-
-        Raises:
-            TypeError: when the input is neither `Pixels` nor `PatchEmbeddings`.
-        """
+        """Return unit image features [B, d]."""
         values = values_of(x, Pixels, PatchEmbeddings)
         if isinstance(x, Pixels):
             with torch.no_grad():  # no prompt enters here

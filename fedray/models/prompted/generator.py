@@ -98,7 +98,6 @@ class GeneratorClip(PromptedClip):
         self.generator = generator.to_empty(device="cpu")
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw the network."""
         self.generator.initialise(generator)
 
     def text_features(self) -> Tensor:

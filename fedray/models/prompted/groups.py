@@ -107,11 +107,7 @@ class GroupedClip(PromptedClip):
         return texts.encode(self.text) if self.text_length else texts.encode().unsqueeze(0)
 
     def image_features(self, x: Inputs) -> Tensor:
-        """Return f_j [G, B, d]; what no prompt touches is computed once for all groups.
-
-        Raises:
-            TypeError: when the model cannot read this type of input.
-        """
+        """Return f_j [G, B, d]; what no prompt touches is computed once for all groups."""
         if not self.visual_length:
             return super().image_features(x).unsqueeze(0)
         vision, pixels = self.clip.vision, values_of(x, Pixels)

@@ -23,10 +23,11 @@ def image_set():
 USED = np.arange(1, 200, dtype=np.int64)  # more than one batch
 
 
+@pytest.mark.parametrize("used", [USED, USED[::-1].copy()])
 @pytest.mark.parametrize(("kind", "position"), [(ImageFeatures, 0), (PatchFeatures, 1)])
-def test_they_are_what_the_tower_gives(clip, image_set, kind, position):
-    found = frozen_features(clip, image_set, USED, kind, CPU)
-    pixels = Pixels.of(torch.from_numpy(image_set.images[USED]))
+def test_they_are_what_the_tower_gives(clip, image_set, used, kind, position):
+    found = frozen_features(clip, image_set, used, kind, CPU)
+    pixels = Pixels.of(torch.from_numpy(image_set.images[used]))
     with torch.no_grad():
         expected = clip.vision.encode(clip.vision.embed(pixels.values))[position]
     assert found.dtype == np.float32

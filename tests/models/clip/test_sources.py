@@ -8,17 +8,7 @@ import pytest
 
 from fedray.config import Component
 from fedray.errors import UserError
-from fedray.models.clip import ClipChoice, clips, small_clip_folder
-from fedray.registry import parameters_of, registry, summary_of
-
-
-def test_every_entry_says_what_it_is():
-    assert clips.names() == ["openclip", "small"]
-    assert registry("CLIP") is clips
-    for entry in clips.entries():
-        assert len(summary_of(entry)) > 20
-        assert entry.paper
-        assert parameters_of(entry) is not None
+from fedray.models.clip import ClipChoice, small_clip_folder
 
 
 def test_the_small_one_is_the_folder_of_the_package():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from clips import DIGITS, clip_of, drawn
@@ -63,28 +61,6 @@ def test_embedded_images_give_the_features_of_images(tiny_clip):
 def test_random_words_start_from_noise(tiny_clip):
     model = model_of(tiny_clip, words=None)
     assert 0.005 < model.task[0].std() < 0.05
-
-
-@pytest.mark.parametrize(("depth", "task", "data"), [(1, 1_024, 393_984), (9, 9_216, 3_545_856)])
-def test_sizes_for_vit_b_16(depth, task, data):
-    text, vision = (
-        SimpleNamespace(layers=12, token_width=512),
-        SimpleNamespace(layers=12, width=768),
-    )
-    clip = SimpleNamespace(text=text, vision=vision)
-    model = DualPromptClip(clip, ["one"], length=2, depth=depth, words=None)
-    parts = model.split_parameters(dict(model.named_parameters()))
-    assert [part.numel() for part in parts] == [task, data]
-
-
-def test_parameters_are_split_and_merged(tiny_clip):
-    model = model_of(tiny_clip, depth=3)
-    named = dict(model.named_parameters())
-    task, data = model.split_parameters(named)
-    assert len(task) == sum(prompt.numel() for prompt in model.task)
-    merged = model.merge_parameters(task, data)
-    assert merged.keys() == named.keys()
-    assert all(torch.equal(merged[name], named[name]) for name in named)
 
 
 def test_a_depth_beyond_the_towers_is_refused(tiny_clip):

@@ -1,0 +1,522 @@
+"""What is measured in a round: one class for the metrics that one computation gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.core import Algorithm
+from fedray.data.federated import DOMAIN, GLOBAL_TEST
+from fedray.evaluation.metrics import Evaluated, Measure, metrics
+from fedray.evaluation.protocols import CrossEvaluated, HasGlobalModel
+from fedray.evaluation.score import Score, pooled
+from fedray.records import Metric, Select
+
+Floats = NDArray[np.float64]
+
+
+@metrics.add
+class OwnTest(Measure):
+    """Accuracy on the clients' own test splits.
+
+    local_accuracy: mean over clients. local_accuracy_weighted: correct of all / images of all (the
+    official FedTSP code's). std, worst and best: over clients; worst10 and best10: means of the
+    lowest and highest tenth; jain: Jain's fairness index.
+    """
+
+    name = "own_test"
+    metrics = (
+        Metric("local_accuracy"),
+        Metric("local_accuracy_weighted"),
+        Metric("local_accuracy_std", direction=None),
+        Metric("local_accuracy_worst10"),
+        Metric("local_accuracy_best10"),
+        Metric("local_accuracy_jain", "index"),
+    )
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        scores = evaluated.tested
+        if not scores:
+            return {}
+        accuracy = np.array([score.accuracy for score in scores.values()])
+        tenth = max(1, round(len(accuracy) / 10))
+        ordered = np.sort(accuracy)
+        squares = float((accuracy**2).sum())
+        jain = float(accuracy.sum() ** 2 / (len(accuracy) * squares)) if squares else 1.0
+        return {
+            "local_accuracy": float(accuracy.mean()),
+            "local_accuracy_weighted": pooled(list(scores.values())),
+            "local_accuracy_std": float(accuracy.std()),
+            "local_accuracy_worst10": float(ordered[:tenth].mean()),
+            "local_accuracy_best10": float(ordered[-tenth:].mean()),
+            "local_accuracy_jain": jain,
+        }
+
+
+@metrics.add
+class MacroF1(Measure):
+    """Mean over clients of the F1 averaged over classes (DP2FL Table 1)."""
+
+    name = "macro_f1"
+    metrics = (Metric("local_macro_f1", "index"),)
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        """Where predictions are counted."""
+        scores = evaluated.tested.values()
+        if not scores or not all(score.predicted for score in scores):
+            return {}
+        return {"local_macro_f1": float(np.mean([score.macro_f1 for score in scores]))}
+
+
+@metrics.add
+class TopK(Measure):
+    """Share of own test images whose class is among the k likeliest, as a mean over clients.
+
+    With `evaluation.top_k` (FedTSP Fig. 4: 5). Of equally likely classes the first ones count.
+    """
+
+    name = "top_k"
+    metrics = (Metric("local_accuracy_top{k}"),)
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        found = [(score.top, score.total) for score in evaluated.tested.values()]
+        shares = [top.correct / total for top, total in found if top is not None]
+        if not shares or found[0][0] is None:
+            return {}
+        return {f"local_accuracy_top{found[0][0].k}": float(np.mean(shares))}
+
+
+@metrics.add
+class GlobalTest(Measure):
+    """Personal models on everybody's test images, as mean and deviation over clients.
+
+    With `evaluation.global_test` (FedTSP Fig. 3). global_test_accuracy_top{k}: the true
+    class is among the k likeliest, with `evaluation.top_k` too.
+    """
+
+    name = "global_test"
+    metrics = (
+        Metric("global_test_accuracy"),
+        Metric("global_test_accuracy_std", direction=None),
+        Metric("global_test_accuracy_top{k}"),
+    )
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        """Over the clients that have joined."""
+        scores = [
+            score.eval_sets[GLOBAL_TEST]
+            for _, score in sorted(evaluated.scores.items())
+            if GLOBAL_TEST in score.eval_sets
+        ]
+        if not scores:
+            return {}
+        accuracy = np.array([score.accuracy for score in scores])
+        found = {
+            "global_test_accuracy": float(accuracy.mean()),
+            "global_test_accuracy_std": float(accuracy.std()),
+        }
+        among = [(score.top, score.total) for score in scores if score.top is not None]
+        if among:
+            name = f"global_test_accuracy_top{among[0][0].k}"
+            found[name] = float(np.mean([top.correct / total for top, total in among]))
+        return found
+
+
+@metrics.add
+class GlobalModel(Measure):
+    """Accuracy of the one global model over all clients' test images."""
+
+    name = "global_model"
+    metrics = (Metric("global_accuracy"),)
+
+    @classmethod
+    def applies_to(cls, method: type[Algorithm]) -> bool:
+        """Those that may come to one model; `one_model` = False says that a method never does."""
+        return issubclass(method, HasGlobalModel) and getattr(method, "one_model", True)
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        if not evaluated.has_global_model or not evaluated.tested:
+            return {}
+        return {"global_accuracy": pooled(list(evaluated.tested.values()))}
+
+
+@metrics.add
+class Newcomers(Measure):
+    """Accuracy of the clients that join late, on their own test splits, also before they join."""
+
+    name = "newcomers"
+    metrics = (Metric("new_accuracy"),)
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        return mean_over_models("new", [[score] for score in evaluated.newcomers.values()])
+
+
+@metrics.add
+class EarlierClients(Measure):
+    """Accuracy of the clients that were there before others joined, on their own test splits.
+
+    Where clients come late: local_accuracy is the mean over all that have joined, so it changes
+    with who is in it; this one is of the same clients in every round (FedTSP supplementary H.2).
+    """
+
+    name = "earlier_clients"
+    metrics = (Metric("earlier_accuracy"),)
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        if not evaluated.newcomers:
+            return {}
+        found = {c: score for c, score in evaluated.tested.items() if c not in evaluated.newcomers}
+        return mean_over_models("earlier", [[score] for score in found.values()])
+
+
+@metrics.add
+class CrossEvaluations(Measure):
+    """Models that a method asks to be tested elsewhere than where they were trained.
+
+    <name>_accuracy: mean over these models of the accuracy on all images that each was tested on
+    (DP2FL Tables 2 to 4: global, others, union).
+    """
+
+    name = "cross_evaluations"
+    metrics = (Metric("{model}_accuracy"),)
+
+    @classmethod
+    def applies_to(cls, method: type[Algorithm]) -> bool:
+        return issubclass(method, CrossEvaluated)
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for name, models in evaluated.cross_evaluations.items():
+            found |= mean_over_models(name, models)
+        return found
+
+
+def mean_over_models(name: str, models: Sequence[Sequence[Score]]) -> dict[str, float]:
+    """<name>_accuracy: the mean over models of the accuracy on all images of each.
+
+    Args:
+        name: of the metric.
+        models: for each model its scores on one or several clients' test splits.
+
+    Returns:
+        Empty where no model was tested on an image.
+    """
+    tested = [scores for scores in models if any(score.total for score in scores)]
+    if not tested:
+        return {}
+    return {f"{name}_accuracy": float(np.mean([pooled(scores) for scores in tested]))}
+
+
+@metrics.add
+class BaseToNovel(Measure):
+    """Base and novel classes: means over clients, HM and CM (FedMGP section 5).
+
+    accuracy_hm: their harmonic mean; accuracy_cm: the mean of local accuracy and HM. Nobody trains
+    on novel classes, so nobody can hold out images of them to validate on.
+    """
+
+    name = "base_to_novel"
+    metrics = (
+        Metric("accuracy_base"),
+        Metric("accuracy_novel"),
+        Metric("accuracy_hm"),
+        Metric("accuracy_cm"),
+    )
+    only_on_test = ("accuracy_novel", "accuracy_hm", "accuracy_cm")
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        scores = list(evaluated.tested.values())
+        if not scores:
+            return {}
+        found = {
+            f"accuracy_{name}": float(np.mean([score.eval_sets[name].accuracy for score in scores]))
+            for name in ("base", "novel")
+            if name in scores[0].eval_sets
+        }
+        if {"accuracy_base", "accuracy_novel"} <= found.keys():
+            local = float(np.array([score.accuracy for score in scores]).mean())
+            found["accuracy_hm"] = harmonic_mean(found["accuracy_base"], found["accuracy_novel"])
+            found["accuracy_cm"] = (local + found["accuracy_hm"]) / 2
+        return found
+
+
+def harmonic_mean(base: float, novel: float) -> float:
+    """HM = 2 B N / (B + N) of the accuracies on base and novel classes; 0 where both are 0."""
+    return 2 * base * novel / (base + novel) if base + novel else 0.0
+
+
+@metrics.add
+class Domains(Measure):
+    """Accuracy over all images of each domain's clients, and the mean over domains."""
+
+    name = "domains"
+    metrics = (Metric("accuracy_{domain}"), Metric("accuracy_domains"))
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        """A domain without test images is left out."""
+        scores = evaluated.tested
+        by_domain = {}
+        for name, clients in evaluated.facts.domains.items():
+            tested = [scores[client] for client in clients if client in scores]
+            if tested:
+                by_domain[f"accuracy_{name}"] = pooled(tested)
+        if by_domain:
+            by_domain["accuracy_domains"] = float(np.mean(list(by_domain.values())))
+        return by_domain
+
+
+@metrics.add
+class DomainClients(Measure):
+    """Accuracy of each domain's clients on their own tests, and its spread over these clients.
+
+    FedMGP's Tables 11 and 12 print this mean and deviation, where `domains` pools the images: a
+    client with three test images counts as much as one with three hundred. The deviation is that
+    of these clients, not an estimate for others.
+    client_accuracy_domains: the mean over domains.
+    """
+
+    name = "domain_clients"
+    metrics = (
+        Metric("client_accuracy_{domain}"),
+        Metric("client_accuracy_{domain}_std", direction=None),
+        Metric("client_accuracy_domains"),
+    )
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        """A domain without test images is left out."""
+        scores = evaluated.tested
+        by_domain = {
+            name: [scores[client].accuracy for client in clients if client in scores]
+            for name, clients in evaluated.facts.domains.items()
+        }
+        return mean_and_spread("client_accuracy", by_domain)
+
+
+@metrics.add
+class EveryDomain(Measure):
+    """Accuracy of every client's model on all test images of each domain (`data.every_domain`).
+
+    The mean over all clients, its deviation, and the mean over domains.
+    """
+
+    name = "every_domain"
+    metrics = (
+        Metric("everyone_accuracy_{domain}"),
+        Metric("everyone_accuracy_{domain}_std", direction=None),
+        Metric("everyone_accuracy_domains"),
+    )
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        by_domain: dict[str, list[float]] = {}
+        for _, score in sorted(evaluated.scores.items()):
+            for name, shared in score.eval_sets.items():
+                if name.startswith(DOMAIN):
+                    by_domain.setdefault(name.removeprefix(DOMAIN), []).append(shared.accuracy)
+        return mean_and_spread("everyone_accuracy", by_domain)
+
+
+def mean_and_spread(name: str, by_domain: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """<name>_<domain>, <name>_<domain>_std over clients, and <name>_domains, the mean of means."""
+    found = {}
+    for domain, values in by_domain.items():
+        if values:
+            found[f"{name}_{domain}"] = float(np.mean(values))
+    if found:
+        found[f"{name}_domains"] = float(np.mean(list(found.values())))
+    for domain, values in by_domain.items():
+        if values:
+            found[f"{name}_{domain}_std"] = float(np.std(values))
+    return found
+
+
+@metrics.add
+class ClassSizes(Measure):
+    """Accuracy on each client's majority and minority classes, of the model that it is tested with.
+
+    Over the own tests of all clients in sum, since a client may have few images of its minority
+    classes. FedGLCL's Fig. 1b asks this of local models, after local training and on everybody's
+    test images: `fedray analyse local_models`. Where every pixel is a sample there are
+    none: a background is no majority class.
+    """
+
+    name = "class_sizes"
+    metrics = (Metric("accuracy_majority"), Metric("accuracy_minority"))
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        majority = evaluated.facts.majority
+        if not majority or evaluated.facts.dense_classes:
+            return {}
+        counted = {client: score for client, score in evaluated.tested.items() if score.classes}
+        large = [score.within(majority[client]) for client, score in counted.items()]
+        small = [
+            score.within(set(range(len(score.classes))) - set(majority[client]))
+            for client, score in counted.items()
+        ]
+        parts: dict[str, Sequence[Score]] = {
+            "accuracy_majority": large,
+            "accuracy_minority": small,
+        }
+        return {
+            name: pooled(found)
+            for name, found in parts.items()
+            if any(score.total for score in found)
+        }
+
+
+def majority_classes(counts: np.ndarray) -> list[frozenset[int]]:
+    """Each client's majority classes: those it has more images of than n_i / C, its mean.
+
+    FedGLCL Fig. 1b splits classes by such a threshold and does not say which. A class that a
+    client has no image of is a minority class; a client with equal counts has no majority.
+
+    Args:
+        counts: n_{i,c}, training images by client and class [N, C].
+    """
+    above = counts > counts.mean(axis=1, keepdims=True)
+    return [frozenset(np.flatnonzero(row).tolist()) for row in above]
+
+
+@metrics.add
+class Dice(Measure):
+    """Dice 2 |predicted ∩ true| / (|predicted| + |true|) over each client's test pixels.
+
+    dice_<class>: mean over the clients where the class is predicted or true anywhere; left out
+    when there is none. dice: mean of these without the background's. dice_in_<domain>: the same
+    mean over a domain's clients alone.
+    """
+
+    name = "dice"
+    metrics = (
+        Metric("dice", "index"),
+        Metric("dice_{class}", "index"),
+        Metric("dice_in_{domain}", "index"),
+    )
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        """Where every pixel is a sample; class 0 is the background."""
+        names = evaluated.facts.dense_classes
+        if not names or not evaluated.tested:
+            return {}
+        by_client = {client: _dice(score) for client, score in evaluated.tested.items()}
+        means = _mean_over(list(by_client.values()))
+        found = {f"dice_{name}": float(v) for name, v in zip(names, means, strict=True)}
+        found["dice"] = _foreground(means)
+        for domain, clients in evaluated.facts.domains.items():
+            tested = [by_client[client] for client in clients if client in by_client]
+            if tested:
+                found[f"dice_in_{domain}"] = _foreground(_mean_over(tested))
+        return {name: value for name, value in found.items() if not np.isnan(value)}
+
+
+def _dice(score: Score) -> Floats:
+    """By class [C]; NaN for a class that is nowhere."""
+    right, true = np.array(score.classes).T
+    guessed = np.array(score.predicted)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(2 * right / (guessed + true))
+
+
+def _mean_over(rows: Sequence[Floats]) -> Floats:
+    """Mean of rows [C] without their NaN; NaN where every row has one."""
+    return np.array([_mean(column) for column in np.stack(rows, 1)])
+
+
+def _foreground(by_class: Floats) -> float:
+    """Mean without class 0, the background."""
+    return _mean(by_class[1:])
+
+
+def _mean(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+@metrics.add
+class TrainLoss(Measure):
+    """Mean loss of the last local epoch, over the clients that trained in the round."""
+
+    name = "train_loss"
+    metrics = (Metric("train_loss", "nats", "min", "train"),)
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        """The losses are of whatever the method minimises."""
+        losses = evaluated.train_losses
+        return {"train_loss": sum(losses) / len(losses)} if losses else {}
+
+
+@metrics.add
+class ScheduledLearningRate(Measure):
+    """The clients' learning rate in the round, where `lr_schedule` changes it."""
+
+    name = "learning_rate"
+    metrics = (Metric("learning_rate", "number", None, None),)
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        """As the schedule gives it; of a method with rates of its own, the key `lr`'s."""
+        return {} if evaluated.lr is None else {"learning_rate": evaluated.lr}
+
+
+@metrics.add
+class FineTuned(Measure):
+    """Accuracy after fine-tuning at the end, as means over clients (FedTSP supplementary C.4).
+
+    finetuned_accuracy: after the last epoch; finetuned_accuracy_best: after the epoch, or before
+    the first one, that is the best of each client on its validation images, or on its test with
+    report.select=test (the paper's). Without either there is no best one.
+    """
+
+    name = "fine_tuned"
+    metrics = (Metric("finetuned_accuracy"), Metric("finetuned_accuracy_best"))
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        tested = [scores for scores in evaluated.fine_tuned if scores[0].total]
+        if not tested:
+            return {}
+        last = [scores[-1].accuracy for scores in tested]
+        found = {"finetuned_accuracy": sum(last) / len(last)}
+        if evaluated.select == "test" or any(map(_validates, tested)):
+            best = [_best(scores, evaluated.select).accuracy for scores in tested]
+            found["finetuned_accuracy_best"] = sum(best) / len(best)
+        return found
+
+
+def _validates(scores: Sequence[Score]) -> bool:
+    """Whether a client has validation images."""
+    return scores[0].validation is not None and scores[0].validation.total > 0
+
+
+def _best(scores: Sequence[Score], select: Select) -> Score:
+    """A client's score after the best epoch; the last one where it has nothing to choose by."""
+    if select == "test":
+        return max(scores, key=lambda score: score.accuracy)
+    if not _validates(scores):
+        return scores[-1]
+    held = [score.validation.accuracy for score in scores if score.validation is not None]
+    return scores[held.index(max(held))]
+
+
+@metrics.add
+class Epsilon(Measure):
+    """Epsilon at `privacy.delta`, of the run so far and of the round (docs/privacy.md).
+
+    Against whoever does not know which clients took part, and against whoever does.
+    """
+
+    name = "epsilon"
+    metrics = tuple(
+        Metric(name, "number", "min", None)
+        for name in ("epsilon", "epsilon_round", "epsilon_known_participants")
+    )
+
+    def compute(self, evaluated: Evaluated) -> dict[str, float]:
+        """Nothing where privacy was not asked for, or has no noise."""
+        if evaluated.spent is None:
+            return {}
+        total, of_round, known = evaluated.spent
+        return {
+            "epsilon": total,
+            "epsilon_round": of_round,
+            "epsilon_known_participants": known,
+        }

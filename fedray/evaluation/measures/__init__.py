@@ -1,1 +1,0 @@
-"""What is measured in a round, one file each."""

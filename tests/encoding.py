@@ -1,0 +1,22 @@
+"""Text encoders by name, and what they make of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fedray.config import Component
+from fedray.language.encoders import EncoderChoice, TokenEncoder, encoder_choice
+
+
+def choose(name: str, **params: Any) -> EncoderChoice[Any]:
+    """Return the choice of an encoder with these parameters."""
+    return encoder_choice(Component(name=name, **params))
+
+
+def run(encoder: TokenEncoder, texts: Sequence[str]) -> Tensor:
+    """Return the outputs for texts, through their word embeddings."""
+    tokens = encoder.tokenize(texts)
+    return encoder.encode(encoder.embed(tokens), tokens)

@@ -1,0 +1,106 @@
+"""Hyper-parameters and models that a method cannot work with are one sentence with the key."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedray.errors import UserError
+
+CNN2 = {"model.group": "cnn2"}
+CNN3 = {"model.group": "cnn3"}
+PROJECTED = {**CNN3, "model.projector": 24}
+ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        ("dp2fl", {}, r"data\.validation_fraction"),
+        ("fedavg", {}, r"2 architectures \(cnn2, mlp\); set model\.group to one architecture"),
+        (
+            "fedconcat",
+            {**CNN3, "algorithm.clusters": 5},
+            r"algorithm\.clusters=5 for 4 clients; lower it",
+        ),
+        (
+            "fedconcat",
+            {**CNN3, "algorithm.cluster_rounds": 3},
+            r"cluster_rounds=3 of rounds=2; lower it, or raise",
+        ),
+        (
+            "fedfa_augmentation",
+            {"model.group": "mlp"},
+            r"convolutions, and mlp has none; set model\.group",
+        ),
+        (
+            "fedglcl",
+            {**PROJECTED, "model.feature_dim": 20},
+            r"width 16, but model\.feature_dim=20; set model\.f",
+        ),
+        ("fedglcl", {"finetune_epochs": 2}, r"finetune_epochs=2 trains heads, but fedglcl's model"),
+        (
+            "fedglcl_l",
+            {**PROJECTED, "algorithm.blocks": 3},
+            r"algorithm\.blocks=3, but the text tower has 2 blocks",
+        ),
+        (
+            "fedglcl_l",
+            {**PROJECTED, "algorithm.blocks": 1, "text.encoder": {"name": "random"}},
+            "RandomEncoder cannot be trained in part",
+        ),
+        (
+            "fedmgp",
+            {"algorithm.selected": 6},
+            r"selected=6 of groups=5 cannot be drawn; set algorithm\.sel",
+        ),
+        ("fedmgp", {"algorithm.group": 5}, "group=5 does not exist, there are groups 0 to 4"),
+        (
+            "fedmgp",
+            {"algorithm.text_length": 0, "algorithm.visual_length": 0},
+            "text_length and visual_length are both 0",
+        ),
+        ("fedprox", {**CNN2, "algorithm.mu": -1}, r"algorithm\.mu: input should be greater than"),
+        (
+            "fedprox",
+            {**CNN2, "algorithm.nu": 1},
+            r"unknown key 'nu' in algorithm\. Valid: .*mu",
+        ),
+        (
+            "fedtsp",  # "[CLS] a photo of a zero . [SEP]" has 8 tokens
+            {"algorithm.prompt_length": 9},
+            r"prompt_length=9 .* \(8 tokens\); set algorithm\.prompt_length to 8 or less",
+        ),
+        (
+            "fedtsp",
+            {"algorithm.prompt_length": 8, "algorithm.keep_special": True},
+            r"algorithm\.prompt_length to 7 or less",
+        ),
+        (
+            "fedtsp",
+            {"model.feature_dim": 24},
+            r"of width 16, but model\.feature_dim=24; set model\.feature_dim=16",
+        ),
+        (
+            "fedtsp",
+            ORTHOGONAL,
+            r"encoder=orthogonal reads no tokens.*; set algorithm\.prompt_length=0",
+        ),
+        ("pfedme", {**CNN2, "algorithm.eta": 0.1}, r"eta=0\.1 times lambda=15 is above 1"),
+        (
+            "promptfl",
+            {"algorithm.length": 4, "algorithm.words": "a photo"},
+            r"length=4, but 'a photo' has 2 tokens .*length to 2 or",
+        ),
+        *(
+            (
+                "zero_shot",
+                {"algorithm.template": template},
+                r"algorithm\.template: .* needs \{\} once, for the name",
+            )
+            for template in ("a photo", "{} {}", "{name}", "{} }")
+        ),
+    ],
+)
+def test_it_is_refused(run, method, changes, message):
+    with pytest.raises(UserError, match=message):
+        run(method, changes)
