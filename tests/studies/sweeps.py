@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedray.cli.study import request_of
+from fedray.cli.study import sweep as sweep_command
+from fedray.cli.study import table as table_command
 from fedray.config import dump_yaml
 from fedray.studies.file import plan_words
+from fedray.studies.flow import Request, begin_or_resume
 from fedray.studies.study import Study, StudyRun
 from fedray.studies.tune import config_of, reports
 
@@ -61,3 +66,14 @@ def carry_out_all(study: Study) -> dict[int, list[dict[str, Any]]]:
     while (run := study.next()) is not None:
         found[run.number] = carry_out(study, run)
     return found
+
+
+def request(kind: str, *words: str) -> Request:
+    """Return what a command's words ask for."""
+    command = {"sweep": sweep_command, "table": table_command}[kind]
+    return request_of(kind, **command.make_context(kind, list(words)).params)
+
+
+def asked(words: Sequence[str]) -> Study:
+    """Return the study that the words of `fedray table` begin or go on with."""
+    return begin_or_resume(request("table", *words))

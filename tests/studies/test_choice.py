@@ -15,11 +15,12 @@ from fedray.studies.agenda import Dropped, Wanted
 from fedray.studies.file import plan_words
 from fedray.studies.forecast import headline, planned_cells, runs_of
 from fedray.studies.outcome import outcome
+from fedray.studies.pages import made, table_json
 from fedray.studies.plan import Place
 from fedray.studies.space import Edge
 from fedray.studies.study import DIED, DIVERGED, Study
 from fedray.studies.tune import reason_of
-from fedray.tables.record import made, table_json
+from fedray.table import main
 
 MINE, LOCAL = Place("mine", "all"), Place("local", "all")
 
@@ -193,7 +194,7 @@ def test_another_table_finds_the_runs_that_are_there(here, play):
 
 def test_half_a_run_is_not_taken_for_a_whole_one(here, play):
     study = play(flat)
-    key = list(study.runs.values())[0].wanted.key
+    key = next(iter(study.runs.values())).wanted.key
     folder = RunFolder(here / "runs" / key)
     assert folder.is_finished
     folder.write(folder.read().until(1))
@@ -408,7 +409,7 @@ def test_the_edges_of_a_choice_that_is_taken_over_are_said_once_where_it_was_mad
     study = play(fragile(), **changes)
     edge = Edge("lr", 0.5, "highest", "budget")
     assert [at.edges for _, at in study.states()] == [[edge], [edge]]
-    assert [note for note in outcome(study).notes if "choice" in note] == [
+    assert [note for note in outcome(study).notes if "the choice " in note] == [
         "mine: the choice lr=0.5 is the highest that was tried (the budget is spent)"
     ]
     study = play(fragile(("null", 0.5, 0), ("null", 0.1, 0)), **changes)
@@ -531,8 +532,6 @@ def test_a_processor_that_is_slow_in_bfloat16_is_named_first(
 
 
 def test_a_plan_is_printed_and_nothing_begun(here, write, capsys):
-    from fedray.studies.command import run_table as main
-
     write(scales={"laptop": {"hours": 2.5}})
     assert main(["tiny", "--plan"]) == 0
     out = capsys.readouterr().out
@@ -542,8 +541,6 @@ def test_a_plan_is_printed_and_nothing_begun(here, write, capsys):
 
 
 def test_a_plan_names_the_rows_that_no_claim_and_no_control_is_about(here, write, capsys):
-    from fedray.studies.command import run_table as main
-
     rows = {
         "mine": "fedproto",
         "null": {"algorithm": "fedprox", "control": "that prototypes help", "over": "fedtgp"},

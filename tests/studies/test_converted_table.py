@@ -14,8 +14,8 @@ from fedray.errors import UserError
 from fedray.files import write_json
 from fedray.records import read_checked, sealed
 from fedray.studies.outcome import outcome
+from fedray.studies.pages import write_table
 from fedray.studies.store import Published, name_of
-from fedray.tables.command import write_page
 
 
 def curve(wanted):
@@ -42,7 +42,7 @@ def book(play, here):
     """A table that was made; its table.json is of the second edition."""
     book = play(curve)
     (here / "out").mkdir()
-    write_page(book, outcome(book))
+    write_table(book)
     runs = [run for cell in outcome(book).cells.values() for run in cell.runs]
     names = {name_of(run.experiment): short(old_identity(run.experiment), None) for run in runs}
     keys = {run.key: short(old_identity(run.experiment), None) for run in runs}
@@ -64,9 +64,10 @@ def test_a_table_of_the_second_edition_is_converted_once(book, here, capsys):
     assert "table.json: 10 runs\n" in capsys.readouterr().out
     found = Published.read("out", path)
     runs = [run for cell in outcome(book).cells.values() for run in cell.runs]
+    measured = book.measured_runs(runs)
     for run in runs:
         there = found.find(run.experiment, book.plan, run.place.row, run.phase)
-        assert there == book.came_to(run)
+        assert there == measured[run.key]
     reported = {seed["run"] for cell in found.tree["cells"] for seed in cell["seeds"]}
     assert reported == {run.key for run in runs if run.phase == "report"}
     assert main(["convert", "out"]) == 0

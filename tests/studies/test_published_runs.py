@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pretended_runs import end, pretend
+from sweeps import asked
 
 from fedray.errors import UserError
 from fedray.plugins import use
@@ -16,10 +17,11 @@ from fedray.render.page import markdown
 from fedray.studies.file import plan_words
 from fedray.studies.forecast import runs_of
 from fedray.studies.outcome import outcome
+from fedray.studies.pages import write_table
 from fedray.studies.plan import Place
 from fedray.studies.store import name_of
 from fedray.studies.study import Study
-from fedray.tables.command import begin_or_resume, main, parser, write_page
+from fedray.table import main
 
 ROWS = {"mine": {"algorithm": "fedproto"}, "base": {"algorithm": "fedavg"}}
 CHANGES = {"rows": ROWS, "baselines": [], "report": {"seeds": [0, 1]}}
@@ -39,12 +41,12 @@ def published(play, here) -> Path:
     """The folder of a table with two seeds."""
     book = play(curve, **CHANGES)
     (here / "out").mkdir()
-    write_page(book, outcome(book))
+    write_table(book)
     return here / "out"
 
 
 def begun(*words: str) -> Study:
-    return begin_or_resume(parser().parse_intermixed_args(["tiny", *words]))
+    return asked(["tiny", *words])
 
 
 def numbers(book: Study) -> dict:
@@ -82,7 +84,7 @@ def test_the_page_says_which_runs_were_taken_and_can_be_taken_from_itself(publis
     book = begun("--from", "out", "--out", "second")
     pretend(book, curve)
     book.write()
-    text = markdown(write_page(book, outcome(book)))
+    text = markdown(write_table(book))
     runs = json.loads((here / "second" / "table.json").read_text())["made"]["runs"]
     assert f"- {runs - 3} of {runs} runs are those of out (made " in text
     assert "- The verdicts of out were known when seeds were added (2), which the" in text
@@ -114,7 +116,7 @@ def test_a_look_that_the_older_page_and_the_file_say_is_said_once(published, wri
     pretend(book, curve)
     assert looks(book) == ["out were known when seeds were added (2, 3)"]
     book.write()
-    write_page(book, outcome(book))
+    write_table(book)
     again = begun("--from", "second", "report.seeds=[0,1,2,3,4]")
     pretend(again, curve)
     assert looks(again) == [
@@ -146,7 +148,7 @@ def test_a_row_of_a_plugin_is_compared_with_published_ones_and_published(
     use(())  # as after a run of another row
     assert not [note for note in outcome(book).notes if note.startswith("Rows ")]
     book.write()
-    write_page(book, outcome(book))
+    write_table(book)
     (here / "elsewhere").mkdir()
     plugin = plugin.rename(here / "elsewhere" / "mine.py")
     words = ("--from", "second", "--plugin", str(plugin))
@@ -177,7 +179,7 @@ def test_a_metric_that_was_not_published_is_measured_but_not_tuned_for_again(pub
     done = pretend(book, curve)
     assert {(run.place.row, run.phase) for run in done} == {("mine", "report"), ("base", "report")}
     book.write()
-    write_page(book, outcome(book))
+    write_table(book)
     assert begun("--from", "second", "--out", "third").is_complete  # tuning was published, too
 
 
@@ -185,7 +187,7 @@ def test_a_tuning_run_that_is_reported_too_is_measured_anew_for_a_new_metric(pla
     tuned = CHANGES | {"tuning": {"seeds": [1], "configurations": 2}}
     book = play(curve, **tuned)
     (here / "out").mkdir()
-    write_page(book, outcome(book))
+    write_table(book)
     write(**tuned | {"metrics": ["local_accuracy", "local_accuracy_weighted"]})
     again = begun("--from", "out")
     done = pretend(again, curve)
@@ -200,7 +202,7 @@ def test_a_tuning_run_that_is_reported_too_is_measured_anew_for_a_new_metric(pla
 def test_a_run_that_lacked_a_number_of_its_row_is_not_published_as_failed(play, here, write):
     book = play(curve, **CHANGES, metrics=["local_accuracy", "local_macro_f1"])
     (here / "out").mkdir()
-    write_page(book, outcome(book))
+    write_table(book)
     reasons = [
         run.get("reason") for run in json.loads((here / "out/table.json").read_text())["runs"]
     ]
@@ -208,7 +210,7 @@ def test_a_run_that_lacked_a_number_of_its_row_is_not_published_as_failed(play, 
     write(**CHANGES)
     again = begun("--from", "out")
     pretend(again, curve)
-    assert all(cell.phase == "over" for _, cell in again.standings())
+    assert all(state.phase == "over" for _, state in again.states())
 
 
 def test_a_run_is_known_wherever_its_data_lies(here, write, monkeypatch):

@@ -10,9 +10,8 @@ import pytest
 
 from fedray.records import Environment
 from fedray.render.page import markdown
-from fedray.studies.outcome import outcome
+from fedray.studies.pages import write_table
 from fedray.studies.store import commits_in
-from fedray.tables.command import write_page
 
 SECONDS, BYTES = 3.0, 3 * 40
 """Of a pretended run: round 0 and two more."""
@@ -37,7 +36,7 @@ def by_phase(monkeypatch):
 
 def made(book, here) -> tuple[dict, str]:
     (here / "out").mkdir(exist_ok=True)
-    text = markdown(write_page(book, outcome(book)))
+    text = markdown(write_table(book))
     return json.loads((here / "out" / "table.json").read_text()), text
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from pretended_runs import end
+from sweeps import asked
 
 from fedray.errors import UserError
 from fedray.markdown import has_words
@@ -22,20 +23,14 @@ from fedray.render.page import escape_latex, latex_table, markdown
 from fedray.render.table import MEAN, latex, main_cells
 from fedray.render.table_figure import draw, draw_curves
 from fedray.runtime.assembly import read_images
+from fedray.studies import flow
 from fedray.studies.file import plan_words
+from fedray.studies.flow import Request, keep_file, reload
 from fedray.studies.outcome import outcome
+from fedray.studies.pages import write_table
 from fedray.studies.plan import Place
 from fedray.studies.study import Study
-from fedray.tables import command
-from fedray.tables.command import (
-    as_it_is_now,
-    begin_or_resume,
-    keep_file,
-    main,
-    parser,
-    write_page,
-)
-from fedray.tables.runs import cell_metrics
+from fedray.table import main
 
 ROWS = {
     "mine": {"algorithm": "fedproto", "label": "Mine & all_of_it"},
@@ -72,7 +67,7 @@ def written(play, here):
     book = play(curve, **CHANGES)
     found = outcome(book)
     (here / "out").mkdir()
-    write_page(book, found)
+    write_table(book)
     return book, found, (here / "out" / "table.md").read_text()
 
 
@@ -106,10 +101,8 @@ def test_a_number_that_a_row_does_not_have_is_left_empty(play, here):
     assert first == ["60.0 ± 0.0"] * 2
     assert other == [NOTHING, "0.6 ± 0"]
     assert f"without: it has no {second}" in found.notes
-    means = cell_metrics(found)
-    assert [len(means[place]) for place in found.cells] == [1, 2]
     (here / "out").mkdir()
-    assert second in markdown(write_page(book, found))
+    assert second in markdown(write_table(book))
 
 
 def test_the_page_says_it_all(written, here):
@@ -144,7 +137,7 @@ def test_the_papers_mean_stands_beside_ours(play, here):
         assert (mine[-1], null[-1]) == ("60.5 ± 0.2" if given is said else "61", NOTHING)
         assert base[-1] == NOTHING  # what is of any other column is not of the mean
     (here / "out").mkdir()
-    write_page(book, found)
+    write_table(book)
     tree = json.loads((here / "out" / "table.json").read_text())
     assert tree["paper_means"] == {"mine": [61.0, None]}
 
@@ -163,7 +156,7 @@ def test_where_the_last_round_counts_only_the_configuration_was_chosen(play, her
     last = "numbers of the last round, configuration chosen on validation images"
     for at, said in (("best", best), ("final", last)):
         book = play(curve, **CHANGES, at=at)
-        write_page(book, outcome(book))
+        write_table(book)
         for name in ("table.md", "table.html"):
             assert said in (here / "out" / name).read_text(), name
         tex = (here / "out" / "table.tex").read_text()
@@ -205,7 +198,7 @@ def test_a_column_without_any_word_or_number_counts_as_numbers():
 def test_numbers_that_were_chosen_on_test_are_marked(play, here):
     book = play(curve, **CHANGES, select="test")
     (here / "out").mkdir()
-    text = markdown(write_page(book, outcome(book)))
+    text = markdown(write_table(book))
     (line,) = (line for line in text.splitlines() if line.startswith("| base |") and "±" in line)
     assert line.count("†") == 3
     assert "chosen on TEST images (†)" in text
@@ -219,7 +212,7 @@ def test_a_choice_that_diverged_is_named_in_every_form(play, here):
 
     book = play(late, **CHANGES)
     (here / "out").mkdir()
-    text = markdown(write_page(book, outcome(book)))
+    text = markdown(write_table(book))
     (line,) = (line for line in text.splitlines() if line.startswith("| base |") and "±" in line)
     assert line.count("‡") == 3
     said = "lr=0.5 diverged on seed 2"
@@ -250,7 +243,7 @@ def test_a_mean_over_columns_says_how_many_seeds_it_lacks(play, here):
 def test_a_table_of_which_nothing_is_there_yet_is_a_page_too(play, here):
     book = play(lambda wanted: None, **CHANGES)
     (here / "out").mkdir()
-    text = markdown(write_page(book, outcome(book)))
+    text = markdown(write_table(book))
     assert "failed" in text
     assert "no runs" in text
     assert not (here / "out" / "figure.png").exists()
@@ -263,7 +256,7 @@ def test_a_page_that_is_written_in_between_says_so(here, write):
     (here / "out").mkdir()
     while book.cells_over < 2:
         end(book, book.next(), curve)
-    text = markdown(write_page(book, outcome(book)))
+    text = markdown(write_table(book))
     assert "NOT FINISHED: 4 of 6 cells are still to be run" in text
     assert "no runs" in text
 
@@ -343,7 +336,7 @@ def test_columns_that_are_numbers_are_drawn_as_curves(play, here):
     book = play(curve, **changes)
     found = outcome(book)
     (here / "out").mkdir()
-    write_page(book, found)
+    write_table(book)
     with Image.open(here / "out" / "figure.png") as image:
         assert image.width == 960
     from matplotlib.figure import Figure
@@ -360,20 +353,10 @@ def test_rows_and_columns_are_explained_below(play, here):
     glosses = {"base": "without prototypes", "Dir(1)": "little skew"}
     book = play(curve, **CHANGES, glosses=glosses)
     (here / "out").mkdir()
-    text = markdown(write_page(book, outcome(book)))
+    text = markdown(write_table(book))
     assert "- Mine & all_of_it: `mine`\n- base: `base`, without prototypes" in text
     assert "- Dir(1): little skew" in text
     assert "`null`" not in text
-
-
-def test_a_tracker_is_told_the_mean_of_each_cell(written):
-    _, found, _ = written
-    metrics = cell_metrics(found)
-    assert len(metrics) == 6
-    place = Place("base", "Dir(1)")
-    values = found.by_seed(found.claims[1].claim.better, "local_accuracy")
-    assert values
-    assert 0.6 < metrics[place]["local_accuracy"] < 0.7
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -384,7 +367,7 @@ def test_what_the_command_refuses(here, write, capsys):
     assert main([]) == 2
     assert "name a table: " in capsys.readouterr().err
     assert main(["tiny", "batch_size=-1"]) == 2
-    assert "mine: batch_size: " in capsys.readouterr().err
+    assert "mine: lr=0.02: batch_size: " in capsys.readouterr().err
     assert main(["tiny", "--resume"]) == 2
     assert "no table below" in capsys.readouterr().err
     assert main(["tiny", "--scale", "paper"]) == 2
@@ -441,7 +424,7 @@ def test_runs_of_other_images_than_there_are_now_are_not_taken(play, here, capsy
     store = here / "results" / "tables" / "runs"
     store.parent.mkdir(parents=True)
     (here / "runs").rename(store)
-    wanted = list(book.runs.values())[0].wanted
+    wanted = next(iter(book.runs.values())).wanted
     images, folder = read_images(wanted.experiment.data).sha256, store / wanted.key
     for content, code in ((images, 0), ("f" * 64, 2)):
         identity = wanted.experiment.identity(content)
@@ -464,27 +447,27 @@ def with_facts(folder: Path, **facts: Any) -> None:
 
 def test_what_another_process_has_finished_meanwhile_is_not_begun_again(here, write):
     write()
-    book = begin_or_resume(parser().parse_intermixed_args(["tiny"]))
+    book = asked(["tiny"])
     book.write()
-    stale = begin_or_resume(parser().parse_intermixed_args(["tiny", "--resume"]))
+    stale = asked(["tiny", "--resume"])
     book.failures = {"one": "it diverged: loss is nan", "two": "out of memory"}
     book.write()
-    assert list(as_it_is_now(stale).failures) == ["one"]
+    assert list(reload(stale).failures) == ["one"]
     book.status = "finished"
     book.write()
     with pytest.raises(UserError, match="was finished by another process meanwhile"):
-        as_it_is_now(stale)
+        reload(stale)
 
 
 def test_a_table_goes_on_with_the_words_that_it_was_begun_with_whatever_its_file_says(
     here, write, capsys
 ):
     write()
-    begin_or_resume(parser().parse_intermixed_args(["tiny", "rounds=3", "--out", "out"])).write()
+    asked(["tiny", "rounds=3", "--out", "out"]).write()
     write(report={"seeds": [5, 6]})
     again = ["tiny", "--out", "out", "--resume"]
     for words in ([], ["rounds=3"], ["--scale", "laptop"]):
-        book = begin_or_resume(parser().parse_intermixed_args([*again, *words]))
+        book = asked([*again, *words])
         assert book.plan.report.seeds == [0, 1]
     for words in (["rounds=4"], ["rounds=3", "lr=1"], ["--scale", "paper"]):
         assert main([*again, *words]) == 2
@@ -494,10 +477,9 @@ def test_a_table_goes_on_with_the_words_that_it_was_begun_with_whatever_its_file
 
 def test_two_tables_begun_in_the_same_second_have_a_folder_each(here, write, monkeypatch):
     write()
-    monkeypatch.setattr(command, "stamp", lambda: "now")
-    monkeypatch.setattr(command, "connect_cluster", lambda *_, **__: 1)
-    monkeypatch.setattr(command, "prepare", lambda _: None)
-    monkeypatch.setattr(command, "run", lambda *_, **__: 0)
+    monkeypatch.setattr(flow, "stamp", lambda: "now")
+    monkeypatch.setattr(flow, "get_ready", lambda *_, **__: 1)
+    monkeypatch.setattr(flow, "run", lambda *_, **__: 0)
     assert [main(["tiny"]), main(["tiny"])] == [0, 0]
     homes = sorted((here / "results" / "tables" / "tiny").iterdir())
     assert [home.name for home in homes] == ["now", "now-2"]
@@ -517,12 +499,12 @@ def test_a_resumed_table_says_that_its_file_has_changed(here, write, capsys):
     write()
     book = Study(here / "out", plan_words("table", "tiny"), here / "runs")
     book.home.mkdir()
-    keep_file("tiny", book)
-    keep_file("tiny", book)
+    keep_file(Request("table", "tiny"), book)
+    keep_file(Request("table", "tiny"), book)
     assert capsys.readouterr().out == ""
     kept = (here / "out" / "table.yaml").read_text()
     write(report={"seeds": [5, 6]})
-    keep_file("tiny", book)
+    keep_file(Request("table", "tiny"), book)
     assert "tiny.yaml has changed; " in capsys.readouterr().out
     assert (here / "out" / "table.yaml").read_text() == kept
 
@@ -532,7 +514,7 @@ def test_the_command_that_makes_a_table_again_names_its_plugins(plugin, write):
 
     write(rows={"doubtful": None})
     words = ["tiny", "batch_size=8", "--plugin", "mine.py", "--no-track"]
-    book = begin_or_resume(parser().parse_intermixed_args(words))
+    book = asked(words)
     assert book.command == "python -m fedray.table tiny batch_size=8 --plugin mine.py"
     labels = [each.label for each in check_command(book.command)]
     assert labels[0] == "doubtful lr=0.02"

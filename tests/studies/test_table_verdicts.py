@@ -10,7 +10,7 @@ from fedray.compare.paired import needed_of, seeds_needed
 from fedray.render.page import markdown
 from fedray.studies.claims import Side
 from fedray.studies.outcome import outcome
-from fedray.tables.command import write_page
+from fedray.studies.pages import write_table
 
 ROWS = {
     "mine": {"algorithm": "fedproto"},
@@ -90,7 +90,7 @@ def test_two_metrics_of_a_row_are_compared_seed_by_seed(play, here):
     assert found.comparison.differences == pytest.approx({0: 31, 1: 32, 2: 33, 3: 34})
     assert found.verdict == "holds"
     (here / "out").mkdir()
-    text = markdown(write_page(book, outcome(book)))
+    text = markdown(write_table(book))
     assert "| mine: validation/local_accuracy > local_accuracy - 1 |" in text
 
 
@@ -162,7 +162,7 @@ def test_sides_that_are_the_same_on_every_seed_are_undecided_and_said_to_be(play
     assert (found.verdict, found.corrected, found.needed) == ("undecided", 1, None)
     assert (found.comparison.is_same, other.comparison.is_same) == (True, False)
     (here / "out").mkdir()
-    text = markdown(write_page(book, outcome(book)))
+    text = markdown(write_table(book))
     (line,) = (line for line in text.splitlines() if line.startswith("| mine > base + 10 |"))
     assert "**undecided: the same on every seed**" in line
     assert text.count("the same on every seed") == 1
@@ -287,7 +287,7 @@ def test_columns_in_which_a_control_says_something_else_are_named(play, here, ba
     (found,) = outcome(book).controls
     assert found.columns["x"] == "does not explain it away"
     (here / "out").mkdir()
-    text = markdown(write_page(book, outcome(book)))
+    text = markdown(write_table(book))
     start = "- null, each column by itself, not corrected: "
     lines = [line for line in text.splitlines() if line.startswith(start)]
     expected = f"{start}does not explain it away in x; {said}."

@@ -6,16 +6,19 @@ import pytest
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
-from fedray.studies.space import check_configurations, plan_sweep, words
-from fedray.sweep.command import prepare
+from fedray.studies.agenda import check_cells
+from fedray.studies.file import plan_words
+from fedray.studies.ready import get_ready
+from fedray.studies.study import Study
 
 STYLES = {"grid": ["plain", "name", "ensemble"]}
 
 
 @pytest.fixture
 def look(tmp_path, monkeypatch, tiny_bert):
-    """`look(space)` does what a sweep does before Ray starts, with features as wide as a BERT's."""
+    """`look(space)` gets a sweep ready without Ray, with features as wide as a BERT's."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedray.studies.ready._connect", lambda *_, **__: 1)
     (tmp_path / "tune").mkdir()
 
     def look(space, width=16):
@@ -24,10 +27,9 @@ def look(tmp_path, monkeypatch, tiny_bert):
         scale = {"experiment": "fedglcl_digits", "set": keys}
         sweep = {"answers": "?", "space": space, "scales": {"laptop": scale}}
         (tmp_path / "tune" / "texts.yaml").write_text(dump_yaml(sweep))
-        plan = plan_sweep("texts")
-        configs = check_configurations(plan)
-        prepare((words(c), plan.experiment_of(c, plan.seeds[0])) for c in configs)
-        return configs
+        study = Study(tmp_path / "home", plan_words("sweep", "texts"), tmp_path / "store")
+        get_ready(study, check_cells(study.cells), track=False)
+        return study.cells[0].first
 
     return look
 

@@ -11,7 +11,7 @@ from fedray.errors import UserError
 from fedray.records import Metric, RunFolder
 from fedray.studies.file import plan_words
 from fedray.studies.study import Study
-from fedray.studies.trials import OF_MEANS, sweep_outcome
+from fedray.studies.trials import HM, sweep_outcome
 
 SWEEP = """\
 answers: "a question"
@@ -94,14 +94,14 @@ def test_means_by_hand(play):
     found = sweep_outcome(play(better_second_seed))
     first, second = found.rows
     assert first.config == {"algorithm.tau": 1}
-    assert first.values["accuracy_cm"] == pytest.approx((0.7 + 0.45) / 2 + 0.05)
+    assert first.values["accuracy_cm"].mean == pytest.approx((0.7 + 0.45) / 2 + 0.05)
     local = 0.85
-    assert first.values["local_accuracy"] == pytest.approx(local)
+    assert first.values["local_accuracy"].mean == pytest.approx(local)
     seeds = [(0.3, 0.4), (0.4, 0.5)]  # base and novel of each seed, means over the data sets
     hm = sum(2 * base * novel / (base + novel) for base, novel in seeds) / 2
-    assert first.values["hm_of_means"] == pytest.approx(hm, abs=1e-12)
-    assert first.values["cm_of_means"] == pytest.approx((local + hm) / 2)
-    assert second.values["accuracy_cm"] == pytest.approx(0.5)
+    assert first.values["hm_of_means"].mean == pytest.approx(hm, abs=1e-12)
+    assert first.values["cm_of_means"].mean == pytest.approx((local + hm) / 2)
+    assert second.values["accuracy_cm"].mean == pytest.approx(0.5)
     assert found.best_row == first
     assert found.best.number == 0
 
@@ -110,7 +110,7 @@ def test_of_means_are_means_over_seeds_of_each_seeds_own(play):
     """Seeds whose base and novel accuracies lie crosswise: HM is 0.533, not 0.6."""
     crosswise = {0: (0.5, 0.8, 0.4, 0.5), 1: (0.5, 0.4, 0.8, 0.5)}
     (first, _) = sweep_outcome(play(lambda _, seed: crosswise[seed])).rows
-    assert first.values[OF_MEANS[0]] == pytest.approx(0.8 * 2 / 3)
+    assert first.values[HM].mean == pytest.approx(0.8 * 2 / 3)
 
 
 def test_a_configuration_that_lacks_a_data_set_is_not_the_best(play):
@@ -132,7 +132,7 @@ def test_metrics_without_a_mean_are_those_of_the_trials(file, play):
     file.write_text(SWEEP.replace("mean_over: data.root\n", ""))
     found = sweep_outcome(play(better_second_seed))
     assert [row.config for row in found.rows] == [trial.config for trial in found.trials]
-    assert found.rows[3].values["accuracy_novel"] == pytest.approx(0.35)
+    assert found.rows[3].values["accuracy_novel"].mean == pytest.approx(0.35)
     assert found.best.number == 0
 
 

@@ -1,87 +1,50 @@
-"""The sweeps in tune/: each is valid, says how to run it, and every configuration resolves."""
+"""The sweeps in tune/: each is valid, says how to run it, and every configuration resolves.
+
+Rows of tables are looked at, too, where they are to be what a paper compared.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from fedray.cli.papers import read_papers
-from fedray.config import Experiment, parse_assignments
-from fedray.studies.agenda import Cell
+from fedray.config import Experiment, parse_assignments, read_mapping
+from fedray.studies.agenda import Cell, check_cells
 from fedray.studies.file import plan_words
-from fedray.studies.space import check_configurations, grid, plan_sweep, read_sweep
+from fedray.studies.space import Config, corners
 
 TUNE = Path(__file__).parents[2] / "tune"
 FILES = sorted(TUNE.glob("*.yaml"))
+TABLES = sorted((TUNE / "tables").glob("*.yaml"))
 WEIGHTED = "local_accuracy_weighted"
 EXPECTED = {
     "fedtsp_lambda",
     "fedtsp_tau",
-    "fedtsp_prompt_length",
-    "fedtsp_server_epochs",
     "fedtsp_local_epochs",
     "fedtsp_joint",
     "fedtsp_table1",
     "fedtsp_table2",
-    "fedtsp_table3",
-    "fedtsp_ablation",
-    "fedtsp_table5",
     "fedtsp_heatmaps",
     "fedtsp_curves",
     "fedtsp_generalisation",
-    "fedtsp_prompt_kinds",
     "fedtsp_prompt_number",
     "fedtsp_l2",
     "fedtsp_quantised",
-    "fedtsp_evolving",
-    "fedtsp_joining",
     "fedtsp_descriptions",
-    "fedtsp_retrieval",
     "fedproto_lambda",
     "fedtgp_lambda",
-    "fedglcl_tau",
     "fedglcl_backbone",
-    "fedglcl_encoder",
-    "fedglcl_centralised",
-    "fedglcl_office",
-    "fedglcl_domainnet",
-    "fedglcl_cifar100",
-    "fedglcl_fashion",
-    "fedglcl_trained_text",
-    "fedglcl_prompts",
-    "fedglcl_controls",
-    "fedglcl_vgg_labels",
-    "fedglcl_vgg_domains",
-    "fedglcl_longtail",
-    "fedglcl_tiny_imagenet",
-    "fedglcl_pretrained",
-    "fedglcl_segmentation",
     "fedprox_mu",
     "moon_mu_tau",
     "dp2fl_alpha",
     "dp2fl_beta",
     "dp2fl_gamma",
     "dp2fl_alpha_beta_gamma",
-    "dp2fl_newcomer",
-    "fedmgp_groups",
-    "fedmgp_prompt_length",
-    "fedmgp_top_s",
-    "fedmgp_tau",
-    "fedmgp_lambda",
-    "fedmgp_diversity",
-    "fedmgp_aggregation",
     "fedmgp_shots",
-    "fedmgp_methods",
-    "fedmgp_label_skew",
-    "fedmgp_modalities",
-    "fedmgp_office",
-    "fedmgp_domainnet",
-    "dp2fl_methods",
-    "dp2fl_tuning",
-    "scalability",
     "fedotp",
     "fedpgp",
     "promptfolio",
@@ -105,15 +68,30 @@ def test_the_folder_holds_what_it_should_and_no_python():
     assert not list(TUNE.glob("**/*.py"))
 
 
+def only_cell(name: str | Path, words: Sequence[str] = (), scale: str | None = None) -> Cell:
+    """Return the cell of a sweep."""
+    plan = plan_words("sweep", str(name), words, scale)
+    [place] = plan.places
+    return Cell(plan, place)
+
+
+def configurations(cell: Cell) -> list[Config]:
+    """Return a sweep's configurations; of one that is not a grid the ends of its ranges."""
+    return cell.first or corners(cell.plan.axes)
+
+
+def every_experiment(cell: Cell, seed: int) -> list[Experiment]:
+    return [cell.wanted(each, "report", seed).experiment for each in configurations(cell)]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_configuration_of_every_scale_resolves(path):
-    sweep = read_sweep(path)
-    assert "laptop" in sweep.scales
-    for scale in sweep.scales:
-        plan = plan_sweep(str(path), scale=scale)
-        configs = check_configurations(plan)
-        assert len(configs) >= 4
-        experiment = plan.experiment_of(configs[0], plan.seeds[0])
+    scales = read_mapping(path)["scales"]
+    assert "laptop" in scales
+    for scale in scales:
+        cell = only_cell(path, scale=scale)
+        [experiment] = check_cells([cell])
+        assert len(configurations(cell)) >= 4
         assert experiment.scale == scale
 
 
@@ -132,56 +110,59 @@ def test_the_header_has_a_command_and_an_override_that_work(path):
         assert name == path.stem
         keys = [word for word in words if "=" in word]
         assert parse_assignments(keys)
-        check_configurations(plan_sweep(str(path), keys))
+        check_cells([only_cell(path, keys)])
 
 
 def test_a_laptop_trial_asks_for_one_core():
     for path in FILES:
-        plan = plan_sweep(str(path))
-        for config in check_configurations(plan):
-            experiment = plan.experiment_of(config, plan.seeds[0])
+        cell = only_cell(path)
+        assert cell.plan.scale == "laptop"
+        for experiment in every_experiment(cell, cell.plan.report.seeds[0]):
             assert (experiment.workers, experiment.gpus) == (1, 0)
 
 
 def test_the_demo_has_eight_trials():
-    assert len(check_configurations(plan_sweep(str(TUNE / "fedtsp_lambda.yaml")))) >= 8
+    assert len(only_cell("fedtsp_lambda").first) >= 8
 
 
 def at_paper_scale(path: Path) -> Iterator[Experiment]:
-    """Every experiment of a sweep's grid."""
-    if "paper" in read_sweep(path).scales:
-        plan = plan_sweep(str(path), scale="paper")
-        yield from (plan.experiment_of(config, plan.seeds[0]) for config in grid(plan.axes))
+    """Yield every experiment of a sweep's grid or of a table's report."""
+    if "paper" not in read_mapping(path).get("scales", {}):
+        return
+    plan = plan_words("table" if path in TABLES else "sweep", str(path), scale="paper")
+    for place in plan.places:
+        yield from every_experiment(Cell(plan, place), plan.report.seeds[0])
 
 
 def methods_of(name: str) -> set[str]:
     return {each.algorithm.name for each in at_paper_scale(TUNE / f"{name}.yaml")}
 
 
-def test_sweeps_rank_by_the_mean_that_the_papers_page_promises():
+def test_sweeps_and_tables_rank_by_the_mean_that_the_papers_page_promises():
     items = [each for each in read_papers()["fedtsp"].items if each.measure.startswith(WEIGHTED)]
     assert len(items) == 7
-    for command in (words for each in items for words in (*each.laptop, *each.paper)):
-        if "fedray.sweep" in command:
-            plan = plan_sweep(command.split()[3], scale="paper" if "paper" in command else "laptop")
-            assert (plan.metric, plan.columns) == (WEIGHTED, ["local_accuracy"]), command
+    found = set()
+    for command in (command for item in items for _, command in item.commands()):
+        module, name, _, scale = (*command.split()[2:6], None)[:4]
+        kind = module.removeprefix("fedray.")
+        if kind in ("sweep", "table"):
+            metrics = plan_words(kind, name, scale=scale).metrics
+            assert metrics[:2] == [WEIGHTED, "local_accuracy"], command
+            found.add((kind, name))
+    assert found >= {("sweep", "fedtsp_table1"), ("table", "fedtsp_table5")}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [f"fedtsp_{figure}" for figure in ("lambda", "prompt_kinds", "prompt_length", "prompt_number")]
-    + ["fedtsp_server_epochs", "fedtsp_local_epochs", "fedtsp_ablation"],
-)
-def test_a_figures_sweep_and_table_have_the_same_clients_at_paper_scale(name):
-    swept = plan_sweep(name, scale="paper").some_experiment()
-    table = plan_words("table", name.replace("ablation", "table4"), scale="paper")
-    cell = Cell(table, table.places[0])
-    tabled = cell.wanted(cell.first[0], "report", table.report.seeds[0]).experiment
+@pytest.mark.parametrize("figure", ["lambda", "prompt_number", "local_epochs"])
+def test_a_figures_sweep_and_table_have_the_same_clients_at_paper_scale(figure):
+    swept = next(at_paper_scale(TUNE / f"fedtsp_{figure}.yaml"))
+    tabled = next(at_paper_scale(TUNE / "tables" / f"fedtsp_{figure}.yaml"))
     assert swept.data.partition == tabled.data.partition
     assert swept.model.group == tabled.model.group
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*FILES, *TABLES], ids=lambda path: f"{path.parent.stem}/{path.stem}"
+)
 def test_rows_of_a_comparison_are_the_papers_at_paper_scale(path):
     """What a plain name would not be: FedPGP, FedGen and FedConcat as they were compared."""
     for each in at_paper_scale(path):
@@ -195,36 +176,11 @@ def test_rows_of_a_comparison_are_the_papers_at_paper_scale(path):
                 assert (params["cluster_rounds"], each.rounds) == (50, 1050)
 
 
-def test_fashion_mnist_is_divided_as_cifar100_is():
-    routines = {
-        name: {
-            (found.name, found.params["variant"], found.params["min_samples"])
-            for found in (each.data.partition for each in at_paper_scale(TUNE / f"{name}.yaml"))
-            if "dirichlet" in found.name
-        }
-        for name in ("fedglcl_fashion", "fedglcl_cifar100")
-    }
-    assert routines["fedglcl_fashion"] == {("fedtsp_dirichlet", "official", 10)}
-    assert routines["fedglcl_fashion"] == routines["fedglcl_cifar100"]
-
-
-@pytest.mark.parametrize("name", ["fedglcl_office", "fedglcl_vgg_domains", "fedglcl_pretrained"])
-def test_methods_with_a_classifier_have_the_networks_whole_head(name):
-    for each in at_paper_scale(TUNE / f"{name}.yaml"):
+@pytest.mark.parametrize("number", [1, 18])
+def test_methods_with_a_classifier_have_the_networks_whole_head(number):
+    for each in at_paper_scale(TUNE / "tables" / f"fedglcl_table{number}.yaml"):
         width = 640 if each.algorithm.name.startswith("fedglcl") else 4096
         assert each.model.feature_dim == width
-
-
-def test_domains_are_columns_and_stand_ins_have_their_own():
-    office = {"accuracy_amazon", "accuracy_caltech", "accuracy_dslr", "accuracy_webcam"}
-    assert set(plan_sweep("fedglcl_office", scale="paper").columns) == office
-    assert set(plan_sweep("fedglcl_domainnet").columns) == office
-    domains = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
-    columns = plan_sweep("fedglcl_domainnet", scale="paper").columns
-    assert set(columns) == {f"accuracy_{domain}" for domain in domains}
-    columns = plan_sweep("fedmgp_domainnet", scale="paper").columns
-    assert {f"client_accuracy_{domain}" for domain in domains} <= set(columns)
-    assert "local_accuracy_std" in plan_sweep("fedmgp_domainnet").columns
 
 
 def test_local_epochs_are_those_of_all_methods():
@@ -234,6 +190,7 @@ def test_local_epochs_are_those_of_all_methods():
 
 def test_generalisation_is_that_of_the_best_models_on_their_own_images():
     for scale, own in (("laptop", "local_accuracy_top3"), ("paper", "local_accuracy_top5")):
-        plan = plan_sweep("fedtsp_generalisation", scale=scale)
-        assert (plan.metric, plan.columns) == ("local_accuracy", ["global_test_accuracy", own])
-        assert plan.some_experiment().evaluation.top_k == int(own[-1])
+        cell = only_cell("fedtsp_generalisation", scale=scale)
+        assert cell.plan.metrics == ["local_accuracy", "global_test_accuracy", own]
+        for experiment in every_experiment(cell, 0):
+            assert experiment.evaluation.top_k == int(own[-1])

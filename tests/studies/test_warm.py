@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from itertools import permutations
@@ -12,7 +13,7 @@ import pytest
 import torch
 from rounds import rounds_in
 
-from fedray.config import dump_yaml
+from fedray.config import Experiment, dump_yaml
 from fedray.models.clip import load_clip
 from fedray.records import MEASURED_SECONDS
 from fedray.runtime.assembly import Assembly
@@ -21,6 +22,8 @@ from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.runtime.worker import MOST_RUNTIMES, Worker
+from fedray.studies.study import Study
+from fedray.studies.trials import sweep_outcome
 from fedray.studies.warm import WarmProcess, runs_itself
 
 COMMON = ("rounds=2", "local_epochs=1", "data.samples=250", "data.clients=4")
@@ -90,6 +93,7 @@ def test_a_sweep_through_warm_actors_is_what_single_runs_are(trials, tmp_path, m
     from fedray.sweep import main
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
     (tmp_path / "base.yaml").write_text(dump_yaml({"extends": "fedproto_digits", "workers": 1}))
     (tmp_path / "tune").mkdir()
     methods = ["fedproto", "fedavg", "local", "fedtgp", "fedgh", "moon"]
@@ -100,14 +104,16 @@ def test_a_sweep_through_warm_actors_is_what_single_runs_are(trials, tmp_path, m
             "scales": {"laptop": {"experiment": "base.yaml", "set": {"model.group": "mlp"}}},
         }
         (tmp_path / "tune" / "unlike.yaml").write_text(dump_yaml(sweep))
+        shutil.rmtree(tmp_path / "results", ignore_errors=True)  # else the runs are taken from it
         out = tmp_path / f"sweep{turn}"
         assert main(["unlike", *COMMON, "--no-track", "--out", str(out)]) == 0
-        for number, method in enumerate(order):
+        done = sweep_outcome(Study.read(out)).trials
+        for trial, method in zip(done, order, strict=True):
             words = ["base.yaml", f"algorithm={method}", "model.group=mlp", *COMMON]
             cold()
             single = run(words, tmp_path / f"single{turn}_{method}")
-            [folder] = out.glob(f"trial_{number:05d}_*/seed_0")
-            assert numbers(folder) == single, method
+            assert trial.config == {"algorithm": method}
+            assert numbers(trial.runs[0]) == single, method
 
 
 class _Pool:
@@ -131,46 +137,46 @@ def process(monkeypatch) -> WarmProcess:
     return WarmProcess()
 
 
-def with_workers(count: int, *more: str, method: str = "fedproto") -> list[Any]:
-    """A trial of one seed."""
-    return [resolve(f"{method}_digits", [f"workers={count}", *more])]
+def with_workers(count: int, *more: str, method: str = "fedproto") -> Experiment:
+    """Return the experiment of a run with so many workers."""
+    return resolve(f"{method}_digits", [f"workers={count}", *more])
 
 
 def test_the_next_trial_gets_the_workers_if_they_fit(process):
-    with process.trial(with_workers(2)) as executor:
+    with process.executor(with_workers(2)) as executor:
         first = executor(None)
     assert len(first.looked_at) == 1
-    with process.trial(with_workers(2, "seed=2", method="fedavg")) as executor:
+    with process.executor(with_workers(2, "seed=2", method="fedavg")) as executor:
         assert executor(None) is first
-    with process.trial(with_workers(3)) as executor:
+    with process.executor(with_workers(3)) as executor:
         third = executor(None)
         assert third is not first
         assert not first.is_open
-    with pytest.raises(ZeroDivisionError), process.trial(with_workers(3)):
+    with pytest.raises(ZeroDivisionError), process.executor(with_workers(3)):
         _ = 1 // 0
     assert not third.is_open
-    with process.trial(with_workers(3)) as executor:
+    with process.executor(with_workers(3)) as executor:
         assert executor(None).is_open
 
 
 def test_one_worker_on_the_cpu_is_the_trials_own_process(process):
-    assert runs_itself(*with_workers(1))
-    assert not runs_itself(*with_workers(1, "gpus=1"))
-    [experiment] = with_workers(1, *COMMON)
-    with process.trial([experiment]) as executor:
+    assert runs_itself(with_workers(1))
+    assert not runs_itself(with_workers(1, "gpus=1"))
+    experiment = with_workers(1, *COMMON)
+    with process.executor(experiment) as executor:
         assert isinstance(executor(Assembly(experiment)), SerialExecutor)
 
 
 def test_a_stopped_trial_leaves_its_workers_to_the_next(process):
     def rounds():
-        with process.trial(with_workers(2)) as executor:
+        with process.executor(with_workers(2)) as executor:
             yield executor(None)
 
     stopped = rounds()
     first = next(stopped)
     stopped.close()
     assert first.is_open
-    with process.trial(with_workers(2)) as executor:
+    with process.executor(with_workers(2)) as executor:
         assert executor(None) is first
 
 
