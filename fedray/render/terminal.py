@@ -18,6 +18,17 @@ GAP = 3
 """Characters between two columns."""
 
 
+class Terminal(Console):
+    """Standard output without colours for numbers; a closed pipe is an error, not an exit."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False)
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error, which ends a command quietly."""
+        raise BrokenPipeError
+
+
 def print_sections(sections: Sequence[Section], console: Console | None = None) -> None:
     """Print sections, wrapped at the width of the terminal; columns that do not fit are named.
 
@@ -25,7 +36,7 @@ def print_sections(sections: Sequence[Section], console: Console | None = None) 
         sections: without their figures.
         console: the terminal; None: standard output.
     """
-    console = console or Console(highlight=False)
+    console = console or Terminal()
     for section in sections:
         if section.title:
             console.print(section.title, markup=False, style="bold")

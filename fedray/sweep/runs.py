@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 from fedray.config import Experiment
 from fedray.errors import UserError
+from fedray.markdown import markdown_table
 from fedray.records import Run, RunFolder, RunInfo, Status, environment, is_claimed, versions
 from fedray.sweep.ledger import Ledger, Trial
 from fedray.sweep.seeds import merged_rounds, read_seeds, seed_folders
@@ -35,7 +36,6 @@ from fedray.tracking import (
     run_key,
     source_tags,
     started_ms,
-    table,
     with_artifacts,
 )
 
@@ -278,7 +278,9 @@ def _note(ledger: Ledger) -> str:
     ]
     parts = [f"**{plan.answers}**", f"{len(ledger.ordered)} trials [{plan.scale} scale]."]
     if rows:
-        parts.append(table(["configuration", plan.objective, f"{plan.metric} (test)"], rows))
+        parts.append(
+            markdown_table(["configuration", plan.objective, f"{plan.metric} (test)"], rows)
+        )
         parts.append(picture(f"{plan.metric} against what was swept", "sweep.png"))
     if best is not None:
         parts.append(f"The best one alone: `{best_command(plan, best.config)}`")
