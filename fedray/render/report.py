@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fedray.compare.blocks import Report
 from fedray.compare.caveats import report_caveats
@@ -28,8 +24,6 @@ from fedray.compare.labels import show_value
 from fedray.compare.means import OF_MEANS, of_means, over_columns
 from fedray.compare.paired import ALPHA
 from fedray.config import flatten
-from fedray.data.plot import plot_partition
-from fedray.errors import UserError
 from fedray.files import file_name, write_rows
 from fedray.records import BEST, Metric, RunFolder, Traffic
 from fedray.render.cells import (
@@ -419,18 +413,14 @@ def _drawn(what: str, draw: Callable[[Path], None]) -> Picture:
 
 
 def _curves(report: Report) -> Section:
-    measured = {name for member in report.groups for name in _measured(member)}
-    extra = [member for member in ALSO_DRAWN if member in measured]
-    info = report.groups[0].runs[0].run.info
-    names = {metric.name for metric in report.metrics}
-    metrics = [*report.metrics, *(info.metric(name) for name in extra if name not in names)]
+    first = report.groups[0].runs[0].run
+    measured = {name for done in first.rounds for name in done.metrics}
+    shown = {metric.name for metric in report.metrics}
+    extra = [name for name in ALSO_DRAWN if name in measured - shown]
+    metrics = [*report.metrics, *map(first.info.metric, extra)]
     by_round = _drawn("by round", lambda path: figure_rounds(report.groups, metrics, path))
     by_bytes = _drawn("by traffic", lambda path: figure_traffic(report.groups, report.metric, path))
     return Section("Curves", pictures=[by_round, by_bytes])
-
-
-def _measured(member: Group) -> set[str]:
-    return {name for done in member.runs[0].run.rounds for name in done.metrics}
 
 
 def _swept(report: Report) -> list[Section]:
@@ -471,14 +461,13 @@ def _per_client(loaded: LoadedRun, report: Report) -> tuple[int, Mapping[int, fl
 
 def _traffic(report: Report) -> list[Section]:
     """Return bytes per round by kind and direction, of the first seed; equal groups share a row."""
-    same: dict[tuple[tuple[str, float], ...], list[Group]] = {}
+    same: dict[tuple[tuple[str, float], ...], list[str]] = {}
     for member in report.groups:
-        same.setdefault(tuple(_sent(member.runs[0]).items()), []).append(member)
-    sent = {_names(members): dict(sizes) for sizes, members in same.items()}
+        same.setdefault(tuple(_sent(member.runs[0]).items()), []).append(member.label)
     rows = [
-        [f"{label}: {what}", size_of(size)]
-        for label, sizes in sent.items()
-        for what, size in sizes.items()
+        [f"{first}{f' and {len(others)} other(s)' if others else ''}: {what}", size_of(size)]
+        for sizes, (first, *others) in same.items()
+        for what, size in sizes
     ]
     if not rows:
         return [Section("Traffic by kind", ["Nothing was sent."])]
@@ -497,39 +486,15 @@ def _sent(loaded: LoadedRun) -> dict[str, float]:
     }
 
 
-def _names(members: Sequence[Group]) -> str:
-    """Return the label of equal groups: "fedtsp", or "fedtsp lambda=1 and 3 other(s)"."""
-    others = len(members) - 1
-    return members[0].label + (f" and {others} other(s)" if others else "")
-
-
 def _partitions(groups: Sequence[Group]) -> list[Section]:
-    """Draw how many images of each class each client holds, each partition once."""
+    """Return the plots of partitions that the runs have written, each partition once."""
     pictures: dict[str, Picture] = {}
     for loaded in (loaded for member in groups for loaded in member.runs):
-        sha = loaded.run.info.partition_sha256 or "?"
-        histogram, names = _histogram(loaded)
-        if sha in pictures or not len(histogram) or len(pictures) == MOST_PARTITIONS:
-            continue
-        buffer = io.BytesIO()
-        title = f"images by class and client, seed {loaded.seed}"
-        plot_partition(histogram, names, buffer, title=title)
-        pictures[sha] = Picture(title, buffer.getvalue(), "png")
+        sha, plot = loaded.run.info.partition_sha256 or "?", RunFolder(loaded.folder).partition_plot
+        if sha not in pictures and plot.is_file() and len(pictures) < MOST_PARTITIONS:
+            title = f"images by class and client, seed {loaded.seed}"
+            pictures[sha] = Picture(title, plot.read_bytes(), "png")
     return [Section("Partition", pictures=list(pictures.values()))] if pictures else []
-
-
-def _histogram(loaded: LoadedRun) -> tuple[NDArray[np.int64], list[str]]:
-    """Return images [clients, classes] and the classes' names; empty without a readable file."""
-    folder = RunFolder(loaded.folder)
-    try:
-        tree = json.loads(folder.partition.read_text(encoding="utf-8"))
-        histogram = np.asarray(tree["histogram"], dtype=np.int64)
-        names = folder.class_names()
-        return histogram, names if len(names) == histogram.shape[1] else [
-            str(label) for label in range(histogram.shape[1])
-        ]
-    except (OSError, ValueError, KeyError, TypeError, IndexError, UserError):
-        return np.zeros((0, 0), dtype=np.int64), []
 
 
 # --- settings ------------------------------------------------------------------------------------
