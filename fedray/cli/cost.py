@@ -1,4 +1,4 @@
-"""What a method keeps, trains and sends: `python -m fedray cost EXPERIMENT [key=value ...]`."""
+"""`fedray cost EXPERIMENT [key=value ...]`: what a method keeps, trains and sends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROG = "fedray cost"
 
 
 def parser(prog: str = PROG) -> CommandLine:
-    """The command line of `fedray cost`."""
+    """Return the command line of `fedray cost`."""
     cli = CommandLine(prog=prog, description="Count what a method keeps, trains and sends.")
     cli.add_argument("experiment", help="a shipped name or a YAML file")
     cli.add_argument("set", nargs="*", metavar="key=value", help="for example algorithm=fedproto")

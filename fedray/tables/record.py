@@ -22,7 +22,7 @@ SHOWN = ("fedray", "python", "torch", "ray")
 
 
 def made(book: Book, found: Outcome) -> Made:
-    """How the book's table was made."""
+    """Return how the book's table was made."""
     runs = [run for cell in found.cells.values() for run in cell.runs]
     keys, measured = {run.key for run in runs}, book.measured_runs(runs).values()
     packages = versions()
@@ -43,7 +43,7 @@ def made(book: Book, found: Outcome) -> Made:
 
 
 def _rounds(book: Book, phase: Phase) -> str:
-    """How many rounds runs of a phase have, the least and the most."""
+    """Return how many rounds runs of a phase have: "10", or "10-20" where cells differ."""
     seeds = {"tuning": book.plan.tuning.seeds, "report": book.plan.report.seeds}[phase]
     experiments = [cell.wanted(cell.first[0], phase, seeds[0]).experiment for cell in book.cells]
     rounds = {experiment.rounds for experiment in experiments}
@@ -51,12 +51,12 @@ def _rounds(book: Book, phase: Phase) -> str:
 
 
 def _lost_seconds(book: Book, keys: Iterable[str]) -> float:
-    """What was spent, in this invocation, on runs that failed."""
+    """Return the seconds of this invocation's runs that failed."""
     return sum(book.seconds.get(key, 0.0) for key in keys if key in book.failures)
 
 
 def machine() -> str:
-    """What computes here, in words."""
+    """Return this machine in words."""
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -75,9 +75,9 @@ def table_json(book: Book, found: Outcome, how: Made) -> Tree:
 
 
 def _runs(book: Book, found: Outcome) -> Tree:
-    """The runs that are over, for who takes them over, and what their numbers mean.
+    """Return the finished runs, which other tables may take over, and their metrics.
 
-    A run that died would not do so again, and one that only lacks a number of its row has others.
+    Runs that diverged count; runs that died for other reasons do not.
     """
     runs: dict[tuple[Any, ...], PublishedRun] = {}
     metrics: dict[str, Metric] = {}
