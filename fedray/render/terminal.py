@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from fedray.markdown import has_words
 from fedray.render.page import Section
 
 WHOLE = 18
@@ -58,11 +59,11 @@ def _print_cells(section: Section, console: Console) -> None:
         for column in zip(section.header, *section.rows, strict=True)
     ]
     widths = _widths(columns, console.width)
+    words = has_words(section.header, section.rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for index, width in enumerate(widths):
-        name, *cells = columns[index]
-        is_text = index == 0 or any(len(cell) > WHOLE for cell in cells)
-        justify: Literal["left", "right"] = "left" if is_text else "right"
+        name = columns[index][0]
+        justify: Literal["left", "right"] = "left" if words[index] else "right"
         table.add_column(fill(name, width), justify=justify, no_wrap=True)
     _, *rows = zip(*columns[: len(widths)], strict=True)
     for row in rows:
