@@ -109,7 +109,7 @@ def test_of_means_is_what_a_report_says(tmp_path, ledger, monkeypatch):
     for module in (means, show):
         monkeypatch.setattr(module, "seed_folders", folders)
     compute, _ = OF_MEANS["accuracy_hm"]
-    by_seed = [compute(0.5, base, novel) for base, novel in crosswise]
+    by_seed = [compute({"accuracy_base": b, "accuracy_novel": n}) for b, n in crosswise]
     (first, _) = means.mean_rows(ledger)
     assert first.values["hm_of_means"].mean == pytest.approx(sum(by_seed) / 2)
     assert first.values["hm_of_means"].mean == pytest.approx(0.8 * 2 / 3)
