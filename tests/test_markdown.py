@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedray.markdown import escape_html
+from fedray.markdown import escape_html, markdown_table
 from fedray.render.page import Section, markdown
-from fedray.tracking.notes import table
 
 SCRIPT = "<script>alert(1)</script>"
 IMAGE = "<img src=x onerror=alert(1)>"
@@ -41,4 +40,4 @@ def test_no_part_of_a_page_has_html():
     assert "<script" not in page
     assert "<img" not in page
     assert page.count("&lt;script>") == 10
-    assert "<" not in table([name, "n"], [["`", name], [name, "`"]])
+    assert "<" not in markdown_table([name, "n"], [["`", name], [name, "`"]])

@@ -1,4 +1,4 @@
-"""The summary of docs/results.md: what the tables that were run say, and which were not run.
+"""The summary of docs/results.md: verdicts of the tables that were run, and which were not run.
 
 A table that was run lies in docs/results/NAME/, as `--take FOLDER` copied it from the
 folder of its invocation; its claims are on its own page.

@@ -29,7 +29,7 @@ from fedray.evaluation.similarity import centred_gram, linear_cka
 from fedray.models import Classifier, Pixels, layers, stages
 from fedray.records import Metric
 from fedray.render.cells import SPREAD, cell
-from fedray.render.figures import figure_stages
+from fedray.render.figures import Panel, figure_curves
 from fedray.render.page import Section
 from fedray.runtime.devices import pick_device
 
@@ -75,7 +75,8 @@ def compare_layers(request: Request) -> Findings:
             for name in names
         ]
     figure = request.file("cka.png")
-    figure_stages(curves, SIMILARITY, figure, by)
+    at = {label: {float(names.index(k)): v for k, v in c.items()} for label, c in curves.items()}
+    figure_curves([Panel(SIMILARITY, at)], figure, by, names=names)
     below = f"{SIMILARITY.name}, mean {SPREAD} clients and seeds."
     return Findings([Section("", (), header, rows, [below])], [figure])
 

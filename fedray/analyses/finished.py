@@ -1,4 +1,4 @@
-"""What reports need of a finished run besides its result: parts, checkpoint, test images."""
+"""A finished run's parts, checkpoint and test images, and one more step of its clients."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from fedray.streams import Streams
 
 
 def reopen(folder: Path) -> tuple[Assembly, Checkpoint]:
-    """The parts of a run and its last checkpoint; PyTorch gets the run's number of threads.
+    """Return the parts of a run and its last checkpoint; sets PyTorch's threads to the run's.
 
     Raises:
-        UserError: when the run has no checkpoint, or images, texts or weights are no longer those
+        UserError: if the run has no checkpoint, or images, texts or weights are no longer those
             it saw.
     """
     of_run = RunFolder(folder)
@@ -43,7 +43,7 @@ def reopen(folder: Path) -> tuple[Assembly, Checkpoint]:
 
 
 def has_global_model(algorithm: Algorithm, state: ServerState) -> bool:
-    """Whether all clients predict with one model."""
+    """Return True if all clients predict with one model."""
     return isinstance(algorithm, HasGlobalModel) and algorithm.has_global_model(state)
 
 
@@ -99,7 +99,7 @@ def one_more_step(assembly: Assembly, found: Checkpoint, device: torch.device) -
 
 
 def probe_images(data: FederatedData, count: int, streams: Streams, device: torch.device) -> Pixels:
-    """At most `count` images of all clients' tests, the same for every model."""
+    """Return at most `count` images of all clients' tests, the same for every model."""
     every = np.unique(np.concatenate(data.test))
     chosen = streams.numpy("cka").choice(every, size=min(count, len(every)), replace=False)
     stored = torch.from_numpy(data.images.images[np.sort(chosen)])

@@ -29,7 +29,7 @@ from fedray.models import Pixels
 from fedray.models.prompted import GroupedClip
 from fedray.records import REPORTED, Metric
 from fedray.render.cells import SPREAD, cell, metric_name
-from fedray.render.figures import figure_by_round, figure_matrix
+from fedray.render.figures import Panel, figure_curves, figure_matrix
 from fedray.render.page import Section
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.devices import pick_device
@@ -278,5 +278,5 @@ def _figures(members: Sequence[Group], found: Similarities, request: Request) ->
         for modality, curves in frequencies(member).items():
             files.append(request.file(f"groups_{index:02d}_drawn_{modality}.png"))
             named = {f"{modality} group {j}": curve for j, curve in curves.items()}
-            figure_by_round(named, SHARE, files[-1])
+            figure_curves([Panel(SHARE, named)], files[-1], "round")
     return files

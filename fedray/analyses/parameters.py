@@ -1,9 +1,9 @@
-"""What a method keeps, trains and sends, by component: counted in real exchanges.
+"""Count what a method keeps, trains and sends, by component, in a real exchange.
 
-One client of each architecture takes part in a round, with an image of each class that it holds:
-everything has the size that it has in a run. It is the first, or the second where clients train
-nothing before they have been sent something (FedPCL). Trained is what an optimiser steps; sent is
-what passes the gate.
+One client of each architecture takes part in a round, with one image of each class that it holds,
+so that everything has the size that it has in a run. The counted round is the first, or the second
+if clients train nothing before they receive something (FedPCL). Tensors that an optimiser steps
+count as trained, those that pass the gate as sent.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from fedray.runtime.serial import SerialExecutor
 
 CPU = torch.device("cpu")
 CHEAP = {"local_epochs": 1, "drop_last": False, "finetune_epochs": 0, "faults": {}}
-"""What changes no count, and costs time or refuses few images."""
+"""Keys that change no count, but cost time or refuse few images."""
 WHOLE = ("prototypes", "logits", "text_embeddings", "images", "statistics")
-"""Kinds of payload that are components by themselves; weights and prompts have names."""
+"""Kinds of payload that are one component each; weights and prompts are divided by name."""
 
 
 @dataclass
 class Component:
-    """One part of what a side has or sends, in numbers; `memory` in bytes.
+    """Counts of one part of a side.
 
     Attributes:
-        parameters: that it holds, those that stay as they are included.
-        trained: of these, those that an optimiser steps.
-        memory: of the parameters.
-        up: that a client sends in a round.
-        down: that a client is sent in a round.
-        first: that a client sends and is sent before the first round.
+        parameters: held numbers, frozen ones included.
+        trained: numbers that an optimiser steps.
+        memory: bytes of the parameters.
+        up: numbers that a client sends in a round.
+        down: numbers that a client receives in a round.
+        first: numbers that a client sends and receives before the first round.
     """
 
     parameters: int = 0
@@ -58,7 +58,7 @@ class Component:
     first: int = 0
 
     def hold(self, tensors: Iterable[Tensor]) -> None:
-        """Count tensors that the side holds."""
+        """Add tensors that the side holds."""
         for tensor in tensors:
             self.parameters += tensor.numel()
             self.memory += tensor.numel() * tensor.element_size()
@@ -66,10 +66,10 @@ class Component:
 
 @dataclass
 class Cost:
-    """What the server, or a client of one architecture, has, trains and sends.
+    """Counts of the server, or of a client of one architecture.
 
     Attributes:
-        side: "server", or "client 0 (cnn2)".
+        side: "server", or "client (cnn2)".
         components: by name.
         up: the client's traffic in a round by kind, as result.json counts it.
         down: likewise.
@@ -81,7 +81,7 @@ class Cost:
     down: Traffic = field(default_factory=Traffic)
 
     def part(self, name: str) -> Component:
-        """A component, new where it was not there."""
+        """Return a component; creates it."""
         return self.components.setdefault(name, Component())
 
     @property
@@ -91,7 +91,7 @@ class Cost:
         return Component(**{name: sum(r[name] for r in rows) for name in asdict(Component())})
 
     def tree(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the counts as plain data."""
         return {
             "side": self.side,
             "components": {name: asdict(each) for name, each in self.components.items()},
@@ -102,7 +102,7 @@ class Cost:
 
 
 def costs(experiment: Experiment) -> list[Cost]:
-    """What a client of each architecture costs, then what the server does.
+    """Return the costs of a client of each architecture, then of the server.
 
     Raises:
         UserError: when data or weights are not there.
@@ -132,9 +132,9 @@ def costs(experiment: Experiment) -> list[Cost]:
 
 
 def with_few_images(experiment: Experiment) -> Assembly:
-    """The experiment's parts, where every client has an image of each of its classes, at least two.
+    """Return the experiment's parts with one image of each class for every client.
 
-    Batch normalisation cannot train on one.
+    Every client has two at least, because batch normalisation cannot train on one.
     """
     cheap = from_tree(experiment.tree(), CHEAP.items())
     data = Assembly(cheap).data
@@ -150,7 +150,7 @@ def with_few_images(experiment: Experiment) -> Assembly:
 
 
 def _one_of_each(data: FederatedData, indices: np.ndarray, least: int) -> np.ndarray:
-    """The first image of each class, in their order; at least so many, where there are as many."""
+    """Return the first image of each class, or the first `least` images of few classes."""
     _, first = np.unique(data.images.labels[indices], return_index=True)
     return indices[np.sort(first)] if len(first) >= least else indices[:least]
 
@@ -158,7 +158,7 @@ def _one_of_each(data: FederatedData, indices: np.ndarray, least: int) -> np.nda
 def _training_round(
     federation: Federation, executor: _Watched, participants: Sequence[int]
 ) -> StateTree:
-    """The server's state after what precedes round 1, and the round that is counted."""
+    """Return the server's state after the counted round."""
     method, everyone = federation.algorithm, federation.plan.joined(0)
     exchange = RoundExchange(federation, 0, everyone)
     state = method.give(method.prepare(method.init_server(exchange.server), exchange), exchange)
@@ -215,7 +215,7 @@ class _Watched(SerialExecutor):
                 part.up = part.down = 0
 
     def model(self, client: int) -> nn.Module:
-        """The client's empty model."""
+        """Return the client's empty model."""
         return self._runtime.client(client, 1).skeleton.model
 
     def _note(
@@ -254,7 +254,7 @@ class _Watched(SerialExecutor):
 
 
 def component_of(place: str, kind: str = "weights") -> str:
-    """What a tensor belongs to: the first part of its name, or the kind of what travels."""
+    """Return a tensor's component: the first part of its name, or a kind of payload."""
     return kind if kind in WHOLE else place.split(".")[0]
 
 
@@ -267,7 +267,7 @@ def _add_traffic(cost: Cost, payload: Payload, way: str) -> None:
 
 
 def _add_model(cost: Cost, model: nn.Module) -> None:
-    """What the client holds: its model, and the frozen towers around prompts."""
+    """Add the client's model, and the frozen towers around prompts."""
     sent, cost.components = cost.components, {}
     for name, parameter in model.named_parameters():
         place = component_of(name)
@@ -281,7 +281,7 @@ def _add_model(cost: Cost, model: nn.Module) -> None:
 
 
 def _add_server(cost: Cost, state: StateTree, trained: Sequence[Tensor]) -> None:
-    """What the server holds between rounds, and of that what it trains."""
+    """Add what the server holds between rounds, and which of it is trained."""
     held = []
     for path, tensor in leaves(state):
         place = component_of(path[-1]) if path[0] == "model" else path[0]
@@ -294,5 +294,5 @@ def _add_server(cost: Cost, state: StateTree, trained: Sequence[Tensor]) -> None
 
 
 def _alike(tensor: Tensor, named: Sequence[tuple[str, Tensor]]) -> str | None:
-    """The name of the first tensor of that shape."""
+    """Return the name of the first tensor of the same shape."""
     return next((name for name, other in named if other.shape == tensor.shape), None)

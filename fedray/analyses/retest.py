@@ -11,7 +11,6 @@ everybody is tested on every domain, and fine-tuning after the last round.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from fedray.core import algorithms
 from fedray.errors import UserError
 from fedray.federation import Federation
 from fedray.files import file_name, write_atomic
-from fedray.records import HEADLINE, REPORTED, Costs, Round, RunFolder, RunInfo, RunWriter
+from fedray.records import HEADLINE, REPORTED, Costs, Round, RunFolder, RunWriter
 from fedray.render.page import Section
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import pick_device
@@ -65,49 +64,23 @@ def retest_models(request: Request) -> Findings:
             'say what to test under, for example --with algorithm.inference=prob (--with "" as '
             "before)"
         )
-    planned = [
-        (run, words, _place(request.out, run, words)) for run in request.runs for words in settings
-    ]
-    _check_apart(planned)
-    for run, words, _ in planned:  # all are checked before the first is tested
-        changed_experiment(run, words)
-    rows, folders = [], []
-    for run, words, folder in planned:
-        done = evaluate(run, words, folder)
+    planned: dict[Path, tuple[LoadedRun, str, Experiment]] = {}  # checked before any is tested
+    for run in request.runs:
+        home = request.out / file_name("-".join(run.folder.resolve().parts[-2:]).strip("/-"))
+        for words in settings:
+            folder = home / (file_name(words) or "as_before")
+            if folder in planned or RunFolder(folder).is_taken:
+                raise UserError(
+                    f"{run.folder} with '{words}' would be written to {folder}, which another "
+                    "result has; name another --out, or test one of them"
+                )
+            planned[folder] = run, words, changed_experiment(run, words)
+    rows = []
+    for folder, (run, words, experiment) in planned.items():
+        done = evaluate(run, experiment, folder)
         rows.append([words or "as before", f"{done.metrics[HEADLINE]:.4f}"])
-        folders.append(folder)
     below = f"Compare: `fedray report {shlex.quote(str(request.out))}`"
-    return Findings([Section("", (), ["settings", HEADLINE], rows, [below])], folders)
-
-
-def _place(out: Path, run: LoadedRun, words: str) -> Path:
-    """Return the folder of one result.
-
-    Raises:
-        UserError: if it is taken.
-    """
-    parts = [part for part in run.folder.resolve().parts[-2:] if part != "/"]
-    folder = out / file_name("-".join(parts)) / (file_name(words) or "as_before")
-    if RunFolder(folder).is_taken:
-        raise UserError(f"{folder} already holds a result; name another --out")
-    return folder
-
-
-def _check_apart(planned: Iterable[tuple[LoadedRun, str, Path]]) -> None:
-    """Refuse two results in one folder: of runs with similar names, or of equal settings.
-
-    Raises:
-        UserError: naming both.
-    """
-    there: dict[Path, str] = {}
-    for run, words, folder in planned:
-        this = f"{run.folder} with '{words}'"
-        if folder in there:
-            raise UserError(
-                f"{there[folder]} and {this} would both be written to {folder}; test one of them "
-                "with another --out"
-            )
-        there[folder] = this
+    return Findings([Section("", (), ["settings", HEADLINE], rows, [below])], list(planned))
 
 
 def changed_experiment(run: LoadedRun, words: str) -> Experiment:
@@ -128,7 +101,9 @@ def changed_experiment(run: LoadedRun, words: str) -> Experiment:
     tree = read_mapping(RunFolder(run.folder).config)
     before = flatten(load_experiment(tree).reproducibility_key())
     after = from_tree(tree, parse_assignments(shlex.split(words)))
-    free = {*EVALUATION_KEYS, *_free_hyper_parameters(after)}
+    method: Any = algorithms.get(after.algorithm.name)
+    own = (f"algorithm.{name}" for name in method.HParams.evaluation_only)
+    free = {*EVALUATION_KEYS, *own}
     now = flatten(after.reproducibility_key())
     for key in sorted({*before, *now}):
         if before.get(key) != now.get(key) and key not in free:
@@ -139,30 +114,32 @@ def changed_experiment(run: LoadedRun, words: str) -> Experiment:
     return after
 
 
-def _free_hyper_parameters(experiment: Experiment) -> Iterator[str]:
-    method: Any = algorithms.get(experiment.algorithm.name)
-    return (f"algorithm.{name}" for name in method.HParams.evaluation_only)
-
-
-def evaluate(run: LoadedRun, words: str, out: Path) -> Round:
-    """Test a finished run's models under other settings, into a folder of their own.
-
-    Args:
-        run: a finished run with its last checkpoint.
-        words: the settings, "key=value ..."; "" for its own.
-        out: the folder of the result.
+def evaluate(run: LoadedRun, experiment: Experiment, out: Path) -> Round:
+    """Test a finished run's models under another experiment, and write the result to `out`.
 
     Returns:
         The last round as it is under these settings.
 
     Raises:
-        UserError: as `changed_experiment` and `reopen`.
-        ClientError: when a client's test fails.
+        UserError: as `reopen`.
+        ClientError: if a client's test fails.
     """
-    experiment = changed_experiment(run, words)
     before, checkpoint = reopen(run.folder)
     assembly = Assembly(experiment)
-    done = _with_what_stays(_tested(assembly, checkpoint), run)
+    tested, last = _tested(assembly, checkpoint), run.run.rounds[-1]
+    of_training = {  # losses and reports stay
+        name: value
+        for name, value in last.metrics.items()
+        if name.startswith(REPORTED) or run.run.info.metric(name).on not in ("test", "validation")
+    }
+    done = replace(
+        tested,
+        metrics={**of_training, **tested.metrics},
+        up=last.up,
+        down=last.down,
+        participants=last.participants,
+        events=last.events,
+    )
     folder = RunFolder(out)
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(folder.config, dump_yaml(experiment.tree()))
@@ -178,38 +155,11 @@ def _tested(assembly: Assembly, checkpoint: Checkpoint) -> Round:
     """The last round's record, newly tested."""
     device = pick_device(assembly.experiment.gpus)
     executor = SerialExecutor(assembly, device)
+    method, gate, plan = assembly.algorithm, assembly.gate, assembly.plan
     try:
         executor.states = checkpoint.clients
-        federation = Federation(
-            assembly.algorithm,
-            executor,
-            assembly.gate,
-            assembly.plan,
-            assembly.server(device),
-            assembly.streams,
-        )
+        server = assembly.server(device)
+        federation = Federation(method, executor, gate, plan, server, assembly.streams)
         return federation.retest(checkpoint.snapshot)
     finally:
         executor.close()
-
-
-def _with_what_stays(tested: Round, run: LoadedRun) -> Round:
-    """Return the record with what training gave: losses, reports, traffic, events."""
-    last = run.run.rounds[-1]
-    stays = {
-        name: value
-        for name, value in last.metrics.items()
-        if name not in tested.metrics and _is_of_training(name, run.run.info)
-    }
-    return replace(
-        tested,
-        metrics={**tested.metrics, **stays},
-        up=last.up,
-        down=last.down,
-        participants=last.participants,
-        events=last.events,
-    )
-
-
-def _is_of_training(name: str, info: RunInfo) -> bool:
-    return name.startswith(REPORTED) or info.metric(name).on not in ("test", "validation")

@@ -1,6 +1,6 @@
-"""What can be chosen by name, as the registries say it: for listings and the reference page.
+"""Entries of the registries and keys of an experiment, for listings and the reference page.
 
-Reading it imports every module that registers something.
+Calling these functions imports every module that registers something.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedray.registry import parameters_of, registry, summary_of
 
 
 def entries(kind: str) -> list[Entry]:
-    """All entries of a listing, sorted by name.
+    """Return all entries of a listing, sorted by name.
 
     Args:
         kind: a key of `KINDS`.
@@ -38,7 +38,7 @@ def entries(kind: str) -> list[Entry]:
 
 
 def keys() -> list[Entry]:
-    """Every key of an experiment, in its order; what is chosen by name has keys of its own."""
+    """Return every key of an experiment in its order, without keys of components."""
     return list(_keys(Experiment, ""))
 
 
@@ -56,7 +56,7 @@ def _keys(model: type[BaseModel], prefix: str) -> Iterator[Entry]:
 
 
 def family_heading(package: str) -> str:
-    """The first line of a package's docstring, without the full stop."""
+    """Return the first line of a package's docstring, without the full stop."""
     text = inspect.getdoc(importlib.import_module(package)) or ""
     return text.split("\n")[0].rstrip(".")
 
@@ -79,7 +79,7 @@ def _entry(entry: Any) -> Entry:
 
 
 def _meaning(metric: Metric, *, alone: bool) -> str:
-    """A metric's name with its unit, which way is better, and what it is measured on.
+    """Return a metric's name with its unit, direction and images.
 
     On validation images as `validation/NAME`, unless it exists on the test `alone`.
     """
@@ -89,7 +89,7 @@ def _meaning(metric: Metric, *, alone: bool) -> str:
 
 
 def _file(entry: Any) -> str:
-    """Where an entry is defined, if that is inside the package."""
+    """Return the file below the package that defines an entry; "" if it is elsewhere."""
     defined = entry if inspect.isclass(entry) else getattr(entry, "make", type(entry))
     while isinstance(defined, partial):
         defined = defined.func
@@ -101,7 +101,7 @@ def _file(entry: Any) -> str:
 
 
 def parameters(params: type[BaseModel]) -> Iterator[Parameter]:
-    """The fields of a model, as parameters."""
+    """Yield the fields of a model as parameters."""
     texts = parameter_texts(params)
     for name, field in params.model_fields.items():
         yield Parameter(
@@ -115,7 +115,7 @@ def parameters(params: type[BaseModel]) -> Iterator[Parameter]:
 
 @cache
 def parameter_texts(params: type[BaseModel]) -> dict[str, str]:
-    """The docstring below each field of a model and of those that it is derived from."""
+    """Return the docstring below each field of a model and its bases."""
     found: dict[str, str] = {}
     for owner in reversed(params.__mro__):
         if not issubclass(owner, BaseModel) or owner is BaseModel:

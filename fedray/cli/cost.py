@@ -1,20 +1,21 @@
-"""What a method keeps, trains and sends: `python -m fedray cost EXPERIMENT [key=value ...]`."""
+"""`fedray cost EXPERIMENT [key=value ...]`: what a method keeps, trains and sends."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import click
 
 from fedray.analyses.parameters import Component, Cost, costs
 from fedray.command import Command, Name, json_flag, keys, plugins
+from fedray.render.page import Section
+from fedray.render.terminal import print_sections
 from fedray.runtime.resolve import resolve
 from fedray.shipped import names
 from fedray.units import size_of
 
 COLUMNS = ("parameters", "trained", "memory", "up", "down")
-WIDE = 15
 
 
 @click.command(cls=Command)
@@ -34,36 +35,28 @@ def command(experiment: str, keys: Sequence[str], as_json: bool, plugin: Sequenc
         return
     data = resolved.data.source.name
     print(f"{resolved.algorithm.name} on {data}: numbers by component; up and down in a round")
-    for each in found:
-        print("\n".join(["", *_table(each)]))
+    print_sections([_section(each) for each in found])
 
 
-def _table(cost: Cost) -> list[str]:
-    """Return a side's components and their sum, in 80 columns."""
-    rows = [f"{cost.side:<{WIDE + 4}}" + "".join(f"{name:>12}" for name in COLUMNS)]
-    rows += [
-        _row(name, part)
-        for name, part in cost.components.items()
-        if any(getattr(part, each) for each in COLUMNS)
+def _section(cost: Cost) -> Section:
+    """Return a side's components and their sum."""
+    components = dict(cost.components)
+    if len(components) > 1:
+        components["in all"] = cost.total
+    rows = [
+        [name, *(_number(part, column) for column in COLUMNS)]
+        for name, part in components.items()
+        if any(getattr(part, column) for column in COLUMNS)
     ]
-    if len(cost.components) > 1:
-        rows.append(_row("in all", cost.total))
     first = cost.total.first
-    if first:
-        rows.append(f"  before round 1: {first:,} numbers")
+    below = [f"before round 1: {first:,} numbers"] if first else []
     for way, size in (("up", cost.up.bytes), ("down", cost.down.bytes)):
         if size:
-            rows.append(f"  bytes {way}: {_kinds(size)}")
-    return rows
+            kinds = ", ".join(f"{kind} {size_of(count)}" for kind, count in size.items())
+            below.append(f"bytes {way}: {kinds}")
+    return Section("", (), [cost.side, *COLUMNS], rows, below)
 
 
-def _row(name: str, part: Component) -> str:
-    numbers = {each: f"{getattr(part, each):,}" for each in COLUMNS}
-    numbers["memory"] = size_of(part.memory)
-    return f"  {name:<{WIDE + 2}}" + "".join(
-        f"{'-' if not getattr(part, each) else numbers[each]:>12}" for each in COLUMNS
-    )
-
-
-def _kinds(size: Mapping[str, float]) -> str:
-    return ", ".join(f"{kind} {size_of(count)}" for kind, count in size.items())
+def _number(part: Component, column: str) -> str:
+    count = getattr(part, column)
+    return "-" if not count else size_of(count) if column == "memory" else f"{count:,}"

@@ -7,9 +7,9 @@ seeds. What papers compute of means (FedMGP, Table 1) is computed of each seed's
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean, harmonic_mean
+from statistics import harmonic_mean
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedray.compare.paired import Interval, t_interval
 from fedray.records import HEADLINE
@@ -17,19 +17,20 @@ from fedray.records import HEADLINE
 if TYPE_CHECKING:
     import pandas
 
-PARTS = (HEADLINE, "accuracy_base", "accuracy_novel")
+BASE, NOVEL = "accuracy_base", "accuracy_novel"
+PARTS = (HEADLINE, BASE, NOVEL)
 
 
-def _hm(local: float, base: float, novel: float) -> float:
-    return harmonic_mean([base, novel])
+def _hm(means: Mapping[str, float]) -> float:
+    return harmonic_mean([means[BASE], means[NOVEL]])
 
 
-def _cm(local: float, base: float, novel: float) -> float:
-    return (local + harmonic_mean([base, novel])) / 2
+def _cm(means: Mapping[str, float]) -> float:
+    return (means[HEADLINE] + _hm(means)) / 2
 
 
-OF_MEANS: Mapping[str, tuple[Callable[[float, float, float], float], Sequence[str]]] = (
-    MappingProxyType({"accuracy_hm": (_hm, PARTS[1:]), "accuracy_cm": (_cm, PARTS)})
+OF_MEANS: Mapping[str, tuple[Callable[[Mapping[str, float]], float], Sequence[str]]] = (
+    MappingProxyType({"accuracy_hm": (_hm, (BASE, NOVEL)), "accuracy_cm": (_cm, PARTS)})
 )
 """Metrics that papers also compute of means over data sets: how, of which metrics."""
 
@@ -44,11 +45,7 @@ def over_columns(
         metric: what is averaged.
         columns: the data sets.
     """
-    means = {}
-    for row, by_seed in _by_seed(values, metric, columns).items():
-        if by_seed:
-            means[row] = t_interval([fmean(numbers) for numbers in by_seed.values()])
-    return means
+    return {} if metric not in values else _over_seeds(_by_seed(values, metric, columns))
 
 
 def of_means(values: pandas.DataFrame, metric: str, columns: Sequence[str]) -> dict[str, Interval]:
@@ -56,32 +53,22 @@ def of_means(values: pandas.DataFrame, metric: str, columns: Sequence[str]) -> d
 
     Seeds count that have all its parts on all data sets.
     """
+    import pandas
+
     compute, needed = OF_MEANS[metric]
-    parts = {name: _by_seed(values, name, columns) for name in needed if name in values}
-    if len(parts) < len(needed):
+    if not {*needed} <= {*values.columns}:
         return {}
-    found = {}
-    for row in parts[needed[0]]:
-        seeds = [parts[name].get(row, {}) for name in needed]
-        common = [seed for seed in seeds[0] if all(seed in part for part in seeds)]
-        numbers = [
-            compute(*(fmean(parts[name][row][seed]) if name in parts else 0.0 for name in PARTS))
-            for seed in common
-        ]
-        if numbers:
-            found[row] = t_interval(numbers)
-    return found
+    parts = {name: _by_seed(values, name, columns) for name in needed}
+    means = pandas.DataFrame(parts).dropna()
+    rows = means.to_dict("records")
+    return _over_seeds(pandas.Series([compute(row) for row in rows], means.index, dtype=float))
 
 
-def _by_seed(
-    values: pandas.DataFrame, metric: str, columns: Sequence[str]
-) -> dict[str, dict[int, list[float]]]:
-    """Return each row's numbers on all data sets, by seed; without seeds that lack one."""
-    if metric not in values:
-        return {}
+def _by_seed(values: pandas.DataFrame, metric: str, columns: Sequence[str]) -> Any:
+    """Return the means over data sets as a series by (row, seed); without seeds that lack one."""
     wide = values.pivot(index=["row", "seed"], columns="column", values=metric)
-    wide = wide.reindex(columns=list(columns)).dropna()
-    by_row: dict[str, dict[int, list[float]]] = {}
-    for (row, seed), numbers in wide.iterrows():
-        by_row.setdefault(row, {})[int(seed)] = [float(number) for number in numbers]
-    return by_row
+    return wide.reindex(columns=list(columns)).dropna().mean(axis=1)
+
+
+def _over_seeds(means: Any) -> dict[str, Interval]:
+    return {row: t_interval(list(of_row)) for row, of_row in means.groupby(level="row", sort=False)}

@@ -1,4 +1,8 @@
-"""Curves, heat maps, and an objective against what was swept; PNG, SVG or PDF by file name."""
+"""Curves, points, swept keys and heat maps; PNG, SVG or PDF by the file's name.
+
+Every figure takes `columns`: how many columns of a paper it spans. Bands and bars are 95 %
+intervals over seeds.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -19,7 +23,7 @@ from fedray.data.plot import literal
 from fedray.files import file_name, replace_whole
 from fedray.records import Metric
 from fedray.render.cells import metric_name, scale_of
-from fedray.render.palette import COLOURS, WIDTH, Columns, colour, line_style, marker, sized
+from fedray.render.palette import WIDTH, Columns, colour, line_style, marker, sized
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,89 +35,114 @@ MOST_LINES = 6
 """More combinations of the other parameters are drawn as points."""
 LOG_SPAN = 20
 """Values that span more than this factor get a logarithmic axis."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One configuration of a sweep.
-
-    Attributes:
-        config: the swept keys' values.
-        interval: what is shown, over seeds.
-        chooser: the number by which the best configuration is chosen; None where nothing chooses.
-    """
-
-    config: Mapping[str, Any]
-    interval: Interval
-    chooser: float | None = None
+MOST_NAMED = 24
+"""Names that fit below an axis."""
 
 
 # --- curves --------------------------------------------------------------------------------------
 
 
-def figure_rounds(
-    groups: Sequence[Group], metrics: Sequence[Metric], path: Path, columns: Columns = 2
+@dataclass(frozen=True)
+class Panel:
+    """Curves of one metric.
+
+    Attributes:
+        metric: at the vertical axis.
+        curves: by label, intervals by position on the horizontal axis.
+        levels: by label, the value of a horizontal line in place of a curve.
+    """
+
+    metric: Metric
+    curves: Mapping[str, Mapping[int, Interval] | Mapping[float, Interval]]
+    levels: Mapping[str, float] = field(default_factory=dict)
+
+
+def figure_curves(
+    panels: Sequence[Panel],
+    path: Path,
+    across: str,
+    *,
+    names: Sequence[str] = (),
+    heading: str = "",
+    columns: Columns = 2,
+    log: bool = False,
 ) -> None:
-    """Draw metrics against the round: mean over seeds, and a band of the 95 % interval.
+    """Draw panels of curves with bands.
 
     Args:
-        groups: one curve each, the best first; at most twelve are drawn.
-        metrics: what was measured, a panel each.
+        panels: at least one; a label has the same colour in all of them.
         path: where the figure goes.
-        columns: how many columns of a paper it spans.
+        across: the name of the horizontal axis.
+        names: of the positions 0, 1, ... on it; empty for numbers.
+        heading: above all panels.
+        columns: see the module.
+        log: whether the horizontal axis is logarithmic.
     """
-    first, *further = metrics
-    shown = _shown(groups, first)
-    heading = _heading(shown, groups)
-    if not further:
-        curves = {member.label: member.curve(first.name) for member in shown}
-        figure_by_round(curves, first, path, heading, columns)
-        return
-    across = min(columns, len(metrics))
-    down = -(-len(metrics) // across)
+    labels = list(dict.fromkeys(label for panel in panels for label in panel.curves))
+    beside = min(columns, len(panels))
+    down = -(-len(panels) // beside)
+    height = down * (2.1 if columns == 1 else 2.5) + 0.3 if len(panels) > 1 else 1.0 + 1.6 * columns
     with sized(columns):
-        height = down * (2.1 if columns == 1 else 2.5) + 0.3
         figure = canvas(WIDTH[columns], height)
-        for number, metric in enumerate(metrics, 1):
-            axes = figure.add_subplot(down, across, number)
-            axes.set_ylabel(metric_name(metric))
-            for index, member in enumerate(shown):
-                curve = member.curve(metric.name)
-                _curve(axes, index, list(curve), list(curve.values()), member.label, metric)
-            _by_round(axes)
+        for number, panel in enumerate(panels, 1):
+            axes = figure.add_subplot(down, beside, number)
+            axes.set(xlabel=across, ylabel=metric_name(panel.metric))
+            for label, curve in panel.curves.items():
+                _curve(axes, labels.index(label), curve, label, panel)
+            if log:
+                axes.set_xscale("log")
+            else:
+                _place_names(axes, names)
             _tidy(axes)
         if heading:
             figure.suptitle(heading)
-        _legend_below(figure, figure.axes[0], height, columns)
+        if len(panels) == 1 and columns == 2 and len(labels) <= MOST_LINES:
+            figure.axes[0].legend(frameon=False)
+        elif len(labels) > 1:
+            _legend_below(figure, height, columns)
         save_figure(figure, path)
 
 
-def _shown(groups: Sequence[Group], metric: Metric) -> list[Group]:
-    """Return the groups whose curves are drawn."""
-    return [member for member in groups if member.curve(metric.name)][:MOST_CURVES]
+def _curve(
+    axes: Axes,
+    index: int,
+    curve: Mapping[int, Interval] | Mapping[float, Interval],
+    label: str,
+    panel: Panel,
+) -> None:
+    unit, shade = scale_of(panel.metric), colour(index)
+    if label in panel.levels:
+        text = _legend(f"{label} (sends nothing)")
+        axes.axhline(unit * panel.levels[label], color=shade, linestyle=(0, (1, 1)), label=text)
+        return
+    xs, point = list(curve), marker(index) if len(curve) <= 12 else None
+    mean = [unit * each.mean for each in curve.values()]
+    style = line_style(index)
+    axes.plot(xs, mean, style, color=shade, marker=point, markersize=3.5, label=_legend(label))
+    if any(each.n > 1 for each in curve.values()):
+        least, most = (0.0, 100.0) if panel.metric.is_share else (-math.inf, math.inf)
+        halves = [0.0 if math.isinf(each.half) else unit * each.half for each in curve.values()]
+        low = [max(least, y - half) for y, half in zip(mean, halves, strict=True)]
+        high = [min(most, y + half) for y, half in zip(mean, halves, strict=True)]
+        axes.fill_between(xs, low, high, color=shade, alpha=0.14, linewidth=0)
 
 
-def _heading(shown: Sequence[Group], groups: Sequence[Group]) -> str:
-    """Return the heading: how many curves are left out, whether all are comparable."""
-    said = []
-    if len(shown) < len(groups):
-        more = len(groups) - len(shown)
-        said.append(f"the best {len(shown)}; {more} more are in the table")
-    if len(blocks_of(shown)) > 1:
-        said.append("not all are comparable: see the table")
-    return "\n".join(said)
+def _place_names(axes: Axes, names: Sequence[str]) -> None:
+    """Name the positions; of rounds only whole numbers, from 0 on."""
+    from matplotlib.ticker import MaxNLocator
+
+    if names:
+        if len(names) <= MOST_NAMED:
+            axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
+        return
+    left, right = axes.get_xlim()
+    axes.set_xlim(min(left, -0.03 * right), right)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _legend_below(figure: Figure, axes: Axes, height: float, columns: Columns) -> None:
-    """Add a legend with as many labels in a line as fit; the figure grows by its height.
-
-    Args:
-        figure: the figure.
-        axes: whose lines are named.
-        height: of the figure without the legend, in inches.
-        columns: how many columns of a paper it spans.
-    """
-    handles, labels = axes.get_legend_handles_labels()
+def _legend_below(figure: Figure, height: float, columns: Columns) -> None:
+    """Add a legend with as many labels in a line as fit; the figure grows by its height."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
     longest = max((len(line) for label in labels for line in label.splitlines()), default=1)
     beside = max(1, min(len(labels), (48 * columns) // (longest + 6)))
     lines = sum(len(label.splitlines()) for label in labels) / beside
@@ -121,102 +150,50 @@ def _legend_below(figure: Figure, axes: Axes, height: float, columns: Columns) -
     figure.legend(handles, labels, loc="outside lower center", ncols=beside, frameon=False)
 
 
-def figure_by_round(
-    curves: Mapping[str, Mapping[int, Interval]],
-    quantity: Metric,
-    path: Path,
-    heading: str = "",
-    columns: Columns = 2,
+def figure_rounds(
+    groups: Sequence[Group], metrics: Sequence[Metric], path: Path, columns: Columns = 2
 ) -> None:
-    """Draw a quantity against the round, one curve each, and a band of the 95 % interval.
-
-    Args:
-        curves: by label, the quantity by round.
-        quantity: what stands at the axis.
-        path: where the figure goes.
-        heading: what stands above.
-        columns: how many columns of a paper it spans.
-    """
-    with sized(columns):
-        figure, axes = _figure(quantity, columns)
-        for index, (label, curve) in enumerate(curves.items()):
-            _curve(axes, index, list(curve), list(curve.values()), label, quantity)
-        _by_round(axes)
-        _finish(figure, axes, path, heading, columns)
-
-
-def _by_round(axes: Axes) -> None:
-    """Label the axis of rounds, from 0 on even if a single round was evaluated."""
-    from matplotlib.ticker import MaxNLocator
-
-    left, right = axes.get_xlim()
-    axes.set_xlim(min(left, -0.03 * right), right)
-    axes.set_xlabel("round")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    """Draw metrics against the round, a panel each; the best twelve of the groups."""
+    shown = _shown(groups, metrics[0])
+    panels = [Panel(m, {member.label: member.curve(m.name) for member in shown}) for m in metrics]
+    figure_curves(panels, path, "round", heading=_heading(shown, groups), columns=columns)
 
 
 def figure_traffic(
     groups: Sequence[Group], metric: Metric, path: Path, columns: Columns = 2
 ) -> None:
-    """Draw the metric against the traffic so far; a method that sends nothing is a level line.
-
-    Args:
-        groups: one curve each, the best first; at most twelve are drawn.
-        metric: what was measured.
-        path: where the figure goes.
-        columns: how many columns of a paper it spans.
-    """
+    """Draw the metric against the traffic so far; a method that sends nothing is a level line."""
     shown = _shown(groups, metric)
-    with sized(columns):
-        figure, axes = _figure(metric, columns)
-        _against_traffic(axes, shown, metric)
-        _finish(figure, axes, path, _heading(shown, groups), columns)
-
-
-def _against_traffic(axes: Axes, shown: Sequence[Group], metric: Metric) -> None:
-    totals = {id(member): member.traffic() for member in shown}
-    ends = [end for total in totals.values() if (end := max(total.values())) > 0]
-    log = bool(ends) and max(ends) > LOG_SPAN * min(ends)
-    for index, member in enumerate(shown):
-        curve, total = member.curve(metric.name), totals[id(member)]
+    curves: dict[str, dict[float, Interval]] = {}
+    levels = {}
+    for member in shown:
+        curve, total = member.curve(metric.name), member.traffic()
+        points = {total[r] / 1e6: each for r, each in curve.items() if r in total}
         if max(total.values()) == 0:
-            level = list(curve.values())[-1].mean * scale_of(metric)
-            label = _legend(f"{member.label} (sends nothing)")
-            dots = (1, 1) if index < len(COLOURS) else (4, 1, 1, 1)
-            axes.axhline(level, color=colour(index), linestyle=(0, dots), label=label)
-            continue
-        points = [(total[r] / 1e6, stat) for r, stat in curve.items() if r in total]
-        points = [point for point in points if point[0] > 0 or not log]
-        xs, stats = [x for x, _ in points], [stat for _, stat in points]
-        _curve(axes, index, xs, stats, member.label, metric)
-    if log:
-        axes.set_xscale("log")
-    axes.set_xlabel("MB sent, up and down, all clients")
+            levels[member.label] = list(curve.values())[-1].mean
+        curves[member.label] = points
+    ends = [max(curve) for label, curve in curves.items() if label not in levels]
+    log = bool(ends) and max(ends) > LOG_SPAN * min(ends)
+    if log:  # no traffic has no logarithm
+        curves = {k: {x: y for x, y in curve.items() if x > 0} for k, curve in curves.items()}
+    across = "MB sent, up and down, all clients"
+    panel = Panel(metric, curves, levels)
+    figure_curves([panel], path, across, heading=_heading(shown, groups), columns=columns, log=log)
 
 
-def _curve(
-    axes: Axes,
-    index: int,
-    xs: Sequence[float],
-    stats: Sequence[Interval],
-    label: str,
-    metric: Metric,
-) -> None:
-    unit = scale_of(metric)
-    shade, style = colour(index), line_style(index)
-    mean = [unit * stat.mean for stat in stats]
-    point = marker(index) if len(xs) <= 12 else None
-    axes.plot(xs, mean, style, color=shade, marker=point, markersize=3.5, label=_legend(label))
-    if any(stat.n > 1 for stat in stats):
-        least, most = (0.0, 1.0) if metric.is_share else (-math.inf, math.inf)
-        halves = [0.0 if math.isinf(stat.half) else stat.half for stat in stats]
-        low = [
-            unit * max(least, stat.mean - half) for stat, half in zip(stats, halves, strict=True)
-        ]
-        high = [
-            unit * min(most, stat.mean + half) for stat, half in zip(stats, halves, strict=True)
-        ]
-        axes.fill_between(xs, low, high, color=shade, alpha=0.14, linewidth=0)
+def _shown(groups: Sequence[Group], metric: Metric) -> list[Group]:
+    return [member for member in groups if member.curve(metric.name)][:MOST_CURVES]
+
+
+def _heading(shown: Sequence[Group], groups: Sequence[Group]) -> str:
+    """Return the heading: how many curves are left out, whether all are comparable."""
+    texts = []
+    if len(shown) < len(groups):
+        more = len(groups) - len(shown)
+        texts.append(f"the best {len(shown)}; {more} more are in the table")
+    if len(blocks_of(shown)) > 1:
+        texts.append("not all are comparable: see the table")
+    return "\n".join(texts)
 
 
 def error_points(
@@ -232,15 +209,8 @@ def error_points(
 ) -> None:
     """Draw means as points with their intervals as bars; single seeds have no bar.
 
-    Args:
-        axes: where.
-        positions: of the points.
-        intervals: one for each point.
-        shade: the colour.
-        label: for the legend.
-        joined: whether a line joins the points.
-        horizontal: whether the numbers run from left to right.
-        unit: the factor to the unit that is shown.
+    `joined` draws a line through the points, `horizontal` lets the numbers run from left to right,
+    `unit` is the factor to the unit that is shown.
     """
     means = [unit * interval.mean for interval in intervals]
     halves = [0.0 if math.isinf(each.half) else unit * each.half for each in intervals]
@@ -252,6 +222,21 @@ def error_points(
 
 
 # --- sweeps --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration of a sweep.
+
+    Attributes:
+        config: the swept keys' values.
+        interval: what is shown, over seeds.
+        chooser: the number by which the best configuration is chosen; None where nothing chooses.
+    """
+
+    config: Mapping[str, Any]
+    interval: Interval
+    chooser: float | None = None
 
 
 def figure_sweep(
@@ -410,36 +395,7 @@ def swept_figures(
     return files
 
 
-# --- stages of a model ---------------------------------------------------------------------------
-
-
-MOST_NAMED = 24
-"""Parts of a model whose names fit below a figure."""
-
-
-def figure_stages(
-    curves: Mapping[str, Mapping[str, Interval]], quantity: Metric, path: Path, part: str = "stage"
-) -> None:
-    """Draw a quantity by stage of the model, one curve each, and a band of the 95 % interval.
-
-    Args:
-        curves: by label, the quantity of each stage, from the images to the logits.
-        quantity: what stands at the axis.
-        path: where the figure goes.
-        part: what the parts of the model are called; many of them have no names in the picture.
-    """
-    names = list(dict.fromkeys(stage for curve in curves.values() for stage in curve))
-    figure, axes = _figure(quantity)
-    for index, (label, curve) in enumerate(curves.items()):
-        xs = [float(names.index(stage)) for stage in curve]
-        _curve(axes, index, xs, list(curve.values()), label, quantity)
-    if len(names) <= MOST_NAMED:
-        axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
-    axes.set_xlabel(part)
-    _finish(figure, axes, path)
-
-
-# --- clients and traffic -------------------------------------------------------------------------
+# --- clients and matrices ------------------------------------------------------------------------
 
 
 def figure_clients(
@@ -468,64 +424,6 @@ def figure_clients(
         axes.set_xlabel(f"{metric_name(quantity)} of each client, line: mean")
         _tidy(axes)
         save_figure(figure, path)
-
-
-def figure_kinds(sent: Mapping[str, Mapping[str, float]], path: Path, columns: Columns = 2) -> None:
-    """Draw bytes by kind as bars, a row for each label.
-
-    Args:
-        sent: by label, MB by kind.
-        path: where the figure goes.
-        columns: how many columns of a paper it spans.
-    """
-    kinds = list(dict.fromkeys(kind for by_kind in sent.values() for kind in by_kind))
-    with sized(columns):
-        figure = canvas(WIDTH[columns], 1.1 + 0.3 * len(sent))
-        axes = figure.add_subplot()
-        left = [0.0] * len(sent)
-        for index, kind in enumerate(kinds):
-            widths = [by_kind.get(kind, 0.0) for by_kind in sent.values()]
-            axes.barh(range(len(sent)), widths, left=left, color=colour(index), label=kind)
-            left = [a + b for a, b in zip(left, widths, strict=True)]
-        axes.set_yticks(range(len(sent)), [_legend(label, 28) for label in sent])
-        axes.set_ylim(len(sent) - 0.5, -0.5)
-        axes.set_xlabel("MB per round, all clients")
-        _tidy(axes)
-        if kinds:
-            figure.legend(loc="outside upper center", ncols=4, frameon=False)
-        save_figure(figure, path)
-
-
-def figure_counts(
-    counts: Sequence[Sequence[float]], names: Sequence[str], title: str, path: Path
-) -> None:
-    """Draw how many images of each class each client holds; none stays white.
-
-    Args:
-        counts: [classes, clients].
-        names: of the classes, if there are as many.
-        title: what stands above.
-        path: where the figure goes.
-    """
-    import numpy as np
-    from matplotlib.ticker import MaxNLocator
-
-    values = np.asarray(counts, dtype=float)
-    classes, clients = values.shape
-    with sized(2):
-        figure = canvas(min(1.8 + 0.32 * clients, 9.0), min(1.2 + 0.22 * classes, 9.0))
-        axes = figure.add_subplot()
-        image = axes.imshow(np.ma.masked_equal(values, 0), cmap="viridis_r", aspect="auto")
-        if len(names) == classes <= 60:
-            axes.set_yticks(range(classes), map(literal, names))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("client")
-        axes.set_title(title)
-        figure.colorbar(image, ax=axes, label="images")
-        save_figure(figure, path)
-
-
-# --- heat maps -----------------------------------------------------------------------------------
 
 
 def figure_matrix(
@@ -587,36 +485,11 @@ def canvas(width: float, height: float) -> Figure:
     return figure
 
 
-def _figure(metric: Metric, columns: Columns = 2) -> tuple[Figure, Axes]:
-    figure = canvas(WIDTH[columns], {1: 2.6, 2: 4.2}[columns])
-    axes = figure.add_subplot()
-    axes.set_ylabel(metric_name(metric))
-    return figure, axes
-
-
 def _tidy(axes: Axes) -> None:
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-
-
-def _finish(
-    figure: Figure, axes: Axes, path: Path, heading: str = "", columns: Columns = 2
-) -> None:
-    """Add the legend where there is room, and the heading; save."""
-    _tidy(axes)
-    handles, labels = axes.get_legend_handles_labels()
-    if columns == 1 and len(labels) > 1:
-        _legend_below(figure, axes, 2.3 + 0.12 * len(heading.splitlines()), columns)
-    elif len(labels) > 6:
-        figure.set_size_inches(WIDTH[2] + 2.7, 4.6)
-        axes.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-    elif labels:
-        axes.legend(handles, labels, frameon=False)
-    if heading:
-        axes.set_title(heading)
-    save_figure(figure, path)
 
 
 _METADATA: dict[str, dict[str, Any]] = {

@@ -7,9 +7,9 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from fedray.compare.blocks import Difference, Report
+from fedray.compare.blocks import Report
 from fedray.compare.caveats import report_caveats
 from fedray.compare.frame import (
     NOT_COMPARED,
@@ -24,7 +24,6 @@ from fedray.compare.labels import show_value
 from fedray.compare.means import OF_MEANS, of_means, over_columns
 from fedray.compare.paired import ALPHA
 from fedray.config import flatten
-from fedray.errors import UserError
 from fedray.files import file_name, write_rows
 from fedray.records import BEST, Metric, RunFolder, Traffic
 from fedray.render.cells import (
@@ -39,8 +38,6 @@ from fedray.render.cells import (
 )
 from fedray.render.figures import (
     figure_clients,
-    figure_counts,
-    figure_kinds,
     figure_matrix,
     figure_rounds,
     figure_traffic,
@@ -317,41 +314,41 @@ def titled(label: str, method: str) -> str:
 def write_csv(report: Report, path: Path) -> None:
     """Write a line for each metric and group, with the difference to its base."""
     keys = differing([member.keys for member in report.groups])
-    against = {
-        each.member.label: each
-        for block in report.blocks
-        for each in report.differences(block)
-        if each.comparison.interval is not None
+    differences = {
+        each.member.label: each for block in report.blocks for each in report.differences(block)
     }
-    names = [f"{at}_{what}" for at in ("best", "final") for what in ("mean", "half", "std")]
-    head = ["label", "algorithm", "data", *keys, "n", "seeds", "metric", *names, *DIFFERENCE]
-    traffic = ["up_bytes_per_round", "down_bytes_per_round"]
-    rows: list[list[Any]] = [[*head, *traffic, "chosen", "partition_sha256", "data_sha256"]]
+    rows: list[dict[str, Any]] = []
     for metric in report.metrics:
         for member in report.groups:
-            each = against.get(member.label) if metric is report.metric else None
-            rows.append(_csv_row(report, member, metric, each, keys))
-    write_rows(path, rows)
+            row = _csv_row(member, metric, keys)
+            each = differences.get(member.label) if metric is report.metric else None
+            if each is not None and (interval := each.comparison.interval) is not None:
+                values = (each.base.label, report.at, interval.mean, interval.half, each.p)
+                row |= zip(DIFFERENCE, ("" if v is None else v for v in values), strict=True)
+            rows.append(row)
+    header = list(rows[0])
+    write_rows(path, [header, *(list(row.values()) for row in rows)])
 
 
-def _csv_row(
-    report: Report, member: Group, metric: Metric, against: Difference | None, keys: Sequence[str]
-) -> list[Any]:
-    cells: list[Any] = [member.label, member.method, member.data]
-    cells += [member.keys.get(key, "") for key in keys]
-    cells += [len(member.runs), " ".join(map(str, member.seeds)), metric.name]
-    for at in ("best", "final"):
+def _csv_row(member: Group, metric: Metric, keys: Sequence[str]) -> dict[str, Any]:
+    row: dict[str, Any] = {"label": member.label, "algorithm": member.method, "data": member.data}
+    row |= {key: member.keys.get(key, "") for key in keys}
+    row |= {"n": len(member.runs), "seeds": " ".join(map(str, member.seeds))}
+    row["metric"] = metric.name
+    for at in get_args(At):
         interval = member.interval(metric.name, at)
-        cells += [""] * 3 if interval is None else [interval.mean, interval.half, interval.std]
-    if against is None or against.comparison.interval is None:
-        cells += [""] * len(DIFFERENCE)
-    else:
-        difference, p = against.comparison.interval, "" if against.p is None else against.p
-        cells += [against.base.label, report.at, difference.mean, difference.half, p]
+        for what in ("mean", "half", "std"):
+            row[f"{at}_{what}"] = "" if interval is None else getattr(interval, what)
     infos = [loaded.run.info for loaded in member.runs]
-    cells += [member.per_round("up"), member.per_round("down"), BEST[member.select]]
-    cells.append(" ".join(info.partition_sha256 or "?" for info in infos))
-    return [*cells, infos[0].data_sha256 or "?"]
+    return {
+        **row,
+        **dict.fromkeys(DIFFERENCE, ""),
+        "up_bytes_per_round": member.per_round("up"),
+        "down_bytes_per_round": member.per_round("down"),
+        "chosen": BEST[member.select],
+        "partition_sha256": " ".join(info.partition_sha256 or "?" for info in infos),
+        "data_sha256": infos[0].data_sha256 or "?",
+    }
 
 
 def write_heat_maps(groups: Sequence[Group], out: Path, kind: str) -> list[Path]:
@@ -416,18 +413,14 @@ def _drawn(what: str, draw: Callable[[Path], None]) -> Picture:
 
 
 def _curves(report: Report) -> Section:
-    measured = {name for member in report.groups for name in _measured(member)}
-    extra = [member for member in ALSO_DRAWN if member in measured]
-    info = report.groups[0].runs[0].run.info
-    names = {metric.name for metric in report.metrics}
-    metrics = [*report.metrics, *(info.metric(name) for name in extra if name not in names)]
+    first = report.groups[0].runs[0].run
+    measured = {name for done in first.rounds for name in done.metrics}
+    shown = {metric.name for metric in report.metrics}
+    extra = [name for name in ALSO_DRAWN if name in measured - shown]
+    metrics = [*report.metrics, *map(first.info.metric, extra)]
     by_round = _drawn("by round", lambda path: figure_rounds(report.groups, metrics, path))
     by_bytes = _drawn("by traffic", lambda path: figure_traffic(report.groups, report.metric, path))
     return Section("Curves", pictures=[by_round, by_bytes])
-
-
-def _measured(member: Group) -> set[str]:
-    return {name for done in member.runs[0].run.rounds for name in done.metrics}
 
 
 def _swept(report: Report) -> list[Section]:
@@ -468,20 +461,17 @@ def _per_client(loaded: LoadedRun, report: Report) -> tuple[int, Mapping[int, fl
 
 def _traffic(report: Report) -> list[Section]:
     """Return bytes per round by kind and direction, of the first seed; equal groups share a row."""
-    same: dict[tuple[tuple[str, float], ...], list[Group]] = {}
+    same: dict[tuple[tuple[str, float], ...], list[str]] = {}
     for member in report.groups:
-        same.setdefault(tuple(_sent(member.runs[0]).items()), []).append(member)
-    sent = {_names(members): dict(sizes) for sizes, members in same.items()}
+        same.setdefault(tuple(_sent(member.runs[0]).items()), []).append(member.label)
     rows = [
-        [f"{label}: {what}", size_of(size)]
-        for label, sizes in sent.items()
-        for what, size in sizes.items()
+        [f"{first}{f' and {len(others)} other(s)' if others else ''}: {what}", size_of(size)]
+        for sizes, (first, *others) in same.items()
+        for what, size in sizes
     ]
     if not rows:
         return [Section("Traffic by kind", ["Nothing was sent."])]
-    in_mb = {who: {what: size / 1e6 for what, size in each.items()} for who, each in sent.items()}
-    picture = _drawn("traffic by kind", lambda path: figure_kinds(in_mb, path))
-    return [Section("Traffic by kind", [], ["", "per round"], rows, pictures=[picture])]
+    return [Section("Traffic by kind", [], ["", "per round"], rows)]
 
 
 def _sent(loaded: LoadedRun) -> dict[str, float]:
@@ -496,41 +486,15 @@ def _sent(loaded: LoadedRun) -> dict[str, float]:
     }
 
 
-def _names(members: Sequence[Group]) -> str:
-    """Return the label of equal groups: "fedtsp", or "fedtsp lambda=1 and 3 other(s)"."""
-    others = len(members) - 1
-    return members[0].label + (f" and {others} other(s)" if others else "")
-
-
 def _partitions(groups: Sequence[Group]) -> list[Section]:
-    """Draw how many images of each class each client holds, each partition once."""
+    """Return the plots of partitions that the runs have written, each partition once."""
     pictures: dict[str, Picture] = {}
     for loaded in (loaded for member in groups for loaded in member.runs):
-        sha = loaded.run.info.partition_sha256 or "?"
-        histogram, names = _histogram(loaded)
-        if sha in pictures or not histogram or len(pictures) == MOST_PARTITIONS:
-            continue
-        title = f"images by class and client, seed {loaded.seed}"
-        pictures[sha] = _drawn(title, _heat_map(histogram, names, title))
+        sha, plot = loaded.run.info.partition_sha256 or "?", RunFolder(loaded.folder).partition_plot
+        if sha not in pictures and plot.is_file() and len(pictures) < MOST_PARTITIONS:
+            title = f"images by class and client, seed {loaded.seed}"
+            pictures[sha] = Picture(title, plot.read_bytes(), "png")
     return [Section("Partition", pictures=list(pictures.values()))] if pictures else []
-
-
-def _heat_map(
-    histogram: Sequence[Sequence[float]], names: Sequence[str], title: str
-) -> Callable[[Path], None]:
-    """Return a function that draws classes from top to bottom and clients from left to right."""
-    by_class = [list(column) for column in zip(*histogram, strict=True)]
-    return lambda path: figure_counts(by_class, names, title, path)
-
-
-def _histogram(loaded: LoadedRun) -> tuple[list[list[float]], list[str]]:
-    """Return images [clients, classes] and the classes' names; empty without a readable file."""
-    folder = RunFolder(loaded.folder)
-    try:
-        tree = json.loads(folder.partition.read_text(encoding="utf-8"))
-        return [list(map(float, row)) for row in tree["histogram"]], folder.class_names()
-    except (OSError, ValueError, KeyError, TypeError, UserError):
-        return [], []
 
 
 # --- settings ------------------------------------------------------------------------------------

@@ -84,31 +84,20 @@ def latex(outcome: Outcome) -> str:
         intervals = [outcome.interval(side, metric.name) for side in sides]
         means = [None if interval is None else interval.mean for interval in intervals]
         best += [(row, index) for row in best_rows(means, metric)]
-    number = len(plan.report.seeds)
-    spread = (
-        SPREAD if plan.confidence == 0.95 else SPREAD.replace("95", f"{100 * plan.confidence:g}")
-    )
-    caption = f"{metric_name(metric)}: mean {spread} {number} seeds. {_how_chosen(outcome)}."
-    caption = caption[:1].upper() + caption[1:] + _of_paper(outcome) + _late(outcome)
+    where = {"validation": "validation images", "test": f"test images ({MARK})"}[plan.select]
+    what = {"best": "Configuration and best round", "final": "Configuration"}[plan.at]
+    spread = SPREAD.replace("95", f"{100 * plan.confidence:g}")
+    name = metric_name(metric)
+    sentences = [
+        f"{name[:1].upper()}{name[1:]}: mean {spread} {len(plan.report.seeds)} seeds",
+        f"{what} chosen on {where}{'; numbers of the last round' * (plan.at == 'final')}",
+        "" if plan.paper is None else f"Paper: {plan.paper.source}",
+        f"{LATE}: the first choice diverged in {'; '.join(late)}"
+        if (late := late_choices(outcome))
+        else "",
+    ]
+    caption = " ".join(f"{sentence}." for sentence in sentences if sentence)
     return latex_table(["Method", *header[1:]], rows, caption, plan.name, best)
-
-
-def _of_paper(outcome: Outcome) -> str:
-    paper = outcome.plan.paper
-    return "" if paper is None else f" Paper: {paper.source}."
-
-
-def _late(outcome: Outcome) -> str:
-    """Return the sentence about second choices; "" without any."""
-    late = late_choices(outcome)
-    return f" {LATE}: the first choice diverged in {'; '.join(late)}." if late else ""
-
-
-def _how_chosen(outcome: Outcome) -> str:
-    where = {"validation": "validation images", "test": f"test images ({MARK})"}
-    what = "Configuration and best round" if outcome.plan.at == "best" else "Configuration"
-    last = "" if outcome.plan.at == "best" else "; numbers of the last round"
-    return f"{what} chosen on {where[outcome.plan.select]}{last}"
 
 
 def number(value: float, metric: Metric) -> str:

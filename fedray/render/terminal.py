@@ -10,12 +10,24 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from fedray.markdown import has_words
 from fedray.render.page import Section
 
 WHOLE = 18
 """Characters of a cell that is never broken, such as a number with its interval."""
 GAP = 3
 """Characters between two columns."""
+
+
+class Terminal(Console):
+    """Standard output without colours for numbers; a closed pipe is an error, not an exit."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False)
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error, which ends a command quietly."""
+        raise BrokenPipeError
 
 
 def print_sections(sections: Sequence[Section], console: Console | None = None) -> None:
@@ -25,7 +37,7 @@ def print_sections(sections: Sequence[Section], console: Console | None = None) 
         sections: without their figures.
         console: the terminal; None: standard output.
     """
-    console = console or Console(highlight=False)
+    console = console or Terminal()
     for section in sections:
         if section.title:
             console.print(section.title, markup=False, style="bold")
@@ -47,11 +59,11 @@ def _print_cells(section: Section, console: Console) -> None:
         for column in zip(section.header, *section.rows, strict=True)
     ]
     widths = _widths(columns, console.width)
+    words = has_words(section.header, section.rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for index, width in enumerate(widths):
-        name, *cells = columns[index]
-        is_text = index == 0 or any(len(cell) > WHOLE for cell in cells)
-        justify: Literal["left", "right"] = "left" if is_text else "right"
+        name = columns[index][0]
+        justify: Literal["left", "right"] = "left" if words[index] else "right"
         table.add_column(fill(name, width), justify=justify, no_wrap=True)
     _, *rows = zip(*columns[: len(widths)], strict=True)
     for row in rows:

@@ -12,6 +12,7 @@ from fedray.compare.labels import config_label, show_value
 from fedray.compare.paired import Interval
 from fedray.config import Tree, dump_yaml
 from fedray.files import write_atomic, write_json, write_rows
+from fedray.markdown import markdown_table
 from fedray.records import Metric, sealed, versions, write_run_list
 from fedray.render.figures import Row, figure_sweep
 from fedray.render.page import Section
@@ -26,7 +27,7 @@ from fedray.studies.store import DATA, FORMAT, RUNS, Measured, PublishedRun, com
 from fedray.studies.study import DIVERGED, Study
 from fedray.studies.tracking import Conclusion
 from fedray.studies.trials import CM, HM, SweepOutcome, Trial, best_command, sweep_outcome
-from fedray.tracking import grouped, table, valid_name
+from fedray.tracking import grouped, valid_name
 
 SHOWN = ("fedray", "python", "torch", "ray")
 MOST_IN_NOTE = 10
@@ -316,7 +317,9 @@ def _of_sweep(study: Study) -> Conclusion:
     ]
     parts = [f"{len(found.trials)} configurations [{plan.scale} scale]."]
     if rows:
-        parts.append(table(["configuration", found.chooser, f"{plan.metrics[0]} (test)"], rows))
+        parts.append(
+            markdown_table(["configuration", found.chooser, f"{plan.metrics[0]} (test)"], rows)
+        )
     if best is not None:
         parts.append(f"The best one alone: `{best_command(plan, best.config)}`")
     return Conclusion(metrics, "\n\n".join(parts))

@@ -29,7 +29,7 @@ from fedray.tracking.describe import (
     valid_name,
 )
 from fedray.tracking.mlflow_store import Added, Store, reason, resolve_uri, ui_command
-from fedray.tracking.notes import picture, table
+from fedray.tracking.notes import picture
 from fedray.tracking.sync import (
     Tracker,
     run_tracker,

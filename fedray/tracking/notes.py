@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from fedray.markdown import escape_html
 from fedray.records import BEST, Run, Traffic, data_name
 from fedray.tracking.describe import ARTIFACT
 from fedray.units import size_of
@@ -36,12 +33,3 @@ def run_note(done: Run) -> str:
 def picture(what: str, file: str) -> str:
     """Return the Markdown of a figure among the artifacts."""
     return f"![{what}]({ARTIFACT}{file})"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; HTML in its cells is escaped."""
-    lines = [
-        " | ".join(escape_html(text.replace("|", "\\|")) for text in row) for row in (header, *rows)
-    ]
-    head, *rest = [f"| {line} |" for line in lines]
-    return "\n".join([head, "|:--" + "|--:" * (len(header) - 1) + "|", *rest])

@@ -72,7 +72,7 @@ def test_a_global_model_on_every_domain(tmp_path):
         (["rounds=1"], ["--with", "local_epochs=3"], "local_epochs=3 would have changed how"),
         (["rounds=1"], ["--with", "algorithm.taau=3"], "unknown key 'taau'"),
         (["rounds=1"], [], "say what to test under"),
-        (["rounds=1"], ["--with", "", "--with", ""], "would both be written to"),
+        (["rounds=1"], ["--with", "", "--with", ""], "would be written to"),
         (["rounds=1", "checkpoint_every=0"], ["--with", ""], "has no checkpoint"),
     ],
 )

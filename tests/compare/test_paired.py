@@ -104,6 +104,10 @@ def test_holm_by_hand():
     assert holm([]) == []
 
 
+def test_a_question_without_an_answer_counts_as_one_of_the_family():
+    assert holm([0.01, None, 0.04]) == [pytest.approx(0.03), None, pytest.approx(0.08)]
+
+
 @given(shares)
 def test_holm_keeps_the_order_and_lies_between_p_and_bonferroni(ps):
     corrected = holm(ps)

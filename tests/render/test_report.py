@@ -519,7 +519,7 @@ def test_only_the_best_curves_are_drawn_and_it_says_so(tmp_path: Path, drawn: li
     (axes,) = drawn[0].axes
     labels = [line.get_label() for line in axes.lines]
     assert labels == [f"fedtsp lambda={index}" for index in range(14, 2, -1)]
-    assert axes.get_title() == "the best 12; 3 more are in the table"
+    assert drawn[0].get_suptitle() == "the best 12; 3 more are in the table"
     assert differing([member.keys for member in members]) == ["algorithm.lambda"]
 
 

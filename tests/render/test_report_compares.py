@@ -29,6 +29,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_run(folder, [0.1, last - 0.1, last + 0.01 * seed], changes)
     partition = {"histogram": [[3, 0], [1, 4]], "class_names": ["a cat", "a dog"]}
     (home / "fedtsp-0" / "partition.json").write_text(json.dumps(sealed(partition)))
+    (home / "fedtsp-0" / "partition.png").write_bytes(b"a plot")
     return home
 
 
@@ -222,6 +223,17 @@ def test_one_file_of_each_kind(runs: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.svg"
     assert main([str(runs), "--out", str(again), "--columns", "1"]) == 0
     assert again.read_bytes() == svg
+
+
+def test_latex_is_for_a_paper(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "t.tex"
+    folders = [str(runs / f"{method}-{seed}") for method in METHODS for seed in (0, 1)]
+    assert main([*folders[2:], *folders[:2], "--out", str(out), "--at", "final"]) == 0
+    tex = out.read_text()
+    proto, tsp = r"FedProto & 70.50 $\pm$ 6.35 \\", r"FedTSP & \textbf{80.50 $\pm$ 6.35} \\"
+    assert tex.index(proto) < tex.index(tsp)  # as the folders were given
+    assert r"\caption{Digits, last round; mean $\pm$ half of the 95 \% t interval" in tex
+    assert "laptop" not in tex
 
 
 def test_the_page_needs_nothing_else(runs: Path, tmp_path: Path) -> None:

@@ -438,7 +438,7 @@ def test_a_rate_at_which_digits_diverge_is_left_for_the_next_one(here, write):
     assert any("the training loss became nan" in note for note in outcome(study).notes)
 
 
-# --- the study -------------------------------------------------------------------------------------
+# --- the study ------------------------------------------------------------------------------------
 
 
 def test_a_study_goes_on_where_it_was(here, write):

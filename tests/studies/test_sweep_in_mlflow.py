@@ -11,12 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import upload
+from pretended_runs import end, result_of
 
 from fedray.config import dump_yaml
-from fedray.studies.space import plan_sweep
-from fedray.studies.study import Ledger
-from fedray.sweep.command import hold
-from fedray.sweep.runs import SweepRuns, sweep_runs
+from fedray.records import FolderClaim, RunFolder
+from fedray.studies.agenda import Wanted
+from fedray.studies.file import plan_words
+from fedray.studies.flow import hold
+from fedray.studies.pages import conclusion
+from fedray.studies.study import Study
+from fedray.studies.tracking import StudyTracker, study_runs
 from fedray.tracking import Tracker
 
 
@@ -30,33 +35,54 @@ def write_sweep(folder: Path) -> None:
     (folder / "tune" / "tiny.yaml").write_text(dump_yaml(sweep))
 
 
+def curve(wanted: Wanted) -> list[tuple[float, float]]:
+    return [(0.1, 0.1), (0.3 + wanted.config["lr"], 0.5 + wanted.config["lr"])]
+
+
+def begun(folder: Path) -> Study:
+    """Write the sweep tiny and return an invocation of it."""
+    write_sweep(folder)
+    return Study(folder / "home", plan_words("sweep", "tiny"), folder / "store")
+
+
 def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Path
 ) -> None:
     from mlflow import MlflowClient
 
     monkeypatch.chdir(tmp_path)
-    write_sweep(tmp_path)
     uri = f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
-    ledger = Ledger(tmp_path / "home", plan_sweep("tiny"))
-    ledger.home.mkdir()
-    trials = [ledger.add(number, {"lr": lr}) for number, lr in enumerate((0.1, 0.2))]
-    for ended in (1, 2, 2):  # interrupted after the first trial, resumed, uploaded
-        for trial in trials[:ended]:
-            trial.status, trial.objective = "finished", 0.5 + trial.number
-        ledger.status = "finished" if ended == 2 else "running"
+    client = MlflowClient(uri)
+
+    def runs() -> list:
+        return client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+
+    def parent() -> object:
+        [found] = [run for run in runs() if "mlflow.parentRunId" not in run.data.tags]
+        return found
+
+    begun(tmp_path).write()
+    for number in range(2):  # interrupted after the first run, then resumed
+        study = Study.read(tmp_path / "home")
         tracker = Tracker(uri, "tiny")
-        SweepRuns(ledger, tracker).end()
+        tracked = StudyTracker(study, tracker)
+        end(study, study.next(), curve)
+        for run in study.runs.values():
+            if run.is_over:
+                tracked.update(run)
+        study.status = "finished" if study.is_complete else "running"
+        study.write()
+        tracked.end(lambda study=study: conclusion(study))
         tracker.close()
         assert tracker.failure is None
+        assert parent().info.status == ("KILLED", "FINISHED")[number]
+        assert ("best_objective" in parent().data.metrics) is bool(number)
+    assert upload([str(tmp_path / "home"), "--uri", uri]) == 0
 
-    client = MlflowClient(uri)
-    runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
-    (parent,) = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
-    assert sorted(run.info.status for run in runs) == ["FINISHED"] * 3
-    assert parent.info.status == "FINISHED"
-    for name, value in {"trials_finished": 2, "trials_failed": 0, "best_objective": 1.5}.items():
-        points = client.get_metric_history(parent.info.run_id, name)
+    assert sorted(run.info.status for run in runs()) == ["FINISHED"] * 3
+    numbers = {"trials_finished": 2, "trials_failed": 0, "best_objective": 0.5, "best_test": 0.7}
+    for name, value in numbers.items():
+        points = client.get_metric_history(parent().info.run_id, name)
         assert [(point.step, point.value) for point in points] == [(0, value)]
 
 
@@ -64,18 +90,26 @@ def test_a_sweep_that_another_process_executes_keeps_its_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_sweep(tmp_path)
-    ledger = Ledger(tmp_path / "home", plan_sweep("tiny"))
-    for number, (lr, status) in enumerate([(0.1, "finished"), (0.2, "running")]):
-        trial = ledger.add(number, {"lr": lr})
-        trial.status = status
-        (ledger.home / trial.name).mkdir(parents=True)
-    ledger.write()
-    with hold(ledger.home):
-        experiment, runs = sweep_runs(ledger.home)
-    assert experiment == "tiny"
-    assert [run.status for run in runs] == [None, "FINISHED", None]
-    assert [run.status for run in sweep_runs(ledger.home)[1]] == ["KILLED", "FINISHED", "KILLED"]
+    study = begun(tmp_path)
+    study.write()
+    end(study, study.next(), curve)
+    going = study.next()
+    half = result_of(going.wanted, curve(going.wanted))
+    half.info.config["rounds"] = 99
+    second = RunFolder(going.folder)
+    second.write(half)
+
+    def statuses() -> list[str | None]:
+        experiment, runs = study_runs(study.home, conclusion)
+        assert experiment == "tiny"
+        return [run.status for run in runs]
+
+    with hold(study.home):
+        claim = FolderClaim(second)
+        claim.acquire()
+        assert statuses() == [None, "FINISHED", None]
+        claim.release()
+    assert statuses() == ["KILLED", "FINISHED", "KILLED"]
 
 
 SECRET = "s3cr3t-w0rd"

@@ -71,7 +71,7 @@ def test_five_lines_are_a_table_with_three_baselines(here, empty_database, capsy
     assert [each["claim"] for each in tree["claims"]] == [f"mine > {row}" for row in rows[1:]]
     assert {each["verdict"] for each in tree["claims"]} <= {"holds", "refuted", "undecided"}
     assert all(seed["round"] in (1, 2) for cell in tree["cells"] for seed in cell["seeds"])
-    assert not list((here / "results" / "tables" / "runs").glob("*/checkpoints"))
+    assert not list((here / "results" / "store").glob("*/checkpoints"))
     assert json.loads((here / "first" / "plan.json").read_text())["status"] == "finished"
     assert not (here / "first" / "tune").exists()
 
@@ -79,17 +79,17 @@ def test_five_lines_are_a_table_with_three_baselines(here, empty_database, capsy
     experiment = client.get_experiment_by_name("mine")
     runs = client.search_runs([experiment.experiment_id], max_results=100)
     assert {run.info.status for run in runs} == {"FINISHED"}
-    cells = {run.info.run_id: run for run in runs if "mlflow.parentRunId" not in run.data.tags}
-    assert {run.info.run_name for run in cells.values()} == set(rows)
-    sources = {run.data.tags["mlflow.source.name"] for run in cells.values()}
-    assert sources == {"python -m fedray.table mine data.samples=300"}
-    children = [run for run in runs if run.info.run_id not in cells]
+    [parent] = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    assert parent.info.run_name == "mine-first"
+    source = parent.data.tags["mlflow.source.name"]
+    assert source == "python -m fedray.table mine data.samples=300"
+    children = [run for run in runs if run is not parent]
     assert len(children) == tree["made"]["runs"]
-    assert {run.data.tags["mlflow.parentRunId"] for run in children} == set(cells)
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
+    assert {run.data.tags["row"] for run in children} == set(rows)
     for cell in tree["cells"]:
-        (run,) = (r for r in cells.values() if r.data.tags["row"] == cell["row"])
         mean = cell["metrics"]["local_accuracy"]["mean"] / 100
-        assert run.data.metrics["accuracy/local_accuracy"] == pytest.approx(mean)
+        assert parent.data.metrics[f"{cell['row']}/local_accuracy"] == pytest.approx(mean)
 
     other = f"sqlite:///{shutil.copy(empty_database, here / 'other.db')}"
     for said in ("added", "nothing was missing"):
@@ -105,9 +105,8 @@ def test_five_lines_are_a_table_with_three_baselines(here, empty_database, capsy
     assert told(here / "again") == tree
     assert "of them were there already" in capsys.readouterr().out
     again = client.search_runs([experiment.experiment_id], max_results=100)
-    new = [run for run in again if run.info.run_id not in {each.info.run_id for each in runs}]
-    assert {run.info.run_name for run in new} == set(rows)
-    assert {run.info.status for run in new} == {"FINISHED"}
+    [new] = [run for run in again if run.info.run_id not in {each.info.run_id for each in runs}]
+    assert (new.info.run_name, new.info.status) == ("mine-again", "FINISHED")
 
 
 @pytest.mark.long
@@ -154,5 +153,5 @@ def rounds_there(here: Path) -> int:
     """How many rounds the runs have done so far."""
     return sum(
         len(file.read_bytes().splitlines())
-        for file in (here / "killed").glob("tables/runs/*/rounds.jsonl")
-    ) + 5 * len(list((here / "killed").glob("tables/runs/*/result.json")))
+        for file in (here / "killed").glob("store/*/rounds.jsonl")
+    ) + 5 * len(list((here / "killed").glob("store/*/result.json")))
