@@ -106,7 +106,8 @@ def whole_experiment(name: str) -> str:
     """Return a shipped experiment with every file that it extends laid under it."""
     from fedray.config import dump_yaml, read_experiment
 
-    return f"# Copied from {name} with all that it extends.\n" + dump_yaml(read_experiment(name))
+    tree = {key: value for key, value in read_experiment(name).items() if key != "name"}
+    return f"# Copied from {name} with all that it extends.\n" + dump_yaml(tree)
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:

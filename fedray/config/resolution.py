@@ -49,8 +49,8 @@ def load_experiment(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experi
 
 def completed(component: Component, kind: str, key: str) -> Component:
     """Return a component with every parameter of its entry's type written out."""
-    name = registry(kind).get(component.name).name
-    return _named(name, _with_whole_components(parameters(component, kind, key), key))
+    params = _with_whole_components(parameters(component, kind, key), key)
+    return _named(registry(kind).get(component.name).name, params)
 
 
 def _named(name: str, params: Frozen) -> Component:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from fedray.compare.labels import config_label
 from fedray.config import Experiment
@@ -340,8 +340,12 @@ class Cell:
             return more * len(plan.report.seeds)
         if state.phase != "tuning" or plan.is_sweep:
             return 0
-        one_kind = plan.tuning.once is None and plan.tuning.rounds is None
-        return 0 if one_kind and self.leader is None else len(plan.report.seeds)
+        seed = plan.tuning_seeds[0]
+        config = self.first[0]
+        if plan.tuning.once is None and self.leader is None:
+            tuned, reported = (self.wanted(config, phase, seed) for phase in get_args(Phase))
+            return 0 if tuned.key == reported.key else len(plan.report.seeds)
+        return len(plan.report.seeds)
 
     def _runs(self, config: Config) -> list[Wanted]:
         return [self.wanted(config, "tuning", seed) for seed in self.plan.tuning_seeds]

@@ -106,14 +106,14 @@ def _compared(study: Study) -> list[str]:
     )
     tuned = first.wanted(first.first[0], "tuning", plan.tuning_seeds[0]).experiment.rounds
     rounds = first.wanted(first.first[0], "report", plan.report.seeds[0]).experiment.rounds
+    seeds = len(plan.tuning_seeds)
     effort = (
-        f"at most {tuning.configurations} configurations x {len(plan.tuning_seeds)} seed(s) x "
+        f"at most {tuning.configurations} configurations x {seeds} seed{'s' * (seeds > 1)} x "
         f"{tuned} rounds, by {plan.select} images"
     )
-    reported = f"{len(plan.report.seeds)} seeds x {rounds} rounds"
-    if tuning.once is None:
-        return [counts, f"  each of {reported} chooses by itself: {effort}"]
-    return [counts, f"  tuning, once: {effort}", f"  report: {reported}"]
+    how = "each seed by itself" if tuning.once is None else "once"
+    report = f"  report: {len(plan.report.seeds)} seeds x {rounds} rounds"
+    return [counts, f"  tuning, {how}: {effort}", report]
 
 
 def _slow(study: Study) -> list[str]:

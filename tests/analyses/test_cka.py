@@ -192,7 +192,7 @@ def test_the_command_compares_methods_and_leaves_the_runs_alone(tmp_path, capsys
     [
         (["algorithm=fedbn"], [], "fedbn has no global model"),
         (["checkpoint_every=0"], [], "has no checkpoint; run it again with checkpoint_every=1"),
-        ([], ["--images", "1"], "argument --images: '1' is no whole number from 2 to "),
+        ([], ["--images", "1"], "'--images': 1 is not in the range 2<=x<=1000000"),
     ],
 )
 def test_what_the_user_can_mend_is_one_sentence(keys, more, message, tmp_path, capsys):

@@ -84,4 +84,4 @@ def test_a_run_measures_them_and_they_are_no_part_of_what_is_the_same(tmp_path, 
     (line,) = (tmp_path / "out" / "target.md").read_text().splitlines()[2:3]
     assert line.startswith("| fedavg | 1 | ")
     assert main(["target", str(tmp_path / "one"), "--target", "much"]) == 2
-    assert "'much' is no number" in capsys.readouterr().err
+    assert "'much' is not a valid float" in capsys.readouterr().err

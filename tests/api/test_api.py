@@ -214,7 +214,7 @@ def test_a_sweep_and_a_table_may_be_mappings(tmp_path, monkeypatch):
             study.run(tmp_path / study.name, resume=True)
     of_sweep, resumed, of_table, _ = asked
     plan = plan_study("sweep", of_sweep.name, of_sweep.pairs)
-    assert (plan.name, plan.tuning.rounds, plan.report.rounds) == ("rates", 2, 2)
+    assert (plan.name, plan.report.rounds) == ("rates", 2)
     assert (resumed.name, resumed.resume, list(resumed.pairs)) == (of_sweep.name, True, [])
     assert of_table.name == str(tmp_path / "table" / "table.yaml")
     assert (dict(of_table.pairs), list(of_table.plugins)) == ({"report.seeds": [3]}, [mine])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from _build.papers import papers_page
 from fedray.cli.main import main
 from fedray.cli.papers import PAPERS, PaperCommand, every_command, read_papers
 from fedray.cli.resolving import check_command, words_of
-from fedray.config import read_mapping
+from fedray.config import MissingRoot, read_mapping
 from fedray.errors import UserError
 from fedray.shipped import files
 
@@ -110,7 +111,8 @@ def test_what_is_wrong_is_one_sentence(page_of, old, new, said):
 
 def resolve_all() -> None:
     for each in every_command(read_papers()):
-        check_command(each.words)
+        with suppress(MissingRoot):
+            check_command(each.words)
 
 
 def test_the_page_has_every_item_with_its_commands(page_of):

@@ -8,6 +8,7 @@ import pytest
 
 from fedray.config import flatten, parse_assignments
 from fedray.runtime.resolve import resolve
+from fedray.shipped import names
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"
 SWITCHES = {
@@ -36,7 +37,10 @@ def test_a_page_names_switches_that_can_be_set(method):
     experiment = "clip" if method in ("fedotp", "fedpgp", "promptfl", "promptfolio") else "digits"
     assignments = SWITCHES[method].split()
     besides = ["optimizer.momentum=0.9"] if "optimizer.keep=true" in assignments else []
-    resolved = resolve(f"{method}_{experiment}", [*assignments, *besides])
+    name = f"{method}_{experiment}"
+    if name not in names("experiments"):
+        name, besides = "fedavg_digits", [f"algorithm={method}", *besides]
+    resolved = resolve(name, [*besides, *assignments])
     found = flatten(resolved.reproducibility_key())
     for key, value in parse_assignments(assignments):
         assert found.get(key, found.get(f"{key}.name")) == value, key

@@ -33,7 +33,3 @@ def known() -> Mapping[str, Uses]:
 def test_every_method_of_a_sweep_knows_the_sweep(known, name):
     found = set(methods_of(read_mapping(files("sweeps")[name])))
     assert [method for method in sorted(found) if name not in known[method].sweeps] == []
-
-
-def test_joint_axes_are_looked_into(known):
-    assert "fedtsp_table5" in known["fedbabu"].sweeps

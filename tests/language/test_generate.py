@@ -243,7 +243,7 @@ def test_classes(tmp_path):
             read_classes(text)
 
 
-def test_the_module_runs_and_exits_with_2():
+def test_the_command_runs_and_exits_with_2():
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDRAY_LLM")}
     for more, message in (
         ({}, "error: FEDRAY_LLM_BASE_URL is not set"),
@@ -255,7 +255,7 @@ def test_the_module_runs_and_exits_with_2():
         ),
     ):
         ran = subprocess.run(
-            [sys.executable, "-m", "fedray.language.generate", "--classes=a", "--out=/no/where"],
+            [sys.executable, "-m", "fedray", "generate", "--classes=a", "--out=/no/where"],
             env={**kept, **more},
             capture_output=True,
             text=True,

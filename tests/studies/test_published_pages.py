@@ -14,7 +14,7 @@ from fedray.records import Metric
 from fedray.render.page import markdown
 from fedray.render.record import Made
 from fedray.render.table import latex, page
-from fedray.studies.agenda import Dropped
+from fedray.studies.agenda import CellState, Dropped
 from fedray.studies.outcome import (
     CellResult,
     Outcome,
@@ -31,11 +31,11 @@ MEASURED = ("values", "round", "seconds", "bytes", "partition", "data")
 
 
 def cell_of(tree: dict[str, Any]) -> CellResult:
-    """A cell as it was recorded."""
-    standing = Standing(
+    """Return a cell as it was recorded."""
+    state = CellState(
         tree["phase"],
         [SimpleNamespace(**tried) for tried in tree["tried"]],
-        tree["chosen"],
+        {} if tree["chosen"] is None else {each["seed"]: tree["chosen"] for each in tree["seeds"]},
         [Edge(**edge) for edge in tree["edges"]],
         (),
         [Dropped(each["config"], each["seeds"]) for each in tree["dropped"]],
@@ -51,11 +51,11 @@ def cell_of(tree: dict[str, Any]) -> CellResult:
         for each in tree["seeds"]
     ]
     reasons = [each["reason"] for each in tree["dropped"]]
-    return CellResult(Place(tree["row"], tree["column"]), standing, seeds, reasons, [])
+    return CellResult(Place(tree["row"], tree["column"]), state, seeds, reasons, [])
 
 
 def outcome_of(tree: dict[str, Any]) -> Outcome:
-    """A table whose claims are decided anew, from the recorded numbers of each seed."""
+    """Return a table whose claims are decided again, from the recorded numbers of each seed."""
     plan = StudyPlan.model_validate(tree["plan"])
     metrics = {name: Metric(name, tree["units"][name]) for name in plan.metrics}
     cells = {cell.place: cell for cell in map(cell_of, tree["cells"])}

@@ -397,14 +397,14 @@ def test_a_row_whose_method_cannot_have_a_number_is_refused(
     assert main(["tiny", "--plan"]) == (0 if said is None else 2)
     printed = capsys.readouterr().err
     assert said in printed if said else printed == ""
-    assert printed.count("\n") == printed.count(f"alone: {method} has no") == (said is not None)
+    assert printed.count("\n") == printed.count(f": {method} has no") == (said is not None)
 
 
 def test_a_table_of_runs_that_are_there_needs_no_ray(play, here, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     book = play(curve, **CHANGES)
-    (here / "results" / "tables").mkdir(parents=True)
-    (here / "runs").rename(here / "results" / "tables" / "runs")
+    (here / "results").mkdir()
+    (here / "runs").rename(here / "results" / "store")
     assert main(["tiny", "--out", "again", "--no-track"]) == 0
     out = capsys.readouterr().out
     said = f"{len(book.runs)} runs ({len(book.runs)} of them were there already)"
@@ -414,14 +414,14 @@ def test_a_table_of_runs_that_are_there_needs_no_ray(play, here, capsys, monkeyp
     assert (here / "again" / "table.md").exists()
     assert (here / "again" / "table.yaml").read_text()
     assert main(["tiny", "--out", "again", "--no-track"]) == 2
-    assert "already holds a table" in capsys.readouterr().err
+    assert "already holds a study" in capsys.readouterr().err
     assert main(["tiny", "--out", "again", "--resume"]) == 2
     assert "is finished; start without --resume" in capsys.readouterr().err
 
 
 def test_runs_of_other_images_than_there_are_now_are_not_taken(play, here, capsys):
     book = play(curve, **CHANGES)
-    store = here / "results" / "tables" / "runs"
+    store = here / "results" / "store"
     store.parent.mkdir(parents=True)
     (here / "runs").rename(store)
     wanted = next(iter(book.runs.values())).wanted

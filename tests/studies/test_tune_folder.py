@@ -138,18 +138,17 @@ def methods_of(name: str) -> set[str]:
     return {each.algorithm.name for each in at_paper_scale(TUNE / f"{name}.yaml")}
 
 
-def test_sweeps_and_tables_rank_by_the_mean_that_the_papers_page_promises():
+def test_sweeps_rank_by_the_mean_that_the_papers_page_promises():
     items = [each for each in read_papers()["fedtsp"].items if each.measure.startswith(WEIGHTED)]
     assert len(items) == 7
-    found = set()
+    swept = set()
     for command in (command for item in items for _, command in item.commands()):
-        module, name, _, scale = (*command.split()[2:6], None)[:4]
-        kind = module.removeprefix("fedray.")
-        if kind in ("sweep", "table"):
-            metrics = plan_words(kind, name, scale=scale).metrics
-            assert metrics[:2] == [WEIGHTED, "local_accuracy"], command
-            found.add((kind, name))
-    assert found >= {("sweep", "fedtsp_table1"), ("table", "fedtsp_table5")}
+        if "fedray.sweep" in command:
+            _, _, _, name, _, scale = command.split()
+            metrics = plan_words("sweep", name, scale=scale).metrics
+            assert metrics == [WEIGHTED, "local_accuracy"], command
+            swept.add(name)
+    assert swept == {f"fedtsp_{each}" for each in ("table1", "table2", "l2", "quantised")}
 
 
 @pytest.mark.parametrize("figure", ["lambda", "prompt_number", "local_epochs"])
@@ -174,6 +173,19 @@ def test_rows_of_a_comparison_are_the_papers_at_paper_scale(path):
                 assert params["untrained"]
             case "fedconcat":
                 assert (params["cluster_rounds"], each.rounds) == (50, 1050)
+
+
+def test_fashion_mnist_is_divided_as_cifar100_is():
+    for name in ("fedglcl_table2", "fedglcl_table2_cifar100"):
+        partitions = [
+            each.data.partition for each in at_paper_scale(TUNE / "tables" / f"{name}.yaml")
+        ]
+        routines = {
+            (found.name, found.params["variant"], found.params["min_samples"])
+            for found in partitions
+            if "dirichlet" in found.name
+        }
+        assert routines == {("fedtsp_dirichlet", "official", 10)}, name
 
 
 @pytest.mark.parametrize("number", [1, 18])

@@ -285,15 +285,15 @@ def test_upload_of_unknown_runs(tmp_path: Path, uri: str) -> None:
     assert (whole.info.run_name, cut.info.run_name) == ("fedtsp digits seed 0", "my run")
 
 
-@pytest.mark.parametrize("text", ["nope", "[]", '{"format": 3}'])
+@pytest.mark.parametrize("text", ["nope", "[]", '{"format": 1}'])
 def test_a_damaged_sweep_is_one_sentence(
     text: str, tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_run(tmp_path / "trial_0" / "seed_0", make_run(2))
-    (tmp_path / "sweep.json").write_text(text)
+    write_run(tmp_path / "store" / "a_run", make_run(2))
+    (tmp_path / "plan.json").write_text(text)
     assert upload_command([str(tmp_path), "--uri", uri]) == 2
     said = capsys.readouterr().err
-    assert f"{tmp_path / 'sweep.json'} cannot be read" in said
+    assert f"{tmp_path / 'plan.json'} cannot be read" in said
     assert said.count("\n") == 1
 
 
