@@ -597,7 +597,7 @@ def test_sbatch_goes_on_in_the_folder_of_its_first_start(stage, tmp_path, status
     home = tmp_path / "first"
     home.mkdir()
     if status is not None:
-        (home / "sweep.json").write_text(f'{{"status": "{status}"}}')
+        (home / "plan.json").write_text(f'{{"status": "{status}"}}')
     results = tmp_path / "home" / "fedray_results"
     results.mkdir()
     (results / f".slurm-{stage['SLURM_JOB_ID']}").write_text(f"{home}\n")

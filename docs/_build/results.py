@@ -118,13 +118,26 @@ def summary(tables: Sequence[Tree], others: Mapping[str, str]) -> str:
         counts=markdown_table(header, map(_counts, tables)),
         controls=controls
         and markdown_table(["table", "control", "method minus control", "reading"], controls),
-        tables=[{**table, "link": _link(table), "commits": commits_in(table)} for table in tables],
+        tables=[
+            {**table, "link": _link(table), "commits": commits_in(table), "again": _again(table)}
+            for table in tables
+        ],
         others=others,
     )
 
 
 def _link(table: Tree) -> str:
     return f"[{table['table']}](results/{table['table']}/table.md)"
+
+
+def _again(table: Tree) -> str:
+    """Return the command that makes a table again; one that was tuned once says on which seeds."""
+    command, tuning = str(table["made"]["command"]), table["plan"]["tuning"]
+    once = tuning.get("once", tuning.get("seeds"))
+    if once is None or "tuning." in command:
+        return command
+    before, between, after = command.partition(" --")
+    return f"{before} tuning.once={json.dumps(once, separators=(',', ':'))}{between}{after}"
 
 
 def _counts(table: Tree) -> list[str]:
