@@ -332,12 +332,8 @@ def _seeds_in(value: Any) -> list[Any]:
 def _planned(study: Study, name: str, label: str, scale: Scale, given: Tree) -> StudyPlan:
     """Return one scale of a study, checked; its plug-ins are in use from here on."""
     where = f"{'sweep' if study.is_sweep else 'table'} {name}"
-    experiment = scale.experiment or study.experiment
-    if experiment is None and study.is_sweep:
-        raise UserError(f"{where}.experiment is missing; name the experiment that is swept")
-    experiment = experiment or "fedavg_digits"
+    experiment = _experiment(study, scale, where)
     bases = _bases(study, scale, experiment, given)
-    at_scale = f"{where}.scales.{label}"
     space = _space(study, scale)
     columns, curve = _settings(study, scale, where)
     tuning, report = _phases(study, scale, given, columns, where)
@@ -348,8 +344,6 @@ def _planned(study: Study, name: str, label: str, scale: Scale, given: Tree) -> 
     _check_metrics(rows, metrics, choose, where)
     select = _select(study, scale, given, bases[experiment], where)
     known = list(_all_rows(study, where))
-    claims = _of_rows(study.claims or _usual_claims(study, rows), rows, known)
-    _check_claims(parse_claims(claims, list(rows), list(columns), metrics), rows, where)
     plan = StudyPlan(
         kind="sweep" if study.is_sweep else "table",
         name=name,
@@ -357,7 +351,7 @@ def _planned(study: Study, name: str, label: str, scale: Scale, given: Tree) -> 
         answers=study.answers or f"how {', '.join(rows)} compare",
         experiment=experiment,
         bases=bases,
-        set=_keys({**study.set, **scale.set}, f"{at_scale}.set"),
+        set=_keys({**study.set, **scale.set}, f"{where}.scales.{label}.set"),
         given=_keys(given.get("set", {}), where),
         rows=rows,
         columns=columns,
@@ -369,7 +363,7 @@ def _planned(study: Study, name: str, label: str, scale: Scale, given: Tree) -> 
         at=study.at,
         tuning=tuning,
         report=report,
-        claims=claims,
+        claims=_claims(study, rows, columns, metrics, where),
         paper=_paper(study, known, where),
         confidence=study.confidence,
         max_concurrent=scale.max_concurrent,
@@ -380,6 +374,28 @@ def _planned(study: Study, name: str, label: str, scale: Scale, given: Tree) -> 
     )
     _check_sweep(plan, where)
     return plan
+
+
+def _experiment(study: Study, scale: Scale, where: str) -> str:
+    """Return the experiment that a study's runs are of."""
+    experiment = scale.experiment or study.experiment
+    if experiment is None and study.is_sweep:
+        raise UserError(f"{where}.experiment is missing; name the experiment that is swept")
+    return experiment or "fedavg_digits"
+
+
+def _claims(
+    study: Study,
+    rows: Mapping[str, RowPlan],
+    columns: Mapping[str, Tree],
+    metrics: Sequence[str],
+    where: str,
+) -> list[Any]:
+    """Return the claims about the rows of this scale, checked."""
+    claims = study.claims or _usual_claims(study, rows)
+    claims = _of_rows(claims, rows, list(_all_rows(study, where)))
+    _check_claims(parse_claims(claims, list(rows), list(columns), metrics), rows, where)
+    return claims
 
 
 def _bases(study: Study, scale: Scale, experiment: str, given: Tree) -> dict[str, Tree]:

@@ -108,12 +108,13 @@ def reports(trial: Mapping[str, Any], at: str) -> Generator[dict[str, Any], None
         if folder.is_finished:
             yield _report(trial, experiment, done, at)
             return
-        with warm.executor(experiment) as executor:
-            session = Session(experiment, folder.path, executor, began, "none")
-            with closing(session.rounds()) as rounds:
-                for new in rounds:
-                    done = [*(each for each in done if each.round < new.round), new]
-                    yield _report(trial, experiment, done, at)
+        with (
+            warm.executor(experiment) as executor,
+            closing(Session(experiment, folder.path, executor, began, "none").rounds()) as rounds,
+        ):
+            for new in rounds:
+                done = [*(each for each in done if each.round < new.round), new]
+                yield _report(trial, experiment, done, at)
 
 
 def _report(
