@@ -393,9 +393,9 @@ def _head(report: Report, folders: Sequence[Path]) -> Section:
 
 
 def _question(folder: Path) -> str:
-    """Return what the sweep in a folder answers; "" where there is none."""
+    """Return what the study in a folder answers; "" where there is none."""
     try:
-        tree = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
+        tree = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         return str(tree["plan"]["answers"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""

@@ -334,16 +334,14 @@ def _planned(study: Study, name: str, label: str, scale: Scale, given: Tree) -> 
     where = f"{'sweep' if study.is_sweep else 'table'} {name}"
     experiment = _experiment(study, scale, where)
     bases = _bases(study, scale, experiment, given)
-    space = _space(study, scale)
     columns, curve = _settings(study, scale, where)
     tuning, report = _phases(study, scale, given, columns, where)
-    rows = _rows(study, scale, space, tuning, where)
+    rows = _rows(study, scale, _space(study, scale), tuning, where)
     metrics = scale.metrics or study.metrics
     choose = study.choose or metrics[0]
     _check_tuned(rows, columns, given.get("set", {}), where)
     _check_metrics(rows, metrics, choose, where)
     select = _select(study, scale, given, bases[experiment], where)
-    known = list(_all_rows(study, where))
     plan = StudyPlan(
         kind="sweep" if study.is_sweep else "table",
         name=name,
@@ -364,13 +362,11 @@ def _planned(study: Study, name: str, label: str, scale: Scale, given: Tree) -> 
         tuning=tuning,
         report=report,
         claims=_claims(study, rows, columns, metrics, where),
-        paper=_paper(study, known, where),
+        paper=_paper(study, where),
         confidence=study.confidence,
-        max_concurrent=scale.max_concurrent,
-        hours=scale.hours,
-        glosses=_glosses(study, known, where),
-        left_out=scale.left_out,
+        glosses=_glosses(study, where),
         mean_over=scale.mean_over or study.mean_over,
+        **scale.model_dump(include={"max_concurrent", "hours", "left_out"}),
     )
     _check_sweep(plan, where)
     return plan
@@ -513,19 +509,19 @@ def _check_sweep(plan: StudyPlan, where: str) -> None:
         )
 
 
-def _paper(study: Study, rows: Sequence[str], where: str) -> PaperNumbers | None:
+def _paper(study: Study, where: str) -> PaperNumbers | None:
     if study.paper is None:
         return None
     paper = validate(PaperNumbers, study.paper, f"{where}.paper")
-    paper.check(rows, where)
+    paper.check(list(_all_rows(study, where)), where)
     return paper
 
 
-def _glosses(study: Study, rows: Sequence[str], where: str) -> dict[str, str]:
+def _glosses(study: Study, where: str) -> dict[str, str]:
     """Return those of rows and columns, also of other scales."""
     scales = [validate(Scale, tree or {}, where) for tree in study.scales.values()]
     settings = [_settings(study, scale, where)[0] for scale in (Scale(), *scales)]
-    known = [*rows, *(column for columns in settings for column in columns)]
+    known = [*_all_rows(study, where), *(column for columns in settings for column in columns)]
     for name in study.glosses:
         if name not in known:
             raise UserError(

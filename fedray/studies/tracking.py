@@ -86,11 +86,24 @@ class StudyTracker:
             if run.status == "running":
                 self._send(run, "KILLED")
         study = self._study
+        for wanted in _of_earlier(study):
+            self._tracker.update(wanted.key, partial(run_of, study, wanted, None))
         self._tracker.update("study", lambda: study_run(study, _end_of(study), conclude()))
 
     def _send(self, run: StudyRun, status: Tracked) -> None:
         make = partial(run_of, self._study, run.wanted, status, run.ray_id)
         self._tracker.update(run.wanted.key, make)
+
+
+def _of_earlier(study: Study) -> list[Wanted]:
+    """Return this invocation's runs that an earlier process ended, perhaps unknown to MLflow."""
+    own, now = _key_of(study), {run.wanted.key for run in study.runs.values()}
+    known = {run.key: run for cell, at in study.states() for run in cell.all_runs(at)}
+    return [
+        run
+        for key, run in known.items()
+        if key not in now and read_metadata(study.folder(key)).get("parent") == own
+    ]
 
 
 def study_runs(home: Path, conclude: Callable[[Study], Conclusion]) -> tuple[str, list[TrackedRun]]:

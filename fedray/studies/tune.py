@@ -58,7 +58,7 @@ def run_trial(config: Mapping[str, Any], at: str) -> None:
     """
     trial = config["trial"]
     if "given_up" in trial:
-        tune.report({"objective": math.nan, "failed": trial["given_up"]})
+        tune.report(_failed(trial["given_up"]))
         return
     os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", str(STOPPED_SECONDS))
     folder = Path(trial["folder"])
@@ -70,7 +70,16 @@ def run_trial(config: Mapping[str, Any], at: str) -> None:
         raise
     except Exception as error:
         RunFolder(folder).keep_error(Failure.of(error).traceback)
-        tune.report({"objective": math.nan, "failed": reason_of(error)})
+        tune.report(_failed(reason_of(error)))
+
+
+def _failed(reason: str) -> dict[str, Any]:
+    """Return the report of a run that failed; Ray Tune wants the score in each."""
+    return {"objective": math.nan, "score": math.nan, "failed": reason}
+
+
+def _experiment_of(trial: Mapping[str, Any]) -> Experiment:
+    return Experiment.model_validate(json.loads(trial["experiment"]))
 
 
 def _exits_failed(
@@ -101,7 +110,7 @@ def reports(trial: Mapping[str, Any], at: str) -> Generator[dict[str, Any], None
     from fedray.studies.warm import warm
 
     began, folder = time.time(), RunFolder(Path(trial["folder"]))
-    experiment = Experiment.model_validate(json.loads(trial["experiment"]))
+    experiment = _experiment_of(trial)
     folder.path.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.path / ".trial.lock"):  # another study may have begun the same run
         done = list(folder.rounds()) if folder.has_result else []
@@ -112,9 +121,12 @@ def reports(trial: Mapping[str, Any], at: str) -> Generator[dict[str, Any], None
             warm.executor(experiment) as executor,
             closing(Session(experiment, folder.path, executor, began, "none").rounds()) as rounds,
         ):
-            for new in rounds:
-                done = [*(each for each in done if each.round < new.round), new]
+            last = None
+            for last in rounds:
+                done = [*(each for each in done if each.round < last.round), last]
                 yield _report(trial, experiment, done, at)
+        if last is None:  # an earlier process was killed after its last round
+            yield _report(trial, experiment, done, at)
 
 
 def _report(
@@ -331,7 +343,7 @@ def fit(study: Study, watcher: Watcher, concurrent: int) -> None:
     placed = tune.with_resources(
         functools.partial(run_trial, at=plan.at),
         lambda given: tune.PlacementGroupFactory(
-            trial_bundles(study.runs[given["trial"]["number"]].wanted.experiment, node)
+            trial_bundles(_experiment_of(given["trial"]), node)
         ),
     )
     tune.Tuner(

@@ -112,6 +112,35 @@ def test_a_sweep_that_another_process_executes_keeps_its_state(
     assert statuses() == ["KILLED", "FINISHED", "KILLED"]
 
 
+def test_a_run_that_ended_unknown_to_mlflow_is_ended_there_by_the_resumed_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Path
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.chdir(tmp_path)
+    uri = f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
+    begun(tmp_path).write()
+    for number in range(2):  # the first process is killed once its run has ended
+        study = Study.read(tmp_path / "home")
+        tracker = Tracker(uri, "tiny")
+        tracked = StudyTracker(study, tracker)
+        run = study.next()
+        run.status = "running"
+        tracked.update(run)
+        if number:
+            end(study, run, curve)
+            tracked.update(run)
+            study.status = "finished"
+            tracked.end(lambda study=study: conclusion(study))
+        tracker.close()
+        if not number:
+            end(study, run, curve)
+        study.write()
+    client = MlflowClient(uri)
+    runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    assert [run.info.status for run in runs] == ["FINISHED"] * 3
+
+
 SECRET = "s3cr3t-w0rd"
 TINY = {
     "name": "tiny",
