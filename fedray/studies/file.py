@@ -698,19 +698,21 @@ def _check_tuned(
     rows: Mapping[str, RowPlan], columns: Mapping[str, Tree], given: Tree, where: str
 ) -> None:
     """Refuse to tune what a row, a column or the command line sets: none would be what it says."""
+    set_here = {over: over for over in given}
+    set_here |= {key: over for over, value in given.items() for key in flatten({over: value})}
     for name, row in rows.items():
         for_row = "" if name == ALL else f" for row {name}"
-        for key in (key for axis in row.axes for key in axis.keys):
-            for over, value in given.items():
-                if key in (over, *flatten({over: value})):
-                    raise UserError(
-                        f"{where}: {key} is tuned{for_row}; leave {over}={value} out, or change "
-                        "the space in the file"
-                    )
+        tuned = [key for axis in row.axes for key in axis.keys]
+        for key in filter(set_here.__contains__, tuned):
+            over = set_here[key]
+            raise UserError(
+                f"{where}: {key} is tuned{for_row}; leave {over}={given[over]} out, or change "
+                "the space in the file"
+            )
         said = {f"column {column}": keys for column, keys in columns.items()}
         said[f"{where}.rows.{name}.set"] = row.set
         for what, keys in said.items():
-            for key in (key for axis in row.axes for key in axis.keys if _over(key, keys)):
+            for key in (key for key in tuned if _over(key, keys)):
                 raise UserError(
                     f"{where}: {key} is tuned{for_row}, and {what} sets it; leave one out "
                     f"(`space: {{{key}: null}}` in the row tunes all else)"
