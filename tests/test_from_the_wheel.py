@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -99,5 +100,5 @@ def check_comparison(results: Path) -> None:
     """The table and the sweep are there, whole."""
     (table,) = results.glob("tables/mine_table/*/table.json")
     assert {path.name for path in table.parent.iterdir()} >= {"table.tex", "table.md", "table.html"}
-    (sweep,) = results.glob("mine_tax/*/sweep.json")
-    assert len(list(sweep.parent.glob("**/result.json"))) == 6
+    (listed,) = results.glob("mine_tax/*/runs.json")
+    assert len(json.loads(listed.read_text())["runs"]) == 6

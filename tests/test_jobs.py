@@ -115,7 +115,8 @@ def submit(env: dict[str, str], folder: Path, *command: str, **job_env: str) -> 
 
 
 def result_files(env: dict[str, str], sweep: str) -> set[Path]:
-    return set((Path(env["FEDRAY_RESULTS"]) / sweep).rglob("result.json"))
+    (listed,) = (Path(env["FEDRAY_RESULTS"]) / sweep).glob("*/runs.json")
+    return {listed.parent / run / "result.json" for run in json.loads(listed.read_text())["runs"]}
 
 
 def test_a_sweep_runs_as_a_job_from_the_repository(head: dict[str, str]) -> None:

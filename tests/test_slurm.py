@@ -62,21 +62,17 @@ class Job:
     @property
     def home(self) -> Path:
         """The one folder of its sweep."""
-        (found,) = self.results.glob("*/*/sweep.json")
+        (found,) = self.results.glob("*/*/plan.json")
         return found.parent
 
-    def trials(self) -> list[dict[str, object]]:
-        """The trials so far, none before the sweep has begun."""
-        found = list(self.results.glob("*/*/sweep.json"))
-        return json.loads(found[0].read_text())["trials"] if found else []
+    def seconds(self) -> dict[str, float] | None:
+        """Return the seconds of the runs that are over; None before the sweep has begun."""
+        found = list(self.results.glob("*/*/plan.json"))
+        return json.loads(found[0].read_text())["seconds"] if found else None
 
     def finished(self) -> dict[str, float]:
-        """The trials that are finished, and when they last wrote something."""
-        return {
-            str(trial["folder"]): last_written(self.home / str(trial["folder"]))
-            for trial in self.trials()
-            if trial["status"] == "finished"
-        }
+        """Return the runs that are over, and when they last wrote something."""
+        return {run: last_written(self.results / "store" / run) for run in self.seconds() or ()}
 
     def wait_for_first_trial(self) -> None:
         wait_until(lambda: self.finished() or self.is_over(), PATIENCE, "a trial")
@@ -129,7 +125,7 @@ def undisturbed(slurm) -> Job:
         words = ("fedprox_mu", f"rounds={rounds}", "local_epochs=2", "--no-track")
         job = Job(slurm, f"undisturbed_{rounds}", words)
         assert job.wait() == "COMPLETED", job.log
-        if sum(float(str(trial["seconds"])) for trial in job.trials()) > ENOUGH:
+        if sum((job.seconds() or {}).values()) > ENOUGH:
             break
     return job
 
@@ -194,7 +190,7 @@ def limit_soon(slurm: Slurm, job: Job) -> None:
 def test_a_job_is_not_started_again_for_ever(slurm, submit, undisturbed):
     once = "--export=ALL,FEDRAY_MOST_RESTARTS=0"
     job = submit(undisturbed.words, "--time=60", SIGNAL, once)
-    wait_until(job.trials, PATIENCE, "the sweep's begin")
+    wait_until(lambda: job.seconds() is not None, PATIENCE, "the sweep's begin")
     limit_soon(slurm, job)
     assert job.wait() == "FAILED"
     assert (job.told("Restarts"), job.told("ExitCode")) == ("0", "1:0")

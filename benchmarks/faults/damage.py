@@ -22,9 +22,9 @@ import torch
 
 from benchmarks.faults.experiments import write_experiments
 from benchmarks.faults.harness import SERIAL, Tally, difference
-from fedray.cli import run as command
 from fedray.errors import UserError
 from fedray.records import RunFolder
+from fedray.run import main as run_main
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
@@ -121,7 +121,7 @@ def judge(victim: Victim, folder: Path) -> tuple[str, str]:
             return "", f"read: more than one line: {error}"
     before, errors = contents(folder), io.StringIO()
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
-        code = command.main(["--resume", str(folder), *SERIAL])
+        code = run_main(["--resume", str(folder), *SERIAL])
     if code == 0:
         return f"{verb}, same numbers", difference(folder, victim[END])
     lines = errors.getvalue().splitlines()

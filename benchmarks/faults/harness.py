@@ -221,13 +221,13 @@ def run_command(
     """Return a function that runs or resumes `out` by `fedray.run`, after calling `before`."""
 
     def work() -> int:
-        from fedray.cli import run
+        from fedray.run import main
 
         if before is not None:
             before()
         if RunFolder(out).config.is_file():
-            return run.main(["--resume", str(out), *words])
-        return run.main([str(experiment), *words, "--out", str(out)])
+            return main(["--resume", str(out), *words])
+        return main([str(experiment), *words, "--out", str(out)])
 
     return work
 

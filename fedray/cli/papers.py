@@ -61,6 +61,7 @@ class PaperFile(Frozen):
     paper: str = Field(min_length=1)
     """Authors, venue, arXiv number."""
     order: list[str] = Field(min_length=1)
+    """The items' names, in the paper's order."""
     items: list[Item] = Field(default_factory=list)
     """What no study answers."""
 

@@ -110,6 +110,7 @@ class Scale(Frozen):
     """What is different at one scale; everything has the study's value by default."""
 
     experiment: str | None = None
+    """In place of the study's."""
     set: Tree = Field(default_factory=dict)
     """Laid on the study's."""
     rows: Tree = Field(default_factory=dict)
@@ -119,9 +120,13 @@ class Scale(Frozen):
     curve: Tree | None = None
     """In place of the table's, or of its columns."""
     space: Tree | None = None
+    """In place of the study's."""
     metrics: list[str] | None = None
+    """In place of the study's."""
     select: Select | None = None
+    """In place of the study's."""
     mean_over: str | None = None
+    """In place of the study's."""
     tuning: Tree = Field(default_factory=dict)
     """Laid on the study's."""
     report: Tree = Field(default_factory=dict)

@@ -187,10 +187,15 @@ class StudyPlan(Frozen):
     """What one invocation runs; stored whole in plan.json, so that a resumed one does the same."""
 
     kind: Literal["sweep", "table"] = "table"
+    """Which command runs it."""
     name: FileName
+    """Its file's."""
     scale: str
+    """laptop, desktop or paper."""
     answers: str
+    """The question."""
     experiment: str
+    """The experiment of rows that name none."""
     bases: dict[str, Tree]
     """The experiments that rows are based on, as trees."""
     set: Tree
@@ -198,27 +203,39 @@ class StudyPlan(Frozen):
     given: Tree
     """The command line's, above all others but what is tuned."""
     rows: dict[str, RowPlan]
+    """The methods; a sweep has one."""
     columns: dict[str, Tree]
+    """The settings, with their keys; a sweep has one."""
     curve: str | None = None
     """The key whose values, numbers in ascending order, are the columns."""
     metrics: list[str]
+    """The metrics that are shown; claims are about the first."""
     choose: str
     """The metric that chooses."""
     select: Select
     """On which images; `nothing`: a sweep's grid that is a figure, without a best configuration."""
     validation_fraction: float | None
+    """The share of training images that choose, where an experiment sets none."""
     at: Literal["best", "final"]
+    """The round whose numbers count."""
     tuning: Tuning
+    """How configurations are chosen."""
     report: Reporting
+    """The seeds and rounds of what is reported."""
     claims: list[Any] = Field(default_factory=list)
+    """What verdicts are on."""
     paper: PaperNumbers | None = None
+    """The paper's numbers, shown beside ours."""
     confidence: float = 0.95
+    """Of intervals and verdicts."""
     max_concurrent: int | None = None
+    """Runs at a time; None: as many as the cluster holds."""
     hours: float | None = None
     """About how long it takes, says the file."""
     glosses: dict[str, str] = Field(default_factory=dict)
     """What a row or a column is, in a sentence."""
     left_out: str = ""
+    """What of the paper's table this scale does not have."""
     mean_over: str | None = None
     """The axis of a sweep over whose values configurations are averaged."""
 

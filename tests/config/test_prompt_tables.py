@@ -7,8 +7,16 @@ import pytest
 from fedray.config import flatten
 from fedray.runtime.resolve import resolve
 
-FEDMGP_2 = ["promptfl", "promptfl_fedprox", "promptfl_pfedme", "promptfolio", "fedotp", "fedtpg"]
-FEDMGP_2 += ["fedpgp", "local_prompts", "fedclip", "fedmgp_cifar100"]
+FEDMGP_2 = [
+    "promptfl",
+    "promptfl_fedprox",
+    "promptfl_pfedme",
+    "promptfolio",
+    "fedotp",
+    "fedtpg",
+    "fedpgp",
+    "fedmgp_cifar100",
+]
 DP2FL_1 = ["maple_local", "maple_fedavg", "maple_fedprox", "maple_pfedme"]
 TABLES = {
     "promptfl_paper": [f"{name}_paper" for name in FEDMGP_2],

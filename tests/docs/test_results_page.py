@@ -36,7 +36,7 @@ def a_table(name="tiny", verdict="holds", unit="share", **more):
         "units": {"local_accuracy": unit},
         "claims": [CLAIM, {**CLAIM, "verdict": verdict}],
         "controls": [CONTROL],
-        "plan": {"metrics": ["local_accuracy"], "report": {"seeds": [0, 1]}},
+        "plan": {"metrics": ["local_accuracy"], "report": {"seeds": [0, 1]}, "tuning": {}},
         **more,
     }
 
