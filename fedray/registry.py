@@ -116,7 +116,7 @@ class Registry(Generic[T]):
             self._scan()
         if name not in self._entries:
             meant = [each for each in self.entries() if _spelled(name) in _spellings(each)]
-            if len(meant) != 1:
+            if len(meant) != 1 or "/" in name:
                 raise unknown(self.kind, name, self.names())
             return meant[0]
         return self._entries[name]

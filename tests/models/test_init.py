@@ -122,5 +122,5 @@ def test_image_too_small(name, size, least, make):
 
 
 def test_unknown_architecture_names_the_nearest():
-    with pytest.raises(UserError, match=r"no architecture 'ResNet-18'. Did you mean 'resnet"):
-        skeleton("ResNet-18", **SHAPE)
+    with pytest.raises(UserError, match=r"no architecture 'ResNet-19'. Did you mean 'resnet"):
+        skeleton("ResNet-19", **SHAPE)
