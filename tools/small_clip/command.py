@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import threading
@@ -13,9 +12,10 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
+import click
 import torch
 
-from fedray.command import CommandLine, as_path, run_command
+from fedray.command import PATH, Command, keys, run
 from fedray.config import dump_yaml, read_mapping, validate
 from fedray.errors import RunFailed, UserError
 from fedray.files import write_atomic, write_json
@@ -35,27 +35,19 @@ _CONFIG = "config.yaml"
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 
 
-def parser() -> CommandLine:
-    """Return the command line."""
-    cli = CommandLine(
-        prog="python -m tools.small_clip",
-        description="Train a small CLIP on labelled images whose classes get captions.",
-        epilog="The same command again goes on after the last epoch that is in the folder.",
-    )
-    cli.add_argument("set", nargs="*", metavar="key=value", help="image.epochs=20 workers=2")
-    cli.add_argument("--config", default="small", help="a YAML file instead of small.yaml")
-    cli.add_argument("--out", type=as_path, required=True, metavar="DIR", help="the run's folder")
-    cli.add_debug()
-    return cli
+@click.command(
+    cls=Command,
+    epilog="The same command again goes on after the last epoch that is in the folder.",
+)
+@keys
+@click.option("--config", default="small", help="A YAML file instead of small.yaml.")
+@click.option("--out", type=PATH, required=True, metavar="DIR", help="The run's folder.")
+def command(keys: Sequence[str], config: str, out: Path) -> None:
+    """Train a small CLIP on labelled images whose classes get captions.
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code."""
-    return run_command(parser(), _main, argv)
-
-
-def _main(args: argparse.Namespace) -> int:
-    spec, out = load_spec(args.config, args.set), args.out.resolve()
+    Keys are of the configuration, for example image.epochs=20 workers=2.
+    """
+    spec, out = load_spec(config, keys), out.resolve()
     pool = training_pool(spec)
     place = f"{spec.workers} Ray Train worker(s)" if spec.workers else "this process"
     print(
@@ -78,7 +70,11 @@ def _main(args: argparse.Namespace) -> int:
     for name, score in scores.items():
         print(f"zero-shot {name}: {score['accuracy']:.3f} (chance {score['chance']:.3f})")
     print(f"the model is in {out / MODEL}")
-    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit code."""
+    return run(command, argv, "python -m tools.small_clip")
 
 
 def _check_same(spec: Spec, out: Path) -> None:
