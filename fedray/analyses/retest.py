@@ -152,7 +152,7 @@ def evaluate(run: LoadedRun, experiment: Experiment, out: Path) -> Round:
 
 
 def _tested(assembly: Assembly, checkpoint: Checkpoint) -> Round:
-    """The last round's record, newly tested."""
+    """Return the last round's record, newly tested."""
     device = pick_device(assembly.experiment.gpus)
     executor = SerialExecutor(assembly, device)
     method, gate, plan = assembly.algorithm, assembly.gate, assembly.plan

@@ -127,7 +127,7 @@ class Experiment:
         yield from self._rounds(self._folder(out, False), executor, [], track)
 
     def _folder(self, out: str | Path | None, resume: bool) -> Path:
-        """The run's folder: a new one, or the one to go on with.
+        """Return the run's folder: a new one, or the one to go on with.
 
         Raises:
             UserError: when it is taken, or holds nothing to go on with.
@@ -159,7 +159,7 @@ class Experiment:
 
 
 def _tree(base: str | Path | Mapping[str, Any]) -> Tree:
-    """The plain data of an experiment with what it extends."""
+    """Return the plain data of an experiment with what it extends."""
     if not isinstance(base, Mapping):
         return read_experiment(str(base))
     tree = plain(base)
@@ -168,7 +168,7 @@ def _tree(base: str | Path | Mapping[str, Any]) -> Tree:
 
 
 def plain(value: Any) -> Any:
-    """A value as YAML would give it: paths as texts, tuples as lists."""
+    """Return a value as YAML would give it: paths as texts, tuples as lists."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

@@ -82,11 +82,11 @@ class Result:
         return RunFolder(self.folder).class_names()
 
     def curve(self, metric: str = HEADLINE) -> dict[int, float]:
-        """A number by round, where it was measured."""
+        """Return a number by round, where it was measured."""
         return self.run.curve(metric)
 
     def to_pandas(self, of: Frame = "rounds") -> pandas.DataFrame:
-        """The numbers as a table of pandas.
+        """Return the numbers as a table of pandas.
 
         Args:
             of: "rounds": a row per round with its metrics, traffic in bytes and seconds; "clients":
@@ -103,7 +103,7 @@ class Result:
     def models(
         self, which: Literal["best", "last"] | None = None, *, device: str = "cpu"
     ) -> TrainedModels:
-        """The models that the run has kept; see `fedray.trained.open_models`."""
+        """Return the models that the run has kept; see `fedray.trained.open_models`."""
         from fedray.trained import open_models
 
         return open_models(self.folder, which, device)
@@ -115,7 +115,7 @@ class Result:
         *,
         device: str = "cpu",
     ) -> TrainedModel:
-        """The model of one client, or, for None, the one that all of them share.
+        """Return the model of one client, or, for None, the one that all of them share.
 
         Args:
             client: its id.
@@ -171,7 +171,7 @@ def frame(rows: Sequence[Mapping[str, Any]], index: Sequence[str] = ()) -> panda
 
 
 def load(folder: str | Path) -> Result:
-    """A run from its folder, finished or not.
+    """Return a run from its folder, finished or not.
 
     Raises:
         UserError: when there is none, or a file of it is damaged.

@@ -23,7 +23,7 @@ Callback: TypeAlias = Callable[[Round], object]
 
 
 def new_folder(name: str, out: Path | None, go_on: str = "") -> Path:
-    """The folder of a new run: `out`, or one below the results that is called after the time.
+    """Return the folder of a new run: `out`, or one in the results named after the time.
 
     The latter is made, so that nobody else takes it.
 
@@ -53,7 +53,7 @@ def begin(
     say: Callable[[str], object],
     wait: Callable[[str], object] = lambda what: None,
 ) -> Generator[Round, None, None]:
-    """The rounds of a run, from whichever executor was asked for; its folder is claimed.
+    """Yield the rounds of a run, from whichever executor was asked for; its folder is claimed.
 
     Args:
         experiment: what to run, resolved.
@@ -186,7 +186,7 @@ class Callbacks(Observer):
 
 
 def _each_once(rounds: Iterable[Round]) -> Iterator[Round]:
-    """The rounds without repetition: a server that died does its last one again."""
+    """Yield the rounds without repetition: a server that died does its last one again."""
     last = -1
     for done in rounds:
         if done.round > last:

@@ -88,7 +88,7 @@ def check_words(words: Sequence[str]) -> None:
 
 
 def said(look: Look, root: Path) -> Iterator[str]:
-    """What was found, line by line; what a run would be refused for is not among it."""
+    """Yield what was found, line by line; what a run would be refused for is not among it."""
     counts, sizes = look.counts, look.sizes
     total = len(look.rows)
     domains = sorted({row.domain for row in look.rows if row.domain})
@@ -124,7 +124,7 @@ def said(look: Look, root: Path) -> Iterator[str]:
 
 
 def run_keys(look: Look, root: Path, words: Sequence[str], *, named: bool = False) -> list[str]:
-    """The words that run an experiment on these images.
+    """Return the words that run an experiment on these images.
 
     Args:
         look: what is known of them.

@@ -105,7 +105,7 @@ def packages() -> Iterator[Finding]:
 
 
 def numerics() -> Iterator[Finding]:
-    """What else the last digits of a result depend on, as result.json records it."""
+    """Yield what else the last digits of a result depend on, as result.json records it."""
     try:
         here = environment()
     except Exception:  # PyTorch does not load: `devices` says why
@@ -124,7 +124,7 @@ def numerics() -> Iterator[Finding]:
 
 
 def _unmet() -> Iterator[str]:
-    """The requirements without an extra that are not met."""
+    """Yield the requirements without an extra that are not met."""
     from packaging.requirements import Requirement
 
     try:
@@ -196,7 +196,7 @@ def ray_cluster() -> Iterator[Finding]:
 
 
 def folders() -> Iterator[Finding]:
-    """Where results and caches are written, and where data is looked for."""
+    """Yield where results and caches are written, and where data is looked for."""
     for what, folder, variable in (
         ("results", results_home(), "FEDRAY_RESULTS"),
         ("cache", cache_folder(), "FEDRAY_CACHE"),
@@ -217,7 +217,7 @@ def folders() -> Iterator[Finding]:
 
 
 def _writable(what: str, folder: Path, variable: str) -> Finding:
-    """Whether a folder, or the nearest one above it that is there, can be written to."""
+    """Return whether a folder, or the nearest one above it that is there, can be written to."""
     there = folder.expanduser().absolute()
     while not there.exists():
         there = there.parent
@@ -264,7 +264,7 @@ def extras() -> Iterator[Finding]:
 
 
 def plugins() -> Iterator[Finding]:
-    """What installed packages register."""
+    """Yield what installed packages register."""
     from fedray.registry import installed_points, registry
 
     points = installed_points()
@@ -279,7 +279,7 @@ def plugins() -> Iterator[Finding]:
 
 
 def _answers(address: str) -> bool:
-    """Whether anybody listens at HOST:PORT."""
+    """Return whether anybody listens at HOST:PORT."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS):

@@ -60,14 +60,14 @@ def _entries(found: Iterable[Entry | Shipped]) -> Iterator[tuple[str, str]]:
 
 
 def _kinds(plugins: Sequence[Plugin]) -> Iterator[tuple[str, str]]:
-    """How many there are of each kind, with the first names."""
+    """Yield how many there are of each kind, with the first names."""
     for kind in LISTINGS:
         names = [each.name for each in listed(kind, plugins)]
         yield kind, f"{len(names):>3}  {', '.join(names[:20])}"
 
 
 def in_columns(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Each row on one line; on a terminal no wider than it is."""
+    """Yield each row on one line; on a terminal no wider than it is."""
     wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     first = max((len(name) for name, _ in rows), default=0)
     for name, text in rows:
@@ -124,7 +124,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def found(name: str, kinds: Sequence[str]) -> tuple[str, Path]:
-    """The kind and the file of a name, which is looked for among these kinds.
+    """Return the kind and the file of a name, which is looked for among these kinds.
 
     Raises:
         UserError: when there is none, or one of several kinds.
@@ -141,7 +141,7 @@ def found(name: str, kinds: Sequence[str]) -> tuple[str, Path]:
 
 
 def target(dest: Path, source: Path) -> Path:
-    """The file to write.
+    """Return the file to write.
 
     Raises:
         UserError: when it is there already.

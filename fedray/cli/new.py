@@ -71,7 +71,7 @@ def check(kind: str, name: str) -> None:
 
 
 def project(name: str) -> dict[Path, str]:
-    """The texts of a project by their paths."""
+    """Return the texts of a project by their paths."""
     folder = Path(name)
     texts = {
         folder / f"{name}_method.py": _named("method", f"{name}_method.py", name),
@@ -92,7 +92,7 @@ def run_command(kind: str, name: str) -> str:
 
 
 def _named(kind: str, file: str, name: str) -> str:
-    """A template under another name."""
+    """Return a template under another name."""
     text = (TEMPLATES / f"{kind}.py").read_text(encoding="utf-8")
     title = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
     text = text.replace(f"new_{kind}.py", file).replace(f"new_{kind}", name)

@@ -200,7 +200,7 @@ def command(paper: str | None, item: str | None, checks: bool, as_json: bool) ->
 
 
 def chosen(papers: dict[str, Paper], name: str | None, item: str | None) -> dict[str, Paper]:
-    """The papers, or one of them, or one item of it; case does not matter.
+    """Return the papers, or one of them, or one item of it; case does not matter.
 
     Raises:
         UserError: when there is no such paper or item.

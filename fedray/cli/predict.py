@@ -49,7 +49,7 @@ def command(
 
 
 def _files(given: Path) -> list[Path]:
-    """The file, or the images of a folder, sorted.
+    """Return the file, or the images of a folder, sorted.
 
     Raises:
         UserError: when there is none.
@@ -63,7 +63,7 @@ def _files(given: Path) -> list[Path]:
 
 
 def json_lines(model: TrainedModel, paths: Sequence[Path], found: Predictions) -> Iterator[str]:
-    """A list of JSON: file, class, and, of whole images, the probability of each class."""
+    """Yield a list of JSON: file, class, and, of whole images, the probability of each class."""
     rows = []
     for path, logits, label in zip(paths, found.probabilities, found.labels, strict=True):
         row: dict[str, object] = {"image": str(path), "client": _whose(model)}
@@ -77,7 +77,7 @@ def json_lines(model: TrainedModel, paths: Sequence[Path], found: Predictions) -
 
 
 def text_lines(model: TrainedModel, paths: Sequence[Path], found: Predictions) -> Iterator[str]:
-    """What the model is, and a line per image: the likeliest classes, or the classes of pixels."""
+    """Yield the model, and a line per image: the likeliest classes, or those of pixels."""
     facts, whose = model.owner.facts, _whose(model)
     who = "the model that all clients share" if whose is None else f"the model of client {whose}"
     how = f", {facts.chosen}" if facts.chosen else ""
@@ -94,5 +94,5 @@ def text_lines(model: TrainedModel, paths: Sequence[Path], found: Predictions) -
 
 
 def _whose(model: TrainedModel) -> int | None:
-    """The client whose model it is; None of the one that all share."""
+    """Return the client whose model it is; None of the one that all share."""
     return None if model.owner.is_global else model.client

@@ -23,14 +23,14 @@ from fedray.waiting import end_waiting, seconds_of
 
 
 def accuracy(done: Round) -> str:
-    """The local accuracy of an evaluated round, on validation images too where there are some."""
+    """Return the local accuracy of a round, on validation images too where there are some."""
     held = done.metrics.get(f"{VALIDATION}{HEADLINE}")
     beside = "" if held is None else f" (validation {held:.4f})"
     return f"accuracy {done.metrics[HEADLINE]:.4f}{beside}"
 
 
 def describe(done: Round) -> str:
-    """One round in a few words: accuracy, loss, traffic, faults."""
+    """Return one round in a few words: accuracy, loss, traffic, faults."""
     words = []
     if HEADLINE in done.metrics:
         words.append(accuracy(done))
@@ -72,7 +72,7 @@ class Elapsed(ProgressColumn):
     """Seconds since the bar is there, which move while nothing else does."""
 
     def render(self, task: Task) -> Text:
-        """The seconds of one bar."""
+        """Return the seconds of one bar."""
         return Text(seconds_of(task.elapsed or 0))
 
 

@@ -16,7 +16,7 @@ MOST_SEEDS = 1000
 
 
 def several_seeds(assignments: Sequence[str]) -> tuple[list[int], list[str]]:
-    """The seeds of `seed=0,1,2` or `seed=[0,1,2]`, and all other assignments.
+    """Return the seeds of `seed=0,1,2` or `seed=[0,1,2]`, and all other assignments.
 
     Returns:
         No seeds where there is no such assignment; it then is one run's own.
@@ -40,7 +40,7 @@ def several_seeds(assignments: Sequence[str]) -> tuple[list[int], list[str]]:
 
 
 def seed_folder(home: Path, seed: int) -> Path:
-    """The folder of one seed's run."""
+    """Return the folder of one seed's run."""
     return home / f"seed_{seed}"
 
 
@@ -63,5 +63,5 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def finished(home: Path, seeds: Sequence[int]) -> list[Run]:
-    """The runs of all seeds."""
+    """Return the runs of all seeds."""
     return [RunFolder(seed_folder(home, seed)).read() for seed in seeds]

@@ -84,7 +84,7 @@ def command(
 
 
 def is_experiment(name: str) -> bool:
-    """Whether a name is that of a shipped experiment, or of a file."""
+    """Return whether a name is that of a shipped experiment, or of a file."""
     return name.endswith((".yaml", ".yml")) or "/" in name or name in names("experiments")
 
 
@@ -98,7 +98,7 @@ def _near(name: str, plugins: Sequence[Plugin]) -> str:
 
 
 def entries_called(name: str, plugins: Sequence[Plugin]) -> Iterator[tuple[str, Entry]]:
-    """What has a name, in whichever registry or among the keys, with what it is."""
+    """Yield what has a name, in whichever registry or among the keys, with what it is."""
     for listing, entries in registered(plugins).items():
         for entry in entries:
             if entry.name == name:
@@ -106,7 +106,7 @@ def entries_called(name: str, plugins: Sequence[Plugin]) -> Iterator[tuple[str, 
 
 
 def entry_lines(kind: str, entry: Entry) -> Iterator[str]:
-    """What is known of an entry, in 80 columns."""
+    """Yield what is known of an entry, in 80 columns."""
     title = f" ({entry.title})" if entry.title != entry.name else ""
     yield f"{kind} {entry.name}{title}"
     yield from _wrapped(f"{entry.summary}.", 2)
@@ -216,7 +216,7 @@ def _as_json(found: Sequence[Setting]) -> str:
 
 
 def plain(value: Any) -> str:
-    """A value as YAML has it, on one line."""
+    """Return a value as YAML has it, on one line."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False)

@@ -47,7 +47,7 @@ def _check(file: ExperimentFile, keys: Mapping[str, object]) -> None:
 
 
 def _source_of(key: str, chain: Sequence[ExperimentFile]) -> str:
-    """What the files from the one that sets it on say, the last one first."""
+    """Return what the files from the one that sets it on say, the last one first."""
     setters = [index for index, file in enumerate(chain) if key in flatten(file.tree)]
     for file in reversed(chain[setters[-1] :]):
         for place in _with_parents(key):

@@ -90,7 +90,7 @@ class Claim:
 def parse_claims(
     entries: Sequence[Any], rows: Sequence[str], columns: Sequence[str], metrics: Sequence[str]
 ) -> list[Claim]:
-    """The claims of a file, one that is asked of each column as several.
+    """Return the claims of a file, one that is asked of each column as several.
 
     A claim that is written twice is one, with the first source: as two it would count twice in the
     correction.
@@ -125,7 +125,7 @@ def _check_opposite(claim: Claim, known: Mapping[Test, Claim]) -> None:
 
 
 def rows_in(claim: str) -> set[str]:
-    """The rows that an inequality names; none where it is none."""
+    """Return the rows that an inequality names; none where it is none."""
     within = _WITHIN.match(claim.strip())
     match = _FORM.match(claim.strip())
     sides = [match["left"], match["right"]] if match is not None else []
@@ -182,7 +182,7 @@ def _side(text: str, rows: Sequence[str], columns: Sequence[str], claim: str) ->
 
 
 def _at(claim: Claim, column: str | None, columns: Sequence[str]) -> Claim:
-    """The claim at a column, for sides that name none."""
+    """Return the claim at a column, for sides that name none."""
     if column is not None and column not in columns:
         ways = f"expected {MEAN}, {EACH} or a column"
         raise UserError(f"claims: on: {shown(column)}, {ways}.{nearest(column, columns)}")

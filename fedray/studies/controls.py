@@ -97,7 +97,7 @@ class ControlRead:
     columns: Mapping[str, Reading] = field(default_factory=dict)
 
     def columns_that_differ(self) -> dict[Reading, list[str]]:
-        """All columns by their reading, where one says clearly something else than the mean.
+        """Return all columns by their reading, where one says clearly something else than the mean.
 
         That is: another reading that is not open, or a gain in some of them only.
         """
@@ -111,7 +111,7 @@ class ControlRead:
 
 
 def ask(plan: StudyPlan, claims: Sequence[Claim], compare: Compare) -> list[Asked]:
-    """What is asked of each control of a table."""
+    """Return what is asked of each control of a table."""
     return [
         _asked(name, row.of, plan, claims, compare)
         for name, row in plan.rows.items()
@@ -120,7 +120,7 @@ def ask(plan: StudyPlan, claims: Sequence[Claim], compare: Compare) -> list[Aske
 
 
 def whole_side(plan: StudyPlan, row: str) -> Side:
-    """A row by its mean, or by its only column."""
+    """Return a row by its mean, or by its only column."""
     return Side(row, None if len(plan.columns) > 1 else next(iter(plan.columns)))
 
 
@@ -142,7 +142,7 @@ def _asked(row: str, of: str, plan: StudyPlan, claims: Sequence[Claim], compare:
 def _over(
     baseline: str, row: str, of: str, column: str | None, plan: StudyPlan, compare: Compare
 ) -> Asked:
-    """What is asked about the gain over a row; in a column, or on the mean."""
+    """Return what is asked about the gain over a row; in a column, or on the mean."""
     method, control, base = (Side(each, column) for each in (of, row, baseline))
     distance = compare(method, control, 0.0, plan.metrics[0])
     whole = compare(method, base, 0.0, plan.metrics[0])
@@ -157,7 +157,7 @@ def _over(
 
 
 def _beaten(row: str, plan: StudyPlan, claims: Sequence[Claim]) -> list[str]:
-    """The rows that a row is claimed to be better than, controls apart."""
+    """Return the rows that a row is claimed to be better than, controls apart."""
     of_first = [claim for claim in claims if claim.metric == plan.metrics[0] == claim.than]
     found = [claim.worse.row for claim in of_first if claim.better.row == row]
     return [name for name in dict.fromkeys(found) if name != row and not plan.rows[name].control]
@@ -197,7 +197,7 @@ def read(
 
 
 def _needed(asked: Asked, alpha: float) -> int | None:
-    """How many seeds would decide an open reading."""
+    """Return how many seeds would decide an open reading."""
     both = [asked.comparison]
     if asked.middle is not None and asked.middle.interval and asked.middle.interval.mean > 0:
         both.append(asked.middle)  # below the middle, it decides nothing
@@ -205,7 +205,7 @@ def _needed(asked: Asked, alpha: float) -> int | None:
 
 
 def read_columns(asked: Asked, plan: StudyPlan, compare: Compare) -> dict[str, Reading]:
-    """A control's reading in each of several columns by itself, not corrected.
+    """Return a control's reading in each of several columns by itself, not corrected.
 
     The gain is that over the row of the mean. Empty where there is one column, or no such row.
     """

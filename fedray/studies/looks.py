@@ -32,14 +32,14 @@ def check_looks(report: Reporting, where: str) -> None:
 
 
 def within_seeds(report: Reporting) -> Reporting:
-    """A report of other seeds than its file's, with what the file's looks mean for these."""
+    """Return a report of other seeds than its file's, with what the file's looks mean for these."""
     seen = [[seed for seed in look if seed in report.seeds] for look in report.looked_at]
     looks = [look for look in seen if 0 < len(look) < len(report.seeds)]
     return report.model_copy(update={"looked_at": looks})
 
 
 def looks(plan: StudyPlan, pages: Sequence[Published]) -> list[str]:
-    """A note for each time that seeds were added after verdicts were known.
+    """Return a note for each time that seeds were added after verdicts were known.
 
     Args:
         plan: the table; its file may say it.
@@ -59,7 +59,7 @@ def looks(plan: StudyPlan, pages: Sequence[Published]) -> list[str]:
 
 
 def _added(plan: StudyPlan, seen: set[int], known: Iterable[set[int]]) -> list[int]:
-    """The seeds that were added after a look: up to the next one, or else all others."""
+    """Return the seeds that were added after a look: up to the next one, or else all others."""
     later = [each for each in known if seen < each]
     upto = min(later, key=len, default=set(plan.report.seeds))
     return [seed for seed in plan.report.seeds if seed in upto - seen]

@@ -125,15 +125,15 @@ class Outcome:
     notes: Sequence[str] = field(default_factory=list)
 
     def metric(self, name: str) -> Metric:
-        """What a number means."""
+        """Return what a number means."""
         return next(metric for metric in self.metrics if metric.name == name)
 
     def by_seed(self, side: Side, metric: str) -> dict[int, float]:
-        """A side's numbers, in the unit that is shown."""
+        """Return a side's numbers, in the unit that is shown."""
         return by_seed(self.cells, self.plan, side, self.metric(metric))
 
     def interval(self, side: Side, metric: str) -> Interval | None:
-        """A side's mean over seeds; None where it has none."""
+        """Return a side's mean over seeds; None where it has none."""
         values = list(self.by_seed(side, metric).values())
         return t_interval(values, self.plan.confidence) if values else None
 
@@ -141,7 +141,7 @@ class Outcome:
 def by_seed(
     cells: Mapping[Place, CellResult], plan: StudyPlan, side: Side, metric: Metric
 ) -> dict[int, float]:
-    """The numbers of a cell, or the mean over all columns where each has the seed."""
+    """Return the numbers of a cell, or the mean over all columns where each has the seed."""
     scale = 100.0 if metric.is_share else 1.0
     columns = list(plan.columns) if side.column is None else [side.column]
     found = [
@@ -155,7 +155,7 @@ def by_seed(
 
 
 def outcome(study: Study) -> Outcome:
-    """What the runs that are over come to."""
+    """Return what the runs that are over come to."""
     plan = study.plan
     cells = {cell.place: _cell(study, cell, at) for cell, at in study.states()}
     metrics = _metrics(cells, plan)
@@ -212,7 +212,7 @@ def _notes(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
 
 
 def _verdicts(plan: StudyPlan, compare: Compare) -> tuple[list[Decided], list[ControlRead]]:
-    """All claims decided and controls read, corrected together."""
+    """Return all claims decided and controls read, corrected together."""
     claims = plan.parsed_claims()
     asked = [compare(c.better, c.worse, c.margin, c.metric, c.than) for c in claims]
     questions = ask(plan, claims, compare)
@@ -256,7 +256,7 @@ def _cell(study: Study, cell: Cell, state: CellState) -> CellResult:
 
 
 def _metrics(cells: Mapping[Place, CellResult], plan: StudyPlan) -> list[Metric]:
-    """What the numbers mean, as a run declares it."""
+    """Return what the numbers mean, as a run declares it."""
     known = {
         metric.name: metric
         for cell in cells.values()
@@ -268,7 +268,7 @@ def _metrics(cells: Mapping[Place, CellResult], plan: StudyPlan) -> list[Metric]
 
 
 def _against_first(plan: StudyPlan, compare: Compare) -> list[Comparison]:
-    """The first row against each other one, by column and, for several, on the mean."""
+    """Return the first row against each other one, by column and, for several, on the mean."""
     first, *others = plan.rows
     columns: list[str | None] = [*plan.columns, *([None] if len(plan.columns) > 1 else [])]
     return [
@@ -281,7 +281,7 @@ def _against_first(plan: StudyPlan, compare: Compare) -> list[Comparison]:
 def _aggregates(
     cells: Mapping[Place, CellResult], plan: StudyPlan, metric: Metric
 ) -> dict[str, Interval]:
-    """The interquartile mean over columns and seeds of each row, for several columns."""
+    """Return the interquartile mean over columns and seeds of each row, for several columns."""
     found = {}
     for row in plan.rows if len(plan.columns) > 1 else ():
         strata = [

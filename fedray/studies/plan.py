@@ -129,7 +129,7 @@ class PaperNumbers(Frozen):
                     )
 
     def of(self, row: str, column: str) -> tuple[float, float | None] | None:
-        """A cell's mean and spread, or those of the mean over columns; None where there is none."""
+        """Return a cell's mean and spread, or those of the mean over columns; None without any."""
         found = self.numbers.get(row)
         if isinstance(found, Mapping):
             found = found.get(column, None if column == MEAN else found.get(OTHERS))

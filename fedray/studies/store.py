@@ -147,7 +147,7 @@ class PublishedRun(Frozen):
     def of(
         cls, experiment: Experiment, plan: StudyPlan, row: str, came_to: Measured | str
     ) -> PublishedRun:
-        """A run of a table's row, or why it failed."""
+        """Return a run of a table's row, or why it failed."""
         who: Tree = {"name": name_of(experiment), "chosen_by": plan.chosen_by(row), "at": plan.at}
         if isinstance(came_to, str):
             return cls(**who, reason=came_to)
@@ -215,7 +215,7 @@ class Published:
         return list(self.tree["plan"]["report"]["seeds"])
 
     def notes_that_begin(self, words: str) -> list[str]:
-        """Those of its notes."""
+        """Return those of its notes."""
         return [str(note) for note in self.tree["notes"] if str(note).startswith(words)]
 
     @cached_property
@@ -226,7 +226,7 @@ class Published:
     def find(
         self, experiment: Experiment, plan: StudyPlan, row: str, phase: Phase
     ) -> Measured | str | None:
-        """What a run came to for a row, or why it failed; None: it is not here.
+        """Return what a run came to for a row, or why it failed; None: it is not here.
 
         Nor is a run here that was chosen in another way, or a reported one that was not measured as
         the row is.
@@ -241,7 +241,7 @@ class Published:
         return None
 
     def _for_row(self, numbers: Numbers, own: dict[str, str]) -> Measured:
-        """The numbers that there are, by the names that a table's row has for them."""
+        """Return the numbers that there are, by the names that a table's row has for them."""
         there = {name: one for name, one in own.items() if one in numbers.values}
         found: dict[str, Any] = dict(numbers)
         found["values"] = {name: numbers.values[one] for name, one in there.items()}
@@ -278,7 +278,7 @@ def check_table(path: Path) -> Tree:
 
 
 def commits_in(tree: Tree) -> list[str]:
-    """The commits of a table.json's runs; of an older one as far as it has them, or its page's."""
+    """Return the commits of a table.json's runs; its page's, if it is older and has none."""
     made = tree["made"]
     if "commits" in made:
         return list(made["commits"])
@@ -289,7 +289,7 @@ def commits_in(tree: Tree) -> list[str]:
 
 
 def name_of(experiment: Experiment) -> str:
-    """What a run is called on any machine, by all that determines its numbers."""
+    """Return what a run is called on any machine, by all that determines its numbers."""
     root = experiment.data.root
     what = json.dumps([experiment.identity(), None if root is None else Path(root).name])
     return hashlib.sha256(what.encode()).hexdigest()[:24]

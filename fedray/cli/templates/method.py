@@ -32,7 +32,7 @@ class NewMethod(FedAvg):  # what it does not say, FedAvg does: what is sent, how
     hp: HParams
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """One batch's loss: FedAvg's, and the tax.
+        """Return one batch's loss: FedAvg's, and the tax.
 
         `output` has features [B, d] and logits [B, C]; `batch` inputs and labels; `local` the
         client, its model, what it kept, and what the server sent it (`local.down`).

@@ -29,14 +29,14 @@ class NewModel(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """The mean over the map: one vector of features an image, and no logits."""
+        """Return the mean over the map: one vector of features an image, and no logits."""
         features: Tensor = self.maps(images).mean((2, 3))
         return features
 
 
 @architecture("new_model")
 def new_model(channels: int, image_size: int) -> nn.Module:
-    """Two convolutions with group norm.
+    """Return two convolutions with group norm.
 
     `channels` (1 or 3) and the side of the square images, in pixels, are those of the data. The
     classifier is added, and an average to `model.feature_dim` where that is set to another width.

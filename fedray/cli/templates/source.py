@@ -21,12 +21,12 @@ class NewSource(Source):
     name = "new_source"
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
-        """The folder of the data. Without this method it is `data.root`, which has to be there."""
+        """Return the folder of the data. Without this method it is `data.root`, which must exist."""
         del root, download
         return Path(__file__).parent
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
-        """Every file that is read, so that images are decoded anew when one has changed.
+        """Return every file that is read, so that images are decoded anew when one has changed.
 
         Without this method: the files of the rows, for a source whose images are files.
         """
@@ -34,7 +34,7 @@ class NewSource(Source):
         return [root / Path(__file__).name]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """The class names, and a row for each image: its file, its bytes or its pixels, its label.
+        """Return the class names, and a row per image: its file, bytes or pixels, its label.
 
         A row may also hold its split (TRAIN or TEST, which counts with data.test=official), its
         domain and its mask.
