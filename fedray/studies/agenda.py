@@ -394,17 +394,17 @@ def check_cells(cells: Iterable[Cell]) -> list[Experiment]:
 
 def _check_cell(cell: Cell) -> Experiment:
     plan, row = cell.plan, cell.place.row
-    for config in cell.first or corners(plan.axes):  # of tpe the ends of every range
+    configs = cell.first or corners(plan.axes)  # of tpe the ends of every range
+    for config in configs:
         try:
-            experiment = cell.wanted(config, "tuning", plan.tuning_seeds[0]).experiment
-            check_metrics(plan, row, experiment)
+            tuned = cell.wanted(config, "tuning", plan.tuning_seeds[0]).experiment
+            check_metrics(plan, row, tuned)
         except UserError as error:
             said = f"{config_label(config)}: " if config else ""
             raise type(error)(f"{said}{error}") from None
-    if not plan.is_sweep:
-        experiment = cell.wanted(cell.first[0], "report", plan.report.seeds[0]).experiment
-        check_metrics(plan, row, experiment)
-    return experiment
+    first = cell.wanted(configs[0], "report", plan.report.seeds[0]).experiment
+    check_metrics(plan, row, first)
+    return first
 
 
 def check_rows_differ(cells: Iterable[Cell]) -> None:

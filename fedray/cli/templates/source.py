@@ -21,7 +21,7 @@ class NewSource(Source):
     name = "new_source"
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
-        """Return the folder of the data. Without this method it is `data.root`, which must exist."""
+        """Return the folder of the data. Without this method it is `data.root`."""
         del root, download
         return Path(__file__).parent
 
