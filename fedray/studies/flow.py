@@ -355,12 +355,11 @@ def how_to_go_on(study: Study, *, track: bool) -> str:
 
 def _finish(study: Study, *, track: bool) -> int:
     """Write and print what the study comes to; return the exit code."""
-    from fedray.studies.pages import print_pages, write_pages
+    from fedray.studies.pages import print_pages
 
     whole = study.is_complete
     if whole:
         study.status = "finished"
-    write_pages(study)
     print_pages(study)
     if not whole:
         print(f"interrupted; {how_to_go_on(study, track=track)}", file=sys.stderr)
