@@ -96,13 +96,15 @@ class StudyTracker:
 
 
 def _of_earlier(study: Study) -> list[Wanted]:
-    """Return this invocation's runs that an earlier process ended, perhaps unknown to MLflow."""
+    """Return the runs that an earlier process ended and no other invocation sent to MLflow."""
     own, now = _key_of(study), {run.wanted.key for run in study.runs.values()}
     known = {run.key: run for cell, at in study.states() for run in cell.all_runs(at)}
     return [
         run
         for key, run in known.items()
-        if key not in now and read_metadata(study.folder(key)).get("parent") == own
+        if key not in now
+        and RunFolder(study.folder(key)).has_result
+        and read_metadata(study.folder(key)).get("parent", own) == own
     ]
 
 

@@ -369,12 +369,23 @@ def fit(study: Study, watcher: Watcher, concurrent: int) -> None:
     shutil.rmtree(study.home / FOLDER, ignore_errors=True)
 
 
+class _Asha(ASHAScheduler):  # type: ignore[misc]
+    """ASHA that stops no run in its last round, before its folder is finished."""
+
+    def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Return whether a run goes on."""
+        if result.get("round") == result.get("rounds"):
+            return str(self.CONTINUE)
+        return str(super().on_trial_result(controller, trial, result))
+
+
 def _scheduler(study: Study) -> ASHAScheduler | None:
     asha = study.plan.tuning.asha
     if asha is None:
         return None
-    rounds = max(run.experiment.rounds for _, at in study.states() for run in at.wanted)
-    return ASHAScheduler(
+    runs = [run for cell, at in study.states() for run in at.wanted or cell.usual_runs()]
+    rounds = max(run.experiment.rounds for run in runs)
+    return _Asha(
         time_attr="round",
         max_t=rounds,
         grace_period=min(asha.grace_rounds, rounds),
