@@ -338,7 +338,11 @@ def test_keys_that_vary_jointly_are_one_dimension(here):
 
 def test_of_a_range_the_ends_are_checked(here):
     write_sweep(search="tpe", space={"lr": {"loguniform": [0.01, 0.1]}})
-    assert check_cells(sweep().cells)[0].lr == 0.1
+    assert check_cells(sweep().cells)[0].lr == 0.01
+    for low, high in ((0.5, 2.0), (-1.0, 0.5)):
+        write_sweep(search="tpe", space={"participation": {"uniform": [low, high]}})
+        with pytest.raises(UserError, match="participation"):
+            check_cells(sweep().cells)
 
 
 def test_the_longest_runs_begin_first(here):
