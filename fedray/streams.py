@@ -22,17 +22,17 @@ class Streams:
     seed: int
 
     def entropy(self, purpose: str, *, round_: int = 0, client: int = 0) -> int:
-        """A 63-bit integer that identifies one stream, the same on every machine."""
+        """Return a 63-bit integer that identifies one stream, the same on every machine."""
         text = f"{self.seed}/{purpose}/{round_}/{client}"
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1
 
     def numpy(self, purpose: str, *, round_: int = 0, client: int = 0) -> np.random.Generator:
-        """A NumPy generator for one purpose, round and client."""
+        """Yield a NumPy generator for one purpose, round and client."""
         return np.random.default_rng(self.entropy(purpose, round_=round_, client=client))
 
     def torch(self, purpose: str, *, round_: int = 0, client: int = 0) -> torch.Generator:
-        """A CPU torch generator for one purpose, round and client."""
+        """Yield a CPU torch generator for one purpose, round and client."""
         import torch
 
         generator = torch.Generator()

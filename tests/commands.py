@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from fedray.cli.main import main
+from fedray.config import parse_assignments
+from fedray.studies.file import Kind, plan_study
+from fedray.studies.plan import StudyPlan
 
 
 def _word(name: str) -> Callable[[Sequence[str]], int]:
@@ -17,3 +20,15 @@ analyse, check, convert, cost, cp, data, doctor, generate, ls, new, papers, pred
         ("analyse", "check", "convert", "cost", "cp", "data", "doctor", "generate", "ls", "new",
          "papers", "predict", "report", "run", "show", "sweep", "table", "upload"),
     )  # fmt: skip
+
+
+def plan_words(
+    kind: Kind,
+    name: str,
+    assignments: Iterable[str] = (),
+    scale: str | None = None,
+    plugins: Sequence[str] = (),
+    samples: int | None = None,
+) -> StudyPlan:
+    """Plan a study with keys as a command line has them, "key=value"."""
+    return plan_study(kind, name, parse_assignments(assignments), scale, plugins, samples)

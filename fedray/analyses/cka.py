@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.analyses.finished import has_global_model, one_more_step, probe_images, reopen
-from fedray.analyses.harness import Findings, Request, analysis
+from fedray.analyses.harness import Findings, Request, analysis, count
 from fedray.compare.frame import Group
 from fedray.compare.paired import Interval, t_interval
 from fedray.errors import UserError
@@ -40,14 +40,7 @@ SIMILARITY = Metric("linear CKA with the global model", "index")
 
 @analysis(
     "cka",
-    click.Option(
-        ["--images"],
-        type=click.IntRange(2, 10**6),
-        default=200,
-        metavar="N",
-        show_default=True,
-        help="Test images to compare on.",
-    ),
+    count("--images", "Test images to compare on.", 2, 200),
     click.Option(
         ["--by"],
         type=click.Choice(get_args(By)),

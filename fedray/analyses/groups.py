@@ -14,14 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.algorithms.prompts.fedmgp import FedMGP
 from fedray.analyses.finished import probe_images, reopen
-from fedray.analyses.harness import Findings, Request, analysis
+from fedray.analyses.harness import Findings, Request, analysis, count
 from fedray.compare.frame import Group, LoadedRun, interval_of
 from fedray.compare.paired import Interval
 from fedray.errors import UserError
@@ -92,27 +91,13 @@ Similarities = Mapping[str, Sequence[Mapping[str, Likeness]]]
 
 @analysis(
     "groups",
-    click.Option(
-        ["--images"],
-        type=click.IntRange(1, 10**6),
-        default=50,
-        metavar="N",
-        show_default=True,
-        help="Test images to compare on.",
-    ),
-    click.Option(
-        ["--clients"],
-        type=click.IntRange(1, 10**5),
-        default=10,
-        metavar="N",
-        show_default=True,
-        help="Compare the first N clients.",
-    ),
-    click.Option(
-        ["--client"],
-        type=click.IntRange(0, 10**5),
+    count("--images", "Test images to compare on.", default=50),
+    count("--clients", "Compare the first N clients.", default=10),
+    count(
+        "--client",
+        "The groups of client K alone, with their matrices as numbers (Fig. 3).",
+        0,
         metavar="K",
-        help="The groups of client K alone, with their matrices as numbers (Fig. 3).",
     ),
 )
 def compare_groups(request: Request) -> Findings:

@@ -99,6 +99,20 @@ class Analysis:
     out: Path | None
 
 
+def count(
+    flag: str, what: str, least: int = 1, default: int | None = None, metavar: str = "N"
+) -> click.Option:
+    """Return an option that takes a whole number, `least` or more."""
+    return click.Option(
+        [flag],
+        type=click.IntRange(least, 10**6),
+        default=default,
+        metavar=metavar,
+        show_default=default is not None,
+        help=what,
+    )
+
+
 _ANALYSES: dict[str, Analysis] = {}
 
 

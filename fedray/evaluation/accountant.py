@@ -72,13 +72,13 @@ class Accountant:
         self._releases.append(release)
 
     def spent(self, round_: int) -> Spent:
-        """What has been spent by now, and in this round; of a mean by means of sampling."""
+        """Return what has been spent by now, and in this round; of a mean by means of sampling."""
         releases = self._distinct()
         now = [release for release in releases if release.round == round_]
         return Spent(self._best(releases), self._best(now), self._known(releases))
 
     def _best(self, releases: Sequence[Release]) -> float:
-        """The smaller of two bounds; each upload of local privacy has its client's name on it."""
+        """Return the smaller of two bounds; with local privacy each upload names its client."""
         known = self._known(releases)
         return min(known, self._sampled(releases)) if self.mode == "central" else known
 

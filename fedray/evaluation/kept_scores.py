@@ -24,15 +24,15 @@ class KeptScores:
         self._hashes: dict[int, bytes] = {}
 
     def forget(self, client: int) -> None:
-        """A client's state may have changed."""
+        """Forget a client's scores, since its state may have changed."""
         self._kept.pop(client, None)
 
     def clear(self) -> None:
-        """Any state may have changed."""
+        """Forget all scores, since any state may have changed."""
         self._kept.clear()
 
     def found(self, phase: int, sent: Downlinks) -> dict[int, Score]:
-        """The scores that hold, by client.
+        """Return the scores that hold, by client.
 
         Args:
             phase: the round from which on the data is as it is.
@@ -52,14 +52,14 @@ class KeptScores:
         self._hashes = {}  # of payloads that go
 
     def _key(self, phase: int, payload: Payload | None) -> bytes:
-        """What a score hangs on besides the state; each distinct payload is read once."""
+        """Return what a score hangs on besides the state; each distinct payload is read once."""
         if id(payload) not in self._hashes:
             self._hashes[id(payload)] = content(payload)
         return self._hashes[id(payload)] + phase.to_bytes(8, "little")
 
 
 def content(payload: Payload | None) -> bytes:
-    """A hash of the type and all tensors and numbers of a payload past the gate."""
+    """Return a hash of the type and all tensors and numbers of a payload past the gate."""
     if payload is None:
         return b""
     found = hashlib.blake2b(payload.full_name().encode(), digest_size=16)

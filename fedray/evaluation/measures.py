@@ -63,7 +63,7 @@ class MacroF1(Measure):
     metrics = (Metric("local_macro_f1", "index"),)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Where predictions are counted."""
+        """Return where predictions are counted."""
         scores = evaluated.tested.values()
         if not scores or not all(score.predicted for score in scores):
             return {}
@@ -133,7 +133,7 @@ class GlobalModel(Measure):
 
     @classmethod
     def applies_to(cls, method: type[Algorithm]) -> bool:
-        """Those that may come to one model; `one_model` = False says that a method never does."""
+        """Return those that may come to one model; with `one_model=False` a method never does."""
         return issubclass(method, HasGlobalModel) and getattr(method, "one_model", True)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
@@ -255,7 +255,7 @@ class Domains(Measure):
     metrics = (Metric("accuracy_{domain}"), Metric("accuracy_domains"))
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """A domain without test images is left out."""
+        """Return a domain without test images is left out."""
         scores = evaluated.tested
         by_domain = {}
         for name, clients in evaluated.facts.domains.items():
@@ -285,7 +285,7 @@ class DomainClients(Measure):
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """A domain without test images is left out."""
+        """Return a domain without test images is left out."""
         scores = evaluated.tested
         by_domain = {
             name: [scores[client].accuracy for client in clients if client in scores]
@@ -366,7 +366,7 @@ class ClassSizes(Measure):
 
 
 def majority_classes(counts: np.ndarray) -> list[frozenset[int]]:
-    """Each client's majority classes: those it has more images of than n_i / C, its mean.
+    """Return each client's majority classes: those it has more images of than n_i / C, its mean.
 
     FedGLCL Fig. 1b splits classes by such a threshold and does not say which. A class that a
     client has no image of is a minority class; a client with equal counts has no majority.
@@ -395,7 +395,7 @@ class Dice(Measure):
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Where every pixel is a sample; class 0 is the background."""
+        """Return where every pixel is a sample; class 0 is the background."""
         names = evaluated.facts.dense_classes
         if not names or not evaluated.tested:
             return {}
@@ -441,7 +441,7 @@ class TrainLoss(Measure):
     metrics = (Metric("train_loss", "nats", "min", "train"),)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """The losses are of whatever the method minimises."""
+        """Return the losses are of whatever the method minimises."""
         losses = evaluated.train_losses
         return {"train_loss": sum(losses) / len(losses)} if losses else {}
 
@@ -454,7 +454,7 @@ class ScheduledLearningRate(Measure):
     metrics = (Metric("learning_rate", "number", None, None),)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """As the schedule gives it; of a method with rates of its own, the key `lr`'s."""
+        """Return as the schedule gives it; of a method with rates of its own, the key `lr`'s."""
         return {} if evaluated.lr is None else {"learning_rate": evaluated.lr}
 
 
@@ -483,12 +483,12 @@ class FineTuned(Measure):
 
 
 def _validates(scores: Sequence[Score]) -> bool:
-    """Whether a client has validation images."""
+    """Return whether a client has validation images."""
     return scores[0].validation is not None and scores[0].validation.total > 0
 
 
 def _best(scores: Sequence[Score], select: Select) -> Score:
-    """A client's score after the best epoch; the last one where it has nothing to choose by."""
+    """Return a client's score after the best epoch, or the last without anything to choose by."""
     if select == "test":
         return max(scores, key=lambda score: score.accuracy)
     if not _validates(scores):

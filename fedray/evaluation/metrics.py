@@ -67,7 +67,7 @@ class Evaluated:
     select: Select = "validation"
 
     def on_validation(self) -> Evaluated | None:
-        """The same models on validation images; None where nobody was tested on some."""
+        """Return the same models on validation images; None where nobody was tested on some."""
         scores = _held(self.scores)
         if not scores:
             return None
@@ -91,7 +91,7 @@ class Evaluated:
 
 
 def _held(scores: Mapping[int, Score]) -> dict[int, Score]:
-    """The scores on validation images."""
+    """Return the scores on validation images."""
     return {k: score.validation for k, score in scores.items() if score.validation is not None}
 
 
@@ -110,12 +110,12 @@ class Measure(ABC):
 
     @classmethod
     def applies_to(cls, method: type[Algorithm]) -> bool:
-        """Whether runs of a method can have its metrics."""
+        """Return whether runs of a method can have its metrics."""
         return True
 
     @abstractmethod
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """The metrics that apply to this round, by name; none where it does not."""
+        """Return the metrics that apply to this round, by name; none where it does not."""
 
 
 metrics: Registry[type[Measure]] = Registry("metric", "fedray.evaluation.measures")
@@ -142,7 +142,7 @@ def add_declared(
 
 
 def measure(evaluated: Evaluated) -> dict[str, float]:
-    """What all registered measures find in a round, on the test and on validation images.
+    """Return what all registered measures find in a round, on the test and on validation images.
 
     Raises:
         FedrayError: when one of them gives a number that it has not declared, or that another
@@ -161,7 +161,7 @@ def measure(evaluated: Evaluated) -> dict[str, float]:
 
 
 def _of_images(given: Mapping[str, float], declared: Sequence[Metric]) -> dict[str, float]:
-    """The numbers that are about test images, by what they are called on validation images."""
+    """Return the numbers about test images, by their names on validation images."""
     named = {name: (find_metric(name, declared), value) for name, value in given.items()}
     return {
         f"{VALIDATION}{name}": value
@@ -214,7 +214,7 @@ def check_domains(names: Sequence[str]) -> None:
 
 
 def lacks(method: type[Algorithm], name: str) -> bool:
-    """Whether a number is of methods of another kind, so that no run of this one can have it."""
+    """Return whether only methods of another kind have a number."""
     name = name.removeprefix(VALIDATION)
     givers = [entry for entry in metrics.entries() if find_metric(name, entry.metrics)]
     own = find_metric(name, analysis_metrics(method))
@@ -234,7 +234,7 @@ def check_spelling(method: type[Algorithm], name: str) -> None:
 
 
 def declared_metrics() -> tuple[Metric, ...]:
-    """What the numbers of all registered measures mean, on the test and on validation images."""
+    """Return what all registered measures' numbers mean, on test and validation images."""
     entries = metrics.entries()
     on_test = [metric for entry in entries for metric in entry.metrics]
     return (*on_test, *(metric for entry in entries for metric in _on_validation(entry)))

@@ -18,7 +18,7 @@ class HasGlobalModel(Protocol):
     """A method whose clients may all predict with one model, whose accuracy is measured then."""
 
     def has_global_model(self, state: ServerState) -> bool:
-        """Whether they do now; a method may come to it late."""
+        """Return whether they do now; a method may come to it late."""
 
 
 @runtime_checkable
@@ -72,10 +72,10 @@ class Analysed(Protocol):
     """
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
-        """The numbers and matrices of one evaluated round."""
+        """Return the numbers and matrices of one evaluated round."""
 
 
 def analysis_metrics(algorithm: object) -> Sequence[Metric]:
-    """What the numbers of a method's analyses mean; none where it declares none."""
+    """Return what the numbers of a method's analyses mean; none where it declares none."""
     declared: Sequence[Metric] = getattr(algorithm, "analysis_metrics", ())
     return declared

@@ -78,7 +78,7 @@ def pooled(scores: Sequence[Score]) -> float:
 
 
 def within_top(logits: Tensor, labels: Tensor, k: int) -> Tensor:
-    """How many labels are among the k highest logits: a scalar, int64.
+    """Return how many labels are among the k highest logits: a scalar, int64.
 
     Of equal logits those of the lower classes count as higher: ties are the same everywhere.
 

@@ -37,7 +37,7 @@ def matrix_agreement(a: Tensor, b: Tensor) -> tuple[float, float]:
 
 
 def _unit(x: NDArray[Any]) -> NDArray[Any]:
-    """A vector less its mean, of length 1."""
+    """Return a vector less its mean, of length 1."""
     centred = x - x.mean()
     largest = np.abs(centred).max()
     scaled: NDArray[Any] = centred / (largest * np.linalg.vector_norm(centred / largest))

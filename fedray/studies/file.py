@@ -19,7 +19,6 @@ from fedray.config import (
     flatten,
     is_key,
     override,
-    parse_assignments,
     read_experiment,
     read_mapping,
     validate,
@@ -282,18 +281,6 @@ def plan_study(
     if scale not in scales:
         raise UserError(f"{where} has no {scale} scale, only {', '.join(scales)}")
     return _planned(study, path.stem, scale, scales[scale], given)
-
-
-def plan_words(
-    kind: Kind,
-    name: str,
-    assignments: Iterable[str] = (),
-    scale: str | None = None,
-    plugins: Sequence[str] = (),
-    samples: int | None = None,
-) -> StudyPlan:
-    """Plan a study with keys as a command line has them, "key=value"."""
-    return plan_study(kind, name, parse_assignments(assignments), scale, plugins, samples)
 
 
 def _scale(label: str, tree: Any, where: str) -> Scale:

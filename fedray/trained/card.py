@@ -63,7 +63,7 @@ def _measured(model: TrainedModel) -> Iterator[str]:
 
 
 def _own_accuracy(model: TrainedModel) -> float | None:
-    """The client's own accuracy in that round, where the run's records say so."""
+    """Return the client's own accuracy in that round, where the run's records say so."""
     folder = RunFolder(model.owner.folder)
     if not folder.has_result:
         return None

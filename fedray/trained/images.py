@@ -48,7 +48,7 @@ class Preprocessing:
         return f"{self.width}x{self.height} pixels, {colour}{scaled}, in [-1, 1]"
 
     def __call__(self, images: Images) -> Pixels:
-        """The images as the model sees them, float32 [n, channels, H, W] in [-1, 1].
+        """Return the images as the model sees them, float32 [n, channels, H, W] in [-1, 1].
 
         Raises:
             UserError: when they are none, cannot be read, or do not fit.
@@ -70,7 +70,7 @@ class Preprocessing:
         return "L" if self.channels == 1 else "RGB"
 
     def _of_array(self, images: Tensor | np.ndarray) -> Tensor:
-        """A tensor or array, of the size that it has where that fits.
+        """Return a tensor or array, of the size that it has where that fits.
 
         Raises:
             UserError: when it is no images, or its values are out of range.
@@ -93,7 +93,7 @@ class Preprocessing:
         return Pixels.of(torch.from_numpy(self._decoded(pixels))).values
 
     def _batch(self, images: Tensor) -> Tensor:
-        """As [n, 1 or 3, H, W].
+        """Return as [n, 1 or 3, H, W].
 
         Raises:
             UserError: when it is neither one image nor a batch, or may be both.
@@ -139,7 +139,7 @@ _COLOURS = (1, 3)
 
 
 def _last(images: Tensor) -> bool:
-    """Whether the channels stand last."""
+    """Return whether the channels stand last."""
     return images.shape[-1] in _COLOURS
 
 
@@ -162,7 +162,7 @@ def _as_tensor(images: Tensor | np.ndarray) -> Tensor:
 
 
 def _encoded(image: Any, mode: Literal["L", "RGB"]) -> Encoded:
-    """One image as the decoder takes it: a PIL image in these colours, as a file's would be.
+    """Return one image as the decoder takes it: a PIL image in these colours, as a file's would be.
 
     Raises:
         UserError: when it is none, or has more than 8 bits a channel.

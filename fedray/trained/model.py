@@ -76,7 +76,7 @@ class _Watched(dict[str, Any]):
         return self.read[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An entry, if it is there."""
+        """Return an entry, if it is there."""
         try:
             return self[name]
         except KeyError:
@@ -150,7 +150,7 @@ class TrainedModel:
             return self.owner.assembly.algorithm.predict(self._local.model(pixels), self._local)
 
     def state_dict(self) -> Tensors:
-        """A copy of the model's parameters and buffers by name, on the CPU.
+        """Return a copy of the model's parameters and buffers by name, on the CPU.
 
         Of a prompt method they are the prompts; the CLIP is the one that the card names.
         """

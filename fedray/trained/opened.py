@@ -67,7 +67,7 @@ class TrainedModels:
         return self.facts.clients
 
     def model(self, client: int | None = None) -> TrainedModel:
-        """One client's model, or the one that all clients share.
+        """Return one client's model, or the one that all clients share.
 
         Args:
             client: its id; None for the shared one.
@@ -91,7 +91,7 @@ class TrainedModels:
         return algorithm.begin(context, state, tested.down)
 
     def _client(self, client: int) -> Client:
-        """The client without images, with an empty model of its own."""
+        """Return the client without images, with an empty model of its own."""
         models, data = self.assembly.models, self.assembly.data
         architecture = models.architectures[client]
         none = Samples(data.images.images, data.images.labels, np.zeros(0, np.int64))
@@ -133,7 +133,7 @@ def open_models(
 
 
 def _usable(device: str) -> torch.device:
-    """The device, if it is there.
+    """Return the device, if it is there.
 
     Raises:
         UserError: with what PyTorch says of it.
@@ -149,7 +149,7 @@ def _usable(device: str) -> torch.device:
 
 
 def _is_of_last_round(folder: Path, best: Path) -> bool:
-    """Whether the best round was the last, which is kept once."""
+    """Return whether the best round was the last, which is kept once."""
     if not RunFolder(folder).has_result:
         return False
     run = RunFolder(folder).read()
@@ -172,7 +172,7 @@ def _why_there_are_none(folder: Path, which: str | None) -> str:
 
 
 def read_without_data(folder: Path) -> Experiment:
-    """A run's experiment, without asking where its images are.
+    """Return a run's experiment, without asking where its images are.
 
     Raises:
         UserError: when there is none.
@@ -182,7 +182,7 @@ def read_without_data(folder: Path) -> Experiment:
 
 
 def without_data(experiment: Experiment, facts: ModelFacts) -> Assembly:
-    """The parts of a run whose clients have no images."""
+    """Return the parts of a run whose clients have no images."""
     channels, height, width = facts.image
     images = ImageSet(
         source=experiment.data.source.name,

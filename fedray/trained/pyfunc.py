@@ -30,7 +30,7 @@ class ClientModels:
         self._opened: dict[int, TrainedModel] = {}
 
     def predict(self, images: Any, params: Mapping[str, Any] | None = None) -> np.ndarray:
-        """The names of the likeliest classes [n]; of dense models of every pixel [n, H, W].
+        """Return the names of the likeliest classes [n]; of dense models of every pixel [n, H, W].
 
         Args:
             images: uint8 `[n, channels, H, W]`, alone or under "images".

@@ -132,7 +132,7 @@ def test_one_clients_matrix_as_numbers(done, tmp_path):
         (["checkpoint_every=0"], [], "has no checkpoint; run it again with checkpoint_every=1"),
         (["faults.drop=0.99"], [], "nobody has trained yet"),
         ([], ["--images", "0"], "'--images': 0 is not in the range 1<=x<=1000000"),
-        ([], ["--clients", "0"], "'--clients': 0 is not in the range 1<=x<=100000"),
+        ([], ["--clients", "0"], "'--clients': 0 is not in the range 1<=x<=1000000"),
     ],
 )
 def test_what_the_user_can_mend_is_one_sentence(done, keys, more, message, tmp_path, capsys):

@@ -7,23 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from commands import plan_words
 from pretended_runs import Curve, pretend
+from sweeps import TINY
 
 from fedray.config import dump_yaml
-from fedray.studies.file import plan_words
 from fedray.studies.study import Study
 
-TINY = {
-    "name": "tiny",
-    "algorithm": "fedproto",
-    "rounds": 2,
-    "local_epochs": 1,
-    "batch_size": 16,
-    "lr": 0.05,
-    "workers": 1,
-    "data": {"clients": 3, "samples": 200, "partition": {"name": "dirichlet", "alpha": 1.0}},
-    "model": {"feature_dim": 16},
-}
 TABLE = {
     "experiment": "tiny.yaml",
     "rows": {"mine": {"algorithm": {"name": "fedproto", "lambda": 2}}},

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from commands import plan_words
+
 from fedray.cli.study import request_of
 from fedray.cli.study import sweep as sweep_command
 from fedray.cli.study import table as table_command
 from fedray.config import dump_yaml
-from fedray.studies.file import plan_words
 from fedray.studies.flow import Request, begin_or_resume
 from fedray.studies.study import Study, StudyRun
 from fedray.studies.tune import config_of, reports
 
-EXPERIMENT = {
+TINY = {
     "name": "tiny",
     "algorithm": "fedproto",
     "rounds": 2,
@@ -25,8 +26,8 @@ EXPERIMENT = {
     "workers": 1,
     "data": {"clients": 3, "samples": 200, "partition": {"name": "dirichlet", "alpha": 1.0}},
     "model": {"feature_dim": 16},
-    "report": {"select": "test"},
 }
+EXPERIMENT = {**TINY, "report": {"select": "test"}}
 SWEEP = {
     "answers": "nothing",
     "space": {"algorithm.lambda": {"grid": [0, 1]}},

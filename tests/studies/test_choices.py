@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from commands import plan_words
 from pretended_runs import end, pretend
 
 import fedray
@@ -12,7 +13,6 @@ from fedray.errors import ClientError, CodeError, Failure, UserError
 from fedray.records import RunFolder
 from fedray.render.table import page
 from fedray.studies.agenda import Dropped, Wanted
-from fedray.studies.file import plan_words
 from fedray.studies.forecast import headline, planned_cells, runs_of
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import made, table_json

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from commands import plan_words
 from test_table_files import FILES, SETS
 
 from fedray.config import parameters, read_mapping
 from fedray.studies.agenda import Cell
-from fedray.studies.file import plan_words
 from fedray.studies.plan import Place, StudyPlan
 
 PROMPTS = [path for path in FILES if path.stem.startswith(("fedmgp_", "dp2fl_"))]

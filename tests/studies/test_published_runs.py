@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import plan_words
 from pretended_runs import end, pretend
 from sweeps import asked
 
@@ -14,7 +15,6 @@ from fedray.errors import UserError
 from fedray.plugins import use
 from fedray.records import sealed
 from fedray.render.page import markdown
-from fedray.studies.file import plan_words
 from fedray.studies.forecast import runs_of
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from commands import plan_words
 from pretended_runs import end, pretend
 
 from fedray.studies.agenda import Dropped
-from fedray.studies.file import plan_words
 from fedray.studies.forecast import headline, runs_of
 from fedray.studies.outcome import outcome
 from fedray.studies.plan import Place

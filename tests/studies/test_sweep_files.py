@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from commands import plan_words
 from sweeps import EXPERIMENT, carry_out, laptop, sweep, write_sweep
 
 from fedray.config import dump_yaml
@@ -17,7 +18,6 @@ from fedray.files import results_home
 from fedray.records import RunFolder
 from fedray.studies import flow
 from fedray.studies.agenda import check_cells
-from fedray.studies.file import plan_words
 from fedray.studies.flow import Request, begin_or_resume, hold, reload
 from fedray.studies.plan import StudyPlan
 from fedray.studies.space import grid, parse_axis

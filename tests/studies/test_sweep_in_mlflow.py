@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import upload
+from commands import plan_words, upload
 from pretended_runs import end, result_of
 
 from fedray.config import dump_yaml
 from fedray.records import FolderClaim, RunFolder
 from fedray.studies.agenda import Wanted
-from fedray.studies.file import plan_words
 from fedray.studies.flow import hold
 from fedray.studies.pages import conclusion
 from fedray.studies.study import Study

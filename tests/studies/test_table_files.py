@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from commands import plan_words
 
 from fedray.config import read_mapping
 from fedray.studies.agenda import Cell, check_metrics
-from fedray.studies.file import plan_words
 from fedray.studies.plan import Place
 
 ROOT = Path(__file__).parents[2]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import plan_words
 from PIL import Image
 from pretended_runs import end
 from sweeps import asked
@@ -24,7 +25,6 @@ from fedray.render.table import MEAN, latex, main_cells
 from fedray.render.table_figure import draw, draw_curves
 from fedray.runtime.assembly import read_images
 from fedray.studies import flow
-from fedray.studies.file import plan_words
 from fedray.studies.flow import Request, keep_file, reload
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from commands import plan_words
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
 from fedray.studies.agenda import check_cells
-from fedray.studies.file import plan_words
 from fedray.studies.ready import get_ready
 from fedray.studies.study import Study
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from commands import plan_words
 from pretended_runs import end
 
-from fedray.studies.file import plan_words
 from fedray.studies.progress import Progress
 from fedray.studies.study import Study
 

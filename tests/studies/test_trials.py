@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 
 import pytest
+from commands import plan_words
 from pretended_runs import result_of
 
 from fedray.errors import UserError
 from fedray.records import Metric, RunFolder
-from fedray.studies.file import plan_words
 from fedray.studies.study import Study
 from fedray.studies.trials import HM, sweep_outcome
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from commands import plan_words
 
 from fedray.cli.papers import read_papers
 from fedray.config import Experiment, parse_assignments, read_mapping
 from fedray.studies.agenda import Cell, check_cells
-from fedray.studies.file import plan_words
 from fedray.studies.space import Config, corners
 
 TUNE = Path(__file__).parents[2] / "tune"

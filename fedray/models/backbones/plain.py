@@ -9,12 +9,12 @@ from fedray.models.backbones.layers import GlobalMean, conv_bn, relu
 
 
 def _mlp(channels: int, image_size: int) -> nn.Sequential:
-    """One hidden layer of 128 (ours: 8x8 digits)."""
+    """Return one hidden layer of 128 (ours: 8x8 digits)."""
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * image_size**2, 128), relu())
 
 
 def _cnn2(channels: int, image_size: int) -> nn.Sequential:
-    """Two 3x3 convolutions of 16 and 32, each max-pooled, and a layer of 128 (ours)."""
+    """Return two 3x3 convolutions of 16 and 32, each max-pooled, and a layer of 128 (ours)."""
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1),
         nn.MaxPool2d(2),

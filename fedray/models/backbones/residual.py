@@ -30,7 +30,7 @@ def _residual(body: nn.Module, inputs: int, outputs: int, stride: int) -> Residu
 
 
 def _basic(inputs: int, width: int, stride: int) -> tuple[nn.Module, int]:
-    """Two 3x3 convolutions."""
+    """Return two 3x3 convolutions."""
     body = nn.Sequential(*conv_bn(inputs, width, 3, stride), relu(), *conv_bn(width, width, 3))
     return _residual(body, inputs, width, stride), width
 
@@ -49,7 +49,7 @@ def _bottleneck(inputs: int, width: int, stride: int) -> tuple[nn.Module, int]:
 
 
 def _stem(channels: int, width: int, small: bool) -> nn.Sequential:
-    """The first layers, see the module's docstring."""
+    """Return the first layers, see the module's docstring."""
     if small:
         return nn.Sequential(*conv_bn(channels, width, 3), relu())
     pool = nn.MaxPool2d(3, stride=2, padding=1)

@@ -44,7 +44,7 @@ class Skip(nn.Module):
 
 
 def _twice(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
-    """Two 3x3 convolutions."""
+    """Return two 3x3 convolutions."""
     return (*conv_bn(inputs, outputs, 3), relu(), *conv_bn(outputs, outputs, 3), relu())
 
 
