@@ -14,10 +14,10 @@ def _word(name: str) -> Callable[[Sequence[str]], int]:
     return lambda argv: main([name, *argv])
 
 
-analyse, check, convert, cost, cp, data, doctor, generate, ls, new, papers, predict, report, run, \
+analyse, check, convert, cost, cp, data, decide, doctor, generate, ls, new, papers, predict, report, run, \
     show, sweep, table, upload = map(
         _word,
-        ("analyse", "check", "convert", "cost", "cp", "data", "doctor", "generate", "ls", "new",
+        ("analyse", "check", "convert", "cost", "cp", "data", "decide", "doctor", "generate", "ls", "new",
          "papers", "predict", "report", "run", "show", "sweep", "table", "upload"),
     )  # fmt: skip
 

@@ -51,6 +51,11 @@ WORDS: Mapping[str, Word] = MappingProxyType(
             "compare methods, tuned with the same effort",
             "fedray.cli.study:table",
         ),
+        "decide": Word(
+            EXPERIMENTS,
+            "add seeds to a table until its claims are decided",
+            "fedray.cli.study:decide",
+        ),
         "ls": Word(EXPERIMENTS, "list what can be chosen by name", "fedray.cli.names:ls"),
         "show": Word(
             EXPERIMENTS, "an experiment's values, or what is known of a name", "fedray.cli.show"

@@ -32,6 +32,7 @@ class Made:
         bytes: sent and received, over all runs.
         tuning_rounds: of a tuning run; "10-20" where cells differ.
         report_rounds: of a reported run.
+        registered: a sentence about the registration of the plan.
     """
 
     command: str
@@ -46,6 +47,7 @@ class Made:
     bytes: int
     tuning_rounds: str
     report_rounds: str
+    registered: str = ""
 
     def rounds(self, phase: Literal["tuning", "report"]) -> str:
         """Return how many rounds runs of a phase have."""
@@ -78,6 +80,7 @@ def table_tree(outcome: Outcome, made: Made, costs: Sequence[tuple[float, int]])
         ],
         "iqm": {row: _interval(each) for row, each in outcome.aggregates.items()},
         "notes": list(outcome.notes),
+        "looks": [look.model_dump() for look in outcome.looks.looks],
         "plan": plan.model_dump(mode="json"),
     }
 

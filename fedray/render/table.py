@@ -454,5 +454,6 @@ def _made(outcome: Outcome, made: Made) -> Section:
         f"commit {commits or made.commit}{written}; {made.versions}",
         f"machine: {made.machine}",
         f"made {made.when}",
+        *([made.registered] if made.registered else []),
     ]
     return Section("How it was made", items=items)

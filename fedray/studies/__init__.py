@@ -14,9 +14,11 @@ ready.py     what must be so before the first run
 forecast.py  what is going to be run, in words
 progress.py  the bar, and the time left
 trials.py    what a sweep came to
-outcome.py, controls.py, looks.py    what a table came to
+outcome.py, controls.py    what a table came to
+registration.py, looks.py  plans written down before the first run; earlier looks at verdicts
 pages.py     its pages and figures
 tracking.py  the study in MLflow
+decide.py    add seeds until claims are decided
 flow.py      begin, resume, hold, run, finish: what commands and the API call
 
 A trial imports this package, so nothing heavy is imported here.

@@ -148,6 +148,8 @@ class Cell:
 
     Attributes:
         first: the configurations that are tried first; of tpe those that were asked for so far.
+        seeds: those that are reported.
+        tuning_seeds: those that configurations are compared on.
     """
 
     def __init__(self, plan: StudyPlan, place: Place) -> None:
@@ -157,6 +159,8 @@ class Cell:
         leader = plan.leader(place)
         self.leader = None if leader == place else Cell(plan, leader)
         self.first = plan.configurations(place.row)
+        self.seeds = plan.seeds_of(place.row)
+        self.tuning_seeds = self.seeds if plan.tuning.once is None else plan.tuning.once
         self._known: dict[tuple[str, Phase, int], Wanted] = {}
 
     @property
@@ -241,7 +245,7 @@ class Cell:
 
     def _best(self, tried: Sequence[Tried]) -> list[Config]:
         """Return the best configuration of each choice."""
-        choosers = self.plan.report.seeds if self.plan.tuning.once is None else [None]
+        choosers = self.seeds if self.plan.tuning.once is None else [None]
         return [ranked[0] for by in choosers if (ranked := rank(tried, by))]
 
     def _reported(
@@ -258,7 +262,7 @@ class Cell:
         run before, so that what is said of it does not depend on which one ended first. If all
         choices diverge, the first is reported.
         """
-        seeds = self.plan.report.seeds
+        seeds = self.seeds
         groups = [[seed] for seed in seeds] if self.plan.tuning.once is None else [list(seeds)]
         choices: dict[int, Config] = {}
         dropped: list[Dropped] = []
@@ -322,7 +326,7 @@ class Cell:
     def usual_runs(self) -> list[Wanted]:
         """Return the first configuration's runs with all seeds, for what all runs read."""
         config = self.first[0] if self.first else self._corner
-        return [self.wanted(config, "report", seed) for seed in self.plan.report.seeds]
+        return [self.wanted(config, "report", seed) for seed in self.seeds]
 
     @property
     def _corner(self) -> Config:
@@ -330,25 +334,25 @@ class Cell:
 
     def _group(self, seeds: Sequence[int]) -> Sequence[int]:
         """Return the seeds that report a choice which some of them dropped."""
-        return seeds if self.plan.tuning.once is None else self.plan.report.seeds
+        return seeds if self.plan.tuning.once is None else self.seeds
 
     def to_come(self, state: CellState) -> int:
         """Return how many runs come at least after those that are wanted now."""
         plan = self.plan
         if plan.is_sweep and plan.tuning.search == "tpe":
             more = (plan.tuning.configurations or 0) - len(self.first)
-            return more * len(plan.report.seeds)
+            return more * len(self.seeds)
         if state.phase != "tuning" or plan.is_sweep:
             return 0
-        seed = plan.tuning_seeds[0]
+        seed = self.tuning_seeds[0]
         config = self.first[0]
         if plan.tuning.once is None and self.leader is None:
             tuned, reported = (self.wanted(config, phase, seed) for phase in get_args(Phase))
-            return 0 if tuned.key == reported.key else len(plan.report.seeds)
-        return len(plan.report.seeds)
+            return 0 if tuned.key == reported.key else len(self.seeds)
+        return len(self.seeds)
 
     def _runs(self, config: Config) -> list[Wanted]:
-        return [self.wanted(config, "tuning", seed) for seed in self.plan.tuning_seeds]
+        return [self.wanted(config, "tuning", seed) for seed in self.tuning_seeds]
 
     def _as_tried(self, config: Config, lookup: Lookup, added: bool = False) -> Tried:
         ends = {run.seed: lookup(run) for run in self._runs(config)}

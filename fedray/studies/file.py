@@ -183,7 +183,7 @@ class Study(Frozen):
     tuning: Tree = Field(default_factory=dict)
     """`configurations`, `rounds`, `search`, `extend`, `once`: see `Tuning`."""
     report: Tree = Field(default_factory=dict)
-    """`seeds`, `rounds`, `looked_at`: see `Reporting`."""
+    """`seeds`, `more`, `rounds`, `looked_at`: see `Reporting`."""
     claims: list[Any] = Field(default_factory=list)
     """Inequalities between cells, see `fedray.studies.claims`; empty: each method of `rows` is
     better than each baseline."""
@@ -361,6 +361,7 @@ def _planned(study: Study, name: str, label: str, scale: Scale, given: Tree) -> 
         **scale.model_dump(include={"max_concurrent", "hours", "left_out"}),
     )
     _check_sweep(plan, where)
+    _check_more(plan, where)
     return plan
 
 
@@ -465,6 +466,16 @@ def _check_seeds(seeds: Sequence[Any], where: str) -> None:
             f"{where}: seeds={shown(list(seeds))}, expected different whole numbers from 0, for "
             "example [0]"
         )
+
+
+def _check_more(plan: StudyPlan, where: str) -> None:
+    """Refuse further seeds of a row that is not there, or of a sweep."""
+    for row, seeds in plan.report.more.items():
+        if plan.is_sweep or row not in plan.rows:
+            raise UserError(
+                f"{where}.report.more: there is no row {shown(row)}.{nearest(row, plan.rows)}"
+            )
+        _check_seeds(seeds, f"{where}.report.more.{row}")
 
 
 def _check_sweep(plan: StudyPlan, where: str) -> None:

@@ -38,9 +38,10 @@ from fedray.remote_results import check_owner, copying, fetch_missing
 from fedray.shipped import folders, names
 from fedray.studies.agenda import check_cells, check_rows_differ
 from fedray.studies.file import Kind, plan_study
-from fedray.studies.forecast import headline, not_asked, planned_cells
+from fedray.studies.forecast import headline, not_asked, planned_cells, protocols, wrapped
 from fedray.studies.plan import StudyPlan
 from fedray.studies.ready import check_stored, get_ready
+from fedray.studies.registration import described, register, registered
 from fedray.studies.store import DATA, Published
 from fedray.studies.study import FILE, Study, unfinished
 from fedray.studies.trials import flow
@@ -64,6 +65,7 @@ class Request:
         resume: go on with the latest unfinished invocation, or that in `out`.
         track: whether runs are logged to MLflow.
         only_plan: print what would be run, and end.
+        register: write the plan down before the first run, and end.
     """
 
     kind: Kind
@@ -77,6 +79,7 @@ class Request:
     resume: bool = False
     track: bool = True
     only_plan: bool = False
+    register: bool = False
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -112,8 +115,12 @@ def carry_out(request: Request) -> tuple[Study, int]:
     print(headline(study), flush=True)
     if elsewhere := unshipped(plugins_of(study.plan)):
         print(elsewhere, flush=True)
+    if request.register:
+        entry = register(study, home_of(request.kind, study.plan.name))
+        print(wrapped(described(entry, study.plan)))
+        return study, 0
     if request.only_plan:
-        print("\n".join([*planned_cells(study), *not_asked(study.plan)]))
+        print("\n".join([*planned_cells(study), *protocols(study), *not_asked(study.plan)]))
         return study, 0
     make_folder(study.store)
     new = None if request.resume or request.out else reserve(study.home)
@@ -181,6 +188,7 @@ def begin_or_resume(request: Request) -> Study:
         command=request.command,
         asked=request.asked,
         published=published,
+        registered=registered(home_of(request.kind, plan.name), plan.scale),
     )
 
 
@@ -309,11 +317,14 @@ def plugins_of(plan: StudyPlan) -> tuple[Plugin, ...]:
 
 def run(study: Study, concurrent: int, *, track: bool) -> int:
     """Run what is left of a study and conclude it; return the exit code."""
+    from fedray.studies.outcome import outcome
     from fedray.studies.pages import conclusion
     from fedray.studies.tracking import StudyTracker
 
-    study.write()
     plan = study.plan
+    if not plan.is_sweep:
+        outcome(study)  # finds the looks that came before the first run
+    study.write()
     tracker = tracker_for(plan.name, study.home, plan.answers) if track else None
     tracked = StudyTracker(study, tracker) if tracker is not None else None
     try:

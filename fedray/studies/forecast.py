@@ -65,7 +65,7 @@ def _beyond(cell: Cell, state: CellState) -> int:
     own = cell.is_tuned and cell.leader is None and not plan.is_sweep
     if not own or not can or not tuning.extend or state.phase != "tuning":
         return 0
-    return max(0, (tuning.configurations or 0) - len(cell.first)) * len(plan.tuning_seeds)
+    return max(0, (tuning.configurations or 0) - len(cell.first)) * len(cell.tuning_seeds)
 
 
 # --- in words -------------------------------------------------------------------------------------
@@ -166,9 +166,9 @@ def _duration(seconds: float) -> str:
 def planned_cells(study: Study) -> list[str]:
     """Return a line for each cell: what it tries and reports, and what of it is there."""
     plan = study.plan
-    seeds = ", ".join(map(str, plan.report.seeds))
     lines = []
     for each in runs_of(study):
+        seeds = ", ".join(map(str, each.cell.seeds))
         cell, leader = each.cell, plan.leader(each.cell.place)
         what = (
             "; ".join(config_label(config) for config in cell.first)
@@ -179,6 +179,28 @@ def planned_cells(study: Study) -> list[str]:
         there = f"; {each.there} of {len(each.known) + each.unknown} there" if each.there else ""
         name = plan.name if plan.is_sweep else str(cell.place)
         lines.append(wrapped(f"{name}: {what}; seeds {seeds}{there}"))
+    return lines
+
+
+def protocols(study: Study) -> list[str]:
+    """Return what each way of choosing configurations costs, and what its verdicts promise."""
+    plan = study.plan
+    if plan.is_sweep or not any(cell.is_tuned for cell in study.cells):
+        return []
+    once = plan.tuning.once or [max(plan.report.seeds) + 100]
+    lines = []
+    for seeds in (None, once):
+        tuning = plan.tuning.model_copy(update={"once": seeds})
+        whole = Study(study.home, plan.model_copy(update={"tuning": tuning}), study.home)
+        runs = sum(len(each.known) + each.unknown for each in runs_of(whole))
+        if seeds is None:
+            text = f"each seed chooses by itself: {runs} runs; verdicts include the luck of tuning"
+        else:
+            text = (
+                f"tuning.once={seeds}: {runs} runs; verdicts leave out the luck of tuning, so that "
+                "a method can seem to beat itself"
+            )
+        lines.append(wrapped(text + " (this plan)" * (seeds == plan.tuning.once)))
     return lines
 
 

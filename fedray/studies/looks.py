@@ -1,27 +1,89 @@
-"""Looks at a table's verdicts before all its seeds were there, which the correction cannot know of.
+"""Earlier looks at the verdicts of a table, for which the correction accounts.
 
-Who adds seeds because a claim was undecided tests it twice. A table's file says so (`looked_at`),
-and so does a table that takes the runs of its own older page (`--from`).
+Whoever adds seeds because a claim was undecided, or changes a grid after reading the verdicts,
+tests a claim twice. Looks are counted from everything at hand: earlier pages in the results folder,
+pages given with `--from`, finished runs without a page, and `report.looked_at` of the table's file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from pydantic import Field
+
+from fedray.config import Frozen, Tree, validate
 from fedray.errors import UserError, shown
-from fedray.studies.plan import Reporting, StudyPlan
-from fedray.studies.store import Published
+from fedray.files import tables_home
+from fedray.studies.plan import Place, Reporting, StudyPlan
+from fedray.studies.registration import changes, design
+from fedray.studies.store import DATA, check_table
 
-LOOKED = "The verdicts of"
-"""Begins the note on an earlier look, which stays when the table is made again."""
-ADDED = "were known when seeds were added"
+if TYPE_CHECKING:
+    from fedray.studies.outcome import CellResult
+    from fedray.studies.study import Study
+
+GROWING = ("seed", "row", "column", "metric", "experiment")
+"""What may be added without a change of the claims that were there."""
+
+
+class Look(Frozen):
+    """Verdicts that were known before the table was as it is."""
+
+    source: str
+    """The folder of the page; empty: none."""
+    seeds: list[int]
+    """The seeds that had been run."""
+    changed: list[str] = Field(default_factory=list)
+    """What else of the design changed afterwards, in words."""
+
+
+class Looks(Frozen):
+    """All earlier looks at a table's verdicts."""
+
+    looks: list[Look] = Field(default_factory=list)
+    """In the order in which they were found."""
+    dropped: list[str] = Field(default_factory=list)
+    """Claims of earlier pages that are no longer tested; the correction counts them."""
+
+    def count(self, test: str) -> int:
+        """Return how many times the claims are tested, this time included.
+
+        Args:
+            test: `fixed` counts all; `anytime` is valid however often seeds are added.
+        """
+        return 1 + sum(bool(look.changed) or test == "fixed" for look in self.looks)
+
+    def notes(self, plan: StudyPlan) -> list[str]:
+        """Return a sentence for each look, and one for dropped claims."""
+        lines = [self._note(look, plan) for look in self.looks]
+        if self.dropped:
+            lines.append(
+                f"Earlier pages also tested {'; '.join(self.dropped)}: the correction counts "
+                f"{'it' if len(self.dropped) == 1 else 'them'}"
+            )
+        return lines
+
+    def _note(self, look: Look, plan: StudyPlan) -> str:
+        later = [one for one in self.looks if set(look.seeds) < set(one.seeds)]
+        upto = min((one.seeds for one in later), key=len, default=plan.report.seeds)
+        added = [seed for seed in upto if seed not in look.seeds]
+        verb = "was" if len(added) == 1 else "were"
+        reasons = [f"{_seeds(added)} {verb} added"] if added else []
+        reasons += look.changed
+        page = f" ({look.source})" if look.source else ""
+        return f"The verdicts of {_seeds(look.seeds)}{page} were known before: {'; '.join(reasons)}"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def check_looks(report: Reporting, where: str) -> None:
     """Refuse a look at seeds that are not reported, or after which none was added.
 
     Raises:
-        UserError: naming it.
+        UserError: naming the look.
     """
     for look in report.looked_at:
         if not look or not set(look) < set(report.seeds):
@@ -38,38 +100,98 @@ def within_seeds(report: Reporting) -> Reporting:
     return report.model_copy(update={"looked_at": looks})
 
 
-def looks(plan: StudyPlan, pages: Sequence[Published]) -> list[str]:
-    """Return a note for each time that seeds were added after verdicts were known.
+def find_looks(study: Study, cells: Mapping[Place, CellResult]) -> Looks:
+    """Return the earlier looks at the verdicts of a table.
+
+    Pages older than a registration that preceded every run were exploration and do not count.
 
     Args:
-        plan: the table; its file may say it.
-        pages: its own older pages whose runs it took, each of which was a look.
+        study: the table; runs that were finished when it began are in `stored` and `taken`.
+        cells: its cells.
     """
-    said = [
-        (f"seed{'s' * (len(look) > 1)} {_numbers(look)}", set(look))
-        for look in plan.report.looked_at
+    plan, now = study.plan, design(study.plan)
+    found: list[Look] = []
+    dropped: list[str] = []
+    explained = False
+    keys = {run.key for cell in cells.values() for run in cell.runs}
+    for source, tree in _pages(study):
+        page = _page_design(tree)
+        if page is None or not set(page["claims"]) & set(now["claims"]):
+            continue
+        is_own = (tree["table"], tree["scale"]) == (plan.name, plan.scale)
+        taken = any(one.source == source for one in study.taken.values())
+        if not (is_own or taken or keys & _reported(tree)):
+            continue
+        if is_own or set(now["claims"]) < set(page["claims"]):
+            dropped += [claim for claim in page["claims"] if claim not in now["claims"]]
+        found += [validate(Look, look, source) for look in tree.get("looks", ())]
+        seeds, changed = page["seeds"], _changes(page, now)
+        if changed or set(seeds) != set(now["seeds"]):
+            found.append(Look(source=source, seeds=seeds, changed=changed))
+        else:
+            explained = True
+    there = [] if explained else _seeds_there(study, cells)
+    declared = [*plan.report.looked_at, *([there] if there else [])]
+    found += [Look(source="", seeds=seeds) for seeds in declared]
+    unique: dict[tuple[frozenset[int], tuple[str, ...]], Look] = {}
+    for look in found:
+        unique.setdefault((frozenset(look.seeds), tuple(look.changed)), look)
+    return Looks(looks=list(unique.values()), dropped=list(dict.fromkeys(dropped)))
+
+
+def _pages(study: Study) -> Iterator[tuple[str, Tree]]:
+    """Yield the pages whose verdicts may have been known: those taken over, then earlier ones."""
+    for one in study.published:
+        yield one.source, one.tree
+    entry = study.registered
+    since = entry.when if entry is not None and not entry.runs_before else ""
+    for path in sorted(tables_home().glob(f"*/*/{DATA}")):
+        if path.parent == study.home:
+            continue
+        try:
+            tree = check_table(path)
+        except UserError:
+            continue  # an older format, or damaged: its verdicts cannot be compared
+        if since <= tree["made"]["when"] <= study.began:
+            yield str(path.parent), tree
+
+
+def _page_design(tree: Tree) -> Tree | None:
+    """Return the design of a page; None if a version wrote it that this one cannot read."""
+    try:
+        return design(validate(StudyPlan, tree["plan"], "plan"))
+    except UserError:
+        return None
+
+
+def _reported(tree: Tree) -> set[str]:
+    return {seed["run"] for cell in tree["cells"] for seed in cell["seeds"]}
+
+
+def _changes(page: Tree, now: Tree) -> list[str]:
+    """Return what changed of a page's design, other than its claims and what was only added."""
+    return [
+        change
+        for change in changes(page, now)
+        if not (change.startswith("claim"))
+        and not (change.startswith(GROWING) and change.endswith(" added"))
     ]
-    known = [*((page.source, set(page.seeds)) for page in pages), *said]
-    found = [_note(name, _added(plan, seeds, [each for _, each in known])) for name, seeds in known]
-    older = [note for page in pages for note in page.notes_that_begin(LOOKED)]
-    notes: dict[str, str] = {}
-    for note in (*found[: len(pages)], *older, *found[len(pages) :]):
-        notes.setdefault(note.partition(ADDED)[2], note)  # one note for what was added at a time
-    return [note for added, note in notes.items() if added]
 
 
-def _added(plan: StudyPlan, seen: set[int], known: Iterable[set[int]]) -> list[int]:
-    """Return the seeds that were added after a look: up to the next one, or else all others."""
-    later = [each for each in known if seen < each]
-    upto = min(later, key=len, default=set(plan.report.seeds))
-    return [seed for seed in plan.report.seeds if seed in upto - seen]
-
-
-def _note(name: str, added: Sequence[int]) -> str:
-    if not added:
-        return ""
-    return f"{LOOKED} {name} {ADDED} ({_numbers(added)}), which the correction does not know of"
-
-
-def _numbers(seeds: Iterable[int]) -> str:
-    return ", ".join(map(str, seeds))
+def _seeds_there(study: Study, cells: Mapping[Place, CellResult]) -> list[int]:
+    """Return the seeds, if not all, whose verdicts finished runs without a page gave before."""
+    plan, seeds = study.plan, list[int]()
+    for claim in plan.parsed_claims():
+        for seed in plan.report.seeds:
+            columns = [claim.better.column] if claim.better.column else list(plan.columns)
+            runs = [
+                result.key
+                for row in (claim.better.row, claim.worse.row)
+                for column in columns
+                for result in cells[Place(row, column)].seeds
+                if result.seed == seed
+            ]
+            if len(runs) == 2 * len(columns) and all(key in study.stored for key in runs):
+                seeds.append(seed)
+    seen: Sequence[int] = sorted(set(seeds))
+    return list(seen) if len(seen) < len(plan.report.seeds) else []

@@ -26,7 +26,7 @@ from fedray.records import Metric
 from fedray.studies.agenda import Cell, CellState, Wanted
 from fedray.studies.claims import Claim
 from fedray.studies.controls import Compare, ControlRead, ask, read, read_columns
-from fedray.studies.looks import looks
+from fedray.studies.looks import Looks, find_looks
 from fedray.studies.plan import Place, StudyPlan
 from fedray.studies.store import Measured, commits_of_runs
 from fedray.studies.study import DIVERGED, Study
@@ -113,6 +113,7 @@ class Outcome:
         against: the first row against each other one, by column and on the mean.
         aggregates: by row, the interquartile mean over columns and seeds; for several columns.
         notes: what makes cells hard to compare.
+        looks: earlier looks at the verdicts.
     """
 
     plan: StudyPlan
@@ -123,6 +124,7 @@ class Outcome:
     against: Sequence[Comparison]
     aggregates: Mapping[str, Interval]
     notes: Sequence[str] = field(default_factory=list)
+    looks: Looks = field(default_factory=Looks)
 
     def metric(self, name: str) -> Metric:
         """Return what a number means."""
@@ -170,7 +172,9 @@ def outcome(study: Study) -> Outcome:
         size = max(map(abs, [*a.values(), *b.values()]), default=1.0)
         return compared(better, worse, differences, plan.confidence, size)
 
-    decided, controls = _verdicts(plan, compare)
+    if study.looks is None:
+        study.looks = find_looks(study, cells)
+    decided, controls = _verdicts(plan, compare, study.looks)
     return Outcome(
         plan=plan,
         cells=cells,
@@ -179,11 +183,12 @@ def outcome(study: Study) -> Outcome:
         controls=controls,
         against=_against_first(plan, compare),
         aggregates=_aggregates(cells, plan, metrics[0]),
-        notes=_notes(study, cells),
+        notes=_notes(study, cells, study.looks),
+        looks=study.looks,
     )
 
 
-def _notes(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
+def _notes(study: Study, cells: Mapping[Place, CellResult], looks: Looks) -> list[str]:
     """Return what a reader must know: of the cells, of runs taken over, of looks."""
     runs = [run for cell in cells.values() for run in cell.runs]
     commits = commits_of_runs(study.measured_runs(runs).values())
@@ -196,32 +201,37 @@ def _notes(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
         for cell in study.cells
     }
     keys = {run.key for run in runs}
-    taken, own = [], []
+    taken = []
     for source in study.published:
         count = sum(study.taken.get(key) is source for key in keys)
         if count:
             taken.append(
                 f"{count} of {len(keys)} runs are those of {source.source} ({source.made})"
             )
-            own += [source] if source.table == study.plan.name else []
     return [
         *table_caveats(study.plan, cells, experiments, commits),
         *taken,
-        *looks(study.plan, own),
+        *looks.notes(study.plan),
     ]
 
 
-def _verdicts(plan: StudyPlan, compare: Compare) -> tuple[list[Decided], list[ControlRead]]:
-    """Return all claims decided and controls read, corrected together."""
+def _verdicts(
+    plan: StudyPlan, compare: Compare, looks: Looks
+) -> tuple[list[Decided], list[ControlRead]]:
+    """Return all claims decided and controls read, corrected together.
+
+    Claims that earlier pages tested and this table does not belong to the family, without a p.
+    """
     claims = plan.parsed_claims()
     asked = [compare(c.better, c.worse, c.margin, c.metric, c.than) for c in claims]
     questions = ask(plan, claims, compare)
     near = [each.middle for each in questions if each.middle is not None]
     family = [*asked, *(each.comparison for each in questions), *near]
-    ps = iter(holm([each.p for each in family]))
+    dropped = [None for _ in looks.dropped]
+    ps = iter(holm([*(each.p for each in family), *dropped]))
     of_claims, below = ([next(ps) for _ in each] for each in (asked, questions))
     middle = [None if each.middle is None else next(ps) for each in questions]
-    alpha = (1 - plan.confidence) / max(1, len(family))
+    alpha = (1 - plan.confidence) / max(1, len(family) + len(dropped))
     decided = []
     for claim, comparison, p in zip(claims, asked, of_claims, strict=True):
         verdict = verdict_of(comparison, p, 1 - plan.confidence)
@@ -239,7 +249,7 @@ def _verdicts(plan: StudyPlan, compare: Compare) -> tuple[list[Decided], list[Co
 
 def _cell(study: Study, cell: Cell, state: CellState) -> CellResult:
     place, seeds = cell.place, []
-    for seed in study.plan.report.seeds if state.choices or state.phase == "failed" else ():
+    for seed in cell.seeds if state.choices or state.phase == "failed" else ():
         config = state.choices.get(seed)
         if config is not None:
             run = cell.wanted(config, "report", seed)

@@ -22,6 +22,7 @@ from fedray.render.table import PAGE, write
 from fedray.render.terminal import print_sections
 from fedray.studies.outcome import Outcome, outcome
 from fedray.studies.plan import Phase, StudyPlan
+from fedray.studies.registration import described
 from fedray.studies.space import Config
 from fedray.studies.store import DATA, FORMAT, RUNS, Measured, PublishedRun, commits_of_runs
 from fedray.studies.study import DIVERGED, Study
@@ -92,6 +93,7 @@ def made(study: Study, found: Outcome) -> Made:
         bytes=sum(one.bytes for one in ends),
         tuning_rounds=_rounds(study, "tuning"),
         report_rounds=_rounds(study, "report"),
+        registered=described(study.registered, study.plan),
     )
 
 

@@ -91,6 +91,8 @@ class Reporting(Frozen):
 
     seeds: list[int] = Field(default_factory=lambda: [0, 1, 2], max_length=MOST_SEEDS)
     """Seeds that are reported."""
+    more: dict[str, list[int]] = Field(default_factory=dict)
+    """Further seeds of single rows; `fedray decide` adds them."""
     rounds: int | None = Field(None, ge=1, le=100_000)
     """Rounds of a run; None: the experiment's."""
     looked_at: list[list[int]] = Field(default_factory=list, max_length=MOST_SEEDS)
@@ -259,8 +261,14 @@ class StudyPlan(Frozen):
 
     @property
     def tuning_seeds(self) -> list[int]:
-        """The seeds that configurations are compared on."""
+        """The seeds that configurations are compared on; `seeds_of` a row may be more."""
         return self.report.seeds if self.tuning.once is None else self.tuning.once
+
+    def seeds_of(self, row: str) -> list[int]:
+        """Return the seeds that a row reports: its own, and those of rows that it tunes for."""
+        rows = [name for name in self.rows if row in (name, self.rows[name].tuned_as)]
+        more = [seed for name in rows for seed in self.report.more.get(name, ())]
+        return list(dict.fromkeys([*self.report.seeds, *more]))
 
     @property
     def axes(self) -> list[Axis]:

@@ -181,7 +181,6 @@ class Published:
                 raise UserError(f"{path} does not hold its runs; an older fedray made it")
             found = cls(source, tree)
             _ = found.runs, found.made, found.metric, found.table, found.seeds
-            found.notes_that_begin("")
         except UserError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -213,10 +212,6 @@ class Published:
     def seeds(self) -> list[int]:
         """The seeds that it reports."""
         return list(self.tree["plan"]["report"]["seeds"])
-
-    def notes_that_begin(self, words: str) -> list[str]:
-        """Return those of its notes."""
-        return [str(note) for note in self.tree["notes"] if str(note).startswith(words)]
 
     @cached_property
     def metric(self) -> dict[str, Metric]:

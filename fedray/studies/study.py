@@ -25,7 +25,9 @@ from fedray.files import write_json
 from fedray.records import RunFolder, sealed, unsealed
 from fedray.records.checked_json import CHECKSUM
 from fedray.studies.agenda import Cell, CellState, Ended, Wanted
+from fedray.studies.looks import Looks
 from fedray.studies.plan import StudyPlan
+from fedray.studies.registration import Registration
 from fedray.studies.store import Measured, Published, measured
 
 FILE = "plan.json"
@@ -97,6 +99,8 @@ class Study:
         taken: the runs that were taken from there, and from which.
         runs: by number.
         stored: the finished runs that were there before and are not made again, by key.
+        registered: the first registration of the plan when the invocation began.
+        looks: earlier looks at the verdicts; None: not yet looked for.
     """
 
     home: Path
@@ -113,6 +117,8 @@ class Study:
     published: Sequence[Published] = ()
     taken: dict[str, Published] = field(default_factory=dict)
     runs: dict[int, StudyRun] = field(default_factory=dict)
+    registered: Registration | None = None
+    looks: Looks | None = None
 
     def __post_init__(self) -> None:
         self.cells = [Cell(self.plan, place) for place in self.plan.places]
@@ -320,6 +326,8 @@ class Study:
             "stopped": self.stopped,
             "asked_configurations": self.asked_configurations,
             "from": [each.source for each in self.published],
+            "registered": None if self.registered is None else dict(self.registered),
+            "looks": None if self.looks is None else self.looks.model_dump(),
             "plan": self.plan.model_dump(mode="json"),
         }
         self.home.mkdir(parents=True, exist_ok=True)
@@ -353,9 +361,12 @@ class Study:
 
     @classmethod
     def _of(cls, home: Path, tree: Tree) -> Study:
+        where, entry, looks = str(home / FILE), tree.get("registered"), tree.get("looks")
         return cls(
             home=home,
-            plan=validate(StudyPlan, tree["plan"], str(home / FILE)),
+            registered=None if entry is None else validate(Registration, entry, where),
+            looks=None if looks is None else validate(Looks, looks, where),
+            plan=validate(StudyPlan, tree["plan"], where),
             store=Path(tree["store"]),
             command=tree["command"],
             asked=tree.get("asked", {}),

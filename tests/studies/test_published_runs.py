@@ -24,7 +24,12 @@ from fedray.studies.study import Study
 from fedray.table import main
 
 ROWS = {"mine": {"algorithm": "fedproto"}, "base": {"algorithm": "fedavg"}}
-CHANGES = {"rows": ROWS, "baselines": [], "report": {"seeds": [0, 1]}}
+CHANGES = {
+    "rows": ROWS,
+    "baselines": [],
+    "report": {"seeds": [0, 1]},
+    "claims": ["mine > base"],
+}
 
 
 def curve(wanted):
@@ -87,42 +92,12 @@ def test_the_page_says_which_runs_were_taken_and_can_be_taken_from_itself(publis
     text = markdown(write_table(book))
     runs = json.loads((here / "second" / "table.json").read_text())["made"]["runs"]
     assert f"- {runs - 3} of {runs} runs are those of out (made " in text
-    assert "- The verdicts of out were known when seeds were added (2), which the" in text
+    assert "- The verdicts of seeds 0, 1 (out) were known before: seed 2 was added." in text
     assert "--from out" in book.command
     third = begun("--from", "second/table.json")
     assert third.is_complete
-    looked = [note for note in outcome(third).notes if note.startswith("The verdicts of out were")]
-    assert len(looked) == 1
+    assert [look.source for look in outcome(third).looks.looks] == ["out"]
     assert numbers(third) == numbers(book)
-
-
-def looks(book: Study) -> list[str]:
-    notes = outcome(book).notes
-    found = [note.partition(", which the correction")[0] for note in notes if "verdicts of" in note]
-    return [note.removeprefix("The verdicts of ") for note in found]
-
-
-def test_an_earlier_look_that_the_file_says_is_said_below_the_table(play):
-    report = {"seeds": [0, 1, 2, 3], "looked_at": [[0], [0, 1]]}
-    assert looks(play(curve, **CHANGES | {"report": report})) == [
-        "seed 0 were known when seeds were added (1)",
-        "seeds 0, 1 were known when seeds were added (2, 3)",
-    ]
-
-
-def test_a_look_that_the_older_page_and_the_file_say_is_said_once(published, write):
-    write(**CHANGES | {"report": {"seeds": [0, 1, 2, 3], "looked_at": [[0, 1]]}})
-    book = begun("--from", "out", "--out", "second")
-    pretend(book, curve)
-    assert looks(book) == ["out were known when seeds were added (2, 3)"]
-    book.write()
-    write_table(book)
-    again = begun("--from", "second", "report.seeds=[0,1,2,3,4]")
-    pretend(again, curve)
-    assert looks(again) == [
-        "second were known when seeds were added (4)",
-        "out were known when seeds were added (2, 3)",
-    ]
 
 
 def test_a_look_makes_no_other_run(published, write):
