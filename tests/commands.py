@@ -14,12 +14,14 @@ def _word(name: str) -> Callable[[Sequence[str]], int]:
     return lambda argv: main([name, *argv])
 
 
-analyse, check, convert, cost, cp, data, decide, doctor, generate, ls, new, papers, predict, report, run, \
-    show, sweep, table, upload = map(
-        _word,
-        ("analyse", "check", "convert", "cost", "cp", "data", "decide", "doctor", "generate", "ls", "new",
-         "papers", "predict", "report", "run", "show", "sweep", "table", "upload"),
-    )  # fmt: skip
+(
+    analyse, check, convert, cost, cp, data, decide, doctor, generate, ls, new, papers, predict,
+    report, run, show, sweep, table, upload,
+) = map(
+    _word,
+    ("analyse", "check", "convert", "cost", "cp", "data", "decide", "doctor", "generate", "ls",
+     "new", "papers", "predict", "report", "run", "show", "sweep", "table", "upload"),
+)  # fmt: skip
 
 
 def plan_words(
