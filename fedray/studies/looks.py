@@ -1,4 +1,4 @@
-"""Looks at a table's verdicts before all its seeds were there, which the correction cannot know of.
+"""Looks at a table's verdicts before all its seeds were there, which the correction counts.
 
 Who adds seeds because a claim was undecided tests it twice. A table's file says so (`looked_at`),
 and so does a table that takes the runs of its own older page (`--from`).
@@ -68,7 +68,7 @@ def _added(plan: StudyPlan, seen: set[int], known: Iterable[set[int]]) -> list[i
 def _note(name: str, added: Sequence[int]) -> str:
     if not added:
         return ""
-    return f"{LOOKED} {name} {ADDED} ({_numbers(added)}), which the correction does not know of"
+    return f"{LOOKED} {name} {ADDED} ({_numbers(added)})"
 
 
 def _numbers(seeds: Iterable[int]) -> str:
