@@ -13,8 +13,9 @@ from fedray.files import write_atomic
 from _build.methods import method_pages
 from _build.papers import papers_page
 from _build.privacy import privacy_page
+from _build.published import published, published_pages
 from _build.registry import hooks_page, keys_page, listing, reference
-from _build.results import RESULTS, results_page, take
+from _build.results import RESULTS, not_run, results_page, take
 from _build.settings import settings_page
 
 
@@ -49,6 +50,7 @@ def pages(root: Path) -> dict[Path, str]:
     """
     if not (root / "docs").is_dir():
         raise UserError(f"{root.absolute()} has no folder docs; run this in a checkout of fedray")
+    tables = published(root)
     files = {
         "docs/reference.md": reference(),
         "docs/keys.md": keys_page(),
@@ -57,7 +59,8 @@ def pages(root: Path) -> dict[Path, str]:
         "docs/papers.md": papers_page(),
         "docs/settings.md": settings_page(),
         "fedray/listing.json": listing(),
-        RESULTS: results_page(root, _read(root / RESULTS)),
+        RESULTS: results_page(_read(root / RESULTS), [*tables.values()], not_run(root)),
+        **published_pages(root, tables),
         **method_pages(),
     }
     return {root / path: text for path, text in files.items()}

@@ -19,10 +19,10 @@ from fedray.markdown import markdown_table
 from fedray.records import sealed
 from fedray.studies.store import DATA, check_table, commits_in
 
+from _build.published import FOLDER
 from _build.templates import render
 
 RESULTS = "docs/results.md"
-FOLDER = "docs/results"
 BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
 TAKEN = ("table.md", "table.tex")
 FIGURE = "figure.png"
@@ -76,22 +76,23 @@ def _without_folders(table: Tree) -> Callable[[str], str]:
     return short
 
 
-def results_page(root: Path, text: str) -> str:
-    """Return docs/results.md with its summary; unchanged without a place for it."""
+def results_page(text: str, tables: Sequence[Tree], others: Mapping[str, str]) -> str:
+    """Return docs/results.md with its summary; unchanged without a place for it.
+
+    Args:
+        text: of the page.
+        tables: see `summary`.
+        others: see `summary`.
+    """
     if BEGIN not in text or END not in text:
         return text
     before, after = text.split(BEGIN)[0], text.split(END)[1]
-    return f"{before}{BEGIN}\n\n{summary(taken(root), not_run(root))}\n{END}{after}"
-
-
-def taken(root: Path) -> list[Tree]:
-    """Return the tables that were run, by name."""
-    return [check_table(path) for path in sorted((root / FOLDER).glob(f"*/{DATA}"))]
+    return f"{before}{BEGIN}\n\n{summary(tables, others)}\n{END}{after}"
 
 
 def not_run(root: Path) -> dict[str, str]:
     """Return the papers' tables that are shipped and were not run, with their questions."""
-    there = {str(table["table"]) for table in taken(root)}
+    there = {path.parent.name for path in (root / FOLDER).glob(f"*/{DATA}")}
     return {
         path.stem: str(read_mapping(path).get("answers", ""))
         for path in sorted((root / TABLES).glob("*.yaml"))
@@ -113,6 +114,7 @@ def summary(tables: Sequence[Tree], others: Mapping[str, str]) -> str:
         "summary",
         asked=verdicts.total(),
         decided=sum(verdicts[verdict] for verdict in DECIDED),
+        fragile=sum(bool(claim.get("fragile")) for each in tables for claim in each["claims"]),
         holds=verdicts["holds"],
         refuted=verdicts["refuted"],
         counts=markdown_table(header, map(_counts, tables)),

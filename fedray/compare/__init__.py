@@ -3,6 +3,7 @@
     labels.py    values and configurations in few words
     frame.py     runs on disk: groups over seeds, labels, filters, one pandas DataFrame of numbers
     paired.py    intervals, paired tests, their correction, seeds that would decide
+    fragile.py   verdicts that rest on little
     means.py     means over data sets
     blocks.py    which groups may be compared, and each against a base
     caveats.py   what a reader must know before comparing

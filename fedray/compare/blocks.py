@@ -10,7 +10,7 @@ from typing import Any
 
 from fedray.compare.frame import At, Group
 from fedray.compare.labels import show_value
-from fedray.compare.paired import ALPHA, Comparison, Side, compare, holm
+from fedray.compare.paired import ALPHA, Comparison, PairedTest, Side, compare, holm
 from fedray.errors import UserError, nearest
 from fedray.records import BEST, Metric
 
@@ -206,7 +206,7 @@ class Report:
         differences = {seed: mine[seed] - theirs[seed] for seed in mine if seed in theirs}
         size = max((abs(mine[seed]) for seed in differences), default=1.0)
         sides = Side(member.label, None), Side(base.label, None)
-        return compare(*sides, differences, 1 - ALPHA, size)
+        return compare(*sides, differences, PairedTest(), size)
 
 
 def _is(member: Group, name: str | None) -> bool:

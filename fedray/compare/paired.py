@@ -4,8 +4,11 @@ Every ± of fedray is half of the 95 % interval of `t_interval`. SciPy takes a s
 is imported where it is used.
 
 Sources: Student's paired t-test; Holm, "A simple sequentially rejective multiple test procedure"
-(1979); Agarwal et al., "Deep reinforcement learning at the edge of the statistical precipice"
-(NeurIPS 2021): interquartile means with stratified bootstrap intervals.
+(1979); Rouder et al., "Bayesian t tests for accepting and rejecting the null hypothesis" (2009),
+Hendriksen, de Heide, Gruenwald, "Optional stopping with Bayes factors" (2021), Wang and Ramdas,
+"Anytime-valid t-tests and confidence sequences for Gaussian means with unknown variance" (2024):
+the anytime-valid test; Agarwal et al., "Deep reinforcement learning at the edge of the statistical
+precipice" (NeurIPS 2021): interquartile means with stratified bootstrap intervals.
 """
 
 from __future__ import annotations
@@ -13,20 +16,29 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_SEEDS = 1000
-"""If more seeds would be needed, none are suggested: the difference is too small to matter."""
+MOST_SEEDS = 40
+"""The largest number of seeds that is suggested."""
+OPEN = 0.3
+"""Above this p the direction of a difference is open, and no number of seeds is suggested."""
+WANTED = 0.8
+"""The probability with which seeds are to decide."""
 RESAMPLES = 2000
 """Draws of a bootstrap."""
 ROUNDING = 1e-12
 """Differences below this share of the subtracted numbers are rounding."""
 ALPHA = 0.05
 """The level of a test, unless a table has another confidence."""
+PRIOR = 4.0
+"""Variance g of the effect in the anytime-valid test: the gain of two spreads, which eight seeds
+are to find, is one standard deviation of the prior, and the power at eight seeds is then within a
+point of its maximum over g for one claim as for five."""
+TestKind = Literal["fixed", "anytime"]
 Verdict = Literal["holds", "refuted", "undecided", "not asked"]
 
 
@@ -141,44 +153,113 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def power(effect: float, n: int, alpha: float) -> float:
-    """Return the probability that a two-sided paired t-test of n differences decides.
+@dataclass(frozen=True)
+class PairedTest:
+    """A two-sided test of whether a mean difference over seeds is 0.
 
-    Args:
-        effect: mean over standard deviation of the differences.
-        n: how many differences.
-        alpha: the test's level.
+    `fixed` is Student's t-test. `anytime` is valid however often the verdicts are looked at while
+    seeds are added, so that these looks do not count. Its p is 1 over the Bayes factor of t for an
+    effect (mean over standard deviation) of N(0, g) against 0, with the right Haar
+    prior on the deviation. Given that prior t / sqrt(1 + n g) has Student's distribution, hence
+
+        BF = (1 + n g)^(-1/2) [(1 + t^2 / nu) / (1 + t^2 / (nu (1 + n g)))]^(n / 2),  nu = n - 1.
+
+    Under the null hypothesis BF is a martingale of mean 1, which exceeds 1 / alpha at any time with
+    a probability of at most alpha.
+
+    Attributes:
+        kind: `fixed` or `anytime`.
+        confidence: 1 minus the level alpha.
+        looks: how many looks at the verdicts p is corrected for (Bonferroni), this one included.
     """
-    from scipy import stats
 
-    critical = float(stats.t.ppf(1 - alpha / 2, n - 1))
-    shift = abs(effect) * math.sqrt(n)
-    upper = float(stats.nct.sf(critical, n - 1, shift))
-    lower = float(stats.nct.cdf(-critical, n - 1, shift))  # NaN in scipy where it is next to 0
-    upper = upper if math.isfinite(upper) else 1.0  # as for huge shifts, which overflow
-    return upper + (lower if math.isfinite(lower) else 0.0)
+    kind: TestKind = "fixed"
+    confidence: float = 1 - ALPHA
+    looks: int = 1
 
+    @property
+    def alpha(self) -> float:
+        """The level below which a corrected p decides."""
+        return 1 - self.confidence
 
-def seeds_needed(mean: float, std: float, alpha: float = 0.05, wanted: float = 0.8) -> int | None:
-    """Return the number of seeds that would decide, if mean and spread are as estimated.
+    @property
+    def interval_level(self) -> float:
+        """The probability that an interval of `interval` holds the mean."""
+        return 1 - self.alpha / self.looks
 
-    Args:
-        mean: of the differences.
-        std: their sample standard deviation.
-        alpha: the level of the test, after correction.
-        wanted: the probability to decide.
+    def p_value(self, differences: Sequence[float], size: float = 1.0) -> float | None:
+        """Return p, corrected for looks; None for fewer than two differences.
 
-    Returns:
-        None where more than `MOST_SEEDS` would be needed.
-    """
-    if std <= 0:
-        return 1 + math.ceil(-math.log2(alpha)) if mean else None
-    if mean == 0:
-        return None
-    effect = abs(mean) / std
-    numbers = range(2, MOST_SEEDS + 1)
-    enough = bisect_left(numbers, wanted, key=lambda n: power(effect, n, alpha))
-    return numbers[enough] if enough < len(numbers) else None
+        Differences without spread keep the p of `p_value`, which is valid at any time too: if all
+        of n signs agree, so did those of fewer.
+
+        Args:
+            differences: seed by seed.
+            size: of what was subtracted, which says what is rounding.
+        """
+        if len(differences) < 2:
+            return None
+        interval = t_interval(without_rounding(differences, size))
+        if self.kind == "fixed" or interval.std == 0:
+            p = p_value(differences, size)
+            return None if p is None else min(1.0, self.looks * p)
+        n, t = interval.n, interval.mean / (interval.std / math.sqrt(interval.n))
+        prior, square = 1 + n * PRIOR, t * t / (n - 1)
+        log_factor = n / 2 * (math.log1p(square) - math.log1p(square / prior)) - math.log(prior) / 2
+        return min(1.0, self.looks * math.exp(-log_factor))
+
+    def critical(self, n: int, alpha: float) -> float:
+        """Return the smallest |t| of n differences that decides at a level; inf if none does."""
+        alpha /= self.looks
+        if self.kind == "fixed":
+            from scipy import stats
+
+            return float(stats.t.isf(alpha / 2, n - 1))
+        prior = 1 + n * PRIOR
+        ratio = (prior / alpha**2) ** (1 / n)  # of the two sums in BF = 1 / alpha
+        return math.sqrt((n - 1) * (ratio - 1) / (1 - ratio / prior)) if ratio < prior else math.inf
+
+    def interval(self, values: Sequence[float]) -> Interval:
+        """Return the mean with the interval of all means that the test does not reject."""
+        found = t_interval(values)
+        if found.n < 2:
+            return found
+        critical = self.critical(found.n, self.alpha)
+        half = critical * found.std / math.sqrt(found.n) if critical < math.inf else math.inf
+        return replace(found, low=found.mean - half, high=found.mean + half)
+
+    def power(self, effect: float, n: int, alpha: float) -> float:
+        """Return the probability that n differences decide.
+
+        Args:
+            effect: mean over standard deviation of the differences.
+            n: how many differences.
+            alpha: the level, corrected for the number of comparisons.
+        """
+        from scipy import stats
+
+        critical, shift = self.critical(n, alpha), abs(effect) * math.sqrt(n)
+        if critical == math.inf:
+            return 0.0
+        upper = float(stats.nct.sf(critical, n - 1, shift))
+        lower = float(stats.nct.cdf(-critical, n - 1, shift))  # NaN in scipy where it is next to 0
+        upper = upper if math.isfinite(upper) else 1.0  # as for huge shifts, which overflow
+        return upper + (lower if math.isfinite(lower) else 0.0)
+
+    def detectable(self, n: int, alpha: float) -> float | None:
+        """Return the effect that n differences decide with `WANTED`; None: they decide none."""
+        if n < 2 or self.critical(n, alpha) == math.inf:
+            return None
+        from scipy.optimize import brentq
+
+        largest = 2 + 2 * self.critical(n, alpha)  # with t of 1 degree of freedom and more
+        return float(brentq(lambda effect: self.power(effect, n, alpha) - WANTED, 0, largest))
+
+    def seeds_for(self, effect: float, alpha: float) -> int | None:
+        """Return the least number of seeds that decides with `WANTED`; None above `MOST_SEEDS`."""
+        numbers = range(2, MOST_SEEDS + 1)
+        enough = bisect_left(numbers, WANTED, key=lambda n: self.power(effect, n, alpha))
+        return numbers[enough] if enough < len(numbers) else None
 
 
 def iqm(scores: NDArray[np.floating]) -> float:
@@ -244,14 +325,16 @@ class Comparison:
         worse: the side that is subtracted.
         differences: by seed, less the margin.
         size: of the subtracted numbers; says which differences are rounding.
+        test: of the mean difference.
         interval: of the mean difference; None without a pair.
-        p: two-sided, not corrected; None for fewer than two pairs.
+        p: two-sided, corrected for looks alone; None for fewer than two pairs.
     """
 
     better: Side
     worse: Side
     differences: Mapping[int, float]
     size: float
+    test: PairedTest
     interval: Interval | None
     p: float | None
 
@@ -263,7 +346,7 @@ class Comparison:
 
 
 def compare(
-    better: Side, worse: Side, differences: Mapping[int, float], level: float, size: float
+    better: Side, worse: Side, differences: Mapping[int, float], test: PairedTest, size: float
 ) -> Comparison:
     """Return the comparison of two sides, from their differences.
 
@@ -271,43 +354,73 @@ def compare(
         better: the side that was subtracted from.
         worse: the side that was subtracted.
         differences: by seed.
-        level: of the interval.
+        test: gives interval and p.
         size: of the subtracted numbers; says which differences are rounding.
     """
     if not differences:
-        return Comparison(better, worse, {}, size, None, None)
+        return Comparison(better, worse, {}, size, test, None, None)
     values = without_rounding(list(differences.values()), size)
     by_seed = dict(zip(differences, values, strict=True))
-    return Comparison(
-        better, worse, by_seed, size, t_interval(values, level), p_value(values, size)
-    )
+    p = test.p_value(values, size)
+    return Comparison(better, worse, by_seed, size, test, test.interval(values), p)
 
 
-def verdict_of(comparison: Comparison, p: float | None, alpha: float) -> Verdict:
+def verdict_of(comparison: Comparison, p: float | None) -> Verdict:
     """Return whether the mean difference is above 0.
 
     Args:
         comparison: the differences.
-        p: corrected.
-        alpha: the level below which p decides.
+        p: corrected; decides up to the level of the comparison's test.
     """
     if comparison.interval is None:
         return "not asked"
-    if p is None or p > alpha:
+    if p is None or p > comparison.test.alpha:
         return "undecided"
     return "holds" if comparison.interval.mean > 0 else "refuted"
 
 
-def needed_of(comparison: Comparison, alpha: float) -> int | None:
-    """Return how many seeds would decide, more than there are; None where no number would.
+@dataclass(frozen=True)
+class SeedRange:
+    """How many seeds would decide, from the two ends of the difference's interval.
+
+    Attributes:
+        least: if the difference is as large as the interval allows; None: more than `MOST_SEEDS`.
+        most: if it is as small as the interval allows; None: more than `MOST_SEEDS`.
+    """
+
+    least: int | None
+    most: int | None
+
+    def __str__(self) -> str:
+        beyond = f"more than {MOST_SEEDS}"
+        ends = [beyond if end is None else str(end) for end in (self.least, self.most)]
+        return f"{' to '.join(dict.fromkeys(ends))} seeds would decide"
+
+
+def seeds_to_decide(comparison: Comparison, comparisons: int = 1) -> SeedRange | None:
+    """Return how many seeds would decide; None where the direction is open (see `OPEN`).
+
+    Seeds that are added are another look, which the fixed test counts.
 
     Args:
         comparison: the differences.
-        alpha: the level of a test; that of the first step of Holm's correction errs on the safe
-            side.
+        comparisons: the size of the family; the level of the first step of Holm's correction errs
+            on the safe side.
     """
-    interval = comparison.interval
-    if interval is None or interval.n < 2:
+    values, size = list(comparison.differences.values()), comparison.size
+    p = p_value(values, size)
+    if p is None or p > OPEN:
         return None
-    needed = seeds_needed(interval.mean, interval.std, alpha)
-    return None if needed is None else max(needed, interval.n + 1)
+    test = comparison.test
+    test = replace(test, looks=test.looks + (test.kind == "fixed"))
+    alpha, least = test.alpha / comparisons, len(values) + 1
+    interval = t_interval(values, test.confidence)
+    if interval.std == 0:
+        signs = 1 + math.ceil(math.log2(test.looks / alpha))
+        return SeedRange(*[max(least, signs) if signs <= MOST_SEEDS else None] * 2)
+    ends = sorted(map(abs, (interval.low, interval.high)), reverse=True)
+    if interval.low <= 0 <= interval.high:
+        ends[1] = 0.0
+    needed = [test.seeds_for(end / interval.std, alpha) for end in ends]
+    larger = [None if n is None or least > MOST_SEEDS else max(n, least) for n in needed]
+    return SeedRange(*larger)

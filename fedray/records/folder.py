@@ -245,6 +245,12 @@ class RunFolder:
         """Return the names of the classes, in the order of their labels; empty if not known."""
         return read_checked(self.partition)["class_names"] if self.partition.exists() else []
 
+    def test_images(self) -> int | None:
+        """Return how many test images the clients have in all; None if that is not known."""
+        if not self.partition.exists():
+            return None
+        return sum(read_checked(self.partition)["test_sizes"])
+
     def write_partition(self, manifest: Mapping[str, Any]) -> None:
         """Write who owns which image."""
         write_json(self.partition, sealed(manifest))

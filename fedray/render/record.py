@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -72,16 +73,23 @@ def table_tree(outcome: Outcome, made: Made, costs: Sequence[tuple[float, int]])
         "paper_means": {row: one for row in plan.rows if (one := plan.paper_of(row, None))},
         "units": {metric.name: metric.unit for metric in outcome.metrics},
         "cells": [_cell(outcome, cell, *cost) for cell, cost in cells],
+        **verdicts_tree(outcome),
+        "iqm": {row: _interval(each) for row, each in outcome.aggregates.items()},
+        "plan": plan.model_dump(mode="json"),
+    }
+
+
+def verdicts_tree(outcome: Outcome) -> Tree:
+    """Return what follows from the numbers of the cells: tests, verdicts and notes."""
+    return {
         "claims": [_claim(decided) for decided in outcome.claims],
         "controls": [_control(control) for control in outcome.controls],
         "differences": [
             {"of": str(each.better), "minus": str(each.worse), **_comparison(each)}
             for each in outcome.against
         ],
-        "iqm": {row: _interval(each) for row, each in outcome.aggregates.items()},
         "notes": list(outcome.notes),
-        "looks": [look.model_dump() for look in outcome.looks.looks],
-        "plan": plan.model_dump(mode="json"),
+        "looks": outcome.looks.model_dump(),
     }
 
 
@@ -94,7 +102,8 @@ def _claim(decided: Decided) -> Tree:
         "source": decided.claim.source,
         "verdict": decided.verdict,
         "p_holm": decided.corrected,
-        "seeds_needed": decided.needed,
+        "seeds_needed": decided.needed and asdict(decided.needed),
+        "fragile": list(decided.fragile),
         **_comparison(decided.comparison),
     }
 
@@ -111,7 +120,7 @@ def _control(control: ControlRead) -> Tree:
         "baseline": control.asked.baseline,
         "gain": None if gain is None or gain.interval is None else gain.interval.mean,
         "share_of_gain": control.asked.share,
-        "seeds_needed": control.needed,
+        "seeds_needed": control.needed and asdict(control.needed),
         "by_column": dict(control.columns),
         **_comparison(control.asked.comparison),
     }
@@ -180,6 +189,6 @@ def _comparison(comparison: Comparison) -> Tree:
 
 
 def _interval(interval: Interval) -> Tree:
-    """Return an interval; that of one value has no ends."""
-    ends = {"low": interval.low, "high": interval.high} if interval.n > 1 else {}
+    """Return an interval without ends that are infinite."""
+    ends = {"low": interval.low, "high": interval.high} if math.isfinite(interval.half) else {}
     return {"mean": interval.mean, "std": interval.std, "n": interval.n, **ends}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedray.compare.caveats import dropped_text
 from fedray.compare.labels import config_label
-from fedray.compare.paired import MOST_SEEDS, Comparison, Interval, Side
+from fedray.compare.paired import Comparison, Interval, PairedTest, SeedRange, Side
 from fedray.files import write_atomic
 from fedray.records import Metric
 from fedray.render.cells import NOTHING, SPREAD, metric_name, p_text
@@ -31,9 +31,16 @@ MARK = "†"
 """Marks numbers that were chosen on test images."""
 LATE = "‡"
 """Marks numbers of a second choice, because the first one diverged when it was reported."""
+FRAGILE = "(fragile)"
+"""Marks verdicts that rest on little."""
 UNIT = ", %"
 """Follows the name of a share."""
 MEAN = "mean"
+TESTS = {
+    "fixed": "paired t-test",
+    "anytime": "anytime-valid paired t-test, with which seeds may be added at any time",
+}
+"""The tests of claims, in words."""
 PAGE, LATEX, HTML, FIGURE = "table.md", "table.tex", "table.html", "figure.png"
 
 
@@ -42,14 +49,19 @@ def write(outcome: Outcome, made: Made, folder: Path) -> list[Section]:
     sections = page(outcome, made)
     figure = folder / FIGURE
     draw(outcome, figure)
-    pictured = sections
-    if figure.exists() and len(sections) > 1:
-        picture = Picture("the table as a figure", figure.read_bytes(), "png", figure.name)
-        pictured = [*sections[:2], Section("", pictures=[picture]), *sections[2:]]
+    pictured = with_figure(sections, figure)
     write_atomic(folder / PAGE, markdown(pictured))
     write_atomic(folder / LATEX, latex(outcome))
     write_atomic(folder / HTML, html(pictured))
     return sections
+
+
+def with_figure(sections: Sequence[Section], figure: Path) -> list[Section]:
+    """Return a page with its figure below the table, if there are both."""
+    if not figure.exists() or len(sections) < 2:
+        return [*sections]
+    picture = Picture("the table as a figure", figure.read_bytes(), "png", figure.name)
+    return [*sections[:2], Section("", pictures=[picture]), *sections[2:]]
 
 
 def page(outcome: Outcome, made: Made) -> list[Section]:
@@ -201,6 +213,29 @@ def caption(outcome: Outcome, metric: Metric) -> str:
     return text + "."
 
 
+def sources(outcome: Outcome) -> str:
+    """Return a sentence that says what the intervals cover, and how many images were tested on."""
+    text = f"Intervals are over {len(outcome.plan.report.seeds)} seeds"
+    metric = outcome.metrics[0]
+    counts = {
+        one.measured.test_images
+        for cell in outcome.cells.values()
+        for one in cell.seeds
+        if one.measured is not None
+    }
+    known = sorted(count for count in counts if count)
+    if not known or len(known) < len(counts):
+        return f"{text}; how many test images there were is not recorded."
+    images = " to ".join(f"{count:,}" for count in sorted({known[0], known[-1]}))
+    text += f"; all clients of a run are tested on {images} images"
+    sides = [Side(place.row, place.column) for place in outcome.cells]
+    means = [one.mean / 100 for side in sides if (one := outcome.interval(side, metric.name))]
+    if not metric.is_share or not means:
+        return f"{text}."
+    error = max(100 * math.sqrt(max(0.0, mean * (1 - mean)) / known[0]) for mean in means)
+    return f"{text}, where an accuracy has a binomial standard error of up to {error:.1f} points."
+
+
 def late_choices(outcome: Outcome) -> list[str]:
     """Return the cells whose first choice diverged when it was reported, with that choice."""
     return [
@@ -215,6 +250,7 @@ def _main(outcome: Outcome, metric: Metric) -> Section:
     title = "" if metric is outcome.metrics[0] else metric_name(metric, UNIT)
     said, items = [caption(outcome, metric)], []
     if metric is outcome.metrics[0]:
+        said.append(sources(outcome))
         said += [f"Not at this scale: {outcome.plan.left_out}"] if outcome.plan.left_out else []
         items = glosses(outcome)
     return Section(title, (), header, rows, said, items)
@@ -231,23 +267,22 @@ def interval_text(interval: Interval | None, metric: Metric) -> str:
     return f"{text} [{number(interval.low, metric)}, {number(interval.high, metric)}]"
 
 
-def needed_text(needed: int | None, comparison: Comparison) -> str:
-    """Return how many seeds would decide, in words."""
+def open_text(what: str, needed: SeedRange | None, comparison: Comparison) -> str:
+    """Return what is open, and how many seeds would decide it if that can be said."""
     if comparison.is_same:
-        return "the same on every seed"
-    if needed is not None:
-        return f"{needed} seeds would decide"
-    interval = comparison.interval
-    if interval is None or interval.n < 2:
-        return "needs two seeds at least"
-    return f"{MOST_SEEDS} seeds would not decide"
+        return f"{what}: the same on every seed"
+    if len(comparison.differences) < 2:
+        return f"{what}: needs two seeds at least"
+    return what if needed is None else f"{what}: {needed}"
 
 
 def verdict_text(each: Decided) -> str:
     """Return a verdict, and what would decide an open one."""
     if each.verdict == "undecided":
-        return f"undecided: {needed_text(each.needed, each.comparison)}"
-    return each.verdict if each.verdict != "not asked" else "no runs"
+        return open_text("undecided", each.needed, each.comparison)
+    if each.verdict == "not asked":
+        return "no runs"
+    return f"{each.verdict} {FRAGILE}" if each.fragile else each.verdict
 
 
 def claim_text(claim: Claim, outcome: Outcome) -> str:
@@ -273,14 +308,37 @@ def _claims(outcome: Outcome) -> Section:
         rows = [row[:-1] for row in rows]
     decided = sum(each.verdict in ("holds", "refuted") for each in outcome.claims)
     questions = [1 + (control.asked.middle is not None) for control in outcome.controls]
-    family, level = len(outcome.claims) + sum(questions), outcome.plan.confidence
+    family, test = len(outcome.claims) + sum(questions), outcome.test
     header = ["claim", "difference", "p (Holm)", "verdict", "source"][: len(rows[0])]
+    fragile = [
+        f"{FRAGILE} {claim_text(each.claim, outcome)}: {'; '.join(each.fragile)}"
+        for each in outcome.claims
+        if each.fragile
+    ]
     below = (
-        f"{decided} of {len(rows)} claims are decided. Differences seed by seed, less what is "
-        f"claimed, with their {100 * level:g} % interval; p of the two-sided paired t-test, "
-        f"corrected for {family} comparisons; decided below {1 - level:.2g}.{_of_choices(outcome)}"
+        f"{decided} of {len(rows)} claims are decided{_of_fragile(len(fragile))}. Differences seed "
+        f"by seed, less what is claimed, with their {interval_name(test)}; p of the two-sided "
+        f"{TESTS[test.kind]}, corrected for {family} comparisons; decided below {test.alpha:.2g}."
+        f"{_of_looks(test)}{_of_choices(outcome)}"
     )
-    return Section("Claims", (), header, rows, [below])
+    return Section("Claims", (), header, rows, [below], fragile)
+
+
+def interval_name(test: PairedTest) -> str:
+    """Return what the intervals of differences are."""
+    name = "t interval" if test.kind == "fixed" else "confidence sequence"
+    return f"{100 * test.interval_level:.3g} % {name}"
+
+
+def _of_fragile(count: int) -> str:
+    return f", {count} of them {FRAGILE}: little undoes or contradicts the verdict" if count else ""
+
+
+def _of_looks(test: PairedTest) -> str:
+    """Return the sentence that says for how many looks p is corrected; "" for the first."""
+    if test.looks == 1:
+        return ""
+    return f" It is look {test.looks} at these claims, so each p is multiplied by {test.looks}."
 
 
 def _of_choices(outcome: Outcome) -> str:
@@ -301,9 +359,9 @@ def _of_choices(outcome: Outcome) -> str:
 def control_text(each: ControlRead) -> str:
     """Return a control's reading in words."""
     if each.reading == "open: whether there is a gain" and each.needed is not None:
-        return f"{each.reading}, {each.needed} seeds would decide that"
+        return f"{each.reading}, {each.needed} that"
     if each.reading == "open":
-        return f"open: {needed_text(each.needed, each.asked.comparison)}"
+        return open_text("open", each.needed, each.asked.comparison)
     return each.reading
 
 
@@ -337,7 +395,7 @@ def _controls(outcome: Outcome) -> Section:
         "A control explains a gain away where it has more than half of it, that is, lies above the "
         "middle between method and baseline; it does not where the method is better than it; most "
         "of it, where both are so. It is read where the gain's interval, not corrected, lies above "
-        "0. Paired t-tests, corrected with the claims."
+        "0. The test of the claims, corrected with them."
     ]
     columns = [_columns_text(each) for each in outcome.controls if each.columns_that_differ()]
     return Section("Controls", (), header, rows, below, columns)
@@ -364,7 +422,9 @@ def _differences(outcome: Outcome) -> Section:
         for row in list(plan.rows)[1:]
     ]
     names = [column or MEAN for column in columns] if len(columns) > 1 else ["difference"]
-    below = [f"Paired by seed, with {100 * plan.confidence:g} % t intervals, not corrected."]
+    below = [
+        f"Paired by seed, with {interval_name(outcome.test)}s, not corrected for their number."
+    ]
     return Section(f"{plan.rows[first].label} minus the others", (), ["", *names], rows, below)
 
 

@@ -8,11 +8,12 @@ is nothing to read yet.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from fedray.compare.paired import Comparison, Side, needed_of, verdict_of
+from fedray.compare.paired import Comparison, SeedRange, Side, seeds_to_decide, verdict_of
 from fedray.compare.paired import compare as compared
 from fedray.studies.claims import Claim
 from fedray.studies.plan import StudyPlan
@@ -85,7 +86,8 @@ class ControlRead:
         corrected: p of the method's distance, corrected.
         corrected_middle: p of the distance from the middle, corrected.
         reading: see there.
-        needed: how many seeds would decide it; where it is open whether there is a gain, this.
+        needed: how many seeds would decide it; where it is open whether there is a gain, this; None
+            where that is open or not asked.
         columns: of several, the reading in each by itself, not corrected.
     """
 
@@ -93,7 +95,7 @@ class ControlRead:
     corrected: float | None
     corrected_middle: float | None
     reading: Reading
-    needed: int | None
+    needed: SeedRange | None
     columns: Mapping[str, Reading] = field(default_factory=dict)
 
     def columns_that_differ(self) -> dict[Reading, list[str]]:
@@ -135,7 +137,7 @@ def _asked(row: str, of: str, plan: StudyPlan, claims: Sequence[Claim], compare:
     if baseline is not None:
         return _over(baseline, row, of, whole_side(plan, of).column, plan, compare)
     distance = against(row)  # it is asked all the same where a row has no number yet
-    none = compared(distance.better, distance.worse, {}, plan.confidence, 0.0) if gains else None
+    none = compared(distance.better, distance.worse, {}, distance.test, 0.0) if gains else None
     return Asked(row, of, plan.rows[row].control or "", distance, None, none, False, none)
 
 
@@ -149,10 +151,10 @@ def _over(
     gained = {seed: one for seed, one in whole.differences.items() if seed in distance.differences}
     middle = {seed: one / 2 - distance.differences[seed] for seed, one in gained.items()}
     size = max(distance.size, whole.size)
-    gain = compared(method, base, gained, plan.confidence, size)
-    is_gain = verdict_of(gain, gain.p, 1 - plan.confidence) == "holds"
+    gain = compared(method, base, gained, whole.test, size)
+    is_gain = verdict_of(gain, gain.p) == "holds"
     refutes = plan.rows[row].control or ""
-    near = compared(control, base, middle, plan.confidence, size)
+    near = compared(control, base, middle, whole.test, size)
     return Asked(row, of, refutes, distance, baseline, gain, is_gain, near)
 
 
@@ -163,28 +165,23 @@ def _beaten(row: str, plan: StudyPlan, claims: Sequence[Claim]) -> list[str]:
     return [name for name in dict.fromkeys(found) if name != row and not plan.rows[name].control]
 
 
-def read(
-    asked: Asked, p: float | None, p_middle: float | None, level: float, alpha: float
-) -> ControlRead:
+def read(asked: Asked, p: float | None, p_middle: float | None, comparisons: int) -> ControlRead:
     """Read a control.
 
     Args:
         asked: what is asked of it.
         p: of the method's distance, corrected.
         p_middle: of the distance from the middle, corrected.
-        level: one minus below what p decides.
-        alpha: the level that the number of seeds is worked out for.
+        comparisons: how many are corrected together.
     """
     if asked.gain is not None and not asked.is_gain:
         gain = asked.gain.interval
         if gain is not None and gain.high <= 0:
             return ControlRead(asked, p, p_middle, "there is no gain to explain", None)
-        needed = needed_of(asked.gain, 1 - level)
+        needed = seeds_to_decide(asked.gain)
         return ControlRead(asked, p, p_middle, "open: whether there is a gain", needed)
-    is_below = verdict_of(asked.comparison, p, 1 - level)
-    is_near = "undecided"
-    if asked.middle is not None:
-        is_near = verdict_of(asked.middle, p_middle, 1 - level)
+    is_below = verdict_of(asked.comparison, p)
+    is_near = "undecided" if asked.middle is None else verdict_of(asked.middle, p_middle)
     reading: Reading = "open"
     if is_near == "holds":
         reading = "explains most of it" if is_below == "holds" else "explains it away"
@@ -192,16 +189,17 @@ def read(
         reading = "explains it away"
     elif is_below == "holds":
         reading = "does not explain it away"
-    needed = _needed(asked, alpha) if reading == "open" else None
+    needed = _needed(asked, comparisons) if reading == "open" else None
     return ControlRead(asked, p, p_middle, reading, needed)
 
 
-def _needed(asked: Asked, alpha: float) -> int | None:
-    """Return how many seeds would decide an open reading."""
+def _needed(asked: Asked, comparisons: int) -> SeedRange | None:
+    """Return how many seeds would decide an open reading, by the test that needs fewer."""
     both = [asked.comparison]
     if asked.middle is not None and asked.middle.interval and asked.middle.interval.mean > 0:
         both.append(asked.middle)  # below the middle, it decides nothing
-    return min((n for each in both if (n := needed_of(each, alpha)) is not None), default=None)
+    ranges = [found for each in both if (found := seeds_to_decide(each, comparisons))]
+    return min(ranges, key=lambda one: (one.least or math.inf, one.most or math.inf), default=None)
 
 
 def read_columns(asked: Asked, plan: StudyPlan, compare: Compare) -> dict[str, Reading]:
@@ -211,9 +209,9 @@ def read_columns(asked: Asked, plan: StudyPlan, compare: Compare) -> dict[str, R
     """
     if asked.baseline is None or len(plan.columns) < 2:
         return {}
-    level, found = plan.confidence, {}
+    found = {}
     for column in plan.columns:
         here = _over(asked.baseline, asked.row, asked.of, column, plan, compare)
         near = None if here.middle is None else here.middle.p
-        found[column] = read(here, here.comparison.p, near, level, 1 - level).reading
+        found[column] = read(here, here.comparison.p, near, 1).reading
     return found

@@ -73,7 +73,7 @@ def decide_claims(request: Request, hours: float) -> int:
 def next_step(study: Study, found: Outcome, seconds: float) -> Step | None:
     """Return the step towards the cheapest undecided claim; None if none fits into the time.
 
-    Claims whose p is so large that no number of seeds can be named are left out.
+    Claims for which no number of seeds can be named are left out.
 
     Args:
         study: the table, finished.
@@ -82,9 +82,9 @@ def next_step(study: Study, found: Outcome, seconds: float) -> Step | None:
     """
     steps = []
     for decided in found.claims:
-        if decided.verdict != "undecided" or decided.needed is None:
-            continue
-        missing = max(1, decided.needed - len(decided.comparison.differences))
+        if decided.needed is None or decided.needed.least is None:
+            continue  # it is decided, or no number of seeds can be named
+        missing = max(1, decided.needed.least - len(decided.comparison.differences))
         per_seed = _seconds_of_a_seed(study, found, decided)
         fit = min(missing, int(seconds / per_seed)) if per_seed else missing
         if fit:

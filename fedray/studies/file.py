@@ -7,10 +7,11 @@ baselines on digits. A file without `rows` is a sweep: one experiment in many co
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
+from fedray.compare.paired import TestKind
 from fedray.config import (
     Frozen,
     ReportConfig,
@@ -193,6 +194,9 @@ class Study(Frozen):
     """A sentence about a row or a column, by its name, below the table."""
     confidence: float = Field(0.95, gt=0.5, lt=1)
     """Of the intervals; a claim is decided where it errs with at most one minus this."""
+    test: TestKind = "fixed"
+    """`fixed`: Student's paired t-test, corrected for earlier looks at the verdicts; `anytime`: a
+    test that finds somewhat less, with which seeds may be added until a claim is decided."""
     scales: Tree = Field(default_factory=lambda: {"laptop": {}})
     """laptop: minutes; desktop: a night on a few cores; paper: GPUs."""
 
@@ -293,7 +297,7 @@ def _scale(label: str, tree: Any, where: str) -> Scale:
 
 
 def _assigned(pairs: Iterable[tuple[str, Any]], where: str) -> Tree:
-    """Sort what is set: `tuning.*`, `report.*` and `select` of the study, else of experiments."""
+    """Sort what is set: `tuning.*`, `report.*`, `select`, `test` of the study, or experiments'."""
     given: Tree = {"set": {}, "tuning": {}, "report": {}}
     for key, value in pairs:
         part, _, inner = key.partition(".")
@@ -301,6 +305,8 @@ def _assigned(pairs: Iterable[tuple[str, Any]], where: str) -> Tree:
             given["report"]["seeds"] = _seeds_in(value)
         elif key in ("select", "report.select"):
             given["select"] = value
+        elif key == "test":
+            given["test"] = value
         elif part == "tuning" and inner:
             given["tuning"]["once" if inner == "seeds" else inner] = value
         elif part == "report" and inner in Reporting.model_fields:
@@ -356,6 +362,7 @@ def _planned(study: Study, name: str, label: str, scale: Scale, given: Tree) -> 
         claims=_claims(study, rows, columns, metrics, where),
         paper=_paper(study, where),
         confidence=study.confidence,
+        test=_test(study, given, where),
         glosses=_glosses(study, where),
         mean_over=scale.mean_over or study.mean_over,
         **scale.model_dump(include={"max_concurrent", "hours", "left_out"}),
@@ -416,6 +423,14 @@ def _select(study: Study, scale: Scale, given: Tree, base: Tree, where: str) -> 
         raise UserError(f"{where}.select is {shown(asked)}, expected {' or '.join(ways)}")
     found: Select = asked
     return found
+
+
+def _test(study: Study, given: Tree, where: str) -> TestKind:
+    """Return how claims are tested."""
+    asked: TestKind = given.get("test", study.test)
+    if asked not in get_args(TestKind):
+        raise UserError(f"{where}.test is {shown(asked)}, expected fixed or anytime")
+    return asked
 
 
 def _space(study: Study, scale: Scale) -> Tree:
@@ -484,6 +499,11 @@ def _check_sweep(plan: StudyPlan, where: str) -> None:
     wrong = [
         (plan.is_sweep, tuning.rounds is not None, "tuning.rounds is for tables; set rounds"),
         (plan.is_sweep, tuning.once is not None, "tuning.once is for tables; leave it out"),
+        (
+            plan.is_sweep,
+            plan.test != "fixed",
+            "test is for tables, which have claims; leave it out",
+        ),
         (not plan.is_sweep, tuning.search == "tpe", "tuning.search: tpe is for sweeps; use random"),
         (not plan.is_sweep, tuning.asha is not None, "tuning.asha is for sweeps; leave it out"),
         (not plan.is_sweep, plan.mean_over is not None, "mean_over is for sweeps; use columns"),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fedray.studies.outcome import CellResult
     from fedray.studies.study import Study
 
+LOOKED = "The verdicts of"
+"""How the notes on looks begin."""
 GROWING = ("seed", "row", "column", "metric", "experiment")
 """What may be added without a change of the claims that were there."""
 
@@ -72,7 +74,7 @@ class Looks(Frozen):
         reasons = [f"{_seeds(added)} {verb} added"] if added else []
         reasons += look.changed
         page = f" ({look.source})" if look.source else ""
-        return f"The verdicts of {_seeds(look.seeds)}{page} were known before: {'; '.join(reasons)}"
+        return f"{LOOKED} {_seeds(look.seeds)}{page} were known before: {'; '.join(reasons)}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -124,7 +126,7 @@ def find_looks(study: Study, cells: Mapping[Place, CellResult]) -> Looks:
             continue
         if is_own or set(now["claims"]) < set(page["claims"]):
             dropped += [claim for claim in page["claims"] if claim not in now["claims"]]
-        found += [validate(Look, look, source) for look in tree.get("looks", ())]
+        found += validate(Looks, tree.get("looks", {}), source).looks
         seeds, changed = page["seeds"], _changes(page, now)
         if changed or set(seeds) != set(now["seeds"]):
             found.append(Look(source=source, seeds=seeds, changed=changed))

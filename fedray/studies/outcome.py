@@ -10,14 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedray.compare.caveats import table_caveats
+from fedray.compare.fragile import fragility
 from fedray.compare.paired import (
     Comparison,
     Interval,
+    PairedTest,
+    SeedRange,
     Side,
     Verdict,
     bootstrap_iqm,
     holm,
-    needed_of,
+    seeds_to_decide,
     t_interval,
     verdict_of,
 )
@@ -90,14 +93,16 @@ class Decided:
         comparison: its sides.
         corrected: p, corrected for the number of claims and controls.
         verdict: see there.
-        needed: how many seeds would decide it; None where it is decided, or no number would.
+        needed: how many seeds would decide it; None where it is decided, or its direction open.
+        fragile: reasons why a decided one is fragile.
     """
 
     claim: Claim
     comparison: Comparison
     corrected: float | None
     verdict: Verdict
-    needed: int | None
+    needed: SeedRange | None
+    fragile: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,7 @@ class Outcome:
 
     Attributes:
         plan: what was asked.
+        test: of all differences.
         cells: by place.
         metrics: what is shown, with units.
         claims: verdicts.
@@ -117,6 +123,7 @@ class Outcome:
     """
 
     plan: StudyPlan
+    test: PairedTest
     cells: Mapping[Place, CellResult]
     metrics: Sequence[Metric]
     claims: Sequence[Decided]
@@ -158,10 +165,31 @@ def by_seed(
 
 def outcome(study: Study) -> Outcome:
     """Return what the runs that are over come to."""
-    plan = study.plan
     cells = {cell.place: _cell(study, cell, at) for cell, at in study.states()}
-    metrics = _metrics(cells, plan)
+    if study.looks is None:
+        study.looks = find_looks(study, cells)
+    notes = [*_caveats(study, cells), *_taken(study, cells)]
+    return conclude(study.plan, cells, _metrics(cells, study.plan), study.looks, notes)
+
+
+def conclude(
+    plan: StudyPlan,
+    cells: Mapping[Place, CellResult],
+    metrics: Sequence[Metric],
+    looks: Looks,
+    notes: Sequence[str],
+) -> Outcome:
+    """Return what cells come to.
+
+    Args:
+        plan: the table.
+        cells: by place.
+        metrics: what the numbers mean.
+        looks: earlier looks at the verdicts.
+        notes: what else a reader must know.
+    """
     known = {metric.name: metric for metric in metrics}
+    test = PairedTest(plan.test, plan.confidence, looks.count(plan.test))
 
     def compare(
         better: Side, worse: Side, margin: float, metric: str, than: str | None = None
@@ -170,26 +198,25 @@ def outcome(study: Study) -> Outcome:
         b = by_seed(cells, plan, worse, known[than or metric])
         differences = {seed: a[seed] - b[seed] - margin for seed in a if seed in b}
         size = max(map(abs, [*a.values(), *b.values()]), default=1.0)
-        return compared(better, worse, differences, plan.confidence, size)
+        return compared(better, worse, differences, test, size)
 
-    if study.looks is None:
-        study.looks = find_looks(study, cells)
-    decided, controls = _verdicts(plan, compare, study.looks)
+    decided, controls = _verdicts(plan, compare, looks)
     return Outcome(
         plan=plan,
+        test=test,
         cells=cells,
         metrics=metrics,
         claims=decided,
         controls=controls,
         against=_against_first(plan, compare),
         aggregates=_aggregates(cells, plan, metrics[0]),
-        notes=_notes(study, cells, study.looks),
-        looks=study.looks,
+        notes=[*notes, *looks.notes(plan)],
+        looks=looks,
     )
 
 
-def _notes(study: Study, cells: Mapping[Place, CellResult], looks: Looks) -> list[str]:
-    """Return what a reader must know: of the cells, of runs taken over, of looks."""
+def _caveats(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
+    """Return what makes cells hard to compare."""
     runs = [run for cell in cells.values() for run in cell.runs]
     commits = commits_of_runs(study.measured_runs(runs).values())
     experiments = {
@@ -200,7 +227,12 @@ def _notes(study: Study, cells: Mapping[Place, CellResult], looks: Looks) -> lis
         ).experiment
         for cell in study.cells
     }
-    keys = {run.key for run in runs}
+    return table_caveats(study.plan, cells, experiments, commits)
+
+
+def _taken(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
+    """Return a note for each published table whose runs were taken."""
+    keys = {run.key for cell in cells.values() for run in cell.runs}
     taken = []
     for source in study.published:
         count = sum(study.taken.get(key) is source for key in keys)
@@ -208,11 +240,7 @@ def _notes(study: Study, cells: Mapping[Place, CellResult], looks: Looks) -> lis
             taken.append(
                 f"{count} of {len(keys)} runs are those of {source.source} ({source.made})"
             )
-    return [
-        *table_caveats(study.plan, cells, experiments, commits),
-        *taken,
-        *looks.notes(study.plan),
-    ]
+    return taken
 
 
 def _verdicts(
@@ -231,15 +259,16 @@ def _verdicts(
     ps = iter(holm([*(each.p for each in family), *dropped]))
     of_claims, below = ([next(ps) for _ in each] for each in (asked, questions))
     middle = [None if each.middle is None else next(ps) for each in questions]
-    alpha = (1 - plan.confidence) / max(1, len(family) + len(dropped))
+    reasons = fragility(family, len(looks.dropped))[: len(claims)]
+    size = len(family) + len(looks.dropped)
     decided = []
-    for claim, comparison, p in zip(claims, asked, of_claims, strict=True):
-        verdict = verdict_of(comparison, p, 1 - plan.confidence)
-        needed = needed_of(comparison, alpha) if verdict == "undecided" else None
-        decided.append(Decided(claim, comparison, p, verdict, needed))
+    for claim, comparison, p, fragile in zip(claims, asked, of_claims, reasons, strict=True):
+        verdict = verdict_of(comparison, p)
+        needed = seeds_to_decide(comparison, size) if verdict == "undecided" else None
+        decided.append(Decided(claim, comparison, p, verdict, needed, fragile))
     readings = [
         replace(
-            read(each, p, p_middle, plan.confidence, alpha),
+            read(each, p, p_middle, size),
             columns=read_columns(each, plan, compare),
         )
         for each, p, p_middle in zip(questions, below, middle, strict=True)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field, StrictBool, model_validator
 
+from fedray.compare.paired import TestKind
 from fedray.config import (
     Experiment,
     FileName,
@@ -89,7 +90,7 @@ def renamed(tuning: Mapping[str, Any]) -> Tree:
 class Reporting(Frozen):
     """The runs that are reported."""
 
-    seeds: list[int] = Field(default_factory=lambda: [0, 1, 2], max_length=MOST_SEEDS)
+    seeds: list[int] = Field(default_factory=lambda: [0, 1, 2, 3, 4], max_length=MOST_SEEDS)
     """Seeds that are reported."""
     more: dict[str, list[int]] = Field(default_factory=dict)
     """Further seeds of single rows; `fedray decide` adds them."""
@@ -97,7 +98,7 @@ class Reporting(Frozen):
     """Rounds of a run; None: the experiment's."""
     looked_at: list[list[int]] = Field(default_factory=list, max_length=MOST_SEEDS)
     """Seeds whose verdicts were known when the others were added, once for each time: a second look
-    at the data, which the correction does not know of and the page says."""
+    at the data, which `test: fixed` corrects for and the page says."""
 
 
 class PaperNumbers(Frozen):
@@ -230,6 +231,8 @@ class StudyPlan(Frozen):
     """The paper's numbers, shown beside ours."""
     confidence: float = 0.95
     """Of intervals and verdicts."""
+    test: TestKind = "fixed"
+    """How claims are tested; see `fedray.compare.paired.PairedTest`."""
     max_concurrent: int | None = None
     """Runs at a time; None: as many as the cluster holds."""
     hours: float | None = None

@@ -48,6 +48,8 @@ class Numbers(Frozen):
     """Hash of who owns which image."""
     data: str | None
     """Hash of images and labels."""
+    test_images: int | None = None
+    """How many images all clients are tested on in the first phase; None: not recorded."""
     versions: dict[str, str]
     """Of the packages that made the numbers, and the commit."""
 
@@ -89,6 +91,7 @@ def measured(folder: Path, plan: StudyPlan, row: str) -> Measured:
         bytes=sum(int(done.up.total_bytes + done.down.total_bytes) for done in run.rounds),
         partition=run.info.partition_sha256,
         data=run.info.data_sha256,
+        test_images=RunFolder(folder).test_images(),
         versions=dict(run.info.versions),
         metrics=[replace(run.info.metric(one), name=name) for name, one in own.items()],
     )

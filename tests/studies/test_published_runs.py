@@ -77,7 +77,8 @@ def test_more_seeds_of_a_published_table_are_all_that_is_run(published, here, wr
     assert len(pretend(alone, curve)) > 8
     assert numbers(book) == numbers(alone)
     mine, other = outcome(book), outcome(alone)
-    assert [each.comparison for each in mine.claims] == [each.comparison for each in other.claims]
+    both = ([claim.comparison.differences for claim in each.claims] for each in (mine, other))
+    assert next(both) == next(both)
     base = Place("base", mine.plan.places[0].column)
     assert mine.cells[base].state == other.cells[base].state
     assert mine.cells[base].state.dropped[0].seeds == [1]
