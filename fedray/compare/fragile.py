@@ -52,7 +52,8 @@ def _without(comparison: Comparison, seed: int) -> Comparison:
 def _reasons(comparison: Comparison, undone_by: Sequence[int]) -> list[str]:
     differences, reasons = list(comparison.differences.values()), list[str]()
     if undone_by:
-        reasons.append(f"undecided without seed {' or '.join(map(str, undone_by))}")
+        *most, last = map(str, undone_by)
+        reasons.append(f"undecided without seed {', '.join(most)}{' or ' * bool(most)}{last}")
     if median(differences) * sum(differences) <= 0:
         reasons.append(MEDIAN)
     if len(differences) in FLIPPED and (p := sign_flip_p(differences)) > comparison.test.alpha:

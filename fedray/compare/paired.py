@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 MOST_SEEDS = 40
 """The largest number of seeds that is suggested."""
@@ -115,28 +115,6 @@ def t_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     return Interval.of(mean, float(array.std(ddof=1)), n, level)
 
 
-def p_value(differences: Sequence[float], size: float = 1.0) -> float | None:
-    """Return p of the two-sided t-test for a mean difference of 0; None for fewer than two.
-
-    Differences without spread, up to rounding, say nothing about their error: accuracies have
-    steps, and a few seeds agree by chance. Their p is that of all n signs agreeing, 2^(1 - n); 1
-    for differences of 0.
-
-    Args:
-        differences: seed by seed.
-        size: of what was subtracted, which says what is rounding.
-    """
-    if len(differences) < 2:
-        return None
-    interval = t_interval(without_rounding(differences, size))
-    if interval.std == 0:
-        return 2.0 ** (1 - interval.n) if interval.mean else 1.0
-    from scipy import stats
-
-    t = interval.mean / (interval.std / math.sqrt(interval.n))
-    return float(2 * stats.t.sf(abs(t), interval.n - 1))
-
-
 def holm(ps: Sequence[float | None]) -> list[float | None]:
     """Correct p-values by Holm, so that any of them errs with probability alpha at most.
 
@@ -190,8 +168,9 @@ class PairedTest:
     def p_value(self, differences: Sequence[float], size: float = 1.0) -> float | None:
         """Return p, corrected for looks; None for fewer than two differences.
 
-        Differences without spread keep the p of `p_value`, which is valid at any time too: if all
-        of n signs agree, so did those of fewer.
+        Differences without spread, up to rounding, say nothing about their error: accuracies have
+        steps, and a few seeds agree by chance. Their p is that of all n signs agreeing, 2^(1 - n);
+        1 for differences of 0. It is valid at any time: if n signs agree, so did those of fewer.
 
         Args:
             differences: seed by seed.
@@ -200,13 +179,23 @@ class PairedTest:
         if len(differences) < 2:
             return None
         interval = t_interval(without_rounding(differences, size))
-        if self.kind == "fixed" or interval.std == 0:
-            p = p_value(differences, size)
-            return None if p is None else min(1.0, self.looks * p)
-        n, t = interval.n, interval.mean / (interval.std / math.sqrt(interval.n))
-        prior, square = 1 + n * PRIOR, t * t / (n - 1)
-        log_factor = n / 2 * (math.log1p(square) - math.log1p(square / prior)) - math.log(prior) / 2
-        return min(1.0, self.looks * math.exp(-log_factor))
+        if interval.std > 0:
+            t = interval.mean / (interval.std / math.sqrt(interval.n))
+            return float(self.p_of_t(t, interval.n))
+        return min(1.0, self.looks * 2.0 ** (1 - interval.n)) if interval.mean else 1.0
+
+    def p_of_t(self, t: ArrayLike, n: int) -> NDArray[np.float64]:
+        """Return p, corrected for looks, of values of Student's t of n differences."""
+        square = np.square(t) / (n - 1)
+        if self.kind == "fixed":
+            from scipy import stats
+
+            p = 2 * stats.t.sf(np.abs(t), n - 1)
+        else:
+            prior = 1 + n * PRIOR
+            p = np.sqrt(prior) * np.exp(n / 2 * (np.log1p(square / prior) - np.log1p(square)))
+        found: NDArray[np.float64] = np.minimum(1.0, self.looks * p)
+        return found
 
     def critical(self, n: int, alpha: float) -> float:
         """Return the smallest |t| of n differences that decides at a level; inf if none does."""
@@ -408,10 +397,10 @@ def seeds_to_decide(comparison: Comparison, comparisons: int = 1) -> SeedRange |
             on the safe side.
     """
     values, size = list(comparison.differences.values()), comparison.size
-    p = p_value(values, size)
+    test = comparison.test
+    p = PairedTest().p_value(values, size)
     if p is None or p > OPEN:
         return None
-    test = comparison.test
     test = replace(test, looks=test.looks + (test.kind == "fixed"))
     alpha, least = test.alpha / comparisons, len(values) + 1
     interval = t_interval(values, test.confidence)

@@ -249,7 +249,7 @@ class RunFolder:
         """Return how many test images the clients have in all; None if that is not known."""
         if not self.partition.exists():
             return None
-        return sum(read_checked(self.partition)["test_sizes"])
+        return sum(map(int, read_checked(self.partition)["test_sizes"]))
 
     def write_partition(self, manifest: Mapping[str, Any]) -> None:
         """Write who owns which image."""

@@ -331,7 +331,7 @@ def interval_name(test: PairedTest) -> str:
 
 
 def _of_fragile(count: int) -> str:
-    return f", {count} of them {FRAGILE}: little undoes or contradicts the verdict" if count else ""
+    return f", {count} of them {FRAGILE} for the reasons below" if count else ""
 
 
 def _of_looks(test: PairedTest) -> str:

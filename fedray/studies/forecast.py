@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from textwrap import fill
 
 from fedray.compare.labels import config_label
+from fedray.compare.paired import WANTED, PairedTest
+from fedray.records import find_metric
 from fedray.studies.agenda import Cell, CellState, Wanted
-from fedray.studies.plan import StudyPlan
+from fedray.studies.plan import StudyPlan, declared
 from fedray.studies.space import grid
 from fedray.studies.study import Study
 
 WIDTH = 80
+SPREADS = (0.9, 1.3, 2.2)
+"""Quartiles of the standard deviations of paired differences, in points, of the claims of published
+tables."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ def headline(study: Study) -> str:
     plan = study.plan
     scale = f" [{plan.scale} scale]"
     lines = [f"{plan.name}{scale}: {plan.answers}"]
-    lines += [_swept(study)] if plan.is_sweep else _compared(study)
+    lines += [_swept(study)] if plan.is_sweep else [*_compared(study), _detectable(plan)]
     lines += [_cost(study, runs_of(study)), *_slow(study)]
     return "\n".join(map(wrapped, lines))
 
@@ -114,6 +119,28 @@ def _compared(study: Study) -> list[str]:
     how = "each seed by itself" if tuning.once is None else "once"
     report = f"  report: {len(plan.report.seeds)} seeds x {rounds} rounds"
     return [counts, f"  tuning, {how}: {effort}", report]
+
+
+def _detectable(plan: StudyPlan) -> str:
+    """Return which gain the seeds find, at the level of the first step of Holm's correction."""
+    seeds, claims = len(plan.report.seeds), len(plan.parsed_claims())
+    controls = sum(row.control is not None for row in plan.rows.values())
+    comparisons = claims + 2 * controls  # see `controls.ask`
+    looks = 1 if plan.test == "anytime" else 1 + len(plan.report.looked_at)
+    test = PairedTest(plan.test, plan.confidence, looks)
+    effect = test.detectable(seeds, test.alpha / max(1, comparisons))
+    kind = f"test: {plan.test}"
+    if effect is None:
+        return f"  {seeds} seed{'s' * (seeds > 1)} decide no claim, {kind}"
+    text = (
+        f"  {seeds} seeds find a gain of {effect:.1f} spreads with {100 * WANTED:.0f} %, {kind}, "
+        f"{comparisons} comparisons"
+    )
+    meant = find_metric(plan.metrics[0], declared())
+    if meant is None or not meant.is_share:
+        return text
+    low, middle, high = (f"{effect * spread:.1f}" for spread in SPREADS)
+    return f"{text}: {middle} points ({low} to {high}) at the spreads of published tables"
 
 
 def _slow(study: Study) -> list[str]:

@@ -1,0 +1,151 @@
+"""False verdicts in simulated tables whose rows are equal, and how often a planted gain is found.
+
+    python -m benchmarks.null_tables
+    python -m benchmarks.null_tables --tables 1000 --seed 1
+
+The claims of a table compare one row with each of the others. Each row has several configurations,
+the same ones in all rows, of equal or of different true value; each run has a validation score and
+a test score, which correlate. Two protocols choose the configuration whose test scores are
+compared: each seed by itself, or one more seed once for all ("tuned once"). The p-values and their
+correction are those of `fedray.compare.paired`. Seeds are looked at three times: 3, half, and all.
+
+A gain of two spreads (standard deviations of the paired differences) is planted in the first claim.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedray.compare.paired import ALPHA, PairedTest, holm
+
+CLAIMS, SEEDS, CONFIGURATIONS = (1, 5, 20), (5, 10), (2, 3, 4, 5)
+CORRELATION = 0.5
+"""Of a run's validation and test scores, whose standard deviation is 1."""
+WORST = -1.0
+"""The lowest true value of configurations that differ; the highest is 0."""
+AT_ONCE = 500
+"""Tables that are simulated together, so that their scores fit into memory."""
+GAIN, GAIN_SEEDS = 2.0, 8
+Numbers = NDArray[np.float64]
+
+
+def differences(
+    rng: np.random.Generator, tables: int, claims: int, seeds: int, values: Numbers, once: bool
+) -> Numbers:
+    """Return the differences of the first row and the others: [tables, claims, seeds]."""
+    scores = rng.normal(size=(tables, claims + 1, seeds + once, len(values)))
+    noise = rng.normal(size=scores.shape)
+    validation = CORRELATION * scores + np.sqrt(1 - CORRELATION**2) * noise
+    choice = (validation + values).argmax(-1, keepdims=True)
+    if once:  # by the last seed, which is not reported
+        choice = np.broadcast_to(choice[:, :, -1:], choice.shape)
+    reported = np.take_along_axis(scores + values, choice, -1)[:, :, :seeds, 0]
+    return reported[:, :1] - reported[:, 1:]
+
+
+def verdicts(test: PairedTest, found: Numbers) -> NDArray[np.bool_]:
+    """Return which claims a test decides after Holm's correction: [tables, claims]."""
+    n = found.shape[-1]
+    t = found.mean(-1) / (found.std(-1, ddof=1) / np.sqrt(n))
+    return np.array([holm(ps) for ps in test.p_of_t(t, n).tolist()]) <= ALPHA
+
+
+def at_looks(seeds: int) -> list[int]:
+    """Return the numbers of seeds at which the verdicts are looked at."""
+    return [3, max(4, seeds // 2), seeds]
+
+
+def last(looks: int) -> Callable[[Numbers], NDArray[np.bool_]]:
+    """Return a protocol: Student's test of all seeds, corrected for a number of looks."""
+    return lambda found: verdicts(PairedTest(looks=looks), found).any(-1)
+
+
+def first(tests: Sequence[PairedTest]) -> Callable[[Numbers], NDArray[np.bool_]]:
+    """Return a protocol: stop at the first look with a verdict, each look with its test."""
+
+    def stopped(found: Numbers) -> NDArray[np.bool_]:
+        looks = zip(tests, at_looks(found.shape[-1]), strict=True)
+        return np.any([verdicts(test, found[..., :n]).any(-1) for test, n in looks], axis=0)
+
+    return stopped
+
+
+ANYTIME = [PairedTest("anytime")] * 3
+PROTOCOLS: dict[str, tuple[bool, Callable[[Numbers], NDArray[np.bool_]]]] = {
+    "tuned once: fixed, all seeds": (True, last(1)),
+    "tuned once: fixed, first verdict": (True, first([PairedTest()] * 3)),
+    "fixed, all seeds": (False, last(1)),
+    "fixed, all seeds, p x 3": (False, last(3)),
+    "fixed, first verdict": (False, first([PairedTest()] * 3)),
+    "fixed, first verdict, p x 1, 2, 3": (False, first([PairedTest(looks=k) for k in (1, 2, 3)])),
+    "fixed, first verdict, p x 3": (False, first([PairedTest(looks=3)] * 3)),
+    "anytime, first verdict": (False, first(ANYTIME)),
+}
+"""By name: whether configurations are tuned once, and which tables have a verdict."""
+
+
+def batches(tables: int) -> Iterable[int]:
+    """Yield the sizes of batches of tables."""
+    yield from (min(AT_ONCE, tables - start) for start in range(0, tables, AT_ONCE))
+
+
+def values_of(configurations: int, differ: bool) -> Numbers:
+    """Return the true values of a row's configurations."""
+    return np.linspace(WORST if differ else 0.0, 0.0, configurations)
+
+
+def false_rates(rng: np.random.Generator, tables: int, claims: int, seeds: int) -> list[str]:
+    """Return the per cent of tables with a false verdict by protocol: "mean (largest)"."""
+    rates = []
+    for configurations, differ in product(CONFIGURATIONS, (False, True)):
+        values, counts = values_of(configurations, differ), np.zeros(len(PROTOCOLS))
+        for size in batches(tables):
+            by_protocol = {
+                once: differences(rng, size, claims, seeds, values, once) for once in (False, True)
+            }
+            counts += [has(by_protocol[once]).sum() for once, has in PROTOCOLS.values()]
+        rates.append(counts / tables)
+    means, largest = 100 * np.mean(rates, axis=0), 100 * np.max(rates, axis=0)
+    return [f"{mean:.1f} ({most:.1f})" for mean, most in zip(means, largest, strict=True)]
+
+
+def found_rate(rng: np.random.Generator, tables: int, claims: int, test: PairedTest) -> float:
+    """Return the share of tables in which the planted gain is found; the least of all settings."""
+    rates = []
+    for configurations, differ in product(CONFIGURATIONS, (False, True)):
+        values = values_of(configurations, differ)
+        found = differences(rng, tables, claims, GAIN_SEEDS, values, once=False)
+        found[:, 0] += GAIN * found[:, 0].std()
+        rates.append(verdicts(test, found)[:, 0].mean())
+    return float(min(rates))
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--tables", type=int, default=8000, help="per setting (default: 8000)")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    rng = np.random.default_rng(args.seed)
+    cells = list(product(CLAIMS, SEEDS))
+    columns = [false_rates(rng, args.tables, claims, seeds) for claims, seeds in cells]
+    heads = [f"{claims} x {seeds}" for claims, seeds in cells]
+    print("Any false verdict, %: mean over the settings of configurations (largest)\n")
+    print(f"| claims x seeds | {' | '.join(heads)} |\n|:--|{'--:|' * len(cells)}")
+    for name, *rates in zip(PROTOCOLS, *columns, strict=True):
+        print(f"| {name} | {' | '.join(rates)} |")
+    print(f"\n| gain of {GAIN:g} spreads found with {GAIN_SEEDS} seeds, % | 1 claim | 5 claims |")
+    print("|:--|--:|--:|")
+    tests = {"fixed": PairedTest(), "fixed, p x 3": PairedTest(looks=3), "anytime": ANYTIME[0]}
+    for name, test in tests.items():
+        found = [100 * found_rate(rng, args.tables, claims, test) for claims in (1, 5)]
+        print(f"| {name} | {found[0]:.1f} | {found[1]:.1f} |")
+
+
+if __name__ == "__main__":
+    main()
