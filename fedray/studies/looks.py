@@ -15,6 +15,7 @@ from pydantic import Field
 from fedray.config import Frozen, Tree, validate
 from fedray.errors import UserError, shown
 from fedray.files import tables_home
+from fedray.records import read_json
 from fedray.studies.plan import Place, Reporting, StudyPlan
 from fedray.studies.registration import changes, design
 from fedray.studies.store import DATA, check_table
@@ -117,7 +118,7 @@ def find_looks(study: Study, cells: Mapping[Place, CellResult]) -> Looks:
     explained = False
     keys = {run.key for cell in cells.values() for run in cell.runs}
     for source, tree in _pages(study):
-        page = _page_design(tree)
+        page = _design_of(tree)
         if page is None or not set(page["claims"]) & set(now["claims"]):
             continue
         is_own = (tree["table"], tree["scale"]) == (plan.name, plan.scale)
@@ -132,7 +133,7 @@ def find_looks(study: Study, cells: Mapping[Place, CellResult]) -> Looks:
             found.append(Look(source=source, seeds=seeds, changed=changed))
         else:
             explained = True
-    there = [] if explained else _seeds_there(study, cells)
+    there = [] if explained or _was_begun(study, now) else _seeds_there(study)
     declared = [*plan.report.looked_at, *([there] if there else [])]
     found += [Look(source="", seeds=seeds) for seeds in declared]
     unique: dict[tuple[frozenset[int], tuple[str, ...]], Look] = {}
@@ -158,8 +159,8 @@ def _pages(study: Study) -> Iterator[tuple[str, Tree]]:
             yield str(path.parent), tree
 
 
-def _page_design(tree: Tree) -> Tree | None:
-    """Return the design of a page; None if a version wrote it that this one cannot read."""
+def _design_of(tree: Tree) -> Tree | None:
+    """Return the design of a page or an invocation; None if this version cannot read it."""
     try:
         return design(validate(StudyPlan, tree["plan"], "plan"))
     except UserError:
@@ -180,20 +181,26 @@ def _changes(page: Tree, now: Tree) -> list[str]:
     ]
 
 
-def _seeds_there(study: Study, cells: Mapping[Place, CellResult]) -> list[int]:
+def _seeds_there(study: Study) -> list[int]:
     """Return the seeds, if not all, whose verdicts finished runs without a page gave before."""
-    plan, seeds = study.plan, list[int]()
+    plan, there = study.plan, dict[Place, set[int]]()
+    for cell, state in study.states():
+        there[cell.place] = {run.seed for run in cell.all_runs(state) if run.key in study.stored}
+    seeds = set[int]()
     for claim in plan.parsed_claims():
-        for seed in plan.report.seeds:
-            columns = [claim.better.column] if claim.better.column else list(plan.columns)
-            runs = [
-                result.key
-                for row in (claim.better.row, claim.worse.row)
-                for column in columns
-                for result in cells[Place(row, column)].seeds
-                if result.seed == seed
-            ]
-            if len(runs) == 2 * len(columns) and all(key in study.stored for key in runs):
-                seeds.append(seed)
-    seen: Sequence[int] = sorted(set(seeds))
-    return list(seen) if len(seen) < len(plan.report.seeds) else []
+        columns = [claim.better.column] if claim.better.column else list(plan.columns)
+        places = [Place(s.row, c) for s in (claim.better, claim.worse) for c in columns]
+        seeds |= set.intersection(*(there[place] for place in places)) & set(plan.report.seeds)
+    return sorted(seeds) if len(seeds) < len(plan.report.seeds) else []
+
+
+def _was_begun(study: Study, now: Tree) -> bool:
+    """Return True if an earlier invocation of the same design left the runs that are there."""
+    for path in (tables_home() / study.plan.name).glob("*/plan.json"):
+        try:
+            tree = read_json(path)
+        except UserError:
+            continue  # damaged
+        if path.parent != study.home and _design_of(tree) == now:
+            return True
+    return False

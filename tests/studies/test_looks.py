@@ -198,3 +198,20 @@ def test_a_design_knows_no_labels(write):
     first = design(asked(["tiny"]).plan)
     write(**CHANGES | {"rows": ROWS | {"mine": {"algorithm": "fedproto", "label": "Mine"}}})
     assert design(asked(["tiny"]).plan) == first
+
+
+def test_finished_runs_are_a_look_where_each_seed_chooses_by_itself(invoke, here):
+    each = {"tuning": {"configurations": 3, "once": None}}
+    invoke("--out", "results/tables/tiny/1", **each)
+    shutil.rmtree(here / "results" / "tables")
+    second = invoke("--out", "results/tables/tiny/2", report={"seeds": [0, 1, 2]}, **each)
+    assert looks(second) == [([0, 1], [])]
+
+
+def test_an_invocation_that_is_begun_anew_is_no_look(invoke, here):
+    first = invoke("--out", "results/tables/tiny/1", report={"seeds": [0, 1, 2]})
+    for name in ("table.json", "table.md"):
+        (first.home / name).unlink()
+    shutil.rmtree(here / "results" / "store" / sorted(first._measured)[0][0])
+    again = invoke("--out", "results/tables/tiny/2", report={"seeds": [0, 1, 2]})
+    assert looks(again) == []
