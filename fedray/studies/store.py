@@ -20,7 +20,16 @@ from typing import Any, Literal
 
 from fedray.config import Experiment, Frozen, Tree, validate
 from fedray.errors import UserError, named, nearest, shown
-from fedray.records import Metric, Round, Run, RunFolder, best_round, read_checked, read_json
+from fedray.records import (
+    Metric,
+    Round,
+    Run,
+    RunFolder,
+    Work,
+    best_round,
+    read_checked,
+    read_json,
+)
 from fedray.studies.plan import Phase, StudyPlan
 
 DATA = "table.json"
@@ -50,6 +59,10 @@ class Numbers(Frozen):
     """Hash of images and labels."""
     versions: dict[str, str]
     """Of the packages that made the numbers, and the commit."""
+    client_work: Work | None = None
+    """What clients did in all rounds; None of a run whose work was not counted."""
+    server_work: Work | None = None
+    """What the server did in all rounds."""
 
 
 class Measured(Numbers):
@@ -90,6 +103,8 @@ def measured(folder: Path, plan: StudyPlan, row: str) -> Measured:
         partition=run.info.partition_sha256,
         data=run.info.data_sha256,
         versions=dict(run.info.versions),
+        client_work=run.client_work,
+        server_work=run.server_work,
         metrics=[replace(run.info.metric(one), name=name) for name, one in own.items()],
     )
 
