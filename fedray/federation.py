@@ -27,6 +27,7 @@ from fedray.core import (
 )
 from fedray.core.privacy import has_covered
 from fedray.core.state import contiguous
+from fedray.counts import counted
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant
 from fedray.evaluation.kept_scores import KeptScores
@@ -40,7 +41,7 @@ from fedray.evaluation.protocols import (
 )
 from fedray.evaluation.score import Score
 from fedray.files import is_full
-from fedray.records import REPORTED, Event, Release, Round, Select, Traffic
+from fedray.records import REPORTED, Event, Release, Round, Select, Traffic, Work
 from fedray.states import StateStore
 from fedray.streams import Streams
 
@@ -60,6 +61,7 @@ class Reply:
         failure: the error of a failed step or test, or None.
         seconds: wall time of the step.
         scores: of a test, one per tested model.
+        work: what the step did.
     """
 
     uplink: Payload | None = None
@@ -69,6 +71,7 @@ class Reply:
     failure: Failure | None = None
     seconds: float = 0.0
     scores: Sequence[Score] = ()
+    work: Work = field(default_factory=Work)
 
 
 class Executor(Protocol):
@@ -227,7 +230,10 @@ class Federation:
         started = time.perf_counter()
         exchange = RoundExchange(self, number, participants, self.snapshot.late)
         try:
-            done, snapshot = self._finish(exchange, steps(exchange), started)
+            with counted() as tally:
+                state = steps(exchange)
+            exchange.server_work = Work(tally.steps, tally.images, tally.parameters)
+            done, snapshot = self._finish(exchange, state, started)
         except (UserError, RunFailed, ClientError):
             raise
         except (Exception, SystemExit) as error:
@@ -289,6 +295,8 @@ class Federation:
             participants=list(exchange.participants) if exchange.round else [],
             events=exchange.events,
             matrices={name: value.tolist() for name, value in analysis.matrices.items()},
+            client_work=Work.total(work for _, work in sorted(exchange.work.items())),
+            server_work=exchange.server_work,
         )
         return done, snapshot
 
@@ -406,6 +414,8 @@ class RoundExchange(Exchange):
         self.train_losses: list[float] = []
         self.reports: list[Mapping[str, float]] = []
         self.seconds: dict[int, float] = {}
+        self.work: dict[int, Work] = {}
+        self.server_work = Work()
         self._noised: dict[str, set[int]] = {}
         self._federation = federation
 
@@ -494,6 +504,7 @@ class RoundExchange(Exchange):
             self.replied.add(client)
             self._federation.scores.forget(client)
             self.seconds[client] = self.seconds.get(client, 0.0) + reply.seconds
+            self.work[client] = self.work.get(client, Work()).then(reply.work)
             sizes.append(reply.traffic)
             self.reports.append(reply.reports)
             if reply.train_loss is not None:

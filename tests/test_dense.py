@@ -122,7 +122,7 @@ def test_a_model_for_images_learns_the_dominant_shape(run):
     done = run("fedavg", {**SHAPES, "model.group": "cnn3", "rounds": 1})
     assert not any(name.startswith("dice") for name in done.results[-1].metrics)
     samples = done.assembly.models.samples(CPU)(np.arange(2))
-    assert np.shares_memory(samples.all_labels, done.assembly.data.images.labels)
+    assert np.shares_memory(samples._all_labels, done.assembly.data.images.labels)
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ TREES = {
 LAYERS = [
     [
         "command",
+        "counts",
         "errors",
         "files",
         "integrity",

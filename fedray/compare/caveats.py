@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from fedray.compare.blocks import Report, methods_differ, why_apart
 from fedray.compare.frame import NOT_COMPARED, Group
 from fedray.compare.labels import config_label, show_value, text_of
-from fedray.config import Experiment, flatten, parameters
+from fedray.config import Experiment, flatten
 
 if TYPE_CHECKING:
     from fedray.studies.agenda import Dropped
@@ -33,6 +34,9 @@ ONCE = {
     "one method, 1 to 16 % had a false verdict in two measurements, where 5 % are allowed",
 }
 """What choosing once does to verdicts, for one tuning seed and for three; with 3 to 10 seeds."""
+
+MORE = 1.5
+"""A page names what rows did if the largest count is above this multiple of the smallest."""
 
 # --- reports --------------------------------------------------------------------------------------
 
@@ -126,7 +130,7 @@ def table_caveats(
         *(note for column, rows in columns.items() for note in _data(column, rows)),
         *dict.fromkeys(note for rows in reported for note in _settings(plan, rows)),
         *dict.fromkeys(note for rows in reported for note in _searches(plan, rows)),
-        *dict.fromkeys(note for rows in reported for note in _steps(rows)),
+        *_work(cells),
         *([versions] if len(commits) > 1 else []),
     ]
 
@@ -266,20 +270,51 @@ def _searches(plan: StudyPlan, rows: Mapping[str, Experiment]) -> Iterator[str]:
             yield f"Rows do not search {key} alike ({_grouped(texts)})"
 
 
-def _steps(rows: Mapping[str, Experiment]) -> Iterator[str]:
-    """Yield a note if clients take different numbers of steps, as far as methods declare them."""
-    from fedray.core import HyperParameters
-    from fedray.plugins import use
+def _work(cells: Mapping[Place, CellResult]) -> Iterator[str]:
+    """Yield what rows did more of than others; of several columns, the largest factor of each row.
 
-    steps = {}
-    for row, experiment in rows.items():
-        use(experiment.plugins)  # the process may be at another run's
-        hparams = parameters(experiment.algorithm, "algorithm", "algorithm")
-        assert isinstance(hparams, HyperParameters)
-        steps[row] = str(hparams.local_steps(experiment.local_epochs))
-    if len(set(steps.values())) > 1:
-        numbers = _grouped(steps)
-        yield f"Rows take different numbers of local steps for a batch in a round ({numbers})"
+    Numbers are means over the reported seeds whose work was counted.
+    """
+    runs = [each.measured for cell in cells.values() for each in cell.seeds if each.measured]
+    uncounted = sum(run.client_work is None for run in runs)
+    if 0 < uncounted < len(runs):
+        yield (
+            f"Steps, images and trained parameters of {uncounted} of {len(runs)} reported runs "
+            "were not counted; an earlier version made these runs"
+        )
+    counts = {place: _means(cell) for place, cell in cells.items()}
+    for fact in dict.fromkeys(fact for means in counts.values() for fact in means):
+        largest, differs = defaultdict[str, float](float), False
+        for column in dict.fromkeys(place.column for place in cells):
+            of_rows = {
+                place.row: means[fact]
+                for place, means in counts.items()
+                if place.column == column and fact in means
+            }
+            fewest = min(filter(None, of_rows.values()), default=1.0)
+            differs |= max(of_rows.values(), default=0) > MORE * min(of_rows.values(), default=0)
+            for row, count in of_rows.items():
+                largest[row] = max(largest[row], count / fewest)
+        if differs:
+            texts = {row: f"{factor:,.1f}" if factor else "none" for row, factor in largest.items()}
+            yield f"Rows differ in {fact}, as multiples of the fewest ({_grouped(texts)})"
+
+
+def _means(cell: CellResult) -> dict[str, float]:
+    """Return what a cell's reported runs did in all their rounds, the mean over seeds by fact."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for run in (each.measured for each in cell.seeds if each.measured):
+        counts = {"seconds of a run": run.seconds, "bytes sent and received": run.bytes}
+        if run.client_work and run.server_work:
+            counts |= {
+                "optimiser steps of clients": run.client_work.steps,
+                "images that clients' models read": run.client_work.images,
+                "trained parameters of a client": run.client_work.parameters,
+                "optimiser steps of the server": run.server_work.steps,
+            }
+        for fact, count in counts.items():
+            found[fact].append(count)
+    return {fact: fmean(counts) for fact, counts in found.items()}
 
 
 def _comparable(experiment: Experiment) -> dict[str, Any]:

@@ -64,17 +64,6 @@ class HyperParameters(Frozen):
         """Return named sets of dotted overrides, chosen by `algorithm.preset`."""
         return {}
 
-    def local_steps(self, epochs: int) -> int:
-        """Return how many optimiser steps a client takes in a round for each batch of its images.
-
-        A method that does not take one step in every epoch overrides this; the page of a table
-        names rows that differ.
-
-        Args:
-            epochs: the experiment's `local_epochs`.
-        """
-        return epochs
-
 
 @dataclass(frozen=True)
 class LocalContext:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -83,23 +84,25 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Samples:
-    """A client's images of one split, in arrays that all clients of a node map.
+    """A client's images of one split.
+
+    The private arrays hold the images of all clients and splits, which a node maps once.
 
     Attributes:
-        stored: uint8 [all, channels, H, W], or features of a frozen tower, float32.
-        all_labels: int64 [all]; in dense prediction masks, uint8 [all, H, W].
+        _stored: uint8 [all, channels, H, W], or features of a frozen tower, float32.
+        _all_labels: int64 [all]; in dense prediction masks, uint8 [all, H, W].
         index: indices of this split's images [n].
         kind: the type of a model's input.
     """
 
-    stored: np.ndarray
-    all_labels: np.ndarray
+    _stored: np.ndarray
+    _all_labels: np.ndarray
     index: np.ndarray
     kind: type[Inputs] = Pixels
 
     def __post_init__(self) -> None:
         """Make the arrays read-only, because all clients share them."""
-        for name in ("stored", "all_labels", "index"):
+        for name in ("_stored", "_all_labels", "index"):
             view = getattr(self, name).view()
             view.flags.writeable = False
             object.__setattr__(self, name, view)
@@ -110,16 +113,21 @@ class Samples:
     @property
     def labels(self) -> Tensor:
         """The labels of this split, int64 [n], or masks [n, H, W]; on the CPU."""
-        return torch.from_numpy(self.all_labels[self.index])
+        return torch.from_numpy(self._all_labels[self.index])
+
+    @property
+    def labels_per_image(self) -> int:
+        """1, or H·W if every pixel has a label."""
+        return math.prod(self._all_labels.shape[1:])
 
     @property
     def dense(self) -> bool:
         """True if every pixel has a label."""
-        return self.all_labels.ndim > 1
+        return self._all_labels.ndim > 1
 
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Copy this split to a device: stored images [n, ...], and labels [n] or masks."""
-        stored = torch.from_numpy(self.stored[self.index])
+        stored = torch.from_numpy(self._stored[self.index])
         return stored.to(device), self.labels.to(device)
 
     def batch(self, stored: Tensor, labels: Tensor) -> Batch:

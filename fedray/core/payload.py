@@ -64,7 +64,7 @@ class Call:
     def samples(self) -> int:
         """The number of training samples: images, or pixels in dense prediction."""
         train = self.client.train
-        return len(train) * math.prod(train.all_labels.shape[1:])
+        return len(train) * train.labels_per_image
 
 
 # --- declaration ---------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from fedray.counts import note_images
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Values:
@@ -65,7 +67,7 @@ Inputs = Pixels | PatchEmbeddings | PatchFeatures | ImageFeatures
 
 
 def values_of(x: Inputs, *kinds: type[Inputs]) -> Tensor:
-    """Return the values of an input of one of some kinds.
+    """Return the values of an input of one of some kinds, for a model's forward pass.
 
     Raises:
         TypeError: when it is of another, or a bare tensor.
@@ -74,4 +76,5 @@ def values_of(x: Inputs, *kinds: type[Inputs]) -> Tensor:
         wanted = " or ".join(kind.__name__ for kind in kinds)
         found: Any = type(x)
         raise TypeError(f"this model reads {wanted}, found {found.__name__}")
+    note_images(len(x))
     return x.values

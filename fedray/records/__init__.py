@@ -56,6 +56,7 @@ from fedray.records.run import (
     Status,
     Summary,
     Traffic,
+    Work,
     data_name,
 )
 from fedray.records.writer import RunWriter

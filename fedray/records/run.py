@@ -71,6 +71,38 @@ class Traffic:
 
 
 @dataclass(frozen=True, config=RECORD)
+class Work:
+    """What steps did, counted where they ran.
+
+    Attributes:
+        steps: of optimisers.
+        images: read by models; an image counts each time that a model reads it.
+        parameters: numbers that optimisers trained; of several clients or rounds the mean over
+            those that trained.
+    """
+
+    steps: int = 0
+    images: int = 0
+    parameters: float = 0
+
+    def then(self, later: Work) -> Work:
+        """Return the work of two steps of one client, which may train the same parameters."""
+        most = max(self.parameters, later.parameters)
+        return Work(self.steps + later.steps, self.images + later.images, most)
+
+    @staticmethod
+    def total(parts: Iterable[Work]) -> Work:
+        """Return the work of several clients or rounds."""
+        parts = list(parts)
+        trained = [part.parameters for part in parts if part.parameters]
+        return Work(
+            sum(part.steps for part in parts),
+            sum(part.images for part in parts),
+            sum(trained) / len(trained) if trained else 0,
+        )
+
+
+@dataclass(frozen=True, config=RECORD)
 class Event:
     """Something that happened in a round: a reply dropped, late, arrived, or an error."""
 
@@ -94,6 +126,8 @@ class Round:
         matrices: a method's analyses [C, C] as nested lists, by name; written to matrices.json.
         client_seconds: wall time of one client's steps where they ran, the mean over the clients
             that were asked; None if none was.
+        client_work: what the clients' steps did; None if it was not counted.
+        server_work: what the server's steps did.
     """
 
     round: int
@@ -108,6 +142,8 @@ class Round:
         default_factory=dict, compare=False
     )
     client_seconds: float | None = None
+    client_work: Work | None = None
+    server_work: Work | None = None
 
 
 @dataclass(frozen=True, config=RECORD)
@@ -320,6 +356,16 @@ class Run:
         evaluated = self._evaluated()
         return evaluated[-1] if evaluated else None
 
+    @property
+    def client_work(self) -> Work | None:
+        """Return what clients did in all rounds; None if a round was not counted."""
+        return _in_all(done.client_work for done in self.rounds)
+
+    @property
+    def server_work(self) -> Work | None:
+        """Return what the server did in all rounds; None if a round was not counted."""
+        return _in_all(done.server_work for done in self.rounds)
+
     def _evaluated(self) -> list[Summary]:
         return [summary for done in self.rounds if (summary := Summary.of(done)) is not None]
 
@@ -346,3 +392,9 @@ class Run:
             best = self.best_round(metric, select)
             return None if best is None else curve[best]
         return list(curve.values())[-1] if curve else None
+
+
+def _in_all(parts: Iterable[Work | None]) -> Work | None:
+    parts = list(parts)
+    counted = [part for part in parts if part is not None]
+    return Work.total(counted) if len(counted) == len(parts) else None

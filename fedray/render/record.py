@@ -156,7 +156,9 @@ def _cell(outcome: Outcome, cell: CellResult, seconds: float, size: int) -> Tree
                 **(
                     {}
                     if result.measured is None
-                    else result.measured.model_dump(exclude={"metrics", "score"})
+                    else result.measured.model_dump(
+                        mode="json", exclude={"metrics", "score"}, exclude_defaults=True
+                    )
                 ),
             }
             for result in cell.seeds

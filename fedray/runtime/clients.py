@@ -29,12 +29,13 @@ from fedray.core import (
     Tensors,
 )
 from fedray.core.state import contiguous, map_tensors
+from fedray.counts import counted
 from fedray.data.federated import EvalSet as IndexedSet
 from fedray.errors import Failure, NotFinite, UserError
 from fedray.evaluation.testing import TESTS
 from fedray.federation import Reply
 from fedray.files import is_full
-from fedray.records import Traffic
+from fedray.records import Traffic, Work
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import (
     check_speed,
@@ -101,12 +102,11 @@ class ClientRuntime:
         started = time.perf_counter()
         algorithm, private = self.assembly.algorithm, PrivateCopies(self.device)
         context.optimizer_state.update(map_tensors(Tensor.clone, state.optimizer))
-        uplink, after = self.call(
-            name,
-            context,
-            ClientState(private.of(state.model), private.of(state.memory)),
-            None if down is None else down.map(lambda _, tensor: private.copy(tensor)),
-        )
+        given = ClientState(private.of(state.model), private.of(state.memory))
+        sent = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
+        with counted() as tally:
+            uplink, after = self.call(name, context, given, sent)
+        work = Work(tally.steps, tally.images, tally.parameters)
         traffic = Traffic()
         if uplink is None and name == "client_update" and algorithm.uploads:
             expected = " or ".join(payload.__name__ for payload in algorithm.uploads)
@@ -117,7 +117,8 @@ class ClientRuntime:
         check_numbers(context.reports, context.train_losses)
         loss = context.train_losses[-1] if context.train_losses else None
         kept, seconds = _kept(after, context, private), time.perf_counter() - started
-        return Reply(uplink, traffic, loss, context.reports, seconds=seconds), kept
+        reply = Reply(uplink, traffic, loss, context.reports, seconds=seconds, work=work)
+        return reply, kept
 
     def summed(self, reply: Reply) -> tuple[Reply, StateTree | None]:
         """Return a reply without its upload, and what the upload adds to the method's sums."""

@@ -20,7 +20,16 @@ from typing import Any, Literal
 
 from fedray.config import Experiment, Frozen, Tree, validate
 from fedray.errors import UserError, named, nearest, shown
-from fedray.records import Metric, Round, Run, RunFolder, best_round, read_checked, read_json
+from fedray.records import (
+    Metric,
+    Round,
+    Run,
+    RunFolder,
+    Work,
+    best_round,
+    read_checked,
+    read_json,
+)
 from fedray.studies.plan import Phase, StudyPlan
 
 DATA = "table.json"
@@ -52,6 +61,10 @@ class Numbers(Frozen):
     """How many images all clients are tested on in the first phase; None: not recorded."""
     versions: dict[str, str]
     """Of the packages that made the numbers, and the commit."""
+    client_work: Work | None = None
+    """What clients did in all rounds; None of a run whose work was not counted."""
+    server_work: Work | None = None
+    """What the server did in all rounds."""
 
 
 class Measured(Numbers):
@@ -93,6 +106,8 @@ def measured(folder: Path, plan: StudyPlan, row: str) -> Measured:
         data=run.info.data_sha256,
         test_images=RunFolder(folder).test_images(),
         versions=dict(run.info.versions),
+        client_work=run.client_work,
+        server_work=run.server_work,
         metrics=[replace(run.info.metric(one), name=name) for name, one in own.items()],
     )
 

@@ -26,7 +26,6 @@ def test_the_first_class_that_declares_a_default_counts():
     expected = {"length", "words", "weights", "lambda_", "inner_steps", "eta", "beta", "test"}
     assert set(Crossing.HParams.model_fields) == expected
     assert Crossing.HParams.evaluation_only == ("test",)
-    assert Crossing.HParams(inner_steps=3).local_steps(2) == 6
 
 
 def test_the_checks_and_texts_of_all_bases_hold():

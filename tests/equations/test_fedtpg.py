@@ -35,8 +35,8 @@ def test_a_client_of_one_class_has_no_gradient_on_its_subset_but_on_all_classes(
     def moved(classes):
         assembly = assemble("fedtpg", {"algorithm.classes": classes})
         client, start = empty_client(assembly, (3,) * 8), initial_prompts(assembly)
-        stored = noise(*client.train.stored.shape).numpy()
-        client = replace(client, train=replace(client.train, stored=stored))
+        stored = noise(*client.train._stored.shape).numpy()
+        client = replace(client, train=replace(client.train, _stored=stored))
         sent, _ = assembly.algorithm.client_update(client, ClientState({}), GlobalModel(start, {}))
         return any(not torch.equal(sent.weights[name], start[name]) for name in start)
 

@@ -74,8 +74,8 @@ SPOILERS: dict[str, Callable[[Client, ClientState, Any], object]] = {
     "mode of one module": lambda c, s, d: next(c.skeleton.model.children()).eval(),
     "learning rate": lambda c, s, d: faster(c),
     "parameters": lambda c, s, d: replace_parameters(c),
-    "labels": lambda c, s, d: c.train.all_labels.fill(0),
-    "images": lambda c, s, d: c.train.stored.fill(0),
+    "labels": lambda c, s, d: c.train._all_labels.fill(0),
+    "images": lambda c, s, d: c.train._stored.fill(0),
     "indices": lambda c, s, d: c.train.index.fill(0),
     "exits": lambda c, s, d: sys.exit(0),
 }

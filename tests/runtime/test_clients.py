@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -209,3 +212,34 @@ def test_bfloat16_on_a_processor_without_it_is_warned_of_once(
         ClientRuntime(assemble("local", {"precision": precision}), CPU)
     assert [record.levelname for record in caplog.records] == ["WARNING"] * said
     assert all("precision=float32" in record.message for record in caplog.records)
+
+
+def reachable(value, seen):
+    """Yield the arrays and tensors that public names lead to from a value, its methods left out."""
+    if id(value) in seen or value is None or isinstance(value, str | int | float | type):
+        return
+    seen[id(value)] = value
+    if isinstance(value, np.ndarray | torch.Tensor):
+        yield value if isinstance(value, np.ndarray) else value.detach().numpy()
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from reachable(each, seen)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from reachable(each, seen)
+    elif type(value).__module__.startswith("fedray"):
+        for name in (name for name in dir(value) if not name.startswith("_")):
+            each = getattr(value, name)
+            if not callable(each):
+                yield from reachable(each, seen)
+
+
+def test_no_public_name_of_a_client_leads_to_a_test_image(assemble):
+    assembly = assemble("fedavg", VALIDATED)
+    runtime, images = ClientRuntime(assembly, CPU), assembly.data.images.images
+    client = runtime.client(0, 1)
+    arrays = [*reachable(client, {}), *map(np.asarray, client.train.tensors(CPU))]
+    assert len(arrays) > 3  # labels, indices, weights, images
+    found = {row.tobytes() for array in arrays if array.ndim == 4 for row in array}
+    own = {images[index].tobytes() for index in assembly.data.train[0]}
+    assert found & {image.tobytes() for image in images} == own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fedray.records import Costs, Environment, Metric, Round, Run, RunFolder, RunInfo, Traffic
+from fedray.records import Costs, Environment, Metric, Round, Run, RunFolder, RunInfo, Traffic, Work
 from fedray.studies.agenda import Wanted
 from fedray.studies.study import DIVERGED, Study, StudyRun
 
@@ -13,8 +13,16 @@ Curve = Callable[[Wanted], Sequence[tuple[float, float]] | str | None]
 its loss was no number."""
 
 
-def result_of(wanted: Wanted, curve: Sequence[tuple[float, float]], partition: str = "p") -> Run:
-    """Return the result of a run with these accuracies, round 0 first."""
+def result_of(
+    wanted: Wanted,
+    curve: Sequence[tuple[float, float]],
+    partition: str = "p",
+    steps: int | None = None,
+) -> Run:
+    """Return the result of a run with these accuracies, round 0 first.
+
+    A client takes `steps` steps in a round; None: nothing was counted.
+    """
     experiment = wanted.experiment
     info = RunInfo(
         name=experiment.name,
@@ -35,6 +43,8 @@ def result_of(wanted: Wanted, curve: Sequence[tuple[float, float]], partition: s
             {"validation/local_accuracy": on_validation, "local_accuracy": on_test,
              "local_accuracy_weighted": on_test},
             up=Traffic({"weights": 10}, {"weights": 40}),
+            client_work=None if steps is None else Work(steps, 10 * steps, 100),
+            server_work=None if steps is None else Work(),
         )
         for number, (on_validation, on_test) in enumerate(curve)
     ]  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 from commands import plan_words
 from test_table_files import FILES, SETS
 
-from fedray.config import parameters, read_mapping
+from fedray.config import read_mapping
 from fedray.studies.agenda import Cell
 from fedray.studies.plan import Place, StudyPlan
 
@@ -30,8 +30,8 @@ def steps(plan: StudyPlan, row: str) -> tuple[int, int, int]:
     """Rounds, gradient steps for each batch of a round, and the batch."""
     cell = Cell(plan, Place(row, next(iter(plan.columns))))
     run = cell.wanted(cell.first[0], "report", plan.report.seeds[0]).experiment
-    method = parameters(run.algorithm, "algorithm", "algorithm")
-    return run.rounds, method.local_steps(run.local_epochs), run.batch_size
+    on_a_batch = run.algorithm.model_extra.get("inner_steps", 1)
+    return run.rounds, run.local_epochs * on_a_batch, run.batch_size
 
 
 @pytest.mark.parametrize("path", PROMPTS, ids=lambda path: path.stem)

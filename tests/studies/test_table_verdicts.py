@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pretended_runs
 import pytest
 from scipy import stats
 
@@ -363,18 +364,44 @@ def test_a_range_that_other_rows_do_not_search_is_said(play):
     ]
 
 
-STEPS = "Rows take different numbers of local steps for a batch in a round"
+def worked(monkeypatch, **steps):
+    """Have runs count steps: so many in a round by row, or by row and column."""
+
+    def result_of(wanted, *args):
+        place = wanted.place
+        count = steps.get(f"{place.row}_{place.column}", steps.get(place.row, 10))
+        return whole(wanted, *args, steps=count)
+
+    whole = pretended_runs.result_of
+    monkeypatch.setattr(pretended_runs, "result_of", result_of)
+
+
+STEPS = "Rows differ in optimiser steps of clients, as multiples of the fewest"
+IMAGES = "Rows differ in images that clients' models read, as multiples of the fewest"
 
 
 @pytest.mark.parametrize(
-    ("base", "said"),
+    ("steps", "text"),
     [
-        ({"set": {"local_epochs": 3}}, [f"{STEPS} (base: 3; else 1)"]),
-        ({"algorithm": {"name": "pfedme", "inner_steps": 4}}, [f"{STEPS} (base: 4; else 1)"]),
-        ({"algorithm": "fedpac"}, [f"{STEPS} (base: 2; else 1)"]),
-        ({"algorithm": {"name": "fedpac", "head_epochs": 0}}, []),
+        ({"base": 15}, None),  # 15 / 10 is not above 1.5
+        ({"base": 16}, "base: 1.6; else 1.0"),
+        ({"base": 0}, "base: none; else 1.0"),
+        ({"base_a": 12, "base_b": 50, "mine_a": 20}, "mine: 2.0; base: 5.0; else 1.0"),
+        ({"base_a": 20, "mine_b": 20, "null_b": 20}, "else 2.0"),  # each in one column
     ],
 )
-def test_rows_whose_clients_take_more_steps_are_said_to(play, base, said):
-    notes = unlike(play, base)
-    assert [note for note in notes if note.startswith("Rows take")] == said
+def test_a_row_that_did_above_one_and_a_half_times_the_least_is_named(
+    play, monkeypatch, steps, text
+):
+    worked(monkeypatch, **steps)
+    notes = unlike(play, {}, columns={"a": {"data.samples": 200}, "b": {"data.samples": 300}})
+    assert notes == ([] if text is None else [f"{STEPS} ({text})", f"{IMAGES} ({text})"])
+
+
+def test_runs_that_were_not_counted_are_noted(play, monkeypatch):
+    worked(monkeypatch, base=None)
+    notes = outcome(play(numbers(null=[0.1] * 4, **CLEAR), **{**ALONE, "report": SEEDS})).notes
+    assert [note for note in notes if note.startswith("Steps")] == [
+        "Steps, images and trained parameters of 4 of 12 reported runs were not counted; an "
+        "earlier version made these runs"
+    ]

@@ -347,7 +347,7 @@ def with_encoders(
     width, train = features.shape[1], client.train
     model = ConcatenatedClassifier(client, encoders, width)
     setting = client.with_schedule(augment=NO_AUGMENTATION).setting
-    labels, positions = train.all_labels[train.index], np.arange(len(train))
+    labels, positions = train.labels.numpy(), np.arange(len(train))
     return replace(
         client,
         train=Samples(features.cpu().numpy(), labels, positions, ImageFeatures),

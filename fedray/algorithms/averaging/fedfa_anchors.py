@@ -97,9 +97,6 @@ class FedFAAnchors(FedAvg):
         """Divisor of the sum of batch means: all batches (official code: the mean of a
         rare class is too short), or those that hold the class."""
 
-        def local_steps(self, epochs: int) -> int:
-            return epochs * (2 if self.calibration_lr else 1)
-
     hp: HParams
 
     def init_server(self, server: Server) -> ServerState:

@@ -118,9 +118,6 @@ class FedPAC(PrototypeAveraging):
         """Heads of at most this weight are left out of a mixture; 0: all of positive weight are
         in. Official code: 0.001."""
 
-        def local_steps(self, epochs: int) -> int:
-            return self.head_epochs + epochs
-
     hp: HParams
 
     def shared(self, model: Classifier) -> Collection[str]:

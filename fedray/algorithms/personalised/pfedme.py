@@ -87,9 +87,6 @@ class PFedMe(FedAvg):
                 )
             return self
 
-        def local_steps(self, epochs: int) -> int:
-            return epochs * self.inner_steps
-
     hp: HParams
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:

@@ -43,9 +43,6 @@ class ZeroShot(PromptMethod):
                 )
             return value
 
-        def local_steps(self, epochs: int) -> int:
-            return 0
-
     hp: HParams
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:

@@ -114,7 +114,9 @@ class PromptedClip(Classifier, ABC):
         """
         if isinstance(x, Pixels):
             with torch.no_grad():  # no prompt enters here
-                image, patches = self.clip.vision.encode(self.clip.vision.embed(x.values))
+                image, patches = self.clip.vision.encode(
+                    self.clip.vision.embed(values_of(x, Pixels))
+                )
             return unit(patches if self.reads is PatchFeatures else image)
         return unit(values_of(x, self.reads, Pixels))
 
