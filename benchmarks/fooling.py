@@ -72,8 +72,8 @@ TABLE = {
     "tuning": {"configurations": 2},
     "report": {"seeds": [0, 1, 2]},
 }
-INNOCENT = ("Runs are of", "runs are those of", "that was tried")
-"""Parts of notes that accuse nobody: where runs are from, and that a choice lies at an edge."""
+INNOCENT = ("Runs are of", "runs are those of", "that was tried", "seconds of a run")
+"""Parts of notes that accuse nobody: where runs are from, choices at an edge, and wall time."""
 PLUGIN = """\
 from dataclasses import dataclass, replace
 

@@ -122,6 +122,7 @@ def table_caveats(
     return [
         *_unfinished_cells(cells),
         *_choice(plan),
+        *_taken_over(plan),
         *_metrics(plan),
         *(note for column, rows in columns.items() for note in _effort(plan, column, rows)),
         *_edges(plan, cells),
@@ -139,6 +140,14 @@ def _unfinished_cells(cells: Mapping[Place, CellResult]) -> Iterator[str]:
     left = [cell for cell in cells.values() if cell.state.phase in ("tuning", "report")]
     if left:
         yield f"NOT FINISHED: {len(left)} of {len(cells)} cells are still to be run"
+
+
+def _taken_over(plan: StudyPlan) -> Iterator[str]:
+    """Yield a note on each row that a claim names and that was not tuned by itself."""
+    named = {side.row for claim in plan.parsed_claims() for side in (claim.better, claim.worse)}
+    for name, row in plan.rows.items():
+        if name in named and row.tuned_as and not row.control:
+            yield f"{name} was not tuned by itself: it takes over the choice of {row.tuned_as}"
 
 
 def _choice(plan: StudyPlan) -> Iterator[str]:
