@@ -12,7 +12,7 @@ from benchmarks.common import ROOT, Child, environment, free_port, ratio, time_i
 from benchmarks.overhead import start
 from benchmarks.text_tower import start_side
 
-COMMANDS = ("faults", "overhead", "prompts", "scale", "soak", "sweep", "text_tower")
+COMMANDS = ("faults", "null_tables", "overhead", "prompts", "scale", "soak", "sweep", "text_tower")
 
 
 @pytest.mark.slow

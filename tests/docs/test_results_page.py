@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from _build.results import BEGIN, END, not_run, results_page, summary, take, taken
+from _build.results import BEGIN, END, not_run, results_page, summary, take
 from fedray.errors import UserError
 from fedray.records import sealed
 from fedray.studies.store import check_table
@@ -48,6 +48,12 @@ def test_a_claim_counts_as_decided_when_it_holds_or_is_refuted():
     assert "mine > base" not in text  # claims are on the tables' own pages
 
 
+def test_fragile_verdicts_are_counted():
+    fragile = {**CLAIM, "fragile": ["undecided without seed 1"]}
+    text = summary([a_table(claims=[CLAIM, fragile])], {})
+    assert "(2 hold, 0 refuted; 1 are [fragile](trust.md#fragile-verdicts)) in 1 tables." in text
+
+
 def test_a_control_has_its_difference_and_its_reading():
     start = "| [tiny](results/tiny/table.md) | random for mine | "
     assert f"{start}+2.0 [-1.0, +3.1] | explains it away |" in summary([a_table()], {})
@@ -81,7 +87,7 @@ def test_the_papers_tables_that_were_not_run_are_named(tmp_path):
         json.dumps(sealed(a_table("fedtsp_table1")))
     )
     assert not_run(tmp_path) == {"fedtsp_table2": "fedtsp_table2, and why?"}
-    text = results_page(tmp_path, f"{BEGIN}\n{END}")
+    text = results_page(f"{BEGIN}\n{END}", [], not_run(tmp_path))
     assert "**Not run at desktop scale**\n\n- `fedtsp_table2`: fedtsp_table2, and why?\n" in text
 
 
@@ -95,7 +101,7 @@ def test_what_is_taken_is_read_again(tmp_path):
     assert to == tmp_path / "docs/results/tiny"
     assert (to / "table.md").read_text() == (made / "table.md").read_text()
     assert (to / "figure.png").read_bytes() == b"\x89PNG\r\n"
-    assert taken(tmp_path) == [a_table()]
+    assert check_table(to / "table.json") == a_table()
 
 
 def test_an_edited_table_is_not_taken(tmp_path):
@@ -140,7 +146,7 @@ def test_folders_of_the_machine_are_cut_from_why_runs_failed(tmp_path):
     (tmp_path / "table.md").write_text(f"- mine: {here}.\n- command: {kept}\n")
     to = take(tmp_path, tmp_path)
     assert (to / "table.md").read_text() == f"- mine: {short}.\n- command: {kept}\n"
-    (found,) = taken(tmp_path)
+    found = check_table(to / "table.json")
     assert found["cells"][0] == {"seeds": [{"reason": None}], "dropped": [{"reason": short}]}
     assert found["runs"] == [{"reason": f"it diverged: {short}"}]
     assert found["notes"] == [f"mine: {short}"]
@@ -153,9 +159,9 @@ def test_a_folder_without_a_table_is_refused(tmp_path):
     assert not (tmp_path / "docs").exists()
 
 
-def test_what_stands_around_the_summary_stays(tmp_path):
-    text = results_page(tmp_path, f"before\n{BEGIN}\nstale\n{END}\nafter\n")
+def test_what_stands_around_the_summary_stays():
+    text = results_page(f"before\n{BEGIN}\nstale\n{END}\nafter\n", [], {})
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "stale" not in text
-    assert results_page(Path(), "no place for it") == "no place for it"
+    assert results_page("no place for it", [], {}) == "no place for it"

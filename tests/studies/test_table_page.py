@@ -112,7 +112,7 @@ def test_the_page_says_it_all(written, here):
     ours = r"\d\d\.\d ± \d+\.\d"
     assert re.search(rf"\| {ours} \| 70 ± 0\.5 \| {ours} \| 50\.25 \| {ours} \|", line)
     (line,) = (line for line in text.splitlines() if line.startswith("| mine > base |"))
-    assert re.search(r"\| \+\d+\.\d \[.*\] \| .* \| \*\*holds\*\* \| Table 1 \|", line)
+    assert re.search(r"\| \+\d+\.\d \[.*\] \| .* \| \*\*holds \(fragile\)\*\* \| Table 1 \|", line)
     (said,) = (line for line in text.splitlines() if line.startswith("2 of 2 claims are decided"))
     assert re.search(r"the configurations that were chosen on tuning seeds? [\d, ]+; they", said)
     assert "null for mine | that prototypes help" in text
@@ -307,7 +307,7 @@ def test_the_html_stands_alone(written, here):
     assert "data:image/png;base64," in text
     assert not re.search(r"(src|href)=\"(?!data:)", text)
     assert "Mine &amp; all_of_it" in text
-    assert '<strong class="holds">holds</strong>' in text
+    assert '<strong class="holds">holds (fragile)</strong>' in text
 
 
 def test_the_latex_is_escaped_and_whole(written, here):

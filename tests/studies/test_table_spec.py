@@ -27,7 +27,7 @@ def test_a_method_alone_is_compared_with_three_baselines(five_lines):
     assert list(plan.columns) == ["all"]
     assert plan.select == "validation"
     assert plan.chosen_by("mine") == "validation/local_accuracy"
-    assert plan.tuning_seeds == plan.report.seeds == [0, 1, 2]
+    assert plan.tuning_seeds == plan.report.seeds == [0, 1, 2, 3, 4]
     spaces = [row.space for row in plan.rows.values()]
     assert all(space == spaces[0] for space in spaces)
     assert [claim.question for claim in plan.parsed_claims()] == [

@@ -6,8 +6,8 @@ import pretended_runs
 import pytest
 from scipy import stats
 
+from fedray.compare.paired import PairedTest, SeedRange, seeds_to_decide
 from fedray.compare.paired import compare as compared
-from fedray.compare.paired import needed_of, seeds_needed
 from fedray.render.page import markdown
 from fedray.studies.claims import Side
 from fedray.studies.outcome import outcome
@@ -64,9 +64,46 @@ def test_a_margin_is_part_of_the_claim(play):
     found = verdict(play, claims=["mine > base + 1.5"])
     assert found.comparison.interval.mean == pytest.approx(0.25)
     assert found.verdict == "undecided"
-    assert found.needed > 4
+    assert found.needed is None  # p is 0.7: its direction is open
     assert verdict(play, claims=["mine > base + 5"]).verdict == "refuted"
     assert verdict(play, claims=["mine > base - 1"]).verdict == "holds"
+
+
+def test_earlier_looks_are_corrected_for_by_the_fixed_test_alone(play):
+    looked = {**SEEDS, "looked_at": [[0, 1], [0, 1, 2]]}
+    once, thrice = verdict(play), verdict(play, report=looked)
+    assert thrice.comparison.p == pytest.approx(3 * once.comparison.p)
+    assert thrice.comparison.interval.half > once.comparison.interval.half
+    anytime = [verdict(play, test="anytime", report=each) for each in (SEEDS, looked)]
+    assert anytime[0].comparison == anytime[1].comparison
+    assert anytime[0].comparison.p > once.comparison.p
+
+
+def test_the_page_says_which_test_and_how_many_looks(play, here):
+    (here / "out").mkdir()
+    report = {**SEEDS, "looked_at": [[0, 1]]}
+    curve = numbers(null=[0.1] * 4, **CLEAR)
+    text = markdown(write_table(play(curve, **{**ALONE, "report": report})))
+    assert "with their 97.5 % t interval; p of the two-sided paired t-test, corrected" in text
+    assert "It is look 2 at these claims, so each p is multiplied by 2." in text
+    text = markdown(write_table(play(curve, **{**ALONE, "report": report, "test": "anytime"})))
+    assert "95 % confidence sequence; p of the two-sided anytime-valid paired t-test, with" in text
+    assert "It is look" not in text
+
+
+def test_a_fragile_verdict_is_marked_with_its_reason(play, here):
+    (here / "out").mkdir()
+    mine = [0.5 + gain / 100 for gain in (1, 8, 7, 6, 8)]
+    curve = numbers(mine=mine, base=[0.5] * 5, null=[0.1] * 5)
+    book = play(curve, **{**ALONE, "report": {"seeds": [0, 1, 2, 3, 4]}, "rows": {
+        name: ROWS[name] for name in ("mine", "base")
+    }})  # fmt: skip
+    (found,) = outcome(book).claims
+    assert (found.verdict, found.fragile) == ("holds", [])
+    (harder,) = outcome(play(numbers(mine=[0.51, 0.58, 0.57, 0.58], base=[0.5] * 4), **{
+        **ALONE, "report": SEEDS, "rows": {name: ROWS[name] for name in ("mine", "base")}
+    })).claims  # fmt: skip
+    assert (harder.verdict, harder.fragile) == ("holds", ["undecided without seed 1, 2 or 3"])
 
 
 def test_many_claims_need_more_evidence(play):
@@ -148,10 +185,10 @@ def test_differences_that_are_equal_but_for_rounding_decide_by_their_signs():
     assert len(set(exact)) == 3
     for size in (1.0, 1e9):
         values = {seed: size * one for seed, one in enumerate(exact)}
-        found = compared(Side("a", None), Side("b", None), values, 0.95, size)
+        found = compared(Side("a", None), Side("b", None), values, PairedTest(), size)
         assert (found.p, found.interval.std, found.is_same) == (0.25, 0, False)
         assert found.interval.low == found.interval.high == pytest.approx(0.2 * size)
-        assert needed_of(found, 0.05) == 6  # 2^(1 - 6) is below 0.05
+        assert seeds_to_decide(found) == SeedRange(7, 7)  # 2^(1 - 7) is below 0.05 / 2
 
 
 def test_sides_that_are_the_same_on_every_seed_are_undecided_and_said_to_be(play, here):
@@ -209,7 +246,7 @@ def test_the_middle_is_that_of_each_seed(play):
 def test_a_control_that_may_be_anywhere_leaves_the_question_open(play):
     found = control(play, null=(0.45, 0.70, 0.50, 0.75))
     assert found.reading == "open"
-    assert found.needed > 4
+    assert found.needed is None
 
 
 def test_without_a_gain_there_is_nothing_to_explain(play):
@@ -232,7 +269,7 @@ def test_a_gain_that_may_be_chance_is_not_explained(play):
         interval = found.asked.gain.interval
         assert interval.low < 0 < interval.mean
         assert (found.reading, found.asked.share) == ("open: whether there is a gain", None)
-        assert found.needed == max(seeds_needed(interval.mean, interval.std, 0.05), 5)
+        assert found.needed == seeds_to_decide(found.asked.gain)
 
 
 def test_a_gain_of_equal_differences_is_worth_the_agreement_of_their_signs(play):
@@ -253,10 +290,10 @@ def test_the_share_is_of_the_seeds_that_the_control_has(play):
 
 def test_a_control_below_the_middle_is_decided_by_its_distance_alone(play):
     found = control(play, null=(0.53, 0.57, 0.51, 0.60))
-    middle, distance = found.asked.middle.interval, found.asked.comparison.interval
-    assert (found.reading, middle.mean < 0) == ("open", True)
-    alpha = 0.05 / 3  # a claim, the distance and the middle
-    assert found.needed == max(seeds_needed(distance.mean, distance.std, alpha), 5)
+    assert (found.reading, found.asked.middle.interval.mean < 0) == ("open", True)
+    # corrected for a claim, the distance and the middle
+    assert found.needed == seeds_to_decide(found.asked.comparison, 3)
+    assert found.needed.least > 4
 
 
 def test_the_gain_is_over_the_row_that_is_named(play):

@@ -1,0 +1,53 @@
+"""Published tables: verdicts and pages follow from the recorded numbers of each seed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from statistics import quantiles
+
+import pytest
+from pages import ROOT
+
+from _build.published import FOLDER, published, published_pages
+from fedray.errors import UserError
+from fedray.records import sealed
+from fedray.studies.forecast import SPREADS
+
+NAME = "fedtsp_lambda"
+
+
+@pytest.fixture
+def copy(tmp_path):
+    shutil.copytree(ROOT / FOLDER / NAME, tmp_path / FOLDER / NAME)
+    return tmp_path
+
+
+def test_an_edited_verdict_is_overwritten_and_an_edited_number_refused(copy):
+    path = copy / FOLDER / NAME / "table.json"
+    tree = json.loads(path.read_text())
+    verdict = tree["claims"][0]["verdict"]
+    tree["claims"][0]["verdict"] = "edited"
+    path.write_text(json.dumps(sealed({k: v for k, v in tree.items() if k != "checksum"})))
+    assert published(copy)[NAME]["claims"][0]["verdict"] == verdict
+    tree["cells"][0]["metrics"] = {}
+    path.write_text(json.dumps(tree))
+    with pytest.raises(UserError, match="damaged or edited"):
+        published(copy)
+
+
+def test_a_published_table_made_again_is_itself(copy):
+    for path, text in published_pages(copy, published(copy)).items():
+        assert text == (copy / path).read_text(), path
+
+
+def test_the_spreads_of_plans_are_those_of_published_claims():
+    spreads = [
+        claim["std"]
+        for tree in published(ROOT).values()
+        for claim in tree["claims"]
+        if tree["units"][claim["metric"]] == "share" and claim.get("n", 0) > 1
+    ]
+    assert len(spreads) > 100
+    found = quantiles(spreads, n=4, method="inclusive")
+    assert tuple(round(spread, 1) for spread in found) == SPREADS
