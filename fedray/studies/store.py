@@ -59,6 +59,8 @@ class Numbers(Frozen):
     """Hash of images and labels."""
     versions: dict[str, str]
     """Of the packages that made the numbers, and the commit."""
+    hardware: str = ""
+    """See `Environment.hardware`; "" if it was not recorded."""
     client_work: Work | None = None
     """What clients did in all rounds; None of a run whose work was not counted."""
     server_work: Work | None = None
@@ -103,6 +105,7 @@ def measured(folder: Path, plan: StudyPlan, row: str) -> Measured:
         partition=run.info.partition_sha256,
         data=run.info.data_sha256,
         versions=dict(run.info.versions),
+        hardware=run.info.environment.hardware,
         client_work=run.client_work,
         server_work=run.server_work,
         metrics=[replace(run.info.metric(one), name=name) for name, one in own.items()],
