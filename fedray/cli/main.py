@@ -65,6 +65,8 @@ WORDS: Mapping[str, Word] = MappingProxyType(
         ),
         "cost": Word(EXPERIMENTS, "count what a method keeps, trains and sends", "fedray.cli.cost"),
         "report": Word(RESULTS, "compare finished runs", "fedray.cli.report"),
+        "verify": Word(RESULTS, "run finished runs again and compare", "fedray.cli.verify"),
+        "diff": Word(RESULTS, "show how two runs differ", "fedray.cli.diff"),
         "analyse": Word(RESULTS, "look at one aspect of finished runs", "fedray.cli.analyse"),
         "upload": Word(RESULTS, "send to MLflow what it lacks of runs", "fedray.cli.upload"),
         "convert": Word(

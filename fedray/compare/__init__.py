@@ -6,6 +6,7 @@
     fragile.py   verdicts that rest on little
     means.py     means over data sets
     blocks.py    which groups may be compared, and each against a base
+    difference.py how two runs of one experiment differ
     caveats.py   what a reader must know before comparing
 
 Importing this package imports none of PyTorch, matplotlib, pandas and SciPy.

@@ -64,6 +64,20 @@ class Environment:
     cuda: str = ""
     cudnn: str = ""
 
+    @property
+    def hardware(self) -> str:
+        """Return the class of hardware and numerical libraries on which numbers are equal."""
+        parts = {
+            "": f"{self.cpu} ({self.instructions})" if self.cpu else "",
+            "GPU ": ", ".join(self.gpus),
+            "driver ": self.driver,
+            "BLAS ": self.blas,
+            "oneDNN ": self.onednn,
+            "CUDA ": self.cuda if self.gpus else "",
+            "cuDNN ": self.cudnn if self.gpus else "",
+        }
+        return ", ".join(f"{name}{value}" for name, value in parts.items() if value)
+
     def changes(self, now: Environment) -> list[str]:
         """Return what differs between this environment and `now` and may change numbers.
 

@@ -61,6 +61,8 @@ class Numbers(Frozen):
     """How many images all clients are tested on in the first phase; None: not recorded."""
     versions: dict[str, str]
     """Of the packages that made the numbers, and the commit."""
+    hardware: str = ""
+    """See `Environment.hardware`; "" if it was not recorded."""
     client_work: Work | None = None
     """What clients did in all rounds; None of a run whose work was not counted."""
     server_work: Work | None = None
@@ -106,6 +108,7 @@ def measured(folder: Path, plan: StudyPlan, row: str) -> Measured:
         data=run.info.data_sha256,
         test_images=RunFolder(folder).test_images(),
         versions=dict(run.info.versions),
+        hardware=run.info.environment.hardware,
         client_work=run.client_work,
         server_work=run.server_work,
         metrics=[replace(run.info.metric(one), name=name) for name, one in own.items()],
