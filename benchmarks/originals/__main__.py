@@ -19,7 +19,7 @@ from benchmarks.originals.federation import (
 )
 from benchmarks.originals.records import FOLDER, record, write
 
-REPOSITORIES = ("pfllib",)
+REPOSITORIES = ("pfllib", "htfllib")
 """The modules of this package that drive a repository."""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.config import parse_assignments
+from fedray.config import parse_assignments, with_read_plugins
 from fedray.core.training import batch_indices
 from fedray.data import FederatedData, ImageSet, ReadOptions, load_images
 from fedray.federation import Federation
@@ -34,8 +34,9 @@ EXPERIMENT: dict[str, Any] = {
     "batch_size": BATCH,
     "lr": LR,
     "data": {"source": "digits", "clients": len(TRAIN)},
-    "model": {"group": "cnn2", "feature_dim": 16},
+    "model": {"group": "smooth_cnn", "feature_dim": 16},
     "report": {"select": "test"},
+    "plugins": [str(Path(__file__).with_name("smooth.py"))],
 }
 
 Tensors = Mapping[str, Tensor]
@@ -136,7 +137,7 @@ def run_fedray(name: str, switches: Sequence[str], participation: str) -> Run:
     """
     changes = {"algorithm.name": name, "participation": PARTICIPATION[participation]}
     pairs = [*changes.items(), *parse_assignments(switches)]
-    experiment = from_tree(EXPERIMENT, pairs)
+    experiment = from_tree(with_read_plugins(EXPERIMENT, pairs), pairs)
     assembly = Assembly(experiment, federated_digits(experiment.data.image_size))
     executor, runtime = SerialExecutor(assembly, CPU), ClientRuntime(assembly, CPU)
     algorithm, server = assembly.algorithm, assembly.server(CPU)

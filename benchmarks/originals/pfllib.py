@@ -143,7 +143,7 @@ METHODS = {
     "moon": _method(
         _plain("moon", "MOON", arguments={"mu": 1.0, "tau": 0.5}), "algorithm.first=initial"
     ),
-    "fedbn": _method(_plain("bn", "FedBN", before=bn_names), "model.group=cnn3"),
+    "fedbn": _method(_plain("bn", "FedBN", before=bn_names), "model.group=smooth_bn"),
     "fedbabu": _method(_plain("babu", "FedBABU")),
     "lg_fedavg": _method(_plain("lg", "LG_FedAvg")),
     "pfedme": _method(
@@ -172,7 +172,7 @@ METHODS = {
     ),
     "fedpcl": _method(
         Original("pcl", "FedPCL", {"tau": 0.07}, sorted_sets, without_head, own_test=True),
-        "clip_grad_norm=10",
+        "clip_grad_norm=10", "model.group=smooth_bn",
         changes=("prototypes in the order of classes", "absent ones padded anew in each round",
                  "every client trains from round 2 on"),
     ),
