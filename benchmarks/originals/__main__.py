@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks.originals.federation import (
+    PARTICIPATION,
     Method,
     greatest_difference,
     is_checkout_of,
@@ -21,6 +22,9 @@ from benchmarks.originals.records import FOLDER, record, write
 
 REPOSITORIES = ("pfllib", "htfllib")
 """The modules of this package that drive a repository."""
+HEAD = """\
+Greatest difference of weights after rounds 0 to 3, in brackets the noise floor (the original
+against itself with weights moved by 1e-7); of accuracies in points; movement of weights."""
 
 
 def repository_of(checkout: Path) -> ModuleType:
@@ -45,7 +49,7 @@ def commit_of(checkout: Path) -> str:
 
 def compare(name: str, method: Method, setting: str) -> tuple[list[dict], list[float], list[float]]:
     """Run both; return the original's record, and per round the difference and the noise floor."""
-    ours = run_fedray(name, method.switches, setting)
+    ours = run_fedray(name, [*method.values, *method.switches], setting)
     theirs = method.run(ours, ours.initial())
     shifted = method.run(ours, moved(ours.initial()))
     differences = [greatest_difference(a, b) for a, b in zip(ours.states, theirs, strict=True)]
@@ -81,13 +85,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = cli.parse_args(argv)
     module = repository_of(args.checkout)
     if unknown := sorted(set(args.methods) - set(module.METHODS)):
-        cli.error(f"{module.REPOSITORY} is not compared for {unknown[0]}, only for {', '.join(module.METHODS)}")
+        known = ", ".join(module.METHODS)
+        cli.error(f"{module.REPOSITORY} is not compared for {unknown[0]}, only for {known}")
     module.prepare(args.checkout)
-    print("greatest difference of weights after rounds 0 to 3 (noise floor), of accuracies in points; fedray's movement")
+    print(HEAD)
     started, worst = time.perf_counter(), 0.0
     for name in args.methods or module.METHODS:
         method = module.METHODS[name]
-        found = {setting: compare(name, method, setting) for setting in method.settings}
+        found = {setting: compare(name, method, setting) for setting in PARTICIPATION}
         worst = max(worst, *(max(differences) for _, differences, _ in found.values()))
         if args.write:
             write(name, module.REPOSITORY, commit_of(args.checkout), method, found)

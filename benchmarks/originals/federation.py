@@ -62,14 +62,14 @@ class Method:
     Attributes:
         run: runs the original from initial weights; returns a state per round, round 0 first.
         switches: assignments to fedray's experiment under which both are the same.
+        values: assignments of values that the driver gives to the original, too.
         changes: what the driver changes in the original, as phrases.
-        settings: the participations that are compared.
     """
 
     run: Callable[[Run, Sequence[Tensors]], list[State]]
     switches: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
-    settings: tuple[str, ...] = ("full", "half")
 
 
 @dataclass
@@ -183,7 +183,7 @@ def greatest_difference(ours: State, theirs: State) -> float:
     for mine, other in zip(ours.models, theirs.models, strict=True):
         shapes = [{name: t.shape for name, t in model.items()} for model in (mine, other)]
         if shapes[0] != shapes[1]:
-            raise ValueError(f"tensors differ: {sorted(set(shapes[0].items()) ^ set(shapes[1].items()))}")
+            raise ValueError(f"tensors differ: {shapes}")
         for name, value in mine.items():
             worst = max(worst, float((value.double() - other[name].double()).abs().max()))
     return worst

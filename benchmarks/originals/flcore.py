@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
-from itertools import combinations
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -172,7 +172,8 @@ def drive(original: Original, run: Run, initial: Sequence[Tensors]) -> list[Stat
             modules = original.modules(this, client) if original.modules else [client.model]
             values = (tensor.detach().clone() for tensor in tensors(modules))
             models.append(dict(zip(names, values, strict=True)))
-        tests = (c.test_metrics() if original.own_test else base.test_metrics(c) for c in this.server.clients)
+        test = (lambda client: client.test_metrics()) if original.own_test else base.test_metrics
+        tests = map(test, this.server.clients)
         this.states.append(State(models, [right / max(total, 1) for right, total, _ in tests]))
         if len(this.states) > ROUNDS:
             raise Over
@@ -187,6 +188,7 @@ def drive(original: Original, run: Run, initial: Sequence[Tensors]) -> list[Stat
     ratio = len(run.participants[1]) / len(TRAIN)
     arguments = SimpleNamespace(**{**ARGUMENTS, "join_ratio": ratio, **original.arguments})
     with (
+        warnings.catch_warnings(action="ignore"),
         contextlib.redirect_stdout(io.StringIO()),
         patch.object(base, "load_train_data", train_batches),
         patch.object(base, "load_test_data", test_batches),
@@ -201,6 +203,17 @@ def drive(original: Original, run: Run, initial: Sequence[Tensors]) -> list[Stat
         with contextlib.suppress(Over):
             this.server.train()
     return this.states
+
+
+def collect_after_training(this: Drive, collect: Callable[[Any], None]) -> None:
+    """Let every client make its prototypes of the trained model, by a function of the original."""
+
+    def both(client: Any, train: Callable[[], None]) -> None:
+        train()
+        collect(client)
+
+    for client in this.server.clients:
+        client.train = partial(both, client, client.train)
 
 
 def split(run: Run, client: int) -> Split:

@@ -12,11 +12,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.originals.federation import BATCH, LR, Method, Run
-from benchmarks.originals.flcore import Drive, Original, Split, drive, load, split, stand_ins
+from benchmarks.originals.federation import BATCH, CPU, LR, Method
+from benchmarks.originals.flcore import (
+    Drive,
+    Original,
+    Split,
+    collect_after_training,
+    drive,
+    load,
+    split,
+    stand_ins,
+)
 from fedray.algorithms.distillation.fedgen import draw_labels
 
 REPOSITORY = "TsingZ0/HtFLlib"
@@ -44,7 +54,7 @@ def prepare(checkout: Path) -> None:
 
 
 def models(this: Drive, arguments: Any) -> None:
-    """Give every client its initial model, and the server of FML, FedKD and FedMRL the small one."""
+    """Give every client its initial model, and servers with a small model that one."""
     STORE.clear()
     empty = this.run.assembly.models.empty
 
@@ -79,13 +89,13 @@ def own_model(this: Drive, client: Any) -> list[nn.Module]:
 
 
 def with_small(joint: str, this: Drive, client: Any) -> list[nn.Module]:
-    """Return the client's model, the server's small one and, if any, what joins them."""
-    role = client.role if (client.role, "compressed_param") in STORE else "Server"
-    layer = load_item(client.role, joint)
-    small = load_item(role if joint == "W_h" else "Server", "global_model")
-    if joint == "W_h":
-        small = load_item(client.role, "global_model")
-    return [load_item(client.role, "model"), small, *([layer] if joint else [])]
+    """Return the client's model, the server's small one and the layer that joins them, if any.
+
+    In FedKD each client has the server's small model after each round.
+    """
+    role = client.role if (client.role, "global_model") in STORE and joint == "W_h" else "Server"
+    joints = [load_item(client.role, joint)] if joint else []
+    return [load_item(client.role, "model"), load_item(role, "global_model"), *joints]
 
 
 def joined(name: str, this: Drive) -> None:
@@ -116,52 +126,35 @@ class Instead:
 
 
 def drawn(this: Drive, arguments: Any) -> None:
-    """Let FedGen's clients draw fedray's labels and noise."""
+    """Let FedGen's clients draw fedray's labels and noise; each round they train once, in turn."""
     models(this, arguments)
-    client, server = import_module("flcore.clients.clientgen"), import_module("flcore.servers.servergen")
+    client = import_module("flcore.clients.clientgen")
+    server = import_module("flcore.servers.servergen")
     counts = torch.from_numpy(this.run.assembly.data.train_histogram().sum(0))
-    streams: dict[tuple[int, int], torch.Generator] = {}
-    training: list[int] = []
+    streams: list[torch.Generator] = []
 
-    def random() -> torch.Generator:
-        key = this.run.round, training[-1]
-        return streams.setdefault(key, this.run.random("fedgen", training[-1]))
-
-    def train(client: Any, train: Any) -> None:
-        training.append(client.id)
-        train(client)
+    def begin(self: Any) -> Any:
+        streams.append(this.run.random("fedgen", self.id))
+        return Client.load_train_data(self)
 
     def choice(values: Any, size: int) -> Any:
-        return draw_labels(counts, size, random()).numpy()
+        return draw_labels(counts, size, streams[-1]).numpy()
 
     def rand(shape: tuple[int, int], device: str) -> Tensor:
-        return torch.empty(shape).uniform_(generator=random())
+        return torch.empty(shape).uniform_(generator=streams[-1])
 
-    original = getattr(client.clientGen, "fedray_train", client.clientGen.train)
-    client.clientGen.fedray_train = original
-    client.clientGen.train = lambda self: train(self, original)
-    client.np = server.np = Instead(client.np, random=SimpleNamespace(choice=choice))
+    Client = import_module("flcore.clients.clientbase").Client
+    client.clientGen.load_train_data = begin
+    client.np = server.np = Instead(np, random=SimpleNamespace(choice=choice))
     server.torch = Instead(torch, rand=rand)
 
 
-def generator(this: Drive) -> None:
-    """Start FedGen's generator as in fedray."""
-    weights = this.run.assembly.algorithm.init_server(this.run.assembly.server(torch.device("cpu")))
-    model = load_item("Server", "generative_model")
-    with torch.no_grad():
-        for parameter, value in zip(model.parameters(), weights["generator"].values(), strict=True):
-            parameter.copy_(value)
-    save_item(model, "Server", "generative_model")
-
-
-def prototypes(this: Drive) -> None:
-    """Start FedTGP's trainable prototypes as in fedray."""
-    weights = this.run.assembly.algorithm.init_server(this.run.assembly.server(torch.device("cpu")))
-    model = load_item("Server", "TGP")
-    with torch.no_grad():
-        for parameter, value in zip(model.parameters(), weights["generator"].values(), strict=True):
-            parameter.copy_(value)
-    save_item(model, "Server", "TGP")
+def same_generator(item: str, this: Drive) -> None:
+    """Start the server's generator of features, or of prototypes, as in fedray."""
+    assembly = this.run.assembly
+    state, model = assembly.algorithm.init_server(assembly.server(CPU)), load_item("Server", item)
+    load([nn.ParameterList(model.parameters())], state["generator"])
+    save_item(model, "Server", item)
 
 
 class Shuffled:
@@ -200,9 +193,8 @@ def ordered(method: str, this: Drive, arguments: Any) -> None:
 
 def collected_after(this: Drive) -> None:
     """Make FedProto's prototypes of the trained model, by the function of FedTGP's clients."""
-    collect = import_module("flcore.clients.clienttgp").clientTGP.collect_protos
-    for client in this.server.clients:
-        client.train = partial(lambda c, train: (train(), collect(c)), client, client.train)
+    tgp = import_module("flcore.clients.clienttgp").clientTGP
+    collect_after_training(this, tgp.collect_protos)
 
 
 def soft_targets(this: Drive) -> None:
@@ -217,9 +209,12 @@ def soft_targets(this: Drive) -> None:
 
 
 def _method(
-    original: Original, *switches: str, changes: tuple[str, ...] = ()
+    original: Original,
+    *switches: str,
+    values: tuple[str, ...] = (),
+    changes: tuple[str, ...] = (),
 ) -> Method:
-    return Method(partial(drive, original), ("model.group=smooth", *switches), changes)
+    return Method(partial(drive, original), switches, ("model.group=smooth", *values), changes)
 
 
 def _hetero(module: str, server: str, **more: Any) -> Original:
@@ -232,10 +227,11 @@ METHODS = {
     "local": _method(_hetero("local", "Local")),
     "lg_fedavg": _method(_hetero("lg", "LG_FedAvg")),
     "fedgen": _method(
-        _hetero("gen", "FedGen", before=drawn, change=generator,
+        _hetero("gen", "FedGen", before=drawn, change=partial(same_generator, "generative_model"),
                 arguments={"noise_dim": 8, "hidden_dim": 16, "server_epochs": 1,
                            "generator_learning_rate": 0.1}),
-        "algorithm.untrained=true", "algorithm.noise_dim=8", "algorithm.hidden_dim=16",
+        "algorithm.untrained=true",
+        values=("algorithm.noise_dim=8", "algorithm.hidden_dim=16"),
     ),
     "fml": _method(
         _hetero("fml", "FML", modules=partial(with_small, ""),
@@ -265,14 +261,16 @@ METHODS = {
         changes=("prototypes of the trained model", "the head predicts"),
     ),
     "fedtgp": _method(
-        _hetero("tgp", "FedTGP", before=partial(ordered, "tgp"), change=prototypes,
+        _hetero("tgp", "FedTGP", before=partial(ordered, "tgp"),
+                change=partial(same_generator, "TGP"),
                 arguments={"lamda": 1.0, "server_epochs": 5, "margin_threthold": 100.0}),
-        "algorithm.stale=true", "algorithm.server_epochs=5", f"algorithm.server_lr={LR}",
+        "algorithm.stale=true",
+        values=("algorithm.server_epochs=5", f"algorithm.server_lr={LR}"),
         changes=("the head predicts",),
     ),
     "fedgh": _method(
         _hetero("gh", "FedGH", before=partial(ordered, "gh"),
                 arguments={"server_learning_rate": 0.1, "server_epochs": 5}),
-        "algorithm.server_epochs=5", "algorithm.server_lr=0.1",
+        values=("algorithm.server_epochs=5", "algorithm.server_lr=0.1"),
     ),
 }  # fmt: skip

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections import defaultdict
 from functools import partial
-from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from benchmarks.originals.federation import CLASSES, LR, Method
-from benchmarks.originals.flcore import Drive, Original, Split, drive, load, split, stand_ins
+from benchmarks.originals.flcore import (
+    Drive,
+    Original,
+    Split,
+    collect_after_training,
+    drive,
+    load,
+    split,
+    stand_ins,
+)
 
 REPOSITORY = "TsingZ0/PFLlib"
 MARKS = ("system/flcore/servers/serverala.py", "system/flcore/clients/clientpac.py")
@@ -76,7 +82,8 @@ class NamedBN(Split):
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
         """Yield names and parameters."""
-        norms = {p for m in self.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters(False)}
+        layers = (m for m in self.modules() if isinstance(m, nn.BatchNorm2d))
+        norms = {parameter for layer in layers for parameter in layer.parameters()}
         for name, parameter in super().named_parameters(*args, **kwargs):
             yield f"bn.{name}" if parameter in norms else name, parameter
 
@@ -106,8 +113,7 @@ def copied_heads(this: Drive) -> None:
 
 def collected_after(this: Drive) -> None:
     """Make prototypes of the trained model, by the client's own function for that."""
-    for client in this.server.clients:
-        client.train = partial(lambda client, train: (train(), client.collect_protos()), client, client.train)
+    collect_after_training(this, lambda client: client.collect_protos())
 
 
 def sorted_sets(this: Drive) -> None:
@@ -127,8 +133,8 @@ def sorted_sets(this: Drive) -> None:
     server.prototype_padding = pad
 
 
-def _method(original: Original, *switches: str, changes: tuple[str, ...] = ()) -> Method:
-    return Method(partial(drive, original), switches, changes)
+def _method(original: Original, *switches: str, **more: tuple[str, ...]) -> Method:
+    return Method(partial(drive, original), switches, **more)
 
 
 def _plain(module: str, server: str, **more: Any) -> Original:
@@ -138,12 +144,14 @@ def _plain(module: str, server: str, **more: Any) -> Original:
 METHODS = {
     "local": _method(_plain("local", "Local", selects=2)),
     "fedavg": _method(_plain("avg", "FedAvg")),
-    "fedprox": _method(_plain("prox", "FedProx", arguments={"mu": 0.1}), "algorithm.mu=0.1"),
+    "fedprox": _method(
+        _plain("prox", "FedProx", arguments={"mu": 0.1}), values=("algorithm.mu=0.1",)
+    ),
     "scaffold": _method(_plain("scaffold", "SCAFFOLD", arguments={"server_learning_rate": 1.0})),
     "moon": _method(
         _plain("moon", "MOON", arguments={"mu": 1.0, "tau": 0.5}), "algorithm.first=initial"
     ),
-    "fedbn": _method(_plain("bn", "FedBN", before=bn_names), "model.group=smooth_bn"),
+    "fedbn": _method(_plain("bn", "FedBN", before=bn_names), values=("model.group=smooth_bn",)),
     "fedbabu": _method(_plain("babu", "FedBABU")),
     "lg_fedavg": _method(_plain("lg", "LG_FedAvg")),
     "pfedme": _method(
@@ -152,12 +160,14 @@ METHODS = {
             arguments={"lamda": 2.0, "K": 3, "p_learning_rate": LR, "beta": 0.7,
                        "local_learning_rate": 0.2},
         ),
-        "algorithm.lambda=2", "algorithm.eta=0.2", "algorithm.inner_steps=3", "algorithm.beta=0.7", "optimizer.weight_decay=0.001",
-        "algorithm.weights=samples", "algorithm.test=global",
+        "optimizer.weight_decay=0.001", "algorithm.weights=samples", "algorithm.test=global",
+        values=("algorithm.lambda=2", "algorithm.eta=0.2", "algorithm.inner_steps=3",
+                "algorithm.beta=0.7"),
     ),
     "fedpac": _method(
         _plain("pac", "FedPAC", arguments={"lamda": 1.0}, change=copied_heads, repeats=1),
-        f"algorithm.head_lr={LR}", "algorithm.proto_agg=uniform",
+        "algorithm.proto_agg=uniform",
+        values=(f"algorithm.head_lr={LR}",),
         changes=("heads are mixed as uploaded, not after others received theirs",
                  "the quadratic programme is solved exactly, without cvxpy"),
     ),
@@ -172,7 +182,8 @@ METHODS = {
     ),
     "fedpcl": _method(
         Original("pcl", "FedPCL", {"tau": 0.07}, sorted_sets, without_head, own_test=True),
-        "clip_grad_norm=10", "model.group=smooth_bn",
+        "clip_grad_norm=10",
+        values=("model.group=smooth_bn",),
         changes=("prototypes in the order of classes", "absent ones padded anew in each round",
                  "every client trains from round 2 on"),
     ),

@@ -44,7 +44,9 @@ def record(states: Sequence[State]) -> list[dict[str, Any]]:
     ]
 
 
-def distance(numbers: Mapping[str, Sequence[float]], recorded: Mapping[str, Sequence[float]]) -> float:
+def distance(
+    numbers: Mapping[str, Sequence[float]], recorded: Mapping[str, Sequence[float]]
+) -> float:
     """Return the greatest difference of entries, norms and sums; the last by the root of the count.
 
     Tensors of n entries that each differ by at most e have norms and, if the differences are
@@ -73,6 +75,7 @@ def write(
         "repository": repository,
         "commit": commit,
         "switches": list(method.switches),
+        "values": list(method.values),
         "changes": list(method.changes),
         "difference": {s: float(f"{max(d):.1e}") for s, (_, d, _) in found.items()},
         "noise": {s: float(f"{max(n):.1e}") for s, (_, _, n) in found.items()},
