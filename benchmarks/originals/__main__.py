@@ -20,7 +20,7 @@ from benchmarks.originals.federation import (
 )
 from benchmarks.originals.records import FOLDER, record, write
 
-REPOSITORIES = ("pfllib", "htfllib")
+REPOSITORIES = ("pfllib", "htfllib", "fedmgp")
 """The modules of this package that drive a repository."""
 HEAD = """\
 Greatest difference of weights after rounds 0 to 3, in brackets the noise floor (the original

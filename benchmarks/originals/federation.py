@@ -23,7 +23,7 @@ from fedray.runtime.serial import SerialExecutor
 
 CPU = torch.device("cpu")
 ROUNDS, BATCH, EPOCHS, LR = 3, 16, 2, 0.2
-TRAIN, TEST = (48, 64, 80, 32), 25
+TRAIN, TEST = (32, 48, 64, 16), 25
 """Training images of each client, multiples of the batch: loaders that drop the rest drop none."""
 CLASSES, LACKING = 10, 2
 """Client i lacks the classes 2i and 2i + 1, so that any two clients have all classes."""

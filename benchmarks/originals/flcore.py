@@ -114,7 +114,7 @@ class Split(nn.Module):
 class Batches:
     """A client's batches of one round, in fedray's order, for any number of epochs."""
 
-    def __init__(self, run: Run, client: int, repeats: int) -> None:
+    def __init__(self, run: Run, client: int, repeats: int = 0) -> None:
         self.run, self.client, self.repeats = run, client, repeats
         self.random, self.epochs = run.random("batches", client), 0
         self.images, self.labels = run.images(run.assembly.data.train[client])
@@ -128,6 +128,16 @@ class Batches:
         self.epochs += 1
         for index in self.run.orders(self.client, self.random):
             yield self.images[index], self.labels[index]
+
+
+class Instead:
+    """A module with some of its attributes replaced."""
+
+    def __init__(self, module: Any, **attributes: Any) -> None:
+        self.__dict__.update(attributes, _module=module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
 
 
 def load(modules: Sequence[nn.Module], weights: Tensors) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from benchmarks.originals.federation import BATCH, CPU, LR, Method
 from benchmarks.originals.flcore import (
     Drive,
+    Instead,
     Original,
     Split,
     collect_after_training,
@@ -113,16 +114,6 @@ def whole_updates(this: Drive, arguments: Any) -> None:
         import_module(name).decomposition = lambda parameters, energy: {
             name: torch.as_tensor(value).detach().numpy().copy() for name, value in parameters
         }
-
-
-class Instead:
-    """A module with some of its attributes replaced."""
-
-    def __init__(self, module: Any, **attributes: Any) -> None:
-        self.__dict__.update(attributes, _module=module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
 
 
 def drawn(this: Drive, arguments: Any) -> None:
