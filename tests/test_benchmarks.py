@@ -12,7 +12,10 @@ from benchmarks.common import ROOT, Child, environment, free_port, ratio, time_i
 from benchmarks.overhead import start
 from benchmarks.text_tower import start_side
 
-COMMANDS = ("faults", "null_tables", "overhead", "prompts", "scale", "soak", "sweep", "text_tower")
+COMMANDS = (
+    "faults", "fooling", "null_tables", "originals", "overhead", "prompts", "scale", "soak",
+    "sweep", "text_tower",
+)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -26,7 +29,8 @@ def test_every_benchmark_has_help(name):
 
 def test_every_benchmark_is_listed_here():
     files = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"common"}
-    assert {*COMMANDS} == files | {"faults"}
+    packages = {path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py")}
+    assert {*COMMANDS} == files | packages
 
 
 def test_the_last_words_of_a_process_that_died_are_shown(tmp_path):

@@ -12,6 +12,7 @@ from fedray.cli.papers import read_papers
 from fedray.core import Algorithm, algorithms
 
 from _build.heads import PACKAGE, head_of
+from _build.originals import originals
 from _build.templates import linked, plain, render
 from _build.uses import Uses, uses
 
@@ -56,6 +57,7 @@ def _page(entry: Entry, used: Uses, papers: Collection[str]) -> str:
         prose=map(_prose, head.prose),
         equations=head.equations,
         deviations=head.deviations,
+        originals=originals(entry.name),
         uses=[dict(zip(("title", "files", "folder", "command"), each, strict=True)) for each in files],
     )
 

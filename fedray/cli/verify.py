@@ -55,7 +55,7 @@ def command(folder: Path, sample: int, seed: int) -> int:
     """Run finished runs again, in this process, and compare the numbers.
 
     DIR is a run's folder, or that of a table with its table.json, of whose reported runs a sample
-    is drawn. Exit code 0: equal, bit for bit or within the bound of other hardware; 1: different.
+    is drawn; its verdicts are computed again from its numbers. Exit code 0: equal, bit for bit or within the bound of other hardware; 1: different.
     """
     say_next("importing PyTorch")
     verdicts = []
@@ -66,7 +66,18 @@ def command(folder: Path, sample: int, seed: int) -> int:
         print("\n    ".join([f"  {found.lines[0]}", *found.lines[1:]]), flush=True)
         if home is not None:
             print(f"    the new run: {home}")
-    return 0 if all(found.holds for found in verdicts) else RUN_ERROR
+    wrong = edited_claims(folder)
+    for claim in wrong:
+        print(f"  the verdict on {claim} does not follow from the numbers of its seeds")
+    return RUN_ERROR if wrong or not all(found.holds for found in verdicts) else 0
+
+
+def edited_claims(folder: Path) -> list[str]:
+    """Return the claims of a table's folder that its numbers do not give; none for a run."""
+    from fedray.studies.recompute import wrong_verdicts
+    from fedray.studies.store import DATA, check_table
+
+    return wrong_verdicts(check_table(folder / DATA)) if (folder / DATA).is_file() else []
 
 
 def claims(folder: Path, sample: int, seed: int) -> Sequence[Claimed]:

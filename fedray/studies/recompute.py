@@ -1,0 +1,70 @@
+"""Decide the claims of a published table again, from the numbers of its seeds."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+from fedray.config import Tree
+from fedray.records import Metric
+from fedray.render.record import verdicts_tree
+from fedray.studies.agenda import CellState, Dropped
+from fedray.studies.looks import Looks
+from fedray.studies.outcome import CellResult, Outcome, conclude
+from fedray.studies.plan import Place, StudyPlan
+from fedray.studies.space import Config, Edge
+
+MEASURED = ("values", "round", "seconds", "bytes", "partition", "data", "test_images")
+
+
+def wrong_verdicts(tree: Tree) -> list[str]:
+    """Return the claims of a table.json whose tests do not follow from its numbers.
+
+    Args:
+        tree: written by this version of the package; another one may test in another way.
+    """
+    again = json.loads(json.dumps(verdicts_tree(outcome_of(tree))["claims"]))
+    wrong = [old["claim"] for old, new in zip(tree["claims"], again, strict=False) if old != new]
+    return wrong + ["the number of claims"] * (len(again) != len(tree["claims"]))
+
+
+def outcome_of(tree: Tree) -> Outcome:
+    """Return a table whose claims are decided again, from the recorded numbers of each seed."""
+    plan = StudyPlan.model_validate(tree["plan"])
+    metrics = [Metric(name, tree["units"][name]) for name in plan.metrics]
+    cells = {cell.place: cell for cell in map(_cell_of, tree["cells"])}
+    looks = Looks.model_validate(tree["looks"])
+    notes = [note for note in tree["notes"] if note not in looks.notes(plan)]
+    return conclude(plan, cells, metrics, looks, notes)
+
+
+def _choices(tree: Tree) -> dict[int, Config]:
+    """Return what each seed chose; tables that were tuned once had one choice."""
+    if tree["chosen"] is None:
+        return {}
+    once = {str(each["seed"]): tree["chosen"] for each in tree["seeds"]}
+    return {int(seed): config for seed, config in tree.get("choices", once).items()}
+
+
+def _cell_of(tree: Tree) -> CellResult:
+    state = CellState(
+        tree["phase"],
+        cast("list[Tried]", [SimpleNamespace(**tried) for tried in tree["tried"]]),
+        _choices(tree),
+        [Edge(**edge) for edge in tree["edges"]],
+        (),
+        [Dropped(each["config"], each["seeds"]) for each in tree["dropped"]],
+    )
+    seeds = [
+        SimpleNamespace(
+            seed=each["seed"],
+            reason=each["reason"],
+            measured=SimpleNamespace(**{name: each.get(name) for name in MEASURED})
+            if "values" in each
+            else None,
+        )
+        for each in tree["seeds"]
+    ]
+    reasons = [each["reason"] for each in tree["dropped"]]
+    place = Place(tree["row"], tree["column"])
+    return CellResult(place, state, cast("list[SeedResult]", seeds), reasons, [])
