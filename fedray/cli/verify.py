@@ -54,8 +54,9 @@ class Claimed:
 def command(folder: Path, sample: int, seed: int) -> int:
     """Run finished runs again, in this process, and compare the numbers.
 
-    DIR is a run's folder, or that of a table with its table.json, of whose reported runs a sample
-    is drawn; its verdicts are computed again from its numbers. Exit code 0: equal, bit for bit or within the bound of other hardware; 1: different.
+    DIR is a run's folder, or that of a table with its table.json: a sample of its reported runs is
+    drawn, and its verdicts are computed again from its numbers. Exit code 0: equal, bit for bit or
+    within the bound of other hardware; 1: different.
     """
     say_next("importing PyTorch")
     verdicts = []

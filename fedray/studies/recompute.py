@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
+from typing import cast
 
 from fedray.config import Tree
 from fedray.records import Metric
 from fedray.render.record import verdicts_tree
-from fedray.studies.agenda import CellState, Dropped
+from fedray.studies.agenda import CellState, Dropped, Tried
 from fedray.studies.looks import Looks
-from fedray.studies.outcome import CellResult, Outcome, conclude
+from fedray.studies.outcome import CellResult, Outcome, SeedResult, conclude
 from fedray.studies.plan import Place, StudyPlan
 from fedray.studies.space import Config, Edge
 
