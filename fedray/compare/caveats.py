@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median_low
 from typing import TYPE_CHECKING, Any
 
 from fedray.compare.blocks import Report, methods_differ, why_apart
@@ -300,13 +300,13 @@ def _work(cells: Mapping[Place, CellResult]) -> Iterator[str]:
                 for place, means in counts.items()
                 if place.column == column and fact in means
             }
-            fewest = min(filter(None, of_rows.values()), default=1.0)
+            usual = median_low([*filter(None, of_rows.values())] or [1.0])
             differs |= max(of_rows.values(), default=0) > MORE * min(of_rows.values(), default=0)
             for row, count in of_rows.items():
-                largest[row] = max(largest[row], count / fewest)
+                largest[row] = max(largest[row], count / usual)
         if differs:
             texts = {row: f"{factor:,.1f}" if factor else "none" for row, factor in largest.items()}
-            yield f"Rows differ in {fact}, as multiples of the fewest ({_grouped(texts)})"
+            yield f"Rows differ in {fact}, as multiples of the median ({_grouped(texts)})"
 
 
 def _means(cell: CellResult) -> dict[str, float]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 LOOKED = "The verdicts of"
 """How the notes on looks begin."""
+MOST = 3
+"""Changes of a design that a note names."""
 GROWING = ("seed", "row", "column", "metric", "experiment")
 """What may be added without a change of the claims that were there."""
 
@@ -73,7 +75,9 @@ class Looks(Frozen):
         added = [seed for seed in upto if seed not in look.seeds]
         verb = "was" if len(added) == 1 else "were"
         reasons = [f"{_seeds(added)} {verb} added"] if added else []
-        reasons += look.changed
+        reasons += look.changed[:MOST]
+        more = len(look.changed) - MOST
+        reasons += [f"and {more} more changes"] if more > 0 else []
         page = f" ({look.source})" if look.source else ""
         return f"{LOOKED} {_seeds(look.seeds)}{page} were known before: {'; '.join(reasons)}"
 
