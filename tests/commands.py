@@ -15,12 +15,13 @@ def _word(name: str) -> Callable[[Sequence[str]], int]:
 
 
 (
-    analyse, check, convert, cost, cp, data, decide, doctor, generate, ls, new, papers, predict,
-    report, run, show, sweep, table, upload,
+    analyse, check, convert, cost, cp, data, decide, diff, doctor, generate, ls, new, papers,
+    predict, report, run, show, sweep, table, upload, verify,
 ) = map(
     _word,
-    ("analyse", "check", "convert", "cost", "cp", "data", "decide", "doctor", "generate", "ls",
-     "new", "papers", "predict", "report", "run", "show", "sweep", "table", "upload"),
+    ("analyse", "check", "convert", "cost", "cp", "data", "decide", "diff", "doctor", "generate",
+     "ls", "new", "papers", "predict", "report", "run", "show", "sweep", "table", "upload",
+     "verify"),
 )  # fmt: skip
 
 

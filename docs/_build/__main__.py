@@ -15,7 +15,7 @@ from _build.papers import papers_page
 from _build.privacy import privacy_page
 from _build.published import published, published_pages
 from _build.registry import hooks_page, keys_page, listing, reference
-from _build.results import RESULTS, not_run, results_page, take
+from _build.results import FINDINGS, RESULTS, details, not_run, summary, take, with_part
 from _build.settings import settings_page
 
 
@@ -59,7 +59,10 @@ def pages(root: Path) -> dict[Path, str]:
         "docs/papers.md": papers_page(),
         "docs/settings.md": settings_page(),
         "fedray/listing.json": listing(),
-        RESULTS: results_page(_read(root / RESULTS), [*tables.values()], not_run(root)),
+        RESULTS: with_part(
+            _read(root / RESULTS), summary([*tables.values()], not_run(root))
+        ),
+        FINDINGS: with_part(_read(root / FINDINGS), details([*tables.values()])),
         **published_pages(root, tables),
         **method_pages(),
     }

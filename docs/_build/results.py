@@ -1,4 +1,4 @@
-"""The summary of docs/results.md: verdicts of the tables that were run, and which were not run.
+"""The generated parts of docs/results.md and docs/findings.md: verdicts, controls, commands.
 
 A table that was run lies in docs/results/NAME/, as `--take FOLDER` copied it from the
 folder of its invocation; its claims are on its own page.
@@ -10,10 +10,10 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedray.config import Tree, read_mapping
+from fedray.config import Tree
 from fedray.files import write_atomic
 from fedray.markdown import markdown_table
 from fedray.records import sealed
@@ -22,7 +22,7 @@ from fedray.studies.store import DATA, check_table, commits_in
 from _build.published import FOLDER
 from _build.templates import render
 
-RESULTS = "docs/results.md"
+RESULTS, FINDINGS = "docs/results.md", "docs/findings.md"
 BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
 TAKEN = ("table.md", "table.tex")
 FIGURE = "figure.png"
@@ -76,56 +76,72 @@ def _without_folders(table: Tree) -> Callable[[str], str]:
     return short
 
 
-def results_page(text: str, tables: Sequence[Tree], others: Mapping[str, str]) -> str:
-    """Return docs/results.md with its summary; unchanged without a place for it.
-
-    Args:
-        text: of the page.
-        tables: see `summary`.
-        others: see `summary`.
-    """
+def with_part(text: str, part: str) -> str:
+    """Return a page with its generated part; unchanged without a place for it."""
     if BEGIN not in text or END not in text:
         return text
     before, after = text.split(BEGIN)[0], text.split(END)[1]
-    return f"{before}{BEGIN}\n\n{summary(tables, others)}\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{part.strip()}\n\n{END}{after}"
 
 
-def not_run(root: Path) -> dict[str, str]:
-    """Return the papers' tables that are shipped and were not run, with their questions."""
+def not_run(root: Path) -> int:
+    """Return how many of the papers' tables are shipped and were not run."""
     there = {path.parent.name for path in (root / FOLDER).glob(f"*/{DATA}")}
-    return {
-        path.stem: str(read_mapping(path).get("answers", ""))
-        for path in sorted((root / TABLES).glob("*.yaml"))
-        if path.stem.startswith(OF_PAPERS) and path.stem not in there
-    }
+    shipped = {path.stem for path in (root / TABLES).glob("*.yaml")}
+    return sum(name.startswith(OF_PAPERS) for name in shipped - there)
 
 
-def summary(tables: Sequence[Tree], others: Mapping[str, str]) -> str:
-    """Return what is decided, the controls, how each table was made, and which were not run.
+def summary(tables: Sequence[Tree], others: int) -> str:
+    """Return how many claims are decided, by table and by protocol.
 
     Args:
         tables: those that were run.
-        others: the questions of those that were not, by name.
+        others: how many were not run.
     """
-    verdicts = Counter(claim["verdict"] for table in tables for claim in table["claims"])
-    controls = [_control(table, each) for table in tables for each in table["controls"]]
-    header = ["table", "question", "holds", "refuted", "undecided"]
+    verdicts = _verdicts(tables)
+    each_seed = _verdicts([table for table in tables if _once(table) is None])
+    header = ["table", "question", "tuned", "holds", "refuted", "undecided"]
     return render(
         "summary",
         asked=verdicts.total(),
-        decided=sum(verdicts[verdict] for verdict in DECIDED),
+        decided=_decided(verdicts),
+        each_seed={"asked": each_seed.total(), "decided": _decided(each_seed)},
         fragile=sum(bool(claim.get("fragile")) for each in tables for claim in each["claims"]),
         holds=verdicts["holds"],
         refuted=verdicts["refuted"],
         counts=markdown_table(header, map(_counts, tables)),
+        others=others,
+        tables=tables,
+    )
+
+
+def details(tables: Sequence[Tree]) -> str:
+    """Return the controls of tables, and how each table was made."""
+    controls = [_control(table, each) for table in tables for each in table["controls"]]
+    return render(
+        "details",
         controls=controls
         and markdown_table(["table", "control", "method minus control", "reading"], controls),
         tables=[
             {**table, "link": _link(table), "commits": commits_in(table), "again": _again(table)}
             for table in tables
         ],
-        others=others,
     )
+
+
+def _verdicts(tables: Sequence[Tree]) -> Counter[str]:
+    return Counter(claim["verdict"] for table in tables for claim in table["claims"])
+
+
+def _decided(verdicts: Counter[str]) -> int:
+    return sum(verdicts[verdict] for verdict in DECIDED)
+
+
+def _once(table: Tree) -> list[int] | None:
+    """Return the seeds that chose for all reported seeds; None where each chose by itself."""
+    tuning = table["plan"]["tuning"]
+    found: list[int] | None = tuning.get("once", tuning.get("seeds"))
+    return found
 
 
 def _link(table: Tree) -> str:
@@ -134,8 +150,7 @@ def _link(table: Tree) -> str:
 
 def _again(table: Tree) -> str:
     """Return the command that makes a table again; one that was tuned once says on which seeds."""
-    command, tuning = str(table["made"]["command"]), table["plan"]["tuning"]
-    once = tuning.get("once", tuning.get("seeds"))
+    command, once = str(table["made"]["command"]), _once(table)
     if once is None or "tuning." in command:
         return command
     before, between, after = command.partition(" --")
@@ -143,10 +158,11 @@ def _again(table: Tree) -> str:
 
 
 def _counts(table: Tree) -> list[str]:
-    verdicts = Counter(each["verdict"] for each in table["claims"])
+    verdicts = _verdicts([table])
     open_ones = sum(verdicts[one] for one in OPEN)
     counts = [*(verdicts[one] for one in DECIDED), open_ones]
-    return [_link(table), table["answers"], *map(str, counts)]
+    tuned = "each seed" if _once(table) is None else "once"
+    return [_link(table), table["answers"], tuned, *map(str, counts)]
 
 
 def _control(table: Tree, each: Tree) -> list[str]:

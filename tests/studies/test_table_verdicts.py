@@ -427,9 +427,7 @@ IMAGES = "Rows differ in images that clients' models read, as multiples of the m
         ({"base_a": 20, "mine_b": 20, "null_b": 20}, "base: 2.0; else 1.0"),  # each in one column
     ],
 )
-def test_a_row_that_did_above_one_and_a_half_times_another_is_named(
-    play, monkeypatch, steps, text
-):
+def test_a_row_that_did_above_one_and_a_half_times_another_is_named(play, monkeypatch, steps, text):
     worked(monkeypatch, **steps)
     notes = unlike(play, {}, columns={"a": {"data.samples": 200}, "b": {"data.samples": 300}})
     assert notes == ([] if text is None else [f"{STEPS} ({text})", f"{IMAGES} ({text})"])
