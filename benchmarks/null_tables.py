@@ -50,8 +50,9 @@ def differences(
 
 def verdicts(test: PairedTest, found: Numbers) -> NDArray[np.bool_]:
     """Return which claims a test decides after Holm's correction: [tables, claims]."""
-    n = found.shape[-1]
-    t = found.mean(-1) / (found.std(-1, ddof=1) / np.sqrt(n))
+    n, spread = found.shape[-1], found.std(-1, ddof=1)
+    mean = found.mean(-1) * np.sqrt(n)
+    t = np.divide(mean, spread, out=np.zeros_like(mean), where=spread > 0)
     return np.array([holm(ps) for ps in test.p_of_t(t, n).tolist()]) <= ALPHA
 
 

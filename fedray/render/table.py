@@ -308,7 +308,8 @@ def _claims(outcome: Outcome) -> Section:
         rows = [row[:-1] for row in rows]
     decided = sum(each.verdict in ("holds", "refuted") for each in outcome.claims)
     questions = [1 + (control.asked.middle is not None) for control in outcome.controls]
-    family, test = len(outcome.claims) + sum(questions), outcome.test
+    test = outcome.test
+    family = len(outcome.claims) + sum(questions) + len(outcome.looks.dropped)
     header = ["claim", "difference", "p (Holm)", "verdict", "source"][: len(rows[0])]
     fragile = [
         f"{FRAGILE} {claim_text(each.claim, outcome)}: {'; '.join(each.fragile)}"

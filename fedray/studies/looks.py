@@ -159,7 +159,7 @@ def _pages(study: Study) -> Iterator[tuple[str, Tree]]:
             tree = check_table(path)
         except UserError:
             continue  # an older format, or damaged: its verdicts cannot be compared
-        if since <= tree["made"]["when"] <= study.began:
+        if since < tree["made"]["when"] <= study.began:
             yield str(path.parent), tree
 
 

@@ -86,7 +86,7 @@ def made(study: Study, found: Outcome) -> Made:
         commits=commits_of_runs(ends),
         versions=", ".join(f"{name} {packages[name]}" for name in SHOWN if name in packages),
         machine=machine(),
-        when=datetime.now().isoformat(timespec="minutes"),
+        when=datetime.now().isoformat(timespec="seconds"),
         runs=len(keys),
         shared=len(keys - set(study.seconds)),
         seconds=sum(one.seconds for one in ends) + _lost_seconds(study, keys),
