@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -13,6 +12,7 @@ from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from fedray.command import PATH, RUN_ERROR, Command, trust
 from fedray.compare.difference import Gap, Verdict, gaps, input_changes, metric_gaps, verdict
@@ -94,7 +94,9 @@ def claims(folder: Path, sample: int, seed: int) -> Sequence[Claimed]:
         found = list(published(check_table(folder / DATA), folder))
         if not found:
             raise UserError(f"{folder / DATA} reports no finished run")
-        return random.Random(seed).sample(found, min(sample, len(found)))
+        count = min(sample, len(found))
+        drawn = np.random.default_rng(seed).choice(len(found), count, replace=False)
+        return [found[number] for number in drawn]
     files = RunFolder(folder)
     if not files.has_result:
         raise UserError(f"{folder} holds no result.json and no table.json; pass a run or a table")

@@ -368,7 +368,6 @@ def _planned(study: Study, name: str, label: str, scale: Scale, given: Tree) -> 
         **scale.model_dump(include={"max_concurrent", "hours", "left_out"}),
     )
     _check_sweep(plan, where)
-    _check_more(plan, where)
     return plan
 
 
@@ -517,6 +516,7 @@ def _check_sweep(plan: StudyPlan, where: str) -> None:
     for applies, is_wrong, what in wrong:
         if applies and is_wrong:
             raise UserError(f"{where}: {what}")
+    _check_more(plan, where)
     if not plan.is_sweep:
         return
     space = plan.rows[ALL].space

@@ -409,7 +409,7 @@ def test_the_edges_of_a_choice_that_is_taken_over_are_said_once_where_it_was_mad
     study = play(fragile(), **changes)
     edge = Edge("lr", 0.5, "highest", "budget")
     assert [at.edges for _, at in study.states()] == [[edge], [edge]]
-    assert [note for note in outcome(study).notes if "the choice " in note] == [
+    assert [note for note in outcome(study).notes if "that was tried" in note] == [
         "mine: the choice lr=0.5 is the highest that was tried (the budget is spent)"
     ]
     study = play(fragile(("null", 0.5, 0), ("null", 0.1, 0)), **changes)
