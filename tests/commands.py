@@ -14,11 +14,12 @@ def _word(name: str) -> Callable[[Sequence[str]], int]:
     return lambda argv: main([name, *argv])
 
 
-analyse, check, convert, cost, cp, data, doctor, generate, ls, new, papers, predict, report, run, \
-    show, sweep, table, upload = map(
+analyse, check, convert, cost, cp, data, diff, doctor, generate, ls, new, papers, predict, \
+    report, run, show, sweep, table, upload, verify = map(
         _word,
-        ("analyse", "check", "convert", "cost", "cp", "data", "doctor", "generate", "ls", "new",
-         "papers", "predict", "report", "run", "show", "sweep", "table", "upload"),
+        ("analyse", "check", "convert", "cost", "cp", "data", "diff", "doctor", "generate", "ls",
+         "new", "papers", "predict", "report", "run", "show", "sweep", "table", "upload",
+         "verify"),
     )  # fmt: skip
 
 
