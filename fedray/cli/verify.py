@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -75,6 +74,8 @@ def claims(folder: Path, sample: int, seed: int) -> Sequence[Claimed]:
     Raises:
         UserError: if the folder holds neither a run nor a table, or a file is damaged.
     """
+    import numpy as np
+
     from fedray.runtime.resolve import resolve
     from fedray.studies.store import DATA, check_table
 
@@ -82,7 +83,8 @@ def claims(folder: Path, sample: int, seed: int) -> Sequence[Claimed]:
         found = list(published(check_table(folder / DATA), folder))
         if not found:
             raise UserError(f"{folder / DATA} reports no finished run")
-        return random.Random(seed).sample(found, min(sample, len(found)))
+        drawn = np.random.default_rng(seed).permutation(len(found))[:sample]
+        return [found[number] for number in drawn]
     files = RunFolder(folder)
     if not files.has_result:
         raise UserError(f"{folder} holds no result.json and no table.json; pass a run or a table")
