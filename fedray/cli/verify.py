@@ -94,8 +94,7 @@ def claims(folder: Path, sample: int, seed: int) -> Sequence[Claimed]:
         found = list(published(check_table(folder / DATA), folder))
         if not found:
             raise UserError(f"{folder / DATA} reports no finished run")
-        count = min(sample, len(found))
-        drawn = np.random.default_rng(seed).choice(len(found), count, replace=False)
+        drawn = np.random.default_rng(seed).permutation(len(found))[:sample]
         return [found[number] for number in drawn]
     files = RunFolder(folder)
     if not files.has_result:
