@@ -1,6 +1,6 @@
 """Overhead of the executors: seconds of a round as a ratio to a plain PyTorch loop.
 
-    python -m benchmarks.overhead                      W1, W2 and W3
+    python -m benchmarks.overhead                      W1, W2, W3 and W4
     python -m benchmarks.overhead --only W3 --turns 20 --json overhead.json
 
 For each workload four processes stay alive and work in turn: a plain single-process PyTorch loop,
@@ -56,6 +56,7 @@ class Workload:
         block: rounds per turn.
         turns: timed turns.
         aims: the largest ratio that Ray may have, by baseline.
+        eval_every: rounds between tests of all clients; 0 for none.
     """
 
     summary: str
@@ -68,6 +69,7 @@ class Workload:
     block: int
     turns: int
     aims: Mapping[str, float]
+    eval_every: int = 0
 
 
 WORKLOADS = {
@@ -82,6 +84,10 @@ WORKLOADS = {
     "W3": Workload(
         "100 clients of digits, perceptron 64-128-10, 20 %, 1 epoch, batch 16",
         100, 0, 0.2, 1, 16, "mlp", 50, 10, {"loop": 1.25, "loop-kept": 1.25},
+    ),
+    "W4": Workload(
+        "W3, and every client tested after every round",
+        100, 0, 0.2, 1, 16, "mlp", 20, 10, {"loop": 1.0, "loop-kept": 1.0}, eval_every=1,
     ),
 }  # fmt: skip
 
@@ -102,7 +108,7 @@ def experiment(name: str, root: Path, threads: int) -> Any:
             "local_epochs": workload.epochs,
             "batch_size": workload.batch,
             "lr": 0.01,
-            "eval_every": 0,
+            "eval_every": workload.eval_every,
             "checkpoint_every": 0,
             "workers": 2,
             "threads": threads,
@@ -133,6 +139,7 @@ class BareLoop:
     """
 
     def __init__(self, assembly: Any) -> None:
+        import numpy as np
         import torch
 
         data, models = assembly.data, assembly.models
@@ -141,6 +148,10 @@ class BareLoop:
         self._model = models.empty(architecture)
         self._images = [torch.from_numpy(data.images.images[index]) for index in data.train]
         self._labels = [torch.from_numpy(data.images.labels[index]) for index in data.train]
+        tested = np.concatenate(data.test)
+        self._tested = torch.from_numpy(data.images.images[tested])
+        self._tested_labels = torch.from_numpy(data.images.labels[tested])
+        self._owner = torch.repeat_interleave(torch.tensor([len(i) for i in data.test]))
         initial = models.initial(architecture)
         self.weights = {name: value.clone() for name, value in initial.items()}
 
@@ -161,6 +172,22 @@ class BareLoop:
             for name, value in self._model.state_dict().items():
                 mean[name] += value.detach().clone() * (len(labels[client]) / total)
         self.weights = mean
+        if setting.eval_every:
+            self._test()
+
+    def _test(self) -> list[float]:
+        """Return the global model's accuracy on each client's test images, from one pass."""
+        import torch
+
+        from fedray.models import Pixels
+
+        self._model.load_state_dict(self.weights)
+        self._model.eval()
+        with torch.inference_mode():
+            x = self._tested.float() / 127.5 - 1
+            right = self._model(Pixels(x)).logits.argmax(1) == self._tested_labels
+            accuracy: torch.Tensor = self._owner.bincount(right) / self._owner.bincount()
+        return accuracy.tolist()
 
     def _train(self, client: int, number: int) -> None:
         import torch
