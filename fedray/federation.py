@@ -322,9 +322,14 @@ class Federation:
         )
 
     def _own_tests(self, round_: int, sent: Downlinks) -> dict[int, Score]:
-        """Test every client on its own split, unless its last score is still valid."""
+        """Test every client on its own split, unless its last score is still valid.
+
+        Clients that share a model are tested together, in the same groups in every round.
+        """
         phase = self.plan.phase_at(round_)
         scores = self.scores.found(phase, sent)
+        if self.algorithm.one_model and len(scores) < len(sent):
+            scores = {}
         asked = {client: payload for client, payload in sent.items() if client not in scores}
         tested = {client: reply.scores[0] for client, reply in self._tests(round_, asked).items()}
         self.scores.keep(phase, sent, tested)

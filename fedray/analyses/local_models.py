@@ -21,7 +21,7 @@ from fedray.compare.frame import Group, interval_of
 from fedray.core import HeldOut
 from fedray.errors import UserError
 from fedray.evaluation.score import Score, pooled
-from fedray.evaluation.testing import score
+from fedray.evaluation.testing import scores
 from fedray.records import Metric
 from fedray.render.cells import SPREAD, cell
 from fedray.render.page import Section
@@ -116,13 +116,13 @@ def local_scores(folder: Path) -> list[BeforeAndAfter]:
     if not len(everything):
         raise UserError(f"{folder}: no client has a test image; leave the run out")
     majority = assembly.plan.facts_at(round_).majority
-    held_out = HeldOut(assembly.models.samples(device)(everything))
+    held_out = [HeldOut(assembly.models.samples(device)(everything))]
     return [
         BeforeAndAfter(
             stepped.client,
             frozenset(majority[stepped.client]),
-            score(assembly.algorithm, stepped.before(), held_out),
-            score(assembly.algorithm, stepped.after(), held_out),
+            *scores(assembly.algorithm, stepped.before(), held_out),
+            *scores(assembly.algorithm, stepped.after(), held_out),
         )
         for stepped in one_more_step(assembly, found, device)
     ]

@@ -107,6 +107,9 @@ class Algorithm:
     """Whether the method supports dense prediction, where every pixel is a sample. Each class must
     state it again (`CLAIMS`), since what it adds may need one feature per image."""
 
+    one_model: ClassVar[bool] = False
+    """Whether a client's download alone determines what its model predicts, so that clients with
+    the same download are tested in one pass."""
     draws_per_batch: ClassVar[bool] = False
     """Whether the method draws random numbers for every batch on the CPU, so that they are the same
     on every device, and copies them there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -109,6 +109,13 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Samples]) -> Samples:
+        """Return several clients' images of one split, client after client."""
+        if len(parts) == 1:
+            return parts[0]
+        return replace(parts[0], index=np.concatenate([part.index for part in parts]))
 
     @property
     def labels(self) -> Tensor:

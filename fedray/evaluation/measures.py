@@ -133,8 +133,8 @@ class GlobalModel(Measure):
 
     @classmethod
     def applies_to(cls, method: type[Algorithm]) -> bool:
-        """Return those that may come to one model; with `one_model=False` a method never does."""
-        return issubclass(method, HasGlobalModel) and getattr(method, "one_model", True)
+        """Return those that may come to one model for all clients."""
+        return issubclass(method, HasGlobalModel) and method.one_model
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
         if not evaluated.has_global_model or not evaluated.tested:

@@ -78,7 +78,7 @@ def pooled(scores: Sequence[Score]) -> float:
 
 
 def within_top(logits: Tensor, labels: Tensor, k: int) -> Tensor:
-    """Return how many labels are among the k highest logits: a scalar, int64.
+    """Return which labels are among the k highest logits: bool [n].
 
     Of equal logits those of the lower classes count as higher: ties are the same everywhere.
 
@@ -90,19 +90,24 @@ def within_top(logits: Tensor, labels: Tensor, k: int) -> Tensor:
     own = logits.gather(1, labels.unsqueeze(1))
     before = torch.arange(logits.shape[1], device=logits.device) < labels.unsqueeze(1)
     ahead = (logits > own) | ((logits == own) & before)
-    return (ahead.sum(dim=1) < k).sum()
+    return ahead.sum(dim=1) < k
 
 
-def overlap(guesses: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Images or pixels of each class that were guessed rightly, are truly so, and were guessed so.
+def overlap(guesses: Tensor, labels: Tensor, classes: int, owners: Tensor, clients: int) -> Tensor:
+    """Count each client's images or pixels of each class: guessed rightly, truly so, guessed so.
 
     Args:
         guesses: int64 [n].
         labels: int64 [n].
         classes: C.
+        owners: whose image or pixel it is, int64 [n], below `clients`.
+        clients: K.
 
     Returns:
-        int64 [3, C].
+        int64 [K, 3, C].
     """
-    right = labels[guesses == labels]
-    return torch.stack([torch.bincount(p, minlength=classes) for p in (right, labels, guesses)])
+    right = guesses == labels
+    kinds = (labels + owners * classes, guesses + owners * classes)
+    cells = clients * classes
+    counts = [torch.bincount(k, minlength=cells) for k in (kinds[0][right], *kinds)]
+    return torch.stack(counts).view(3, clients, classes).transpose(0, 1)

@@ -1,9 +1,9 @@
-"""Tests of one client's model, run where the client runs."""
+"""Tests of a model that one client has, or several share, run where the clients run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -28,7 +28,7 @@ from fedray.models import head_tensors
 
 
 class Test(Protocol):
-    """A test of one client's model; the method's code sees all arguments but the last."""
+    """A test of a model; the method's code sees all arguments but the last."""
 
     def __call__(
         self,
@@ -36,27 +36,39 @@ class Test(Protocol):
         client: Client,
         state: ClientState,
         down: Any,
-        held_out: HeldOut,
+        held_out: Sequence[HeldOut],
         /,
-    ) -> tuple[Score, ...]:
-        """Return the scores of the client's model, or of several models."""
+    ) -> list[tuple[Score, ...]]:
+        """Return the scores of the client's model, or of several models.
+
+        Args:
+            algorithm: the method.
+            client: the client whose model is tested; of clients that share it, one.
+            state: its state.
+            down: its download.
+            held_out: the images of each client that has this model.
+
+        Returns:
+            The scores of each of these clients, one per tested model.
+        """
 
 
 def own_test(
-    algorithm: Algorithm, client: Client, state: ClientState, down: Any, held_out: HeldOut
-) -> tuple[Score, ...]:
+    algorithm: Algorithm, client: Client, state: ClientState, down: Any, held_out: Sequence[HeldOut]
+) -> list[tuple[Score, ...]]:
     """Test the client's model as it starts its next round.
 
     The method sees neither the round nor its learning rate, so that a client whose state and
     download are the same has the same score in every round (`KeptScores`).
     """
     timeless = replace(client, round=0, setting=algorithm.setting)
-    return (score(algorithm, algorithm.begin(timeless, state, down), held_out),)
+    local = algorithm.begin(timeless, state, down)
+    return [(tested,) for tested in scores(algorithm, local, held_out)]
 
 
 def fine_tuned(
-    algorithm: Algorithm, client: Client, state: ClientState, down: Any, held_out: HeldOut
-) -> tuple[Score, ...]:
+    algorithm: Algorithm, client: Client, state: ClientState, down: Any, held_out: Sequence[HeldOut]
+) -> list[tuple[Score, ...]]:
     """Fine-tune after the last round and test; nothing of it is kept.
 
     Returns:
@@ -65,13 +77,13 @@ def fine_tuned(
     Paper: FedTSP supplementary C.4, the -FT rows.
     """
     local = algorithm.begin(client, state, down)
-    before = score(algorithm, local, held_out)
+    before = scores(algorithm, local, held_out)
     if isinstance(algorithm, FineTuned):
         turns = algorithm.fine_tune(local)
     else:
         assert isinstance(algorithm, LocalTraining)
         turns = fine_tune_head(algorithm, local)
-    return (before, *(score(algorithm, tuned, held_out) for tuned in turns))
+    return [*zip(before, *(scores(algorithm, tuned, held_out) for tuned in turns), strict=True)]
 
 
 TESTS: Mapping[str, Test] = MappingProxyType({"evaluate": own_test, "finetune": fine_tuned})
@@ -94,54 +106,74 @@ def fine_tune_head(algorithm: LocalTraining, local: LocalContext) -> Iterator[Lo
 
 
 @torch.no_grad()
-def score(algorithm: Algorithm, local: LocalContext, held_out: HeldOut) -> Score:
-    """Test a model on everything that is held out for its client, in evaluation mode."""
-    tested = _with_sets(algorithm, local, held_out.test, held_out.eval_sets)
-    if held_out.validation is None:
+def scores(algorithm: Algorithm, local: LocalContext, held_out: Sequence[HeldOut]) -> list[Score]:
+    """Test a model, in evaluation mode, on everything that is held out for its clients.
+
+    Args:
+        algorithm: the method.
+        local: the model.
+        held_out: the images of each client that has this model; the shared ones are the same.
+
+    Returns:
+        The score of each client. All images are tested in one pass.
+    """
+    first = held_out[0]
+    tested = _with_sets(algorithm, local, [images.test for images in held_out], first.eval_sets)
+    validation = [images.validation for images in held_out if images.validation is not None]
+    if not validation:
         return tested
-    validated = _with_sets(algorithm, local, held_out.validation, held_out.validation_sets)
-    return replace(tested, validation=validated)
+    validated = _with_sets(algorithm, local, validation, first.validation_sets)
+    return [replace(a, validation=b) for a, b in zip(tested, validated, strict=True)]
 
 
 def _with_sets(
-    algorithm: Algorithm, local: LocalContext, own: Samples, sets: Mapping[str, EvalSet]
-) -> Score:
-    """On the client's own images, among all classes, and on what all clients share."""
+    algorithm: Algorithm, local: LocalContext, own: Sequence[Samples], sets: Mapping[str, EvalSet]
+) -> list[Score]:
+    """On each client's own images, among all classes, and on what all clients share."""
     known = range(local.client.setting.num_classes)
     shared: dict[str, Score] = {}
     for name, eval_set in sets.items():
         if eval_set.classes == known:
-            shared[name] = _on(algorithm, local, eval_set)
+            (shared[name],) = _on(algorithm, local, [eval_set.samples], known)
             continue
         assert isinstance(local.model, ClassSubset)
         with local.model.class_subset(eval_set.classes):
-            shared[name] = _on(algorithm, local, eval_set)
-    return replace(_on(algorithm, local, EvalSet(own, known)), eval_sets=shared)
+            (shared[name],) = _on(algorithm, local, [eval_set.samples], eval_set.classes)
+    return [replace(score, eval_sets=shared) for score in _on(algorithm, local, own, known)]
 
 
-def _on(algorithm: Algorithm, local: LocalContext, eval_set: EvalSet) -> Score:
+def _on(
+    algorithm: Algorithm, local: LocalContext, parts: Sequence[Samples], classes: range
+) -> list[Score]:
+    """Return the score of each part; a batch may hold images of several parts."""
     local.model.eval()
-    columns = len(eval_set.classes)
-    k, device = local.client.setting.top_k, local.client.device
-    counts = torch.zeros(3, columns, dtype=torch.int64, device=device)
-    among = torch.zeros((), dtype=torch.int64, device=device)
+    columns, k, device = len(classes), local.client.setting.top_k, local.client.device
+    owners = torch.repeat_interleave(torch.tensor([len(part) for part in parts])).to(device)
+    counts = torch.zeros(len(parts), 3, columns, dtype=torch.int64, device=device)
+    among = torch.zeros(len(parts), dtype=torch.int64, device=device)
     largest = torch.full((), -torch.inf, device=device)
-    for batch in local.client.batches(eval_set.samples):
+    done, everything = 0, Samples.joined(parts)
+    for batch in local.client.batches(everything):
         logits = algorithm.predict(local.model(batch.inputs), local)
         largest = torch.maximum(largest, logits.amax())
-        labels = batch.labels - eval_set.classes.start
+        labels = batch.labels - classes.start
         if logits.shape != (len(labels), columns):
             raise ValueError(
                 f"{type(algorithm).__name__}.predict gives logits of shape {list(logits.shape)}, "
                 f"expected {[len(labels), columns]}: a row for each image (or pixel), and a "
                 "column for each class"
             )
-        counts += overlap(logits.argmax(dim=1), labels, columns)
+        images = len(labels) // everything.labels_per_image
+        owner = owners[done : done + images].repeat_interleave(everything.labels_per_image)
+        done += images
+        counts += overlap(logits.argmax(dim=1), labels, columns, owner, len(parts))
         if k is not None:
-            among += within_top(logits, labels, k)
+            among += torch.bincount(owner[within_top(logits, labels, k)], minlength=len(parts))
     _check_finite(float(largest), local)
-    found = Score.by_class(*counts.tolist())
-    return found if k is None else replace(found, top=TopK(k, int(among)))
+    found = [Score.by_class(*of_part) for of_part in counts.tolist()]
+    if k is None:
+        return found
+    return [replace(score, top=TopK(k, n)) for score, n in zip(found, among.tolist(), strict=True)]
 
 
 def _check_finite(largest: float, local: LocalContext) -> None:

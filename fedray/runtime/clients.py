@@ -136,17 +136,34 @@ class ClientRuntime:
         self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None
     ) -> Reply:
         """Run a test of `evaluation.testing` for one client; arguments and errors as of `step`."""
-        private = PrivateCopies(self.device)
+        return self.test_together(name, round_, (client,), state, down)[0]
+
+    def test_together(
+        self,
+        name: str,
+        round_: int,
+        clients: Sequence[int],
+        state: ClientState | None,
+        down: Payload | None,
+    ) -> list[Reply]:
+        """Run a test for clients that share a model, and so a download, in one pass.
+
+        Args and errors as of `step`; `state` is the first client's. Where the pass fails, each
+        client is tested by itself.
+        """
+        private, client = PrivateCopies(self.device), clients[0]
         try:
             context = self.client(client, round_)
             given = self._given(context, state)
             copied = ClientState(private.of(given.model), private.of(given.memory))
             sent = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
-            held_out = self.held_out(client, round_)
+            held_out = [self.held_out(each, round_) for each in clients]
             tested = TESTS[name](self.assembly.algorithm, context, copied, sent, held_out)
-            return Reply(scores=tested)
+            return [Reply(scores=scores) for scores in tested]
         except (Exception, SystemExit) as error:
-            return Reply(failure=self._failure(error, name, round_, client))
+            if len(clients) > 1:
+                return [self.test(name, round_, each, state, down) for each in clients]
+            return [Reply(failure=self._failure(error, name, round_, client))]
 
     def _failure(self, error: BaseException, step: str, round_: int, client: int) -> Failure:
         """Return a client's failure, after which no later client gets its half-changed model."""

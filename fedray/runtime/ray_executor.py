@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 import ray
@@ -24,7 +24,7 @@ from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.messages import Message, from_message, register_tensors, to_message
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
-from fedray.runtime.shares import shares_of_blocks, shares_of_clients
+from fedray.runtime.shares import groups_of_test, shares_of_blocks, shares_of_groups
 from fedray.runtime.worker import Share
 from fedray.states import LARGE, Place, StateStore, state_size
 
@@ -37,8 +37,13 @@ class Call(NamedTuple):
     """A call that was sent to a worker."""
 
     worker: Any
-    clients: Sequence[int]
+    groups: Sequence[Sequence[int]]
     ref: Any
+
+    @property
+    def clients(self) -> list[int]:
+        """The ids, group after group."""
+        return [*chain.from_iterable(self.groups)]
 
 
 class RayExecutor:
@@ -46,6 +51,7 @@ class RayExecutor:
 
     def __init__(self, assembly: Assembly, pool: WorkerPool) -> None:
         register_tensors()
+        self._assembly = assembly
         self._experiment = assembly.pinned.model_dump_json(by_alias=True)
         self._max_failures = assembly.experiment.faults.max_failures
         self._pool = pool
@@ -75,7 +81,8 @@ class RayExecutor:
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run one test for every key of `down`."""
         tested: dict[int, Reply] = {}
-        for call, answer in self._exchange("test", name, round_, down):
+        groups = groups_of_test(self._assembly, name, round_, down)
+        for call, answer in self._exchange("test", name, round_, down, groups):
             tested |= zip(call.clients, answer, strict=True)
         return dict(sorted(tested.items()))
 
@@ -85,21 +92,27 @@ class RayExecutor:
         self._pool.forget(self._experiment)
 
     def _exchange(
-        self, kind: str, name: str, round_: int, down: Downlinks
+        self,
+        kind: str,
+        name: str,
+        round_: int,
+        down: Downlinks,
+        groups: Sequence[Sequence[int]] | None = None,
     ) -> Iterator[tuple[Call, Any]]:
         """Run a step or test for every key of `down`; yield each call with its answer.
 
         Steps are pure functions, so what a lost worker has not answered is run again, by others.
         """
-        downloads, clients, losses = _put_once(down), list(down), Counter[int]()
-        while clients:
-            calls = self._send(kind, name, round_, clients, downloads)
-            clients, lost = [], set[Any]()
+        downloads, losses = _put_once(down), Counter[int]()
+        asked = [(client,) for client in down] if groups is None else groups
+        while asked:
+            calls = self._send(kind, name, round_, asked, downloads)
+            asked, lost = [], set[Any]()
             for call in calls:
                 try:
                     answer = _answer(call.ref)
                 except LOST as error:
-                    clients += call.clients
+                    asked += call.groups
                     self._suspend(call, lost, losses, error)
                     continue
                 yield call, answer
@@ -109,19 +122,21 @@ class RayExecutor:
         kind: str,
         name: str,
         round_: int,
-        clients: Sequence[int],
+        groups: Sequence[Sequence[int]],
         downloads: tuple[Sequence[Any], Mapping[int, int]],
     ) -> list[Call]:
         """Divide clients among the workers that answer, and call these."""
-        workers = self._pool.ready(len(clients))
-        images = self._images(round_)
+        workers, images = self._pool.ready(len(groups)), self._images(round_)
+        clients = chain.from_iterable(groups)
         seconds = {c: images[c] * self._rate[self._architectures[c]] for c in clients}
         is_large = any(isinstance(download, ray.ObjectRef) for download in downloads[0])
         most = LARGE_CLIENTS_PER_CALL if is_large and kind != "total" else CLIENTS_PER_CALL
+        shares: list[list[list[Sequence[int]]]]
         if kind == "total":
-            shares = shares_of_blocks(list(downloads[1]), seconds, len(workers), most)
+            blocks = shares_of_blocks(list(downloads[1]), seconds, len(workers), most)
+            shares = [[[(client,) for client in block] for block in share] for share in blocks]
         else:
-            shares = shares_of_clients(seconds, len(workers), most)
+            shares = shares_of_groups(groups, seconds, len(workers), most)
         calls = []
         for turn in zip_longest(*shares):
             for worker, share in zip(workers, turn, strict=True):
@@ -165,10 +180,11 @@ class RayExecutor:
         self,
         worker: Any,
         round_: int,
-        clients: Sequence[int],
+        groups: Sequence[Sequence[int]],
         distinct: Sequence[Any],
         positions: Mapping[int, int],
     ) -> Share:
+        clients = [group[0] for group in groups]
         is_here = self._pool.node_of(worker) == self._here
         states: dict[int, Any] = {}
         for client in clients:
@@ -181,7 +197,7 @@ class RayExecutor:
         payloads = [positions[client] for client in clients]
         database = self.states.database
         where = (str(database.files), database.new_name()) if is_here else ()
-        return Share(self._experiment, round_, clients, payloads, distinct, states, *where)
+        return Share(self._experiment, round_, groups, payloads, distinct, states, *where)
 
     def _images(self, round_: int) -> Sequence[int]:
         return [sizes for first, sizes in self._sizes if first <= round_][-1]

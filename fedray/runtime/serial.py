@@ -10,6 +10,7 @@ from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.memory import keep_freed_memory
+from fedray.runtime.shares import groups_of_test
 from fedray.states import StateStore
 
 FOR_A_CLUSTER = (
@@ -35,6 +36,7 @@ class SerialExecutor:
     def __init__(self, assembly: Assembly, device: torch.device) -> None:
         torch.set_num_threads(assembly.experiment.threads)
         keep_freed_memory()
+        self._assembly = assembly
         self._runtime = ClientRuntime(assembly, device)
         self.states = StateStore()
 
@@ -55,10 +57,12 @@ class SerialExecutor:
 
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run a test for every key of `down`."""
-        return {
-            client: self._runtime.test(name, round_, client, self.states.get(client), payload)
-            for client, payload in down.items()
-        }
+        replies: dict[int, Reply] = {}
+        for group in groups_of_test(self._assembly, name, round_, down):
+            state, sent = self.states.get(group[0]), down[group[0]]
+            tested = self._runtime.test_together(name, round_, group, state, sent)
+            replies |= zip(group, tested, strict=True)
+        return dict(sorted(replies.items()))
 
     def close(self) -> None:
         """Free the states."""

@@ -1,24 +1,29 @@
-"""How the clients of an exchange are divided among workers, and among calls of a worker."""
+"""How the clients of an exchange are divided among workers, their calls, and passes of a test."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from fedray.core import halves
+from fedray.core import Downlinks, halves
+from fedray.runtime.assembly import Assembly
 
 SLACK = 1.1
 """How much longer than an even share a worker may take, so that it adds up larger blocks."""
+TESTED_TOGETHER = 256
+"""Most test images of a group of clients, so that several workers share a test."""
 PARTS = (1, 2, 4, 8, 16)
 """Blocks per worker that are tried, until the shares are even."""
 
 
-def shares_of_clients(
-    seconds: Mapping[int, float], workers: int, most: int
-) -> list[list[Sequence[int]]]:
-    """Return the calls of each worker, with at most `most` clients each."""
+def shares_of_groups(
+    groups: Sequence[Sequence[int]], seconds: Mapping[int, float], workers: int, most: int
+) -> list[list[list[Sequence[int]]]]:
+    """Return the calls of each worker, with at most `most` groups of clients each."""
+    long = {n: sum(seconds[client] for client in group) for n, group in enumerate(groups)}
     return [
-        [share[start : start + most] for start in range(0, len(share), most)]
-        for share in longest_first(seconds, workers)
+        [[groups[n] for n in share[start : start + most]] for start in range(0, len(share), most)]
+        for share in longest_first(long, workers)
     ]
 
 
@@ -55,6 +60,33 @@ def longest_first(seconds: Mapping[int, float], workers: int) -> list[list[int]]
         shares[least].append(item)
         loads[least] += seconds[item]
     return shares
+
+
+def groups_of_test(
+    assembly: Assembly, name: str, round_: int, down: Downlinks
+) -> list[Sequence[int]]:
+    """Return the clients of a test in groups that share a model, each to be tested in one pass.
+
+    A group has the same architecture and download, and at most `TESTED_TOGETHER` test images; of
+    any number where there are shared evaluation sets, on which it is tested once. Groups depend on
+    nothing but the arguments, so that a score is the same in every executor.
+    """
+    everyone = sorted(down)
+    if name != "evaluate" or not assembly.algorithm.one_model:
+        return [(client,) for client in everyone]
+    data, architectures = assembly.data.at(round_), assembly.models.architectures
+    most = math.inf if data.eval_sets else TESTED_TOGETHER
+    groups: list[list[int]] = []
+    last: dict[tuple[str, int], tuple[list[int], int]] = {}
+    for client in everyone:
+        key, images = (architectures[client], id(down[client])), len(data.test[client])
+        group, size = last.get(key, ([], 0))
+        if not group or size + images > most:
+            group, size = [], 0
+            groups.append(group)
+        group.append(client)
+        last[key] = group, size + images
+    return [*groups]
 
 
 def _blocks(

@@ -32,22 +32,28 @@ class Share(NamedTuple):
     Attributes:
         experiment: the experiment as JSON.
         round: the round.
-        clients: the ids.
-        payloads: for each client, the position of its download in `distinct`, or -1.
+        groups: the clients; those of a group share a model and are tested together.
+        payloads: for each group, the position of its download in `distinct`, or -1.
         distinct: the downloads: messages, or references to objects in Ray's store.
-        states: of the clients that have one: a message, a reference, or the place of its file.
+        states: of the groups' first clients that have one: a message, a reference, or the place of
+            its file.
         folder: where states' files are, for a worker on the same node; "" for others.
         name: the name of new files there, before a number.
     """
 
     experiment: str
     round: int
-    clients: Sequence[int]
+    groups: Sequence[Sequence[int]]
     payloads: Sequence[int]
     distinct: Sequence[Any]
     states: Mapping[int, Any]
     folder: str = ""
     name: str = ""
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """The first client of each group, whose state and download the group is called with."""
+        return [group[0] for group in self.groups]
 
     def inputs(self) -> Iterator[tuple[int, ClientState | None, Payload | None]]:
         """Yield each client with its state and its download."""
@@ -133,11 +139,12 @@ class Worker:
         return results, to_message(total)
 
     def test(self, name: str, share: Share) -> list[Reply]:
-        """Run one test for several clients."""
+        """Run one test for several groups of clients; return the replies group after group."""
         runtime = self._runtime(share.experiment)
         return [
-            runtime.test(name, share.round, client, state, down)
-            for client, state, down in share.inputs()
+            reply
+            for group, (_, state, down) in zip(share.groups, share.inputs(), strict=True)
+            for reply in runtime.test_together(name, share.round, group, state, down)
         ]
 
     def node(self) -> str:

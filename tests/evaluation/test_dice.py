@@ -17,7 +17,13 @@ def dice(scores, classes, domains=None) -> dict[str, float]:
 
 def test_overlap_by_hand():
     guesses, labels = torch.tensor([0, 0, 1, 1, 2, 0]), torch.tensor([0, 1, 1, 1, 0, 0])
-    assert overlap(guesses, labels, 4).tolist() == [[2, 2, 0, 0], [3, 3, 0, 0], [3, 2, 1, 0]]
+    of_one = overlap(guesses, labels, 4, torch.zeros(6, dtype=torch.int64), 1)
+    assert of_one.tolist() == [[[2, 2, 0, 0], [3, 3, 0, 0], [3, 2, 1, 0]]]
+    of_two = overlap(guesses, labels, 4, torch.tensor([0, 0, 0, 1, 1, 1]), 2)
+    assert of_two.tolist() == [
+        [[1, 1, 0, 0], [1, 2, 0, 0], [2, 1, 0, 0]],
+        [[1, 1, 0, 0], [2, 1, 0, 0], [1, 1, 1, 0]],
+    ]
 
 
 def test_dice_by_hand():

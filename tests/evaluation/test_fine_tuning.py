@@ -59,7 +59,7 @@ def test_every_method_with_a_head_can_be_fine_tuned(run, name):
 
 
 def test_a_client_that_fails_counts_in_no_mean_and_is_an_event(run, monkeypatch):
-    accuracies, fine_tune_head, score = {}, testing.fine_tune_head, testing.score
+    accuracies, fine_tune_head, scores = {}, testing.fine_tune_head, testing.scores
 
     def broken(algorithm, local):
         if local.client.id == 2:
@@ -67,12 +67,12 @@ def test_a_client_that_fails_counts_in_no_mean_and_is_an_event(run, monkeypatch)
         yield from fine_tune_head(algorithm, local)
 
     def recorded(algorithm, local, held_out):
-        tested = score(algorithm, local, held_out)
+        (tested,) = scores(algorithm, local, held_out)
         accuracies[local.client.id] = tested.accuracy
-        return tested
+        return [tested]
 
     monkeypatch.setattr(testing, "fine_tune_head", broken)
-    monkeypatch.setattr(testing, "score", recorded)
+    monkeypatch.setattr(testing, "scores", recorded)
     changes = {**ONE_KIND, "finetune_epochs": 1}
     last = run("fedavg", {**changes, "faults.on_client_error": "drop"}).results[-1]
     mean = sum(accuracies[client] for client in (0, 1, 3)) / 3

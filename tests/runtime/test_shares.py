@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedray.core import joined, total_over
-from fedray.runtime.shares import longest_first, shares_of_blocks, shares_of_clients
+from fedray.runtime.shares import longest_first, shares_of_blocks, shares_of_groups
 
 
 def test_the_longest_first_to_whoever_has_the_least_to_do():
@@ -17,7 +17,9 @@ def test_the_longest_first_to_whoever_has_the_least_to_do():
 
 
 def test_calls_of_at_most_so_many_clients():
-    assert shares_of_clients(dict.fromkeys(range(5), 1.0), 2, most=2) == [[[0, 2], [4]], [[1, 3]]]
+    groups = [(client,) for client in range(5)]
+    calls = shares_of_groups(groups, dict.fromkeys(range(5), 1.0), 2, most=2)
+    assert calls == [[[(0,), (2,)], [(4,)]], [[(1,), (3,)]]]
 
 
 def test_equal_clients_are_one_block_per_worker():

@@ -51,9 +51,9 @@ def here(tmp_path, monkeypatch):
     def score(algorithm, client, state, down, held_out):
         lr = client.setting.training.lr
         held = None
-        if held_out.validation is not None:
+        if held_out[0].validation is not None:
             held = Score(HELD[lr][client.round], 10)
-        return (Score(TEST[lr][client.round], 100, validation=held),)
+        return [(Score(TEST[lr][client.round], 100, validation=held),)] * len(held_out)
 
     monkeypatch.setattr(clients, "TESTS", {"evaluate": score})
     monkeypatch.chdir(tmp_path)

@@ -101,8 +101,7 @@ class FedAvg(Averaging, LocalTraining):
     uploads: ClassVar[PayloadTypes] = (TrainedModel,)
     downloads: ClassVar[PayloadTypes] = (GlobalModel,)
     averaged: ClassVar[tuple[str, ...]] = ("model",)
-    one_model: ClassVar[bool] = True
-    """Whether all clients predict with the global model."""
+    one_model = True
     down_type: ClassVar[type[GlobalModel]] = GlobalModel
     up_type: ClassVar[type[TrainedModel]] = TrainedModel
     """Payload types of the shared part, server to client and client to server. Further fields of

@@ -1,0 +1,97 @@
+"""Clients that share a model are tested in one pass, with the scores that each has by itself."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fedray.core import algorithms
+from fedray.runtime import shares
+from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.shares import groups_of_test
+
+CPU = torch.device("cpu")
+WITH_ONE_MODEL = [method.name for method in algorithms.entries() if method.one_model]
+SHORT = {
+    "model.group": "cnn2",
+    "rounds": 3,
+    "participation": 0.5,
+    "eval_every": 1,
+    "data.validation_fraction": 0.2,
+}
+
+
+def one_by_one(self, name, round_, clients, state, down):
+    """`test_together`, each client in a pass of its own."""
+    return [reply for c in clients for reply in together(self, name, round_, (c,), state, down)]
+
+
+together = ClientRuntime.test_together
+
+
+@pytest.mark.parametrize("method", WITH_ONE_MODEL)
+def test_the_scores_are_those_of_each_client_by_itself(run, monkeypatch, method):
+    changes = SHORT if method != "fedconcat" else {**SHORT, "rounds": 6}
+    if algorithms.get(method).requires.prompts:
+        changes = {key: value for key, value in changes.items() if key != "model.group"}
+    in_one_pass = run(method, changes)
+    monkeypatch.setattr(ClientRuntime, "test_together", one_by_one)
+    singly = run(method, changes)
+    assert [r.metrics for r in in_one_pass.results] == [r.metrics for r in singly.results]
+    assert [r.per_client for r in in_one_pass.results] == [r.per_client for r in singly.results]
+
+
+def test_a_model_is_tested_once_on_what_all_clients_share(run, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        ClientRuntime,
+        "test_together",
+        lambda self, *args: calls.append(args[2]) or together(self, *args),
+    )
+    changes = {"model.group": "mlp", "rounds": 1, "evaluation.global_test": True}
+    done = run("fedavg", changes)
+    assert "global_test_accuracy" in done.results[-1].metrics
+    assert calls == [[0, 1, 2, 3]] * 2
+
+
+def assembly(method, images, eval_sets=()):
+    """As much of an assembly as groups of a test depend on."""
+    data = SimpleNamespace(test=[range(n) for n in images], eval_sets=eval_sets)
+    return SimpleNamespace(
+        algorithm=algorithms.get(method),
+        data=SimpleNamespace(at=lambda _: data),
+        models=SimpleNamespace(architectures=["mlp"] * len(images)),
+    )
+
+
+def test_a_group_has_one_download_and_so_many_images(monkeypatch):
+    monkeypatch.setattr(shares, "TESTED_TOGETHER", 10)
+    a, b = object(), object()
+    down = {5: a, 0: a, 1: b, 2: a, 3: a, 4: b}
+    few = assembly("fedavg", [6, 4, 4, 12, 5, 1])
+    assert groups_of_test(few, "evaluate", 1, down) == [[0, 2], [1, 4], [3], [5]]
+    assert groups_of_test(few, "finetune", 1, down) == [(client,) for client in range(6)]
+    personal = assembly("fedbn", [1] * 6)
+    assert groups_of_test(personal, "evaluate", 1, down) == [(client,) for client in range(6)]
+    with_sets = assembly("fedavg", [6, 4, 4, 12, 5, 1], {"domain": ()})
+    assert groups_of_test(with_sets, "evaluate", 1, down) == [[0, 2, 3, 5], [1, 4]]
+
+
+def test_a_pass_that_fails_is_run_again_client_by_client(assemble, monkeypatch):
+    made = assemble("fedavg", {"model.group": "mlp"})
+    runtime = ClientRuntime(made, CPU)
+    server = made.server(CPU)
+    state = made.algorithm.init_server(server)
+    down = made.algorithm.downlink(state, [0], server)[0]
+    held_out = runtime.held_out
+
+    def broken(client, round_):
+        if client == 2:
+            raise ArithmeticError("no such image")
+        return held_out(client, round_)
+
+    monkeypatch.setattr(runtime, "held_out", broken)
+    replies = runtime.test_together("evaluate", 1, [0, 1, 2, 3], None, down)
+    assert [reply.failure is not None for reply in replies] == [False, False, True, False]
