@@ -199,9 +199,11 @@ class _Watched(SerialExecutor):
         self._shown = shown
         self._counted: set[tuple[int, str]] = set()
 
-    def _step(self, name: str, round_: int, client: int, down: Payload | None) -> Reply:
+    def _step(
+        self, name: str, round_: int, client: int, down: Payload | None, *, is_summed: bool = False
+    ) -> Reply:
         with stepped_tensors() as seen:
-            reply = super()._step(name, round_, client, down)
+            reply = super()._step(name, round_, client, down, is_summed=is_summed)
         self.seen |= seen
         if client in self._shown:
             self._note(client, round_, down, reply, list(seen.values()))

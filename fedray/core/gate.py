@@ -51,12 +51,13 @@ class Gate:
         check_finite(payload)
         return _carried(payload, self.down_bits), _traffic(payload, self.down_bits)
 
-    def up(self, payload: Payload, call: Call) -> tuple[Payload, Traffic]:
+    def up(self, payload: Payload, call: Call, *, copy: bool = True) -> tuple[Payload, Traffic]:
         """Check, clip, noise, quantise and count an upload.
 
         Args:
             payload: the upload of the client; the result shares no memory with it.
             call: the step that made it.
+            copy: False for an upload that is only summed: the result may share its memory.
 
         Raises:
             BadPayload: if the payload does not fit its declaration or the call, or is not finite.
@@ -70,7 +71,7 @@ class Gate:
             payload = self.privacy.uploaded(
                 payload, call.down, round_=client.round, client=client.id, step=step
             )
-        return _carried(payload, self.up_bits), _traffic(payload, self.up_bits)
+        return _carried(payload, self.up_bits, copy=copy), _traffic(payload, self.up_bits)
 
     def together(
         self, uploads: Mapping[int, Payload], *, round_: int, step: str
@@ -113,14 +114,14 @@ def check_finite(payload: Payload) -> None:
             raise NotFinitePayload(f"{type(payload).__name__}.{place} holds a NaN or an infinity")
 
 
-def _carried(payload: Payload, bits: int) -> Payload:
+def _carried(payload: Payload, bits: int, *, copy: bool = True) -> Payload:
     """Return a copy on the CPU, with covered tensors quantised."""
 
     def carry(kind: Kind, tensor: Tensor) -> Tensor:
         tensor = tensor.detach()
         if bits < 32 and is_covered(kind, tensor):
             return quantise(tensor.cpu(), bits)
-        return tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
+        return tensor.to("cpu", copy=copy, memory_format=torch.contiguous_format)
 
     return payload.map(carry)
 

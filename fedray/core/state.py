@@ -52,6 +52,11 @@ def is_tree(value: Any) -> bool:
     return not isinstance(value, Tensor) and isinstance(value, Mapping)
 
 
+def storage_of(tensor: Tensor) -> int:
+    """Return the address of the memory of a tensor on the CPU, which its views share."""
+    return tensor.untyped_storage().data_ptr()
+
+
 def described(tensor: Tensor) -> str:
     """Return a tensor's type and shape, "float32 [10, 16]"."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

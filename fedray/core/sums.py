@@ -47,12 +47,15 @@ def total_of(summand: Callable[[Any], StateTree], uploads: Mapping[int, Any]) ->
     return total_over(sorted(uploads), lambda client: summand(uploads[client]))
 
 
-def total_over(clients: Sequence[int], summand: Callable[[int], StateTree | None]) -> Total:
+def total_over(
+    clients: Sequence[int], summand: Callable[[int], StateTree | None], *, in_place: bool = False
+) -> Total:
     """Return the sums over clients, whose summands are asked for one after the other.
 
     Args:
         clients: ids, sorted.
         summand: returns what a client's upload adds; None without upload.
+        in_place: whether summands may be changed; else one may be part of its upload.
 
     Raises:
         ValueError: if the summands do not have the same names.
@@ -62,8 +65,8 @@ def total_over(clients: Sequence[int], summand: Callable[[int], StateTree | None
     if len(clients) == 1:
         sums = summand(clients[0])
         return Total() if sums is None else Total((clients[0],), sums)
-    left, right = (total_over(half, summand) for half in halves(clients))
-    return _joined(left, right, in_place=len(left) > 1)  # one summand may be part of its upload
+    left, right = (total_over(half, summand, in_place=in_place) for half in halves(clients))
+    return _joined(left, right, in_place=in_place or len(left) > 1)
 
 
 def joined(clients: Sequence[int], blocks: Mapping[tuple[int, ...], Total]) -> Total:

@@ -28,7 +28,7 @@ from fedray.core import (
     SummingMethod,
     Tensors,
 )
-from fedray.core.state import contiguous, map_tensors
+from fedray.core.state import contiguous, map_tensors, storage_of
 from fedray.counts import counted
 from fedray.data.federated import EvalSet as IndexedSet
 from fedray.errors import Failure, NotFinite, UserError
@@ -70,6 +70,8 @@ class ClientRuntime:
         client: int,
         state: ClientState | None,
         down: Payload | None,
+        *,
+        is_summed: bool = False,
     ) -> tuple[Reply, ClientState | None]:
         """Run the method's step `name` for one client.
 
@@ -79,6 +81,8 @@ class ClientRuntime:
             client: the client's id.
             state: its state; None before its first step.
             down: its download.
+            is_summed: whether the reply goes to `summed`, before the next step: its upload is not
+                copied then.
 
         Returns:
             The reply and the next state; after a failure, the state as it was.
@@ -91,12 +95,19 @@ class ClientRuntime:
         try:
             context = self.client(client, round_)
             with self._isolation.step(seed):
-                return self._step(name, context, self._given(context, state), down)
+                given = self._given(context, state)
+                return self._step(name, context, given, down, is_summed=is_summed)
         except (Exception, SystemExit) as error:
             return Reply(failure=self._failure(error, name, round_, client)), state
 
     def _step(
-        self, name: str, context: Client, state: ClientState, down: Payload | None
+        self,
+        name: str,
+        context: Client,
+        state: ClientState,
+        down: Payload | None,
+        *,
+        is_summed: bool,
     ) -> tuple[Reply, ClientState]:
         """Run a step on copies of its arguments; check its results."""
         started = time.perf_counter()
@@ -113,7 +124,7 @@ class ClientRuntime:
             raise BadPayload(f"{name} uploads nothing, expected {expected}")
         if uplink is not None:
             call = Call(algorithm, name, context, down)
-            uplink, traffic = self.assembly.gate.up(uplink, call)
+            uplink, traffic = self.assembly.gate.up(uplink, call, copy=not is_summed)
         check_numbers(context.reports, context.train_losses)
         loss = context.train_losses[-1] if context.train_losses else None
         kept, seconds = _kept(after, context, private), time.perf_counter() - started
@@ -121,12 +132,18 @@ class ClientRuntime:
         return reply, kept
 
     def summed(self, reply: Reply) -> tuple[Reply, StateTree | None]:
-        """Return a reply without its upload, and what the upload adds to the method's sums."""
+        """Return a reply without its upload, and what the upload adds to the method's sums.
+
+        The summand shares no memory with the upload.
+        """
         if reply.uplink is None:
             return reply, None
         algorithm = self.assembly.algorithm
         assert isinstance(algorithm, SummingMethod)
-        return replace(reply, uplink=None), algorithm.summand(reply.uplink)
+        summand = algorithm.summand(reply.uplink)
+        sent = {storage_of(item.value) for item in reply.uplink.tensors()}
+        own = map_tensors(lambda t: t.clone() if storage_of(t) in sent else t, summand)
+        return replace(reply, uplink=None), own
 
     def call(self, name: str, client: Client, state: ClientState, down: Payload | None) -> Any:
         """Call the method's step `name`; returns the upload, or None, and the next state."""
@@ -251,13 +268,14 @@ def _kept(state: Any, context: Client, private: PrivateCopies) -> ClientState:
     """Return a step's next state on the CPU, sharing no memory with the model of other clients."""
     if not isinstance(state, ClientState):
         raise TypeError(f"the next state is a {type(state).__name__}, expected a ClientState")
-    lent = {tensor.data_ptr() for tensor in context.skeleton.tensors.values()}
+    on_device = context.skeleton.tensors.values()
+    lent = {storage_of(tensor) for tensor in on_device if tensor.device.type == "cpu"}
 
     def own(tensor: Tensor) -> Tensor:
         kept = private.kept(tensor)
         if kept.dtype in UNKEPT:
             raise TypeError(f"the state holds {kept.dtype}, which is not kept; use float32")
-        return kept.clone() if kept.data_ptr() in lent else kept  # the next client's weights
+        return kept.clone() if storage_of(kept) in lent else kept  # the next client's weights
 
     parts = (state.model, state.memory, context.optimizer_state)
     return ClientState(*(map_tensors(own, contiguous(part)) for part in parts))

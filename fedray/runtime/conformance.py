@@ -239,9 +239,11 @@ class Reversed(SerialExecutor):
 class Forgetful(SerialExecutor):
     """Makes method, models and data anew for every client's step, as a new process would."""
 
-    def _step(self, name: str, round_: int, client: int, down: Payload | None) -> Reply:
+    def _step(
+        self, name: str, round_: int, client: int, down: Payload | None, *, is_summed: bool = False
+    ) -> Reply:
         self._runtime = ClientRuntime(Assembly(self._runtime.assembly.experiment), CPU)
-        return super()._step(name, round_, client, down)
+        return super()._step(name, round_, client, down, is_summed=is_summed)
 
 
 def resumed(experiment: Experiment) -> list[Trace]:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.random import mtrand
 from torch import Tensor
 
 from fedray.core.state import StateTree, map_tensors
@@ -49,12 +50,14 @@ class Isolation:
         on_cpu = device.type == "cpu"
         self._module: Any = None if on_cpu else torch.get_device_module(device)
         self._flags = [read() for read, _ in FLAGS]
+        self._numpy = np.random.MT19937()
 
     @contextmanager
     def step(self, seed: int) -> Iterator[None]:
         """Seed the global generators, which layers such as dropout use; restore them afterwards."""
         cpu, device = torch.get_rng_state(), self._module and self._module.get_rng_state()
-        python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
+        python, numpy = random.getstate(), mtrand.get_bit_generator()
+        mtrand.set_bit_generator(self._numpy)  # faster than a copy
         torch.default_generator.manual_seed(seed)
         if self._module is not None:
             self._module.manual_seed(seed)
@@ -70,7 +73,7 @@ class Isolation:
             if self._module is not None:
                 self._module.set_rng_state(device)
             random.setstate(python)
-            np.random.set_state(legacy)  # noqa: NPY002
+            mtrand.set_bit_generator(numpy)
 
 
 class PrivateCopies:

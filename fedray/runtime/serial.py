@@ -49,11 +49,11 @@ class SerialExecutor:
         replies: dict[int, Reply] = {}
 
         def summand(client: int) -> StateTree | None:
-            reply = self._step(name, round_, client, down[client])
+            reply = self._step(name, round_, client, down[client], is_summed=True)
             replies[client], summand = self._runtime.summed(reply)
             return summand
 
-        return replies, total_over(list(down), summand)
+        return replies, total_over(list(down), summand, in_place=True)
 
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run a test for every key of `down`."""
@@ -68,9 +68,11 @@ class SerialExecutor:
         """Free the states."""
         self.states.close()
 
-    def _step(self, name: str, round_: int, client: int, down: Payload | None) -> Reply:
+    def _step(
+        self, name: str, round_: int, client: int, down: Payload | None, *, is_summed: bool = False
+    ) -> Reply:
         before = self.states.get(client)
-        reply, after = self._runtime.step(name, round_, client, before, down)
+        reply, after = self._runtime.step(name, round_, client, before, down, is_summed=is_summed)
         if after is not None and after is not before:
             self.states.put(client, after)
         return reply

@@ -127,7 +127,7 @@ class Worker:
             What `step` returns, without uploads, and their `Total`, a small one as a message.
         """
         runtime = self._runtime(share.experiment)
-        stream, results = self._results(name, share), list[Any]()
+        stream, results = self._results(name, share, is_summed=True), list[Any]()
 
         def summand(_: int) -> StateTree | None:
             reply, state = next(stream)
@@ -135,7 +135,7 @@ class Worker:
             results.append(to_message((reply, state)))
             return summand
 
-        total = total_over(share.clients, summand)
+        total = total_over(share.clients, summand, in_place=True)
         return results, to_message(total)
 
     def test(self, name: str, share: Share) -> list[Reply]:
@@ -155,10 +155,12 @@ class Worker:
         """Return this process's warnings since the last call."""
         return self._notices.take()
 
-    def _results(self, name: str, share: Share) -> Iterator[tuple[Reply, Any]]:
+    def _results(
+        self, name: str, share: Share, *, is_summed: bool = False
+    ) -> Iterator[tuple[Reply, Any]]:
         runtime = self._runtime(share.experiment)
         for number, (client, state, down) in enumerate(share.inputs()):
-            reply, new = runtime.step(name, share.round, client, state, down)
+            reply, new = runtime.step(name, share.round, client, state, down, is_summed=is_summed)
             yield reply, None if new is state or new is None else _kept(new, share, number)
 
     def _runtime(self, experiment: str) -> ClientRuntime:

@@ -243,3 +243,17 @@ def test_no_public_name_of_a_client_leads_to_a_test_image(assemble):
     found = {row.tobytes() for array in arrays if array.ndim == 4 for row in array}
     own = {images[index].tobytes() for index in assembly.data.train[0]}
     assert found & {image.tobytes() for image in images} == own
+
+
+def test_what_is_summed_outlives_the_model_that_was_uploaded(assemble, monkeypatch):
+    made = assemble("fedavg", {"model.group": "cnn2"})
+    monkeypatch.setattr(made.algorithm, "summand", lambda upload: {"model": dict(upload.weights)})
+    runtime = ClientRuntime(made, CPU)
+    server = made.server(CPU)
+    down = made.algorithm.downlink(made.algorithm.init_server(server), [0, 1], server)[0]
+    reply, _ = runtime.step("client_update", 1, 0, None, down, is_summed=True)
+    _, summand = runtime.summed(reply)
+    before = {name: tensor.clone() for name, tensor in summand["model"].items()}
+    runtime.step("client_update", 1, 1, None, down, is_summed=True)
+    assert same(summand["model"], before)
+    assert not same(dict(reply.uplink.weights), before), "the upload is not copied"

@@ -255,9 +255,9 @@ def test_a_method_declares_every_payload_that_it_sends(run, tiny_bert, monkeypat
     down: set[type[Payload]] = set()
 
     def watched(passed: set[type[Payload]], original: Any) -> Any:
-        def watch(self: Gate, payload: Payload, *call: Any) -> Any:
+        def watch(self: Gate, payload: Payload, *call: Any, **how: bool) -> Any:
             passed.add(type(payload))
-            return original(self, payload, *call)
+            return original(self, payload, *call, **how)
 
         return watch
 
