@@ -13,7 +13,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedray.core.payload import BadPayload, Call, Kind, NotFinitePayload, Payload, PayloadTypes
+from fedray.core.payload import (
+    BadPayload,
+    Call,
+    Kind,
+    NotFinitePayload,
+    Payload,
+    PayloadTypes,
+    Placed,
+)
 from fedray.core.privacy import Privacy, is_covered
 from fedray.records import Traffic
 
@@ -48,8 +56,9 @@ class Gate:
             BadPayload: if the payload does not fit its declaration, or is not finite.
         """
         self._check_fields(payload, "downloads")
-        check_finite(payload)
-        return _carried(payload, self.down_bits), _traffic(payload, self.down_bits)
+        items = [*payload.items()]
+        _check_finite(payload, items)
+        return _carried(payload, self.down_bits), _traffic(items, self.down_bits)
 
     def up(self, payload: Payload, call: Call, *, copy: bool = True) -> tuple[Payload, Traffic]:
         """Check, clip, noise, quantise and count an upload.
@@ -65,13 +74,14 @@ class Gate:
         self._check_fields(payload, "uploads")
         _check_like(payload, call.down)
         payload.check(call)
-        check_finite(payload)
+        items = [*payload.items()]
+        _check_finite(payload, items)
         if self.privacy is not None:
             client, step = call.client, call.step
             payload = self.privacy.uploaded(
                 payload, call.down, round_=client.round, client=client.id, step=step
             )
-        return _carried(payload, self.up_bits, copy=copy), _traffic(payload, self.up_bits)
+        return _carried(payload, self.up_bits, copy=copy), _traffic(items, self.up_bits)
 
     def together(
         self, uploads: Mapping[int, Payload], *, round_: int, step: str
@@ -104,14 +114,15 @@ def _check_like(payload: Payload, down: Any) -> None:
             payload.require_like(field.name, getattr(down, field.name))
 
 
-def check_finite(payload: Payload) -> None:
-    """Raise `NotFinitePayload` if a tensor holds a NaN or an infinity."""
-    named = [(place, value) for place, _, _, value in payload.tensors()]
-    if _are_finite([value for _, value in named]):
+def _check_finite(payload: Payload, items: Sequence[Placed]) -> None:
+    """Raise `NotFinitePayload` if a tensor of a payload, `items`, holds a NaN or an infinity."""
+    tensors = [item for item in items if isinstance(item.value, Tensor)]
+    if _are_finite([item.value for item in tensors]):
         return
-    for place, value in named:
-        if not _is_finite(value):
-            raise NotFinitePayload(f"{type(payload).__name__}.{place} holds a NaN or an infinity")
+    for item in tensors:
+        if not _is_finite(item.value):
+            place = f"{type(payload).__name__}.{item.place}"
+            raise NotFinitePayload(f"{place} holds a NaN or an infinity")
 
 
 def _carried(payload: Payload, bits: int, *, copy: bool = True) -> Payload:
@@ -126,11 +137,11 @@ def _carried(payload: Payload, bits: int, *, copy: bool = True) -> Payload:
     return payload.map(carry)
 
 
-def _traffic(payload: Payload, bits: int) -> Traffic:
-    """Count numbers and bytes by kind; a plain number takes 4 bytes."""
+def _traffic(items: Sequence[Placed], bits: int) -> Traffic:
+    """Count a payload's numbers and bytes by kind; a plain number takes 4 bytes."""
     params: dict[str, float] = {}
     size: dict[str, float] = {}
-    for _, kind, _, value in payload.items():
+    for _, kind, _, value in items:
         numbers, occupied = 1, 4
         if isinstance(value, Tensor):
             numbers, occupied = value.numel(), wire_bytes(kind, value, bits)

@@ -28,7 +28,7 @@ from fedray.core import (
     SummingMethod,
     Tensors,
 )
-from fedray.core.state import contiguous, map_tensors, storage_of
+from fedray.core.state import contiguous, leaves, map_tensors, storage_of
 from fedray.counts import counted
 from fedray.data.federated import EvalSet as IndexedSet
 from fedray.errors import Failure, NotFinite, UserError
@@ -141,7 +141,8 @@ class ClientRuntime:
         algorithm = self.assembly.algorithm
         assert isinstance(algorithm, SummingMethod)
         summand = algorithm.summand(reply.uplink)
-        sent = {storage_of(item.value) for item in reply.uplink.tensors()}
+        values = (value for _, value in leaves(vars(reply.uplink)))
+        sent = {storage_of(value) for value in values if isinstance(value, Tensor)}
         own = map_tensors(lambda t: t.clone() if storage_of(t) in sent else t, summand)
         return replace(reply, uplink=None), own
 
