@@ -109,7 +109,9 @@ class Algorithm:
 
     one_model: ClassVar[bool] = False
     """Whether a client's download alone determines what its model predicts, so that clients with
-    the same download are tested in one pass."""
+    the same download are tested in one pass. A class that changes what a client predicts with must
+    state it again (`CLAIMS`)."""
+
     draws_per_batch: ClassVar[bool] = False
     """Whether the method draws random numbers for every batch on the CPU, so that they are the same
     on every device, and copies them there."""
@@ -245,6 +247,7 @@ def joint_hparams(method: type[Algorithm]) -> type[HyperParameters]:
 CLAIMS: Mapping[str, tuple[str, ...]] = {
     "dense": (),
     "means_equally": ("round", "server_update", "summand", "server_step"),
+    "one_model": ("shared", "personal", "init_client", "begin", "predict"),
 }
 """Statements of a class about itself, and the steps about which it states this. A subclass that
 changes one of these steps must state it again; with no steps listed, every subclass must."""

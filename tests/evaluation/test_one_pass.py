@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import algorithms
 from fedray.runtime import shares
 from fedray.runtime.clients import ClientRuntime
@@ -95,3 +96,20 @@ def test_a_pass_that_fails_is_run_again_client_by_client(assemble, monkeypatch):
     monkeypatch.setattr(runtime, "held_out", broken)
     replies = runtime.test_together("evaluate", 1, [0, 1, 2, 3], None, down)
     assert [reply.failure is not None for reply in replies] == [False, False, True, False]
+
+
+def test_a_class_that_keeps_a_part_of_the_model_is_tested_client_by_client():
+    class KeepsHeads(FedAvg):
+        name = "keeps_heads"
+
+        def shared(self, model):
+            return [name for name in super().shared(model) if not name.startswith("head.")]
+
+    class AddsALoss(FedAvg):
+        name = "adds_a_loss"
+
+        def loss(self, output, batch, local):
+            return 2 * super().loss(output, batch, local)
+
+    assert not KeepsHeads.one_model
+    assert AddsALoss.one_model

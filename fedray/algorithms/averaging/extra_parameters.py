@@ -51,6 +51,7 @@ class ExtraParameters(FedAvg):
     downloads: ClassVar[PayloadTypes] = (ExtendedModel,)
     down_type = ExtendedModel
     averaged = ("model", "extra")
+    one_model = True
 
     def extra_parameters(self) -> Mapping[str, Tensor]:
         """Return their initial values, by names that no model has."""

@@ -38,6 +38,7 @@ class FedLC(FedAvg):
     name = "fedlc"
     title = "FedLC"
     paper = "Zhang et al., ICML 2022, arXiv:2209.00189"
+    one_model = True
 
     class HParams(FedAvg.HParams):
         tau: float = Field(1.0, ge=0, le=1e6)

@@ -80,8 +80,6 @@ class AuxiliaryTraining(AuxiliaryMethod, LocalTraining):
 class AuxiliaryAveraging(AuxiliaryTraining, FedAvg):
     """Small models are communicated and averaged as they are; own models stay with the clients."""
 
-    one_model = False
-
     class HParams(AuxiliaryTraining.HParams, FedAvg.HParams):
         """Those of both, which subclasses extend."""
 

@@ -50,6 +50,7 @@ class FedBABU(FedAvg):
     title = "FedBABU"
     paper = "Oh et al., ICLR 2022, arXiv:2106.06042"
     travels = "models without the head; the head once"
+    one_model = True
     dense = True
     downloads = (GlobalModel, FixedHead)
 

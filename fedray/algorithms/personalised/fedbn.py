@@ -31,7 +31,6 @@ class FedBN(FedAvg):
     paper = "Li et al., ICLR 2021, arXiv:2102.07623"
     travels = "models without normalisation"
     dense = True
-    one_model = False
 
     def shared(self, model: Classifier) -> Collection[str]:
         """Return all names but those of normalisation layers (Algorithm 1)."""

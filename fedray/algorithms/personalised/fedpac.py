@@ -104,7 +104,6 @@ class FedPAC(PrototypeAveraging):
     travels = "extractors, class prototypes and heads"
     uploads = (PersonalUpdate,)
     downloads = (PrototypedModel, PersonalHead)
-    one_model = False
 
     class HParams(PrototypeAveraging.HParams):
         lambda_: LossWeight = Field(1.0, alias="lambda")

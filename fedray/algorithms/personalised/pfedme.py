@@ -58,7 +58,6 @@ class PFedMe(FedAvg):
     name = "pfedme"
     title = "pFedMe"
     paper = "Dinh et al., NeurIPS 2020, arXiv:2006.08848"
-    one_model = False
     means_equally = FedAvg.means_equally  # the step goes towards the mean
 
     class HParams(FedAvg.HParams):

@@ -77,7 +77,6 @@ class PairedContexts(PromptAveraging, ContextMethod):
     """FedAvg of a shared context; each client keeps its local one (FedOTP, PromptFolio)."""
 
     travels = "one of two contexts"
-    one_model = False
 
     class HParams(PromptAveraging.HParams, ContextMethod.HParams):
         """Those of FedAvg and of the contexts, which subclasses extend."""

@@ -91,6 +91,7 @@ class FedGLCL(FedAvg):
     title = "FedGLCL"
     paper = "Yan et al., ICLR 2025"
     travels = "image encoders; text embeddings once"
+    one_model = True
     requires = Requires(text=True, head=False)
     dense = True
     downloads: ClassVar[PayloadTypes] = (GlobalModel, TextEmbeddings)
@@ -146,6 +147,7 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     title = "FedGLCL-L"
     paper = FedGLCL.paper
     travels = "image encoders and what learns of the text encoder; text embeddings once"
+    one_model = True
     uploads = ExtraParameters.uploads
     downloads = (*ExtraParameters.downloads, TextEmbeddings, TextTowerInputs)
     requires = Requires(text=True, head=False)
