@@ -51,7 +51,7 @@ class _Counting:
         self._ended = threading.Event()
         self._lock = threading.RLock()
         self._show(line if fits else f"{line}\n")
-        sys.stdout, sys.stderr = (_Ending(self.end, stream) for stream in self._streams)
+        sys.stdout, sys.stderr = _LAST[:] = [_Ending(self.end, each) for each in self._streams]
         threading.Thread(target=self._count, name="waiting", daemon=True).start()
 
     def _count(self) -> None:
@@ -94,3 +94,8 @@ class _Ending:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+_LAST: list[_Ending] = []
+"""The streams of the last count. `print` in Python 3.11 keeps no reference to `sys.stdout`, and
+crashes if the stream that it writes to is freed by the write."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
+import subprocess
 import sys
 import time
 
@@ -89,3 +92,17 @@ def test_a_command_that_ends_ends_the_count(monkeypatch):
 
 def test_seconds_are_whole():
     assert [seconds_of(s) for s in (0.4, 9.9, 10.2, 75)] == ["0 s", "9 s", "10 s", "1 min 15 s"]
+
+
+def test_print_outlives_the_stream_that_it_ends():
+    """Python 3.11's `print` crashed: it kept no reference to the stream that the write replaced."""
+    main, terminal = pty.openpty()
+    code = "from fedray.waiting import say_next; say_next('waiting'); print('here', 'and there')"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], stdout=terminal, env={**os.environ, "PYTHONMALLOC": "debug"}
+    )
+    shown = os.read(main, 1000).decode()
+    os.close(main)
+    os.close(terminal)
+    assert ended.returncode == 0
+    assert shown.endswith("here and there\r\n")
