@@ -107,9 +107,9 @@ class Algorithm:
     """Whether the method supports dense prediction, where every pixel is a sample. Each class must
     state it again (`CLAIMS`), since what it adds may need one feature per image."""
 
-    draws_per_batch: ClassVar[bool] = False
-    """Whether the method draws random numbers for every batch on the CPU, so that they are the same
-    on every device, and copies them there."""
+    waits_per_batch: ClassVar[str] = ""
+    """Why the method copies tensors to or from an accelerator for every batch; "" if it does not,
+    as nearly all. `fedray check` counts."""
 
     class HParams(HyperParameters):
         """The hyper-parameters of a method that has none.
