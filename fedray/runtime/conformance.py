@@ -439,9 +439,9 @@ class StepCounts:
 def count_steps(experiment: Experiment) -> StepCounts:
     """Run an experiment in small batches on the pretended device; count what client steps do."""
     experiment = from_tree(experiment.tree(), [("batch_size", FEW)])
-    counts, batches, client_step = StepCounts(), training._Epochs._batches, ClientRuntime.step
+    counts, batches = StepCounts(), training._Epochs._batches
 
-    def watched_batches(epochs: Any) -> Iterator[Batch]:
+    def watched(epochs: Any) -> Iterator[Batch]:
         before: Counter[str] | None = None  # the first batch may prepare something
         for batch in batches(epochs):
             yield batch
@@ -450,21 +450,28 @@ def count_steps(experiment: Experiment) -> StepCounts:
                 counts.inside.update(COUNTS - before)
             before = Counter(COUNTS)
 
-    def watched_step(runtime: Any, name: str, round_: int, *args: Any) -> Any:
+    @contextmanager
+    def step(name: str, clients: int) -> Iterator[None]:
         before = Counter(COUNTS)
-        result = client_step(runtime, name, round_, *args)
+        yield
         if name == "client_update":
-            counts.steps += 1
+            counts.steps += clients
             counts.whole.update(COUNTS - before)
-        return result
 
-    training._Epochs._batches = watched_batches  # type: ignore[assignment, method-assign]
-    ClientRuntime.step = watched_step  # type: ignore[assignment, method-assign]
+    class Counting(SerialExecutor):
+        def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
+            with step(name, len(down)):
+                return super().step(name, round_, down)
+
+        def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
+            with step(name, len(down)):
+                return super().total(name, round_, down)
+
+    training._Epochs._batches = watched  # type: ignore[assignment, method-assign]
     try:
-        _on_device(experiment)
+        _on_device(experiment, Counting)
     finally:
         training._Epochs._batches = batches  # type: ignore[method-assign]
-        ClientRuntime.step = client_step  # type: ignore[method-assign]
     return counts
 
 
@@ -481,7 +488,9 @@ def check_batches(experiment: Experiment) -> None:
         )
 
 
-def _on_device(experiment: Experiment) -> list[Trace]:
+def _on_device(
+    experiment: Experiment, executor: type[SerialExecutor] = SerialExecutor
+) -> list[Trace]:
     there = pretended_device.device()
     with sdpa_kernel(SDPBackend.MATH):
-        return trace(Assembly(experiment), partial(SerialExecutor, device=there), there)
+        return trace(Assembly(experiment), partial(executor, device=there), there)
