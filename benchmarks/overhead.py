@@ -378,7 +378,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in args.only:
             workload = WORKLOADS[name]
-            print(f"\n{name}: {workload.summary}; {workload.threads} threads", flush=True)
+            print(f"\n{name}: {workload.summary}; threads: {workload.threads}", flush=True)
             rows = compare(name, args.turns or workload.turns, Path(folder))
             print_rows(name, rows)
             if not max(row["difference"] for row in rows.values()) <= 1e-4:
