@@ -111,6 +111,23 @@ def check_speed(precision: str, device: torch.device) -> None:
         )
 
 
+SMALL_MODEL = 100_000
+"""Parameters below which more than one thread gains little."""
+
+
+@cache
+def check_threads(threads: int, parameters: int, device: torch.device) -> None:
+    """Warn, once in a process, if several threads train a small model on the CPU."""
+    if threads > 1 and parameters < SMALL_MODEL and device.type == "cpu":
+        log.warning(
+            "threads=%d, but a model of %d parameters gains little from more threads, and where "
+            "another process kept a core busy its steps took ten times as long; set threads=1, "
+            "and workers to the number of cores",
+            threads,
+            parameters,
+        )
+
+
 def limit_memory(device: torch.device, share: float) -> None:
     """Limit this process to a share of a device's memory, where torch can.
 
