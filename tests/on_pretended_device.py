@@ -6,6 +6,8 @@ file in a process of its own: autograd knows the devices that were there at the 
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -13,8 +15,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import algorithms
 from fedray.errors import ClientError, ServerError, UserError
+from fedray.models.prompted.transport import transport_plan
 from fedray.runtime import devices
-from fedray.runtime.pretended_device import MixedDevicesError, device
+from fedray.runtime.conformance import check_batches, count_steps, small_experiment
+from fedray.runtime.pretended_device import COUNTS, MixedDevicesError, device
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 
@@ -125,6 +129,65 @@ def test_devices_do_not_mix_but_for_copies_numbers_and_indices():
     assert (there * torch.tensor(2.0)).cpu().tolist() == [[2.0] * 3] * 2
     assert there[torch.tensor([1])].shape == (1, 3)
     assert here.copy_(there * 3).tolist() == [[3.0] * 3] * 2
+
+
+# --- what it counts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("operation", "operators", "copies", "synchronisations"),
+    [
+        (lambda x: (x * 2).sum(), 2, 0, 0),
+        (lambda x: x.T.view(3, 2)[0].detach(), 0, 0, 0),
+        (lambda x: torch.empty_like(x), 0, 0, 0),
+        (lambda x: x.bfloat16(), 1, 0, 0),
+        (lambda _: torch.ones(2, 3).to(device()), 0, 1, 0),
+        (lambda _: torch.tensor([1, 2], device=device()), 0, 1, 0),
+        (lambda x: x.copy_(torch.ones(2, 3)), 0, 1, 0),
+        (lambda x: x[torch.tensor([1])], 1, 1, 0),
+        (lambda x: x.cpu(), 0, 0, 1),
+        (lambda x: torch.ones(2, 3).copy_(x), 0, 0, 1),
+        (lambda x: x.tolist(), 0, 0, 1),
+        (lambda x: float(x[0, 0]), 1, 0, 1),
+        (lambda x: bool(x.isfinite().all()), 6, 0, 1),
+        (lambda x: x.nonzero(), 1, 0, 1),
+        (lambda x: x[x > 0], 2, 0, 1),
+        (lambda x: x.repeat_interleave(2, 0), 1, 0, 0),
+    ],
+)
+def test_the_device_counts_what_a_gpu_would_do(operation, operators, copies, synchronisations):
+    there, before = torch.ones(2, 3).to(device()), Counter(COUNTS)
+    operation(there)
+    expected = {
+        "operators": operators, "copies": copies, "synchronisations": synchronisations,
+    }  # fmt: skip
+    assert COUNTS - before == Counter(expected)
+
+
+def test_the_transport_on_an_accelerator_looks_at_its_end_every_ten_iterations():
+    cost = torch.rand(2, 3, 2, 7, generator=torch.Generator().manual_seed(0))
+    for threshold, looks in ((0.1, 1), (0.03, 2), (0.0, 2)):  # ends after 5, 14; never
+        here = transport_plan(cost, 0.8, 0.1, threshold, 25)
+        before = Counter(COUNTS)
+        there = transport_plan(cost.to(device()), 0.8, 0.1, threshold, 25)
+        assert (COUNTS - before)["synchronisations"] == looks
+        assert torch.equal(there.cpu(), here)
+
+
+EXCEPTIONS = {"fedfa_augmentation": "draws noise", "fedotp": "looks every ten iterations"}
+
+
+@pytest.mark.parametrize("method", [n for n in algorithms.names() if n not in EXCEPTIONS])
+def test_no_method_copies_or_waits_between_batches(method):
+    assert not algorithms.get(method).waits_per_batch
+    check_batches(small_experiment(method))
+
+
+@pytest.mark.parametrize("method", EXCEPTIONS)
+def test_the_methods_that_copy_or_wait_between_batches_say_why(method):
+    assert EXCEPTIONS[method] in algorithms.get(method).waits_per_batch
+    inside = count_steps(small_experiment(method)).inside
+    assert inside["copies"] + inside["synchronisations"]
 
 
 # --- which device --------------------------------------------------------------------------------

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import gpu
 from benchmarks.common import ROOT, Child, environment, free_port, ratio, time_in_turns
 from benchmarks.overhead import start
 from benchmarks.text_tower import start_side
+from fedray.runtime import devices
 
 COMMANDS = (
-    "faults", "fooling", "null_tables", "originals", "overhead", "prompts", "scale", "soak",
+    "faults", "fooling", "gpu", "null_tables", "originals", "overhead", "prompts", "scale", "soak",
     "sweep", "text_tower",
 )  # fmt: skip
 
@@ -58,6 +60,26 @@ def test_a_child_answers_lines(tmp_path):
     child = Child("a child", ["-c", program], tmp_path / "log")
     assert [child.ask("abc"), child.ask("")] == [3, 0]
     child.close()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_clients_per_second_are_measured_without_a_gpu_too(tmp_path):
+    rate, *samples = gpu.measure(("perceptron", 1, 1), 0, 0.1, tmp_path)
+    assert float(rate) > 0
+    assert len(samples) == 2
+
+
+@pytest.mark.slow
+def test_a_variant_that_fails_is_said_in_its_row(tmp_path):
+    assert gpu.measure(("perceptron", 0, 1), 0, 0.1, tmp_path)[0].startswith("failed: ")
+
+
+def test_without_a_gpu_the_benchmark_ends_with_one_sentence(monkeypatch):
+    monkeypatch.setattr(devices, "accelerator", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["gpu"])
+    with pytest.raises(SystemExit, match="torch finds no GPU here"):
+        gpu.main()
 
 
 def test_steps_run_in_turn():

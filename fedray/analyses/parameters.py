@@ -9,24 +9,24 @@ count as trained, those that pass the gate as sent.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from fedray.config import Experiment
-from fedray.core import ClientState, Payload
+from fedray.core import Client, ClientState, Payload
 from fedray.core.state import StateTree, leaves
+from fedray.counts import counted
 from fedray.data import FederatedData
 from fedray.federation import Federation, Reply, RoundExchange
 from fedray.models.prompted import PromptedClip
 from fedray.records import Traffic
 from fedray.runtime.assembly import Assembly
+from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 
@@ -120,12 +120,12 @@ def costs(experiment: Experiment) -> list[Cost]:
         assembly.server(CPU),
         assembly.streams,
     )
-    with stepped_tensors() as seen:
+    with counted() as tally:
         state = _training_round(federation, executor, sorted(shown))
     for client, cost in shown.items():
         _add_model(cost, executor.model(client))
     server = Cost("server")
-    _add_server(server, state, [seen[each] for each in seen if each not in executor.seen])
+    _add_server(server, state, list(tally.trained.values()))
     if federation.server.text is not None:
         server.part("text encoder").hold(federation.server.text.encoder.weights())
     return [*shown.values(), server]
@@ -163,38 +163,39 @@ def _training_round(
     exchange = RoundExchange(federation, 0, everyone)
     state = method.give(method.prepare(method.init_server(exchange.server), exchange), exchange)
     state = method.round(state, RoundExchange(federation, 1, participants))
-    if not executor.seen:
+    if not executor.has_trained:
         executor.count_anew()
         state = method.round(state, RoundExchange(federation, 2, participants))
     return state
 
 
-@contextmanager
-def stepped_tensors() -> Iterator[dict[int, Tensor]]:
-    """Collect, by their ids, the tensors that optimisers step because they have a gradient."""
-    seen: dict[int, Tensor] = {}
+class _WatchedRuntime(ClientRuntime):
+    """Keeps the tensors that optimisers have stepped in the last step.
 
-    def note(optimizer: Optimizer, *_: Any) -> None:
-        for group in optimizer.param_groups:
-            seen.update({id(each): each for each in group["params"] if each.grad is not None})
+    Attributes:
+        trained: those tensors.
+    """
 
-    handle = register_optimizer_step_pre_hook(note)
-    try:
-        yield seen
-    finally:
-        handle.remove()
+    trained: list[Tensor]
+
+    def call(self, name: str, client: Client, state: ClientState, down: Payload | None) -> Any:
+        with counted() as tally:
+            result = super().call(name, client, state, down)
+        self.trained = list(tally.trained.values())
+        return result
 
 
 class _Watched(SerialExecutor):
     """Runs clients in this process and counts what those that are shown train and send.
 
     Attributes:
-        seen: what any client's optimiser has stepped, by id.
+        has_trained: True after any client's optimiser has stepped.
     """
 
     def __init__(self, assembly: Assembly, shown: dict[int, Cost]) -> None:
         super().__init__(assembly, CPU)
-        self.seen: dict[int, Tensor] = {}
+        self.has_trained = False
+        self._runtime: _WatchedRuntime = _WatchedRuntime(assembly, CPU)
         self._gate = assembly.gate
         self._shown = shown
         self._counted: set[tuple[int, str]] = set()
@@ -202,11 +203,11 @@ class _Watched(SerialExecutor):
     def _step(
         self, name: str, round_: int, client: int, down: Payload | None, *, is_summed: bool = False
     ) -> Reply:
-        with stepped_tensors() as seen:
-            reply = super()._step(name, round_, client, down, is_summed=is_summed)
-        self.seen |= seen
+        reply = super()._step(name, round_, client, down, is_summed=is_summed)
+        trained = self._runtime.trained
+        self.has_trained |= bool(trained)
         if client in self._shown:
-            self._note(client, round_, down, reply, list(seen.values()))
+            self._note(client, round_, down, reply, trained)
         return reply
 
     def count_anew(self) -> None:
@@ -221,7 +222,12 @@ class _Watched(SerialExecutor):
         return self._runtime.client(client, 1).skeleton.model
 
     def _note(
-        self, client: int, round_: int, down: Payload | None, reply: Reply, trained: list[Tensor]
+        self,
+        client: int,
+        round_: int,
+        down: Payload | None,
+        reply: Reply,
+        trained: list[Tensor],
     ) -> None:
         cost = self._shown[client]
         if down is not None:
@@ -282,7 +288,7 @@ def _add_model(cost: Cost, model: nn.Module) -> None:
     cost.components |= sent
 
 
-def _add_server(cost: Cost, state: StateTree, trained: Sequence[Tensor]) -> None:
+def _add_server(cost: Cost, state: StateTree, trained: list[Tensor]) -> None:
     """Add what the server holds between rounds, and which of it is trained."""
     held = []
     for path, tensor in leaves(state):

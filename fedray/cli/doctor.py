@@ -26,6 +26,8 @@ from fedray.records import environment, versions
 from fedray.units import size_of
 
 ANSWER_SECONDS = 3.0
+WORTH_BFLOAT16 = 0.8
+"""Ratio of a step's time in bfloat16 to float32 below which bfloat16 is proposed."""
 NEEDED_BYTES = 2_000_000_000
 """Of free disk: below it a run of some size may not end."""
 NEEDED = ("torch", "torchvision", "ray", "mlflow", "optuna", "transformers", "numpy")
@@ -153,7 +155,7 @@ def devices() -> Iterator[Finding]:
         import psutil
         import torch
 
-        from fedray.runtime.devices import accelerator, count, emulates_bfloat16
+        from fedray.runtime.devices import accelerator, bfloat16_ratio, count, emulates_bfloat16
     except Exception as error:  # a library that does not load can raise anything
         yield Finding("PyTorch", "missing", named(error), "install torch anew; see pytorch.org")
         return
@@ -162,6 +164,12 @@ def devices() -> Iterator[Finding]:
     if emulates_bfloat16(torch.device("cpu")):
         found = "no AVX-512: precision=bfloat16 takes many times as long as float32 on CPUs"
         yield Finding("bfloat16", "note", found, "set precision=float32 where runs use CPUs")
+    else:
+        ratio = bfloat16_ratio()
+        found = f"a step of a CNN takes {ratio:.2f} times as long as in float32 on this processor"
+        cure = "set precision=bfloat16 for CNNs on CPUs; its numbers are a class of their own"
+        is_faster = ratio < WORTH_BFLOAT16
+        yield Finding("bfloat16", "note" if is_faster else "ok", found, cure if is_faster else "")
     kind = accelerator()
     if kind is not None:
         yield Finding("GPUs", "ok", f"{count(kind)} of kind {kind}; used with gpus=1 and more")

@@ -112,9 +112,9 @@ class Algorithm:
     the same download are tested in one pass. A class that changes what a client predicts with must
     state it again (`CLAIMS`)."""
 
-    draws_per_batch: ClassVar[bool] = False
-    """Whether the method draws random numbers for every batch on the CPU, so that they are the same
-    on every device, and copies them there."""
+    waits_per_batch: ClassVar[str] = ""
+    """Why the method copies tensors to or from an accelerator for every batch; "" if it does not,
+    as nearly all. `fedray check` counts."""
 
     class HParams(HyperParameters):
         """The hyper-parameters of a method that has none.

@@ -39,6 +39,7 @@ from fedray.records import Traffic, Work
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import (
     check_speed,
+    check_threads,
     free_memory,
     is_out_of_memory,
     out_of_memory,
@@ -261,6 +262,9 @@ class ClientRuntime:
     def _skeleton(self, architecture: str) -> Skeleton:
         if architecture not in self._skeletons:
             empty = self.assembly.models.empty(architecture, self.device)
+            if not self.assembly.algorithm.requires.prompts:  # their models hold prompts alone
+                size = sum(parameter.numel() for parameter in empty.parameters())
+                check_threads(self.assembly.experiment.threads, size, self.device)
             self._skeletons[architecture] = Skeleton(empty)
         return self._skeletons[architecture]
 

@@ -7,9 +7,10 @@ the same numbers if the steps are pure, and reports the first number that differ
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,7 +49,7 @@ from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.cluster import connect
 from fedray.runtime.isolation import Isolation
 from fedray.runtime.pool import WorkerPool
-from fedray.runtime.pretended_device import Copies
+from fedray.runtime.pretended_device import COUNTS
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
@@ -77,6 +78,8 @@ SMALL: Tree = {
     "report": {"select": "test"},
 }
 """Three clients, of which two take part in a round; all get other images before the last round."""
+FEW = 4
+"""Batch size where batches are counted: every client has several."""
 CHEAP: Mapping[str, int] = {
     "server_epochs": 1,
     "target_steps": 2,
@@ -381,7 +384,8 @@ class Conformance:
         yield "one worker", "one Ray worker", lambda: again(self._on_ray(1))
         yield "two workers", "two Ray workers", lambda: again(self._on_ray(2))
         yield "device", "a pretended accelerator", lambda: check_device(experiment)
-        yield "copies", "no copy to it in the batch loop", lambda: check_copies(experiment)
+        way = "no copy and no synchronisation in the batch loop"
+        yield "batches", way, lambda: check_batches(experiment)
 
     def _on_ray(self, workers: int) -> MakeExecutor:
         """Return what makes executors on so many workers; all are started once.
@@ -417,28 +421,78 @@ def check_device(experiment: Experiment) -> None:
     compare(here, _on_device(experiment), ROUNDING)
 
 
-def check_copies(experiment: Experiment) -> None:
-    """Check that no tensor is copied to the accelerator while a batch is trained on."""
-    batches = training._Epochs._batches
-    inside = 0
+@dataclass
+class StepCounts:
+    """Counts on the pretended device, see `pretended_device.COUNTS`.
+
+    Attributes:
+        batches: batches that clients trained on, without the first of each epoch.
+        inside: what was counted for them.
+        steps: client steps.
+        whole: what was counted for the steps, batches included.
+    """
+
+    batches: int = 0
+    inside: Counter[str] = field(default_factory=Counter)
+    steps: int = 0
+    whole: Counter[str] = field(default_factory=Counter)
+
+
+def count_steps(experiment: Experiment) -> StepCounts:
+    """Run an experiment in small batches on the pretended device; count what client steps do."""
+    experiment = from_tree(experiment.tree(), [("batch_size", FEW)])
+    counts, batches = StepCounts(), training._Epochs._batches
 
     def watched(epochs: Any) -> Iterator[Batch]:
-        nonlocal inside
-        for number, batch in enumerate(batches(epochs)):
-            before = Copies.number
+        before: Counter[str] | None = None  # the first batch may prepare something
+        for batch in batches(epochs):
             yield batch
-            inside += Copies.number - before if number else 0  # the first may prepare something
+            if before is not None:
+                counts.batches += 1
+                counts.inside.update(COUNTS - before)
+            before = Counter(COUNTS)
+
+    @contextmanager
+    def step(name: str, clients: int) -> Iterator[None]:
+        before = Counter(COUNTS)
+        yield
+        if name == "client_update":
+            counts.steps += clients
+            counts.whole.update(COUNTS - before)
+
+    class Counting(SerialExecutor):
+        def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
+            with step(name, len(down)):
+                return super().step(name, round_, down)
+
+        def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
+            with step(name, len(down)):
+                return super().total(name, round_, down)
 
     training._Epochs._batches = watched  # type: ignore[assignment, method-assign]
     try:
-        _on_device(experiment)
+        _on_device(experiment, Counting)
     finally:
         training._Epochs._batches = batches  # type: ignore[method-assign]
-    if inside and not algorithms.get(experiment.algorithm.name).draws_per_batch:
-        raise Violation(f"{inside} copies in two rounds; make or move tensors before the batches")
+    return counts
 
 
-def _on_device(experiment: Experiment) -> list[Trace]:
+def check_batches(experiment: Experiment) -> None:
+    """Check that no tensor goes to or from the accelerator while batches are trained on."""
+    if algorithms.get(experiment.algorithm.name).waits_per_batch:
+        return
+    inside = count_steps(experiment).inside
+    found = [f"{inside[n]} {n}" for n in ("copies", "synchronisations") if inside[n]]
+    if found:
+        raise Violation(
+            f"{' and '.join(found)} in the batches of two rounds; make or move tensors before the "
+            "batches, and read none on the CPU"
+        )
+
+
+def _on_device(
+    experiment: Experiment, executor: type[SerialExecutor] = SerialExecutor
+) -> list[Trace]:
     there = pretended_device.device()
     with sdpa_kernel(SDPBackend.MATH):
-        return trace(Assembly(experiment), partial(SerialExecutor, device=there), there)
+        return trace(Assembly(experiment), partial(executor, device=there), there)

@@ -6,11 +6,13 @@ import gc
 import logging
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 
 import torch
+from torch import nn
 
 from fedray.config import Experiment
 from fedray.core import algorithms
@@ -80,6 +82,25 @@ def emulates_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in ("NO AVX", "AVX2")
 
 
+def bfloat16_ratio(batch: int = 32, width: int = 64) -> float:
+    """Measure a step of two convolutions on the CPU: seconds in bfloat16 over those in float32.
+
+    Takes a second; on a processor that emulates bfloat16 several.
+    """
+    layers = [nn.Conv2d(3, width, 3), nn.ReLU(), nn.Conv2d(width, width, 3), nn.Flatten()]
+    model, images = nn.Sequential(*layers), torch.zeros(batch, 3, 32, 32)
+
+    def seconds(half: bool) -> float:
+        started = time.perf_counter()
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            loss = model(images).float().mean()
+        loss.backward()
+        return time.perf_counter() - started
+
+    single, half = (min(seconds(half) for _ in range(3)) for half in (False, True))
+    return half / single
+
+
 @cache
 def check_speed(precision: str, device: torch.device) -> None:
     """Warn, once in a process, if a device is slow in an experiment's precision."""
@@ -87,6 +108,23 @@ def check_speed(precision: str, device: torch.device) -> None:
         log.warning(
             "precision=bfloat16, but this processor has no AVX-512 to compute it with: steps take "
             "many times as long as with precision=float32"
+        )
+
+
+SMALL_MODEL = 100_000
+"""Parameters below which more than one thread gains little."""
+
+
+@cache
+def check_threads(threads: int, parameters: int, device: torch.device) -> None:
+    """Warn, once in a process, if several threads train a small model on the CPU."""
+    if threads > 1 and parameters < SMALL_MODEL and device.type == "cpu":
+        log.warning(
+            "threads=%d, but a model of %d parameters gains little from more threads, and where "
+            "another process kept a core busy its steps took ten times as long; set threads=1, "
+            "and workers to the number of cores",
+            threads,
+            parameters,
         )
 
 

@@ -5,10 +5,21 @@ holds a CPU tensor; every operation is the CPU's and gives the same bits. As on 
 fails if its operands are on two devices, except copies, CPU numbers (tensors without dimensions)
 in elementwise operations, and indices; a CPU generator does not draw there. As on Apple's devices,
 there is no float64. `torch.utils.backend_registration` is private, so pyproject.toml bounds torch.
+
+The device counts what a GPU would have to do, in `COUNTS`:
+
+    operators         calls that compute; views, allocations and copies between devices left out
+    copies            tensors that go from the CPU to the device
+    synchronisations  results that the CPU waits for: tensors that go to the CPU, item(), tolist(),
+                      nonzero(), unique(), boolean masks as indices
+
+A count is not time. CUDA's own optimisers step all tensors in a few operators, this device one by
+one. Waits inside an operator, such as that of an inverse for its error code, are not seen.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -25,10 +36,10 @@ INDEXED = (
     *(aten.index.Tensor, aten._unsafe_index.Tensor),
     *(aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default),
 )
-
-
-MOVING = (aten.copy_.default, *INDEXED)
-"""Operations that copy their CPU operands to the device."""
+VIEW = aten._unsafe_view.default
+WAITING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+COUNTS: Counter[str] = Counter()
+"""Operators, copies and synchronisations of this process so far."""
 
 
 class MixedDevicesError(RuntimeError):
@@ -69,6 +80,7 @@ class Pretended(Tensor):
 
     def tolist(self) -> Any:
         """Return nested lists."""
+        COUNTS["synchronisations"] += 1
         return self.held.tolist()
 
 
@@ -76,10 +88,8 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operation on the CPU tensors that its operands hold."""
     written = [kwargs[name] if name in kwargs else args[place] for place, name in _writes(func)]
     check_operands(func, args, kwargs, written)
-    moves = func in MOVING and isinstance(args[0], Pretended)
-    if moves and not all(isinstance(tensor, Pretended) for tensor in _tensors(args)):
-        Copies.number += 1
     stays = "device" not in kwargs or torch.device(kwargs["device"] or NAME).type == NAME
+    COUNTS.update(counted_as(func, args, kwargs, stays))
     if kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     out = func(*map(_held, args), **{name: _held(value) for name, value in kwargs.items()})
@@ -90,6 +100,23 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if written:
         return written[0] if len(written) == 1 else tuple(written)
     return _placed(out)
+
+
+def counted_as(func: Any, args: Any, kwargs: dict[str, Any], stays: bool) -> Iterator[str]:
+    """Yield what an operation counts as; `stays` is False if its result is on the CPU."""
+    mixed = any(not isinstance(tensor, Pretended) for tensor in _tensors(args))
+    if func in COPIES and (mixed or not stays):
+        yield "copies" if isinstance(args[0], Pretended) and stays else "synchronisations"
+        return
+    if not func.is_view and func is not VIEW and "empty" not in func._schema.name:
+        yield "operators"
+    if func in INDEXED:
+        if mixed:
+            yield "copies"
+        if any(index.dtype in (torch.bool, torch.uint8) for index in _tensors((args[1],))):
+            yield "synchronisations"
+    elif any(tag in func.tags for tag in WAITING) and kwargs.get("output_size") is None:
+        yield "synchronisations"
 
 
 def check_operands(func: Any, args: Any, kwargs: dict[str, Any], written: list[Any]) -> None:
@@ -153,15 +180,9 @@ def _writes(func: Any) -> list[tuple[int, str]]:
     return [(i, a.name) for i, a in arguments if a.alias_info and a.alias_info.is_write]
 
 
-class Copies:
-    """Counts the copies of CPU tensors to the device."""
-
-    number = 0
-
-
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
-    if isinstance(target, Pretended) and not isinstance(source, Pretended):
-        Copies.number += 1
+    if isinstance(target, Pretended) != isinstance(source, Pretended):
+        COUNTS["copies" if isinstance(target, Pretended) else "synchronisations"] += 1
     into, numbers = (t.held if isinstance(t, Pretended) else t for t in (target, source))
     into.copy_(numbers)
     return target

@@ -11,6 +11,7 @@ from fedray.__main__ import main
 from fedray.cli import doctor
 from fedray.cli.doctor import Finding, devices, folders, ray_cluster, tracker
 from fedray.records import environment
+from fedray.runtime.devices import bfloat16_ratio
 
 
 @pytest.fixture
@@ -75,10 +76,28 @@ def test_what_is_wrong_is_said(healthy, monkeypatch, variable, value, check, sta
     assert any(said in each.found and each.cure for each in found)
 
 
-@pytest.mark.parametrize(("capability", "notes"), [("AVX2", 1), ("AVX512", 0), ("DEFAULT", 0)])
-def test_a_processor_without_bfloat16_is_noted(monkeypatch, capability, notes):
+@pytest.mark.parametrize(
+    ("capability", "ratio", "state", "said"),
+    [
+        ("AVX2", None, "note", "precision=float32"),
+        ("AVX512", 0.52, "note", "precision=bfloat16"),
+        ("AVX512", 1.1, "ok", ""),
+        ("DEFAULT", 3.0, "ok", ""),
+    ],
+)
+def test_bfloat16_is_proposed_where_it_is_measured_to_be_faster(
+    monkeypatch, capability, ratio, state, said
+):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert len([each for each in devices() if each.what == "bfloat16"]) == notes
+    monkeypatch.setattr("fedray.runtime.devices.bfloat16_ratio", lambda: ratio)
+    (found,) = (each for each in devices() if each.what == "bfloat16")
+    assert found.state == state
+    assert said in found.cure
+    assert ratio is None or f"{ratio:.2f} times as long" in found.found
+
+
+def test_the_ratio_of_bfloat16_to_float32_is_measured():
+    assert bfloat16_ratio(2, 4) > 0
 
 
 def test_a_requirement_that_is_not_met(monkeypatch):

@@ -214,6 +214,22 @@ def test_bfloat16_on_a_processor_without_it_is_warned_of_once(
     assert all("precision=float32" in record.message for record in caplog.records)
 
 
+@pytest.mark.parametrize(
+    ("threads", "group", "warned"), [(1, "mlp", 0), (2, "mlp", 1), (2, "resnet8", 0)]
+)
+def test_several_threads_for_a_small_model_are_warned_of_once(
+    assemble, caplog, threads, group, warned
+):
+    devices.check_threads.cache_clear()
+    for _ in range(2):
+        ClientRuntime(assemble("local", {"threads": threads, "model.group": group}), CPU).client(
+            0, 1
+        )
+    said = [each.message for each in caplog.records if each.name == devices.__name__]
+    assert len(said) == warned
+    assert all("set threads=1" in message for message in said)
+
+
 def reachable(value, seen):
     """Yield the arrays and tensors that public names lead to from a value, its methods left out."""
     if id(value) in seen or value is None or isinstance(value, str | int | float | type):

@@ -76,7 +76,7 @@ class FedFAAugmentation(FedAvg):
     title = "FedFA (augmentation)"
     paper = "Zhou & Konukoglu, ICLR 2023, arXiv:2301.12995"
     travels = "models and channel statistics"
-    draws_per_batch = True
+    waits_per_batch = "draws noise on the CPU, so that it is the same on every device"
     uploads = (VariedUpdate,)
     downloads = (VariedModel,)
     down_type = VariedModel

@@ -129,7 +129,7 @@ class FedDistill(LocalTraining):
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         loss = super().loss(output, batch, local)
         teachers: ClassTeachers = local.down
-        if self.hp.gamma == 0 or not bool(teachers.present.any()):
+        if self.hp.gamma == 0:
             return loss
         outputs = teachers.outputs
         known = outputs if self.hp.outputs == "probabilities" else F.softmax(outputs, dim=1)
@@ -169,7 +169,7 @@ class ClassSums:
     def add(self, outputs: Tensor, labels: Tensor) -> None:
         """Take in the outputs [B, C] of a batch with labels [B]."""
         self._sums.index_add_(0, labels, outputs)
-        self._counts += torch.bincount(labels, minlength=len(self._counts))
+        self._counts.index_add_(0, labels, torch.ones_like(labels))  # `bincount` waits on a GPU
 
     def means(self) -> tuple[Tensor, Tensor]:
         """Return the classes seen [c], and the mean output of the images of each [c, C]."""

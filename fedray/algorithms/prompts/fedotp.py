@@ -38,6 +38,7 @@ class FedOTP(PairedContexts):
     name = "fedotp"
     title = "FedOTP"
     paper = "Li et al., CVPR 2024, arXiv:2403.00041"
+    waits_per_batch = "looks every ten iterations whether the transport has converged"
 
     class HParams(PairedContexts.HParams):
         gamma: float = Field(0.8, gt=0, le=1)

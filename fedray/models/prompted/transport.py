@@ -14,6 +14,8 @@ from fedray.models.prompted.paired import PairedClip
 
 MAX_ENTRIES = 2**22
 """Entries of the cost that are solved at once; bounds the memory."""
+LOOK = 10
+"""Iterations between two looks at their end, on an accelerator."""
 
 
 class TransportClip(PairedClip):
@@ -77,7 +79,9 @@ def transport_plan(
     """Return T of entropic transport of mass gamma; columns carry gamma/N, rows at most 1/M.
 
     With Q = exp(-C/eps): u = min(1/M / (Q v), 1), v = gamma/N / (Q^T u), T = diag(u) Q diag(v).
-    The iterations run on logarithms, in float32: exp(-C/eps) underflows for a small eps.
+    The iterations run on logarithms, in float32: exp(-C/eps) underflows for a small eps. On an
+    accelerator, where the CPU waits for a comparison, they look at the change of log v every
+    `LOOK` iterations only; those after the end change nothing, so that T is the same.
 
     Args:
         cost: C, with the M rows last: [..., N, M].
@@ -92,11 +96,20 @@ def transport_plan(
     texts, patches = cost.shape[-2:]
     kernel = cost / -epsilon
     row, column = -log(patches), log(gamma / texts)
-    log_v = kernel.new_zeros(kernel.shape[:-1])
-    for _ in range(iterations):
-        log_u = (row - (kernel + log_v.unsqueeze(-1)).logsumexp(-2)).clamp(max=0)
-        before = log_v
-        log_v = column - (kernel + log_u.unsqueeze(-2)).logsumexp(-1)
-        if float((log_v - before).abs().mean()) < threshold:
+    log_u, log_v = (
+        kernel.new_zeros(*kernel.shape[:-2], patches),
+        kernel.new_zeros(kernel.shape[:-1]),
+    )
+    on_cpu, over = kernel.device.type == "cpu", kernel.new_zeros((), dtype=torch.bool)
+    for number in range(1, iterations + 1):
+        next_u = (row - (kernel + log_v.unsqueeze(-1)).logsumexp(-2)).clamp(max=0)
+        next_v = column - (kernel + next_u.unsqueeze(-2)).logsumexp(-1)
+        ends = (next_v - log_v).abs().mean() < threshold
+        if on_cpu:
+            log_u, log_v, over = next_u, next_v, ends
+        else:
+            log_u, log_v = torch.where(over, log_u, next_u), torch.where(over, log_v, next_v)
+            over = over | ends
+        if (on_cpu or number % LOOK == 0) and over:
             break
     return (kernel + log_u.unsqueeze(-2) + log_v.unsqueeze(-1)).exp()
