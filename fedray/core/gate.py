@@ -56,9 +56,10 @@ class Gate:
             BadPayload: if the payload does not fit its declaration, or is not finite.
         """
         self._check_fields(payload, "downloads")
+        payload = _on_cpu(payload)
         items = [*payload.items()]
         _check_finite(payload, items)
-        return _carried(payload, self.down_bits), _traffic(items, self.down_bits)
+        return _quantised(payload, self.down_bits), _traffic(items, self.down_bits)
 
     def up(self, payload: Payload, call: Call, *, copy: bool = True) -> tuple[Payload, Traffic]:
         """Check, clip, noise, quantise and count an upload.
@@ -73,6 +74,7 @@ class Gate:
         """
         self._check_fields(payload, "uploads")
         _check_like(payload, call.down)
+        payload = _on_cpu(payload, copy=copy)  # each check of a number on a device waits for it
         payload.check(call)
         items = [*payload.items()]
         _check_finite(payload, items)
@@ -81,7 +83,7 @@ class Gate:
             payload = self.privacy.uploaded(
                 payload, call.down, round_=client.round, client=client.id, step=step
             )
-        return _carried(payload, self.up_bits, copy=copy), _traffic(items, self.up_bits)
+        return _quantised(payload, self.up_bits), _traffic(items, self.up_bits)
 
     def together(
         self, uploads: Mapping[int, Payload], *, round_: int, step: str
@@ -125,16 +127,20 @@ def _check_finite(payload: Payload, items: Sequence[Placed]) -> None:
             raise NotFinitePayload(f"{place} holds a NaN or an infinity")
 
 
-def _carried(payload: Payload, bits: int, *, copy: bool = True) -> Payload:
-    """Return a copy on the CPU, with covered tensors quantised."""
+def _on_cpu(payload: Payload, *, copy: bool = True) -> Payload:
+    return payload.map(
+        lambda _, tensor: tensor.detach().to(
+            "cpu", copy=copy, memory_format=torch.contiguous_format
+        )
+    )
 
-    def carry(kind: Kind, tensor: Tensor) -> Tensor:
-        tensor = tensor.detach()
-        if bits < 32 and is_covered(kind, tensor):
-            return quantise(tensor.cpu(), bits)
-        return tensor.to("cpu", copy=copy, memory_format=torch.contiguous_format)
 
-    return payload.map(carry)
+def _quantised(payload: Payload, bits: int) -> Payload:
+    if bits >= 32:
+        return payload
+    return payload.map(
+        lambda kind, tensor: quantise(tensor, bits) if is_covered(kind, tensor) else tensor
+    )
 
 
 def _traffic(items: Sequence[Placed], bits: int) -> Traffic:
