@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -79,7 +81,7 @@ def plot_partition(
 
 
 def begin_plot(*arguments: Any) -> Future[bytes]:
-    """Draw a plot in a process of its own; it takes a second or two, mostly to import matplotlib.
+    """Draw a plot in a process of its own, which takes a second or two, or take it from the cache.
 
     Args:
         arguments: `histogram`, `class_names`, `later` and `title` of `plot_partition`.
@@ -91,8 +93,23 @@ def begin_plot(*arguments: Any) -> Future[bytes]:
 
 
 def _draw(arguments: tuple[Any, ...]) -> bytes:
-    command = [sys.executable, "-P", __file__]
+    from fedray.files import cache_folder, node_lock, replace_whole
+
     given = pickle.dumps(arguments)
+    key = hashlib.sha256(given + Path(__file__).read_bytes() + version("matplotlib").encode())
+    kept = cache_folder() / "plots" / f"{key.hexdigest()[:32]}.png"
+    try:
+        with node_lock(kept):
+            if not kept.is_file():
+                image = _drawn(given)
+                replace_whole(kept, lambda temporary: temporary.write_bytes(image))
+            return kept.read_bytes()
+    except OSError:  # the cache cannot be written
+        return _drawn(given)
+
+
+def _drawn(given: bytes) -> bytes:
+    command = [sys.executable, "-P", __file__]
     return subprocess.run(command, input=given, capture_output=True, check=True).stdout
 
 
