@@ -119,6 +119,12 @@ def check_installed() -> None:
 # --- what ----------------------------------------------------------------------------------------
 
 
+def set_environment() -> None:
+    """Set MLflow's variables that are not set; MLflow reads some of them when it is imported."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
 @dataclass(frozen=True)
 class Added:
     """How much one `sync` sent that MLflow did not have; `run_id` is MLflow's."""
@@ -159,8 +165,7 @@ class Store:
         self.uri = uri
         self.experiment = experiment
         self.question = question
-        for name, value in _ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
+        set_environment()
         self._client: Any = None
         self.experiment_id = ""
         self._held: dict[str, _Held] = {}

@@ -14,7 +14,14 @@ from queue import SimpleQueue
 from typing import Any, Self
 
 from fedray.tracking.describe import TrackedRun
-from fedray.tracking.mlflow_store import Store, check_installed, reason, refused, sqlite_path
+from fedray.tracking.mlflow_store import (
+    Store,
+    check_installed,
+    reason,
+    refused,
+    set_environment,
+    sqlite_path,
+)
 
 _SERVE = "from fedray.tracking.process import serve; serve()"
 
@@ -130,6 +137,7 @@ def serve() -> None:
     arrived = SimpleQueue[Any]()
     threading.Thread(target=_receive, args=(arrived,), daemon=True).start()
     uri = arrived.get()
+    set_environment()
     _import_mlflow(uri)
     stores: dict[str, Store] = {}
     while True:
