@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+from io import BytesIO
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from fedray.errors import UserError
 from fedray.evaluation.score import Score, TopK, within_top
 from fedray.models import Pixels
 from fedray.runtime.assembly import deal
-from fedray.runtime.observers import plot_phases
+from fedray.runtime.observers import draw_phases
 
 EVOLVING = {"data.evolution.phases": [{"round": 2, "partition": {"alpha": 50}}], "rounds": 3}
 GROUPS = {
@@ -149,27 +149,14 @@ def test_scores_are_plain_counts():
 # --- what is written ------------------------------------------------------------------------------
 
 
-def test_every_phase_is_drawn_and_newcomers_are_named(assemble, tmp_path):
+def test_every_phase_is_drawn_and_newcomers_are_named(assemble):
     from PIL import Image
 
     sizes = []
-    for number, changes in enumerate(({}, EVOLVING, GROUPS)):
+    for changes in ({}, EVOLVING, GROUPS):
         assembly = assemble("local", changes)
-        path = tmp_path / f"{number}.png"
-        plot_phases(assembly.data, assembly.plan, path)
-        with Image.open(path) as image:
+        drawing = draw_phases(assembly.data, assembly.plan)
+        with Image.open(BytesIO(drawing.result())) as image:
             sizes.append(image.height)
     assert sizes[1] > 1.8 * sizes[0]
     assert json.dumps(assembly.data.manifest())
-
-
-def test_a_drawing_that_was_not_finished_is_no_drawing(assemble, tmp_path, monkeypatch):
-    assembly = assemble("local", {})
-
-    def killed(*_) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        plot_phases(assembly.data, assembly.plan, tmp_path / "partition.png")
-    assert list(tmp_path.iterdir()) == []

@@ -105,7 +105,7 @@ def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str
     """Log a sweep through the proxy, and perhaps kill the logging process; return the faults."""
     rate, kills = draw.choice([0.05, 0.2, 0.5]), draw.choice([0, 1, 1, 2])
     spawn = multiprocessing.get_context("forkserver")
-    spawn.set_forkserver_preload(["mlflow", "fedray.tracking.sync"])
+    spawn.set_forkserver_preload(["fedray.tracking.sync"])
 
     def choose(method: str, path: str) -> str | None:
         # Creating a run is dangerous: a repeated request may make a second one.
@@ -116,7 +116,7 @@ def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str
         for attempt in range(kills + 1):
             driver = spawn.Process(target=drive, args=(proxy.uri, home, name))
             driver.start()
-            driver.join(draw.uniform(0.0, 2.0) if attempt < kills else 120)
+            driver.join(draw.uniform(0.0, 5.0) if attempt < kills else 120)  # imports take 2 s
             driver.kill()
             driver.join()
         proxy.settle()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,8 @@ from fedray.records import (
     prove_writable,
 )
 from fedray.remote_results import check_owner, fetch_missing
-from fedray.tracking import Tracker, run_tracker
+from fedray.tracking import Tracker, run_tracker, start_process
+from fedray.tracking.process import StoreProcess
 from fedray.units import size_of, time_of
 from fedray.waiting import say_next
 
@@ -147,6 +148,12 @@ def folder_of(asked: Asked, name: str) -> Path:
 def one_run(asked: Asked) -> Path:
     """Run what the command line asks for, say what it comes to; return its folder."""
     began = time.time()
+    with nullcontext() if asked.no_track else start_process() as process:  # imports meanwhile
+        return run_tracked(asked, began, process)
+
+
+def run_tracked(asked: Asked, began: float, process: StoreProcess | None) -> Path:
+    """Run what the command line asks for; `process` tracks it, if it is not None."""
     experiment, out = what_and_where(asked)
     with unused_removed(None if asked.resume or asked.out else out):
         prove_writable(RunFolder(out))
@@ -155,7 +162,7 @@ def one_run(asked: Asked) -> Path:
         print(headline(experiment, asked.executor), flush=True)
         if elsewhere := unshipped(experiment.plugins):
             say(elsewhere)
-        tracker = None if asked.no_track else run_tracker(experiment, out)
+        tracker = None if process is None else run_tracker(experiment, out, process)
         # last: it has claimed the folder
         rounds = begin(experiment, out, asked.executor, began, say, say_next)
         run(experiment, out, rounds, tracker, how_to_go_on(out, asked))

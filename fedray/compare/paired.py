@@ -70,9 +70,9 @@ class Interval:
         """Return the interval by Student's t of `n` values with this mean and deviation."""
         if n < 2:
             return cls(mean, -math.inf, math.inf, 0.0, n)
-        from scipy import stats
+        from scipy.special import stdtrit  # what scipy.stats.t.ppf calls, in a third of the time
 
-        half = float(stats.t.ppf((1 + level) / 2, n - 1)) * std / math.sqrt(n)
+        half = float(stdtrit(n - 1, (1 + level) / 2)) * std / math.sqrt(n)
         return cls(mean, mean - half, mean + half, std, n)
 
 

@@ -1,8 +1,14 @@
-"""A plot of a partition."""
+"""A plot of a partition. `begin_plot` runs this file as a process, so it imports no other one."""
 
 from __future__ import annotations
 
+import hashlib
+import pickle
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -15,6 +21,8 @@ if TYPE_CHECKING:
 
 Histogram = NDArray[np.int64]
 Pixels = NDArray[np.uint8]
+_DRAWERS = ThreadPoolExecutor(1, "plot")
+"""The thread that waits for the processes that draw."""
 MOST_ROWS = 20
 """Classes of which samples are drawn."""
 MOST_CELLS = 2000
@@ -70,6 +78,39 @@ def plot_partition(
         axes.set_title(above + _title(counts), fontsize=10)
         figure.colorbar(mesh, ax=axes, label="images", shrink=0.8, fraction=0.05, aspect=30)
     figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def begin_plot(*arguments: Any) -> Future[bytes]:
+    """Draw a plot in a process of its own, which takes a second or two, or take it from the cache.
+
+    Args:
+        arguments: `histogram`, `class_names`, `later` and `title` of `plot_partition`.
+
+    Returns:
+        The PNG; its error is a `CalledProcessError` with the process's stderr.
+    """
+    return _DRAWERS.submit(_draw, arguments)
+
+
+def _draw(arguments: tuple[Any, ...]) -> bytes:
+    from fedray.files import cache_folder, node_lock, replace_whole
+
+    given = pickle.dumps(arguments)
+    key = hashlib.sha256(given + Path(__file__).read_bytes() + version("matplotlib").encode())
+    kept = cache_folder() / "plots" / f"{key.hexdigest()[:32]}.png"
+    try:
+        with node_lock(kept):
+            if not kept.is_file():
+                image = _drawn(given)
+                replace_whole(kept, lambda temporary: temporary.write_bytes(image))
+            return kept.read_bytes()
+    except OSError:  # the cache cannot be written
+        return _drawn(given)
+
+
+def _drawn(given: bytes) -> bytes:
+    command = [sys.executable, "-P", __file__]
+    return subprocess.run(command, input=given, capture_output=True, check=True).stdout
 
 
 def plot_samples(
@@ -190,3 +231,8 @@ def _title(histogram: Histogram) -> str:
     least, most = sizes.min(), sizes.max()
     size = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     return f"{sizes.sum():,} images, {len(histogram)} clients with {size} each"
+
+
+if __name__ == "__main__":
+    histogram, names, later, title = pickle.load(sys.stdin.buffer)
+    plot_partition(histogram, names, sys.stdout.buffer, later, title)

@@ -38,7 +38,9 @@ FEW_CPUS = 8
 """Up to so many CPUs, Ray's idle processes, one per CPU, may import what steps need."""
 
 
-def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[dict[str, float]]:
+def connect(
+    num_cpus: int | None = None, num_gpus: int | None = None, imports: str = "fedray.runtime.server"
+) -> list[dict[str, float]]:
     """Connect to the cluster at $RAY_ADDRESS, or start a local Ray; return each node's resources.
 
     A cluster that RAY_ADDRESS does not name is mentioned, never joined. A local Ray listens on the
@@ -47,6 +49,7 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
     Args:
         num_cpus: CPUs that a local Ray offers; None counts them.
         num_gpus: GPUs that a local Ray offers (pretended ones in tests); None counts them.
+        imports: modules, separated by commas, that idle processes of a local Ray import.
 
     Raises:
         UserError: when $RAY_ADDRESS is set and no cluster answers there, or when the token or the
@@ -60,20 +63,20 @@ def connect(num_cpus: int | None = None, num_gpus: int | None = None) -> list[di
         if not address and (found := other_cluster()) is not None:
             print(f"a Ray cluster answers at {found}: set RAY_ADDRESS=auto to use it")
         if address in ("", "local"):
-            _start(num_cpus, num_gpus)
+            _start(num_cpus, num_gpus, imports)
         else:
             _join(address)
     return nodes()
 
 
-def _start(num_cpus: int | None, num_gpus: int | None) -> None:
+def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
     """Start a Ray for this process; see `connect`."""
     if num_gpus is None and accelerator() in ("xpu", "mps"):
         num_gpus = count()  # Ray itself counts NVIDIA's and AMD's
     guard_token()
     folder = private_folder()
     if (os.cpu_count() or 1) <= FEW_CPUS:  # its idle processes import what steps need
-        os.environ.setdefault("RAY_preload_python_modules", "fedray.runtime.server")
+        os.environ.setdefault("RAY_preload_python_modules", imports)
     try:
         with sigterm_kept(), loopback_kept(), few_processes():
             ray.init(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
-from io import BytesIO
-from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Any, Literal
 
 from fedray.checkpoint import CheckpointStore
 from fedray.config import dump_yaml
 from fedray.data import FederatedData
-from fedray.data.plot import plot_partition
+from fedray.data.plot import begin_plot
 from fedray.errors import UserError, nearest
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import HasGlobalModel, analysis_metrics
@@ -268,20 +268,37 @@ class Checkpoints(Observer):
 
 
 class PartitionPlot(Observer):
-    """Draws who holds what at the end of a run, since that takes a second or two."""
+    """Draws who holds what beside the first rounds of a run, and writes it at the end."""
 
     def __init__(self, folder: RunFolder, assembly: Assembly) -> None:
         self._folder, self._assembly = folder, assembly
 
+    def after_round(self, done: Round) -> None:
+        """Begin to draw the plot."""
+        self._drawing()
+
     def close(self) -> None:
-        """Draw the plot, if the run has rounds and no plot yet."""
-        plot = self._folder.partition_plot
-        if self._folder.has_result and not plot.exists():
-            plot_phases(self._assembly.data, self._assembly.plan, plot)
+        """Write the plot, if the run has rounds and no plot yet."""
+        if not self._folder.has_result or (drawing := self._drawing()) is None:
+            return
+        try:
+            image = drawing.result()
+        except CalledProcessError as error:
+            why = error.stderr.decode(errors="replace").strip().rpartition("\n")[-1]
+            log.warning("the partition cannot be drawn: %s", why)
+            return
+        path = self._folder.partition_plot
+        replace_whole(path, lambda temporary: temporary.write_bytes(image))
+
+    def _drawing(self) -> Future[bytes] | None:
+        """Return the drawing, begun at the first call; None if there is a plot already."""
+        if self._folder.partition_plot.exists():
+            return None
+        return draw_phases(self._assembly.data, self._assembly.plan)
 
 
-def plot_phases(data: FederatedData, plan: Plan, path: Path) -> None:
-    """Plot who holds what in each phase, and when clients join; the process draws a plot once."""
+def draw_phases(data: FederatedData, plan: Plan) -> Future[bytes]:
+    """Draw who holds what in each phase, and when clients join; the process draws a plot once."""
     starts = [first for first, _ in data.phases]
     titles = [
         f"rounds {max(first, 1)} to {end - 1}: " if data.later else ""
@@ -291,15 +308,12 @@ def plot_phases(data: FederatedData, plan: Plan, path: Path) -> None:
         come = f"{plan.newcomers[0]} to {plan.newcomers[-1]}"
         titles[0] = f"clients {come} join in round {plan.join.round}\n{titles[0]}"
 
-    def draw() -> bytes:
+    def draw() -> Future[bytes]:
         counts = [then.histogram() for _, then in data.phases]
         later = list(zip(titles, counts, strict=True))[1:]
-        image = BytesIO()
-        plot_partition(counts[0], data.class_names, image, later, titles[0])
-        return image.getvalue()
+        return begin_plot(counts[0], data.class_names, later, titles[0])
 
-    image = shared.get("partition plot", (data.sha256, data.class_names, *titles), draw)
-    replace_whole(path, lambda temporary: temporary.write_bytes(image))
+    return shared.get("partition plot", (data.sha256, data.class_names, *titles), draw)
 
 
 def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> RunInfo:

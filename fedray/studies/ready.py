@@ -23,6 +23,9 @@ TUNE_ENVIRONMENT = {
 _OF_IMAGES = {"source", "root", "image_size", "channels", "split", "resize", "classes"}
 """Keys of `data` that decide what is decoded."""
 
+IN_A_TRIAL = "fedray.studies.tune,fedray.runtime.server"
+"""Modules that a trial's process needs; it imports them while the driver reads data."""
+
 
 def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
     """Connect to Ray and read what the runs will; return how many of them go at a time.
@@ -56,7 +59,7 @@ def _connect(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
     from fedray.runtime.resources import at_a_time, preflight, server_bundle
 
     say_next("connecting to Ray")
-    nodes = connect()
+    nodes = connect(imports=IN_A_TRIAL)
     for experiment in firsts:
         check_storage(study.home, len(nodes), server_bundle(experiment))
     if drivers_node() is not None:

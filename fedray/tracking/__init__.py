@@ -2,6 +2,7 @@
 
     describe.py      what MLflow shows of a run: name, params, tags, metrics, data; a run's key
     mlflow_store.py  `Store.sync` makes MLflow hold one run; the only place that writes to it
+    process.py       `StoreProcess`, a `Store` in a process of its own
     sync.py          `tracked_run` reads a folder; `Tracker` syncs in a thread while a run goes
     notes.py         the description of a run
     models.py        the models of a run as an MLflow model
@@ -33,6 +34,7 @@ from fedray.tracking.notes import picture
 from fedray.tracking.sync import (
     Tracker,
     run_tracker,
+    start_process,
     started_ms,
     tracked_run,
     tracker_for,

@@ -12,12 +12,14 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,6 +27,7 @@ from typing import Any
 from filelock import FileLock
 
 from fedray.errors import UserError
+from fedray.files import cache_folder, node_lock
 from fedray.markdown import escape_html
 from fedray.masking import mask
 from fedray.tracking.describe import (
@@ -116,6 +119,12 @@ def check_installed() -> None:
 # --- what ----------------------------------------------------------------------------------------
 
 
+def set_environment() -> None:
+    """Set MLflow's variables that are not set; MLflow reads some of them when it is imported."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
 @dataclass(frozen=True)
 class Added:
     """How much one `sync` sent that MLflow did not have; `run_id` is MLflow's."""
@@ -156,8 +165,7 @@ class Store:
         self.uri = uri
         self.experiment = experiment
         self.question = question
-        for name, value in _ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
+        set_environment()
         self._client: Any = None
         self.experiment_id = ""
         self._held: dict[str, _Held] = {}
@@ -427,21 +435,56 @@ class Store:
 
 
 def _make_database(path: Path) -> None:
-    """Make an sqlite database with MLflow's tables, and move it to its place in one step.
+    """Copy MLflow's empty tables to `path`; the file appears there in one step."""
+    with TemporaryDirectory(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent) as folder:
+        new = Path(folder) / path.name
+        try:
+            shutil.copyfile(_template(), new)
+        except OSError:  # the cache cannot be written
+            _make_tables(new)
+        os.replace(new, path)
+
+
+def _template() -> Path:
+    """Return a database with the tables of this MLflow; make it once, in the cache.
+
+    MLflow makes its tables by dozens of migrations, which take seconds.
+    """
+    path = cache_folder() / "mlflow" / f"{version('mlflow')}.db"
+    if not path.is_file():
+        with node_lock(path), TemporaryDirectory(suffix=".tmp", dir=path.parent) as folder:
+            if not path.is_file():
+                new = Path(folder) / path.name
+                _make_tables(new)
+                os.replace(new, path)
+    return path
+
+
+_TABLES = """
+import sqlite3, sys, mlflow
+mlflow.MlflowClient(f"sqlite:///{sys.argv[1]}").search_experiments()
+database = sqlite3.connect(sys.argv[1])
+database.execute("DELETE FROM experiments")
+database.commit()
+"""
+"""Make MLflow's tables without its default experiment, which holds the place of its files.
+
+MLflow makes the experiment when it opens a database that lacks it.
+"""
+
+
+def _make_tables(path: Path) -> None:
+    """Make an sqlite database with MLflow's tables.
 
     MLflow cannot repair a database whose making was interrupted. Another process makes it, so that
     this one holds no connection to it, and so that Ctrl-C does not reach it.
     """
-    with TemporaryDirectory(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent) as folder:
-        new = Path(folder) / path.name
-        code = "import sys, mlflow; mlflow.MlflowClient(sys.argv[1]).search_experiments()"
-        command = [sys.executable, "-c", code, f"{_SQLITE}{new}"]
-        apart: Any = {"timeout": 600, "start_new_session": True}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, **apart)
-        if done.returncode != 0:
-            last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise RuntimeError(f"MLflow could not make {path}: {last}")
-        os.replace(new, path)
+    command = [sys.executable, "-c", _TABLES, str(path)]
+    apart: Any = {"timeout": 600, "start_new_session": True}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **apart)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise RuntimeError(f"MLflow could not make its database: {last}")
 
 
 def _fullness(run: Any) -> tuple[float, int]:

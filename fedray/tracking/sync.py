@@ -27,15 +27,19 @@ from fedray.tracking.describe import (
     run_key,
     run_name,
 )
-from fedray.tracking.mlflow_store import Store, reason, refused, resolve_uri, ui_command
+from fedray.tracking.mlflow_store import reason, resolve_uri, ui_command
 from fedray.tracking.models import NAME, models_of
 from fedray.tracking.notes import run_note
+from fedray.tracking.process import NotTaken, StoreProcess
 from fedray.tracking.view import view_path
+from fedray.waiting import end_waiting, say_next
 
 CLOSE_SECONDS = 30.0
 """Longest wait of `Tracker.close` for MLflow."""
 CLOSE_SECONDS_DOWN = 5.0
 """Longest wait of `Tracker.close` if MLflow has failed before."""
+QUIET_SECONDS = 0.5
+"""How long `Tracker.close` waits before it says so."""
 CLOSE_TRIES = 3
 """How often the last state is sent, a second apart, while MLflow fails."""
 SHARE = 0.05
@@ -134,8 +138,9 @@ def started_ms(run: Run | None) -> int:
 class Tracker:
     """A thread that keeps MLflow up to date with runs, and for which no run waits.
 
-    A server that fails is tried again now and then. The first failure is reported on stderr, and
-    at the end whether MLflow lacks anything; both with the command that uploads it.
+    The thread reads a run's folder; another process writes to MLflow (`StoreProcess`). A server
+    that fails is tried again now and then. The first failure is reported on stderr, and at the end
+    whether MLflow lacks anything; both with the command that uploads it.
 
     Args:
         uri: an absolute tracking URI; see `resolve_uri`.
@@ -143,6 +148,7 @@ class Tracker:
         folder: folder of the run or study, for the message.
         question: see `Store`.
         retry_seconds: how long a failed server is left alone.
+        process: writes to `uri`, where it was started before; it is ended with the tracker.
 
     Attributes:
         failure: why MLflow failed first; None if it has not.
@@ -156,10 +162,12 @@ class Tracker:
         folder: Path | None = None,
         question: str = "",
         retry_seconds: float = 30.0,
+        process: StoreProcess | None = None,
     ) -> None:
         self.uri = uri
         self._folder = folder
-        self._store = Store(uri, experiment, question)
+        self._experiment, self._question = experiment, question
+        self._process = process or StoreProcess(uri)
         self._due: dict[str, Callable[[], TrackedRun]] = {}
         self._changed = threading.Condition()
         self._closing = False
@@ -172,7 +180,7 @@ class Tracker:
     @property
     def hint(self) -> str:
         """How to look at the runs: a command, and the page if MLflow has answered."""
-        command, experiment_id = ui_command(self.uri), self._store.experiment_id
+        command, experiment_id = ui_command(self.uri), self._process.experiment_id
         if not experiment_id:
             return command
         if command.startswith("http"):
@@ -201,15 +209,27 @@ class Tracker:
             self._changed.notify()
 
     def close(self, wait_seconds: float | None = None) -> None:
-        """Send what is left."""
+        """Send what is left, wait for it, and end the process that writes."""
         with self._changed:
             first, self._closing = not self._closing, True
             self._changed.notify()
-        if self._thread is None or not first:
+        if first:
+            try:
+                self._wait(wait_seconds)
+            finally:
+                self._process.end()
+
+    def _wait(self, wait_seconds: float | None) -> None:
+        """Wait until MLflow has everything; say what it lacks if that takes too long."""
+        if self._thread is None:
             return
         if wait_seconds is None:
             wait_seconds = CLOSE_SECONDS_DOWN if self._down else CLOSE_SECONDS
-        self._thread.join(wait_seconds)
+        self._thread.join(min(QUIET_SECONDS, wait_seconds))
+        if self._thread.is_alive():
+            say_next("writing the rest to MLflow")
+            self._thread.join(max(0.0, wait_seconds - QUIET_SECONDS))
+            end_waiting()
         late = self._thread.is_alive() or bool(self._due)
         if late and self.failure is None:
             self.failure = self._cause = f"not ready after {wait_seconds:g} s"
@@ -230,7 +250,7 @@ class Tracker:
                 self._changed.wait_for(lambda: self._closing, pause)
                 self._changed.wait_for(lambda: self._closing or self._due)
                 closing = self._closing
-            is_connected, began = self._store.experiment_id != "", time.monotonic()
+            is_connected, began = self._process.experiment_id != "", time.monotonic()
             self._flush()
             worked = time.monotonic() - began if is_connected else 0.0  # imports come once
             pause = self._retry if self._down else min(worked / SHARE, LONGEST_PAUSE)
@@ -246,11 +266,11 @@ class Tracker:
         self._down = False
         for name, read in due.items():
             try:
-                self._store.sync(read())
+                self._process.sync(read(), self._experiment, self._question)
             except Exception as error:
                 self._down = True
-                self._fail(reason(error))
-                if refused(error):
+                self._fail(error.reason if isinstance(error, NotTaken) else reason(error))
+                if isinstance(error, NotTaken) and error.is_refusal:
                     continue
                 return
             with self._changed:
@@ -275,11 +295,20 @@ class Tracker:
         print(f"tracking: {what}", file=sys.stderr, flush=True)
 
 
+def start_process() -> StoreProcess:
+    """Start what writes to $MLFLOW_TRACKING_URI, or to a database beside the results."""
+    return StoreProcess(resolve_uri(results_home()))
+
+
 def tracker_for(experiment: str, folder: Path | None = None, question: str = "") -> Tracker:
     """Return a tracker at $MLFLOW_TRACKING_URI, or at a database beside the results."""
     return Tracker(resolve_uri(results_home()), experiment, folder=folder, question=question)
 
 
-def run_tracker(experiment: Experiment, folder: Path) -> Tracker:
+def run_tracker(
+    experiment: Experiment, folder: Path, process: StoreProcess | None = None
+) -> Tracker:
     """Return the tracker of a run that belongs to no study, as `tracker_for` does."""
-    return tracker_for(experiment_name(experiment.name, experiment.tree()), folder)
+    process = process or start_process()
+    name = experiment_name(experiment.name, experiment.tree())
+    return Tracker(process.uri, name, folder=folder, process=process)

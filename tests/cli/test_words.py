@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -80,10 +81,33 @@ def test_every_kind_of_file_is_found():
     assert all(names(kind) for kind in FOLDERS)
 
 
-def test_the_command_imports_nothing_heavy():
-    heavy = "{'torch', 'ray', 'mlflow', 'numpy', 'pydantic', 'matplotlib'}"
-    program = f"import sys, fedray.cli.main; print(sorted({heavy} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+STEPS = "torch numpy pydantic"
+"""What steps need, and a process that runs none does not."""
+RARE = "mlflow pandas pyarrow scipy matplotlib sklearn transformers optuna"
+"""What a run needs in none of its processes but those that write to MLflow and that draw."""
+RUN = "run fedavg_digits rounds=1 data.samples=300 --executor serial --out {}"
+
+
+@pytest.mark.parametrize(
+    ("does", "heavy"),
+    [
+        ("main(['--help'])", f"ray {STEPS} {RARE}"),
+        ("main(['ls', 'algorithms'])", f"ray {STEPS} {RARE}"),
+        (f"main('{RUN} --no-track'.split())", f"ray {RARE}"),
+        (f"main('{RUN}'.split())", f"ray {RARE}"),
+        ("import fedray.runtime.server", RARE),
+        ("from fedray.core import algorithms; algorithms.names()", f"ray {RARE}"),
+    ],
+)
+def test_nothing_is_imported_before_it_is_needed(does, heavy, tmp_path):
+    program = f"""
+import sys
+from fedray.cli.main import main
+sys.stdout = sys.stderr
+{does.format(tmp_path / "run")}
+print(sorted(set({heavy.split()}) & sys.modules.keys()), file=sys.__stdout__)"""
+    env = {**os.environ, "FEDRAY_RESULTS": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
     assert done.stdout == "[]\n", done.stderr
 
 

@@ -8,8 +8,10 @@ import os
 import re
 import shutil
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Any
 
 import psutil
@@ -56,6 +58,15 @@ def test_no_round_waits_for_the_plot_of_the_partition(tmp_path):
     assert [plot.exists() for _ in session(tmp_path / "whole").rounds()] == [False] * 4
     assert plot.exists()
     assert interrupted(tmp_path / "stopped").partition_plot.exists()
+
+
+def test_a_plot_that_cannot_be_drawn_is_a_warning(tmp_path, monkeypatch, caplog):
+    drawing = Future[bytes]()
+    drawing.set_exception(CalledProcessError(1, "draw", stderr=b"Traceback\nMemoryError: small\n"))
+    monkeypatch.setattr("fedray.runtime.observers.draw_phases", lambda data, plan: drawing)
+    folder = interrupted(tmp_path)
+    assert not folder.partition_plot.exists()
+    assert "the partition cannot be drawn: MemoryError: small" in caplog.text
 
 
 @pytest.mark.parametrize("every", [0, 1])

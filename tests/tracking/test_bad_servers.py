@@ -62,7 +62,7 @@ def test_what_is_missing_is_said_whatever_the_server_does(
 def test_a_server_that_hangs_changes_nothing_in_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fedray.tracking.sync.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("fedray.tracking.sync.CLOSE_SECONDS", 8.0)
     runs = {}
     with Proxy(None, lambda *_: "hang") as server:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
@@ -118,7 +118,7 @@ def test_a_password_in_the_address_is_nowhere(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("fedray.tracking.sync.CLOSE_SECONDS", 2.0)
+    monkeypatch.setattr("fedray.tracking.sync.CLOSE_SECONDS", 8.0)
     monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path))
     out = tmp_path / "run"
     with Proxy(None, lambda *_: "reset") as server:

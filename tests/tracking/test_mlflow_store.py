@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedray.tracking import Store, grouped
+from fedray.tracking import Store, grouped, mlflow_store
 from fedray.tracking.view import view_path
 from tests.tracking.runs import Held, make_round, tracked
 
@@ -316,12 +320,13 @@ def test_a_process_that_dies_while_it_makes_the_database_leaves_none(tmp_path: P
 DIES = """
 import os, sys, threading, time
 from pathlib import Path
+from fedray.files import cache_folder
 from fedray.tracking import Store
 
 path = Path(sys.argv[1])
 store = Store(f"sqlite:///{path}", "e")
 threading.Thread(target=store.connect, daemon=True).start()
-while not any(p.stat().st_size for p in path.parent.glob(".mlflow.db.*.tmp/mlflow.db")):
+while not any(p.stat().st_size for p in cache_folder().glob("mlflow/*.tmp/*.db")):
     time.sleep(0.001)
 os._exit(9)
 """
@@ -334,6 +339,37 @@ def test_a_database_that_cannot_be_made_is_a_failure_with_its_reason(
     with pytest.raises(RuntimeError, match="MLflow could not make"):
         Store(f"sqlite:///{tmp_path}/mlflow.db", "digits").connect()
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
+
+
+def test_a_new_database_is_a_copy_of_one_that_is_made_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Path
+) -> None:
+    template = cache / "mlflow" / f"{version('mlflow')}.db"
+    made = []
+
+    def make(path: Path) -> None:
+        made.append(path)
+        shutil.copy(empty_database, path)
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("DELETE FROM experiment_tags")
+            database.execute("DELETE FROM experiments")
+
+    monkeypatch.setattr(mlflow_store, "_make_tables", make)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        Store(f"sqlite:///{tmp_path}/{name}/mlflow.db", "digits").connect()
+        places = {each.artifact_location for each in experiments_of(tmp_path / name)}
+        assert places == {f"{tmp_path}/{name}/mlruns/0", f"file://{tmp_path}/{name}/mlartifacts"}
+    assert [path.name for path in made] == [template.name]
+    assert [path for path in template.parent.iterdir() if path.suffix != ".lock"] == [template]
+    monkeypatch.setenv("FEDRAY_CACHE", str(empty_database))  # a file: nothing can be written there
+    Store(f"sqlite:///{tmp_path}/three/mlflow.db", "digits").connect()
+    assert len(made) == 2
+
+
+def experiments_of(folder: Path) -> list[Any]:
+    return list(Held(f"sqlite:///{folder}/mlflow.db").client.search_experiments())
 
 
 def _log_rounds(uri: str, process: int) -> None:

@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import upload as upload_command
@@ -21,7 +22,8 @@ from fedray.cli.upload import upload
 from fedray.config import flatten
 from fedray.errors import UserError
 from fedray.records import FolderClaim, RunFolder
-from fedray.tracking import Added, Store, TrackedRun, Tracker, as_params, run_key, tracked_run
+from fedray.tracking import Store, Tracker, as_params, run_key, tracked_run
+from fedray.tracking.process import StoreProcess
 from tests.tracking.runs import STARTED, Held, make_round, make_run, tracked, write_run
 
 Serve = Callable[[int], "subprocess.Popen[bytes]"]
@@ -134,14 +136,14 @@ def test_many_runs_at_once_in_one_process(uri: str) -> None:
 
 
 def test_it_works_for_a_small_share_of_the_time(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, real = [], Store.sync
+    calls, real = [], StoreProcess.sync
 
-    def sync(self: Store, run: TrackedRun) -> Added:
+    def sync(self: StoreProcess, *args: Any) -> None:
         calls.append(time.monotonic())
         time.sleep(0.1)
-        return real(self, run)
+        real(self, *args)
 
-    monkeypatch.setattr(Store, "sync", sync)
+    monkeypatch.setattr(StoreProcess, "sync", sync)
     tracker = Tracker(uri, "digits")
     tracker.update("k", tracked)
     wait_until(lambda: tracker.hint.count("/#/"))
@@ -223,19 +225,85 @@ def test_a_server_that_comes_back_gets_everything(
     uri: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tracker = Tracker(uri, "sweep", retry_seconds=0.1)
-    connect = Store.connect
-    monkeypatch.setattr(Store, "connect", lambda self: 1 / 0)
+    sync = StoreProcess.sync
+    monkeypatch.setattr(StoreProcess, "sync", lambda *_: 1 / 0)
     tracker.update("p", lambda: tracked("p", status="FINISHED"))
     tracker.update("a", lambda: tracked("a", parent="p", status="FINISHED"))
     wait_until(lambda: tracker.failure)
-    monkeypatch.setattr(Store, "connect", connect)
-    tracker.close()
+    monkeypatch.setattr(StoreProcess, "sync", sync)
+    tracker.close(wait_seconds=60)
     runs = {run.info.run_name: run for run in Held(uri).runs("sweep")}
     assert runs["a"].data.tags["mlflow.parentRunId"] == runs["p"].info.run_id
     assert runs["p"].info.status == "FINISHED"
     first, last = capsys.readouterr().err.splitlines()
     assert "ZeroDivisionError" in first
     assert last == "tracking: MLflow has everything after all"
+
+
+# --- the process that writes ---------------------------------------------------------------------
+
+FOLLOWS = """
+import sys, time
+from pathlib import Path
+from fedray.tracking import Tracker
+
+tracker = Tracker(sys.argv[1], "digits")
+print(tracker._process._process.pid, flush=True)
+tracker.follow(Path(sys.argv[2]), "RUNNING")
+time.sleep(600)
+"""
+
+
+def pid_of(tracker: Tracker) -> int:
+    process = tracker._process._process
+    assert process is not None
+    return process.pid
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody waited for does not."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_the_process_that_tracks_imports_no_mlflow() -> None:
+    code = "import sys; from fedray.tracking import start_process; start_process().end();"
+    code += "print({'mlflow', 'pandas', 'torch'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "set()\n", done.stderr
+
+
+def test_a_process_that_is_killed_is_replaced_and_nothing_is_lost(
+    tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path / "run", make_run(2, of=4))
+    tracker, held = Tracker(uri, "digits", retry_seconds=0.1), Held(uri)
+    tracker.follow(folder, "RUNNING")
+    wait_until(lambda: held.runs("digits"))
+    os.kill(pid_of(tracker), signal.SIGKILL)
+    write_run(folder, make_run(4))
+    tracker.follow(folder, "FINISHED")
+    tracker.close(wait_seconds=60)
+    assert held.run().info.status == "FINISHED"
+    held.assert_every_metric_once_per_round(held.run(), range(5))
+    assert "has everything after all" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_process_ends_with_a_run_that_is_killed_and_an_upload_mends_it(
+    tmp_path: Path, uri: str
+) -> None:
+    folder = write_run(tmp_path / "run", make_run(3))
+    command = [sys.executable, "-c", FOLLOWS, uri, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        writes = int(run.stdout.readline())
+        run.kill()
+    wait_until(lambda: not is_there(writes))
+    upload([folder], uri)
+    held = Held(uri)
+    assert held.run().info.status == "FINISHED"
+    held.assert_every_metric_once_per_round(held.run(), range(4))
 
 
 # --- upload --------------------------------------------------------------------------------------

@@ -40,7 +40,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import (
@@ -426,6 +425,8 @@ def assign(costs: np.ndarray, largest: int) -> np.ndarray:
         return near
     slots = np.repeat(costs, largest, axis=1)
     slots[:, ::largest] -= costs.sum() + 1  # the first slot of every cluster is filled first
+    from scipy.optimize import linear_sum_assignment  # takes a second to import
+
     _, taken = linear_sum_assignment(slots)
     found: np.ndarray = taken // largest
     return found

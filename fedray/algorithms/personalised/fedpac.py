@@ -32,7 +32,6 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic import Field
-from scipy.optimize import nnls
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import select
@@ -248,6 +247,8 @@ def simplex_minimum(matrix: Tensor) -> Tensor:
     Args:
         matrix: Q [K, K], positive semi-definite.
     """
+    from scipy.optimize import nnls  # takes a second to import
+
     scale = float(matrix.trace()) or 1.0
     values, vectors = np.linalg.eigh(matrix.double().numpy() / scale)
     root = np.sqrt(values.clip(min=0))[:, None] * vectors.T

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from fedray.data.decoding import ReadOptions
+from fedray.data.imageset import ImageSet
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
 
 _FILE = "datasets/data/digits.csv.gz"
 """Below the folder of scikit-learn."""
+_READ: dict[ReadOptions, ImageSet] = {}
 _NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
@@ -37,6 +39,12 @@ class Digits(Source):
                 f"data.source=digits needs scikit-learn's file {_FILE}; pip install scikit-learn"
             )
         return folder
+
+    def load(self, root: Path | None, options: ReadOptions, *, download: bool = False) -> ImageSet:
+        """Return the images, which a process reads once."""
+        if options not in _READ:
+            _READ[options] = super().load(root, options, download=download)
+        return _READ[options]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return the rows of `sklearn.datasets.load_digits`."""
