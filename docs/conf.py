@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from pathlib import Path
+from urllib.request import urlopen
 
 from sphinx.application import Sphinx
 
@@ -21,15 +22,46 @@ BESIDE = {
 """Pages whose text is that of a file in the repository's top folder."""
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#([^)\s]*))?\)")
 
+
+def is_online(url: str) -> bool:
+    """Return True if a site answers; without network the pages are built without its links."""
+    try:
+        with urlopen(f"{url}objects.inv", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
 project = "fedray"
 author = "the authors of fedray"
 release = version = PROJECT["version"]
-extensions = ["myst_parser"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+INVENTORIES = {
+    "python": "https://docs.python.org/3/",
+    "torch": "https://docs.pytorch.org/docs/stable/",
+    "numpy": "https://numpy.org/doc/stable/",
+    "ray": "https://docs.ray.io/en/latest/",
+    "mlflow": "https://mlflow.org/docs/latest/api_reference/",
+}
+"""Sites whose types the API reference links to, where they can be reached."""
+autodoc_default_options = {"exclude-members": "HParams, model_config"}
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+nitpick_ignore_regex = [("py:.*", ".*")]  # types of other libraries, which intersphinx may lack
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"fedray {version}"
 html_show_copyright = False
 html_copy_source = False
+intersphinx_mapping = {name: (url, None) for name, url in INVENTORIES.items() if is_online(url)}
+default_role = "code"
 nitpicky = True
 myst_heading_anchors = 4
 

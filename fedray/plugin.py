@@ -11,8 +11,8 @@ loss per batch), `FedAvg` (and an average of models), `SummingMethod` (a server'
 and its download; the server's step sees `Uplinks` and the `Server`.
 """
 
-from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.config import InputFile, LearningRate, LossWeight, NoParams, Temperature
+from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
+from fedray.config import Frozen, InputFile, LearningRate, LossWeight, NoParams, Temperature
 from fedray.core import (
     Algorithm,
     Batch,
@@ -28,6 +28,7 @@ from fedray.core import (
     Requires,
     Server,
     ServerState,
+    StateTree,
     SummingMethod,
     Tensors,
     Total,
@@ -41,15 +42,22 @@ from fedray.core import (
     weighed,
     with_extra,
 )
+from fedray.core.schedules import Schedule, schedules
 from fedray.data import ReadOptions
 from fedray.data.augment import Augmentation, augmentations
 from fedray.data.imageset import TEST, TRAIN
-from fedray.data.partitions import Partition, partitions
+from fedray.data.partitions import Annotations, Indices, Partition, partitions
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
 from fedray.evaluation.metrics import Evaluated, Measure, metrics
 from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
-from fedray.models import Classifier, ClassifierOutput, Group, architecture
+from fedray.models import (
+    Classifier,
+    ClassifierOutput,
+    Group,
+    architecture,
+    normalisation_tensors,
+)
 from fedray.models.architectures import Architecture, architectures
 from fedray.models.groups import groups
 from fedray.records import Metric

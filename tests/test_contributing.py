@@ -64,7 +64,7 @@ def test_fedprox_is_the_very_file():
 @pytest.mark.slow
 def test_files_outside_the_package_add_what_they_show(tmp_path):
     shown = blocks()
-    names = ["prox", "mini", "tones", "letters", "spread"]
+    names = ["prox", "mini"]
     assert len(shown) == len(names)
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -76,14 +76,6 @@ def test_files_outside_the_package_add_what_they_show(tmp_path):
         "theirs": ["fedavg_digits", "algorithm={name: fedprox, mu: 0.5}", *SMALL, *IID],
         "mine": ["fedavg_digits", "algorithm={name: prox, mu: 0.5}", *SMALL, *IID],
         "mini": ["fedavg_digits", "algorithm=prox", "model.group=mini", *SMALL, *IID],
-        "tones": ["fedavg_digits", "data.source=tones", "data.partition=iid", *SMALL],
-        "letters": [
-            "fedglcl_digits",
-            "text.encoder=letters",
-            "model.feature_dim=26",
-            *SMALL,
-            *IID,
-        ],
     }
     words = json.dumps([[str(tmp_path / name), *arguments] for name, arguments in runs.items()])
     done = subprocess.run(
@@ -97,10 +89,5 @@ def test_files_outside_the_package_add_what_they_show(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.split("FOUND ")[1])
     assert found["mine"] == found["theirs"]
-    assert found["tones"]["local_accuracy"] > 0.9
-    assert all("local_accuracy_range" in metrics for metrics in found.values())
     result = json.loads((tmp_path / "mine" / "result.json").read_text())
     assert result["config"]["algorithm"] == {"name": "prox", "weights": "samples", "mu": 0.5}
-    assert {each["name"]: each["direction"] for each in result["metrics"]}[
-        "local_accuracy_range"
-    ] == "min"

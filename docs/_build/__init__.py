@@ -6,6 +6,7 @@
     heads.py      the docstring at the head of a method's file, taken apart
     uses.py       experiments, sweeps and tables that a method is in
     methods.py    docs/methods/
+    notebooks.py  docs/notebooks/
     privacy.py    docs/privacy.md
     settings.py   docs/settings.md
     papers.py     docs/papers.md

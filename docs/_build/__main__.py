@@ -11,6 +11,7 @@ from fedray.errors import UserError
 from fedray.files import write_atomic
 
 from _build.methods import method_pages
+from _build.notebooks import notebook_pages
 from _build.papers import papers_page
 from _build.privacy import privacy_page
 from _build.published import published, published_pages
@@ -65,6 +66,7 @@ def pages(root: Path) -> dict[Path, str]:
         FINDINGS: with_part(_read(root / FINDINGS), details([*tables.values()])),
         **published_pages(root, tables),
         **method_pages(),
+        **notebook_pages(root),
     }
     return {root / path: text for path, text in files.items()}
 

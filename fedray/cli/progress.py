@@ -1,4 +1,4 @@
-"""How a run shows where it is: a bar on a terminal, one plain line per round in a job's log."""
+"""Progress of a run: one line per round, and on a terminal a bar below the lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def accuracy(done: Round) -> str:
     return f"accuracy {done.metrics[HEADLINE]:.4f}{beside}"
 
 
-def describe(done: Round) -> str:
+def describe(done: Round, *, traffic: bool = True) -> str:
     """Return one round in a few words: accuracy, loss, traffic, faults."""
     words = []
     if HEADLINE in done.metrics:
@@ -37,7 +37,7 @@ def describe(done: Round) -> str:
     if "train_loss" in done.metrics:
         words.append(f"loss {done.metrics['train_loss']:.3f}")
     up, down = done.up.total_bytes, done.down.total_bytes
-    if up or down:
+    if traffic and (up or down):
         words.append(f"up {size_of(up)}, down {size_of(down)}")
     if done.events:
         words.append(f"{len(done.events)} fault(s)")
@@ -110,13 +110,14 @@ class RoundProgress:
         number = done.round
         seconds = self._pace.left(number, time.monotonic())
         left = "" if seconds is None or number == self._rounds else f"left {time_of(seconds)}"
-        if self._bar is not None:
-            text = accuracy(done) if HEADLINE in done.metrics else "training"
-            left = "finishing" if number == self._rounds else left
-            self._bar.update(self._task, completed=number, description=text, left=left)
+        words = describe(done, traffic=self._bar is None)
+        line = f"round {number}/{self._rounds}  {words}  {time_of(done.seconds)}"
+        if self._bar is None:
+            print(f"{line}  {left}".rstrip(), flush=True)
             return
-        line = f"round {number}/{self._rounds}  {describe(done)}  {time_of(done.seconds)}"
-        print(f"{line}  {left}".rstrip(), flush=True)
+        self._bar.console.print(line, highlight=False, markup=False)
+        text, left = ("finishing", "") if number == self._rounds else ("training", left)
+        self._bar.update(self._task, completed=number, description=text, left=left)
 
     def __exit__(
         self,

@@ -214,12 +214,12 @@ def say_where_it_begins(folder: RunFolder) -> None:
 
 
 def headline(experiment: Experiment, executor: str) -> str:
-    """Return one line about what is going to run, with its scale."""
+    """Return one line about what is going to run."""
     e = experiment
     where = f"{e.workers} Ray worker(s)" if executor == "ray" else "this process"
     own = f", with {', '.join(plugin.label for plugin in e.plugins)}" if e.plugins else ""
     return (
-        f"{e.name} [{e.scale} scale]: {e.algorithm.name} on {e.data.source.name}, "
+        f"{e.name}: {e.algorithm.name} on {e.data.source.name}, "
         f"{e.data.clients} clients, {e.rounds} rounds, seed {e.seed}, in {where}{own}"
     )
 
@@ -286,7 +286,7 @@ def accuracy_lines(done: Run) -> Iterator[str]:
             f"stopped after round {done.done} of {done.info.planned}: {stopping.metric} did not "
             f"improve in {stopping.patience} evaluation(s)"
         )
-    last = f"last {final.local_accuracy:.4f}  [{done.info.scale} scale]"
+    last = f"last {final.local_accuracy:.4f}"
     if best is not None:
         how = BEST[done.info.select]
         yield f"local accuracy: {best.local_accuracy:.4f} in round {best.round} ({how}), {last}"
@@ -313,11 +313,12 @@ def print_summary(out: Path, tracker: Tracker | None, executor: str) -> None:
     print(f"sent: up {size_of(up.total_bytes)}, down {size_of(down.total_bytes)}")
     who = "the server" if executor == "ray" else "this process"
     after = sum(each.seconds for each in done.rounds if each.round > 0)
+    start = done.costs.startup_seconds
     print(
-        f"time: {time_of(done.costs.startup_seconds)} to the end of round 0, "
-        f"{time_of(after)} after it; "
-        f"peak memory of {who} {size_of(done.costs.peak_rss_bytes)}"
+        f"time: {time_of(start + after)} ({time_of(start)} to the end of round 0, "
+        f"{time_of(after)} for the others)"
     )
+    print(f"peak memory of {who}: {size_of(done.costs.peak_rss_bytes)}")
     print(f"results: {out}")
     if tracker is not None:
         print(f"compare: {tracker.hint}")

@@ -116,9 +116,10 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True)
 class Payload:
-    """The base of everything that travels; subclasses are frozen dataclasses of `payload_field`s.
+    """The base of everything that travels.
 
-    A field is a tensor, a mapping of named tensors (nested or not), or a plain number.
+    A subclass is a frozen dataclass, each field of which is declared with `payload_field`. A field
+    is a tensor, a mapping of named tensors (nested or not), or a plain number.
     """
 
     types: ClassVar[dict[str, type[Payload]]] = {}

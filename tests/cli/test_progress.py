@@ -35,8 +35,10 @@ def test_a_bar_counts_seconds_and_the_last_round_has_nothing_left(monkeypatch):
     with RoundProgress(3) as show:
         for number in range(4):
             show(Round(number, 1.0, {"local_accuracy": 0.5}))
-    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue()).rstrip().splitlines()[-1]
-    assert re.search(r"round 3/3 ━+ 0 s accuracy 0\.5000 finishing *$", last.split("\r")[-1])
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue()).rstrip().splitlines()
+    assert re.search(r"round 3/3 ━+ 0 s finishing *$", lines[-1].split("\r")[-1])
+    rounds = [line.strip() for line in lines if line.startswith("round") and "accuracy" in line]
+    assert rounds == [f"round {n}/3  accuracy 0.5000  1.0 s" for n in range(4)]
 
 
 def test_a_log_s_last_round_has_nothing_left(capsys):

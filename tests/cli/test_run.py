@@ -116,7 +116,7 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys, pictures):
     printed = capsys.readouterr().out
     assert printed.startswith(
         "importing PyTorch, reading fedproto_digits ...\n"
-        "fedproto_digits [laptop scale]: fedproto on digits, 3 clients, 3 rounds, seed 4, "
+        "fedproto_digits: fedproto on digits, 3 clients, 3 rounds, seed 4, "
         "in this process\n"
     )
     lines = [line for line in printed.splitlines() if line.startswith("round ")]

@@ -1,0 +1,74 @@
+"""Every recipe of docs/recipes/ runs as it stands, for two small rounds."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import run
+from pages import DOCS, files, ours
+
+from fedray.plugins import use
+from fedray.records import RunFolder
+
+RECIPES = sorted((DOCS / "recipes").glob("*.md"))
+PAGES = [page for page in RECIPES if page.stem != "index"]
+SMALL = ["rounds=2", "local_epochs=1", "data.clients=3", "workers=1"]
+SERIAL = ["--executor", "serial", "--no-track"]
+METRICS = {"drift": "client/drift", "spread": "local_accuracy_range"}
+"""Metrics that a recipe's plug-in adds, by its file's name."""
+
+pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ is not part of the wheel")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A folder of its own; plug-ins are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    use(())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_recipe_runs(page):
+    for name, text in files(page).items():
+        Path(name).write_text(text)
+    commands = [shlex.split(command) for command in ours(page)]
+    assert len(commands) == len(files(page)), "a command for each file"
+    for number, (_, word, *words) in enumerate(commands):
+        assert word == "run"
+        samples = [] if "data.source=tones" in words else ["data.samples=200"]
+        partition = [] if any("partition" in each for each in words) else ["data.partition=iid"]
+        words = [each.replace("resnet18", "cnn2") for each in words]
+        out = f"run{number}"
+        assert run([*words, *SMALL, *samples, *partition, *SERIAL, "--out", out]) == 0
+        metrics = RunFolder(Path(out)).read().rounds[-1].metrics
+        plugin = Path(words[words.index("--plugin") + 1]).stem
+        assert METRICS.get(plugin, "local_accuracy") in metrics
+
+
+@pytest.mark.long
+def test_the_recipes_with_state_keep_the_laws():
+    plugins, methods = [], []
+    for page in ("personal-parameter", "payload", "server-step"):
+        for name, text in files(DOCS / "recipes" / f"{page}.md").items():
+            Path(name).write_text(text)
+            plugins += ["--plugin", name]
+        (command,) = ours(DOCS / "recipes" / f"{page}.md")
+        (method,) = re.findall(r"algorithm=(\w+)", command)
+        methods.append(method)
+    checked = subprocess.run(
+        [sys.executable, "-m", "fedray", "check", *methods, *plugins],
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_the_index_names_every_recipe():
+    index = (DOCS / "recipes" / "index.md").read_text()
+    assert all(f"({page.name})" in index and f"\n{page.stem}\n" in index for page in PAGES)
