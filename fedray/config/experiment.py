@@ -328,6 +328,9 @@ class Experiment(Frozen):
     """Whether an incomplete last batch is left out (the official code: true)."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of local training; bfloat16 is autocast with float32 weights."""
+    stacked: int = Field(1, ge=1, le=1024)
+    """Clients that are trained together as one batched model, which rounds differently; 1: each by
+    itself. Faster for perceptrons, heads and prompts, and for methods that support it."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     text: TextConfig = TextConfig()
@@ -424,6 +427,8 @@ class Experiment(Frozen):
         for key in (*EXECUTION_KEYS, *LABELS):
             *above, last = key.split(".")
             reduce(getitem, above, tree).pop(last)
+        if self.stacked == 1:
+            del tree["stacked"]  # as before there was the key
         return {key: value for key, value in tree.items() if value != {}}
 
     def identity(self, data_sha256: str = "") -> str:

@@ -111,7 +111,9 @@ class Algorithm:
     """Whether a client's download alone determines what its model predicts, so that clients with
     the same download are tested in one pass. A class that changes what a client predicts with must
     state it again (`CLAIMS`)."""
-
+    stacks: ClassVar[bool] = False
+    """Whether clients can be trained together (`core.stacked`) with the numbers of each by itself.
+    Each class that changes the training must state it again (`CLAIMS`)."""
     draws_per_batch: ClassVar[bool] = False
     """Whether the method draws random numbers for every batch on the CPU, so that they are the same
     on every device, and copies them there."""
@@ -246,6 +248,7 @@ def joint_hparams(method: type[Algorithm]) -> type[HyperParameters]:
 
 CLAIMS: Mapping[str, tuple[str, ...]] = {
     "dense": (),
+    "stacks": ("begin", "client_update", "loss", "train"),
     "means_equally": ("round", "server_update", "summand", "server_step"),
     "one_model": ("shared", "personal", "init_client", "begin", "predict"),
 }

@@ -38,6 +38,7 @@ class FedOTP(PairedContexts):
     name = "fedotp"
     title = "FedOTP"
     paper = "Li et al., CVPR 2024, arXiv:2403.00041"
+    stacks = False  # its transport stops at a tolerance, which each batch reaches by itself
 
     class HParams(PairedContexts.HParams):
         gamma: float = Field(0.8, gt=0, le=1)
