@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from small import assert_same, numbers, on_workers, serially
+from small import assert_same, on_workers
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import Batch, LocalContext, algorithms
+from fedray.core import Batch, ClientState, LocalContext, algorithms
 from fedray.core.stacked import Run, runs_of, stacks_of
 from fedray.errors import UserError
 from fedray.federation import Federation
 from fedray.models import ClassifierOutput
-from fedray.models.clip import small_clip_folder
 from fedray.runtime import stacked
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.conformance import CHEAP, Trace, compare, serial, trace
@@ -103,7 +104,7 @@ def test_a_method_that_stacks_has_the_numbers_of_each_client_by_itself(method, t
         (("clip_grad_norm", 0.5),),
         (("data.augment", "flip_rotate"),),
         (("drop_last", True), ("batch_size", 4)),
-        (("model.projector", 8), ("model.feature_dim", 8)),
+        (("model.projector", 8), ("model.feature_dim", 8), ("rounds", 3)),
         (("model.group", "cnn2"), ("rounds", 3)),
         (("local_epochs", 3), ("lr_schedule", {"name": "cosine"})),
     ],
@@ -176,20 +177,80 @@ def test_what_cannot_be_stacked_is_refused(small, words, reason):
         small.experiment(*words, "stacked=4")
 
 
-class Plain(FedAvg):
-    name, stacks = "plain", True
-    extra: Callable[[Tensor, LocalContext], Tensor]
+class Odd(FedAvg):
+    """FedAvg whose loss a test changes."""
+
+    name, stacks = "odd", True
+    change: Callable[[Tensor, LocalContext], Tensor]
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        return type(self).extra(super().loss(output, batch, local), local)
+        return type(self).change(super().loss(output, batch, local), local)
 
 
 @pytest.fixture
-def method():
-    """Returns a run of a method whose loss is changed."""
-    algorithms.add(Plain)
-    yield lambda extra: (
-        setattr(Plain, "extra", staticmethod(extra)),
-        last("plain", ("rounds", 1), ("stacked", 4)),
-    )[1]
-    del algorithms._entries["plain"]
+def odd(monkeypatch):
+    """Returns the last round of a method whose loss is changed, with stacked clients or without."""
+    monkeypatch.setattr(algorithms, "_entries", {**algorithms._entries, "odd": Odd})
+
+    def run(change: Callable[[Tensor, LocalContext], Tensor], count: int = 4) -> Trace:
+        monkeypatch.setattr(Odd, "change", staticmethod(change), raising=False)
+        sets = (("rounds", 2), ("participation", 1.0), ("stacked", count))
+        return last("odd", *sets)[0]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda loss, local: loss + torch.rand(()), "randomness"),
+        (lambda loss, local: loss * 2 if loss > 1 else loss, "data-dependent"),
+        (lambda loss, local: loss * local.client.id, "local.client.id"),
+        (lambda loss, local: loss + len(local.state.model), "local.state.model"),
+        (lambda loss, local: loss * np.random.rand(), "global random generators"),
+    ],
+    ids=["torch", "control flow", "client", "state", "numpy"],
+)
+def test_a_loss_that_cannot_be_batched_is_refused(odd, change, reason):
+    odd(change, 1)
+    with pytest.raises(UserError, match=reason):
+        odd(change)
+
+
+def test_a_client_whose_loss_is_not_finite_fails_alone(odd):
+    """The client with the fewest images, by its class counts, which a loss may read as a tensor."""
+
+    def diverge(loss: Tensor, local: LocalContext) -> Tensor:
+        return loss / (local.state.memory["images"] != fewest)
+
+    begin, fewest = FedAvg.begin, 0
+
+    def with_images(self, client, state, down):
+        local = begin(self, client, state, down)
+        images = torch.tensor(len(client.train))
+        return replace(local, state=ClientState(local.state.model, {"images": images}))
+
+    Odd.begin = with_images
+    try:
+        sizes = [len(index) for index in Assembly(from_tree(tree("fedavg"))).data.train]
+        fewest = min(sizes)
+        alone, together = odd(diverge, 1), odd(diverge)
+    finally:
+        del Odd.begin
+    failed = [event.client for event in together.numbers["events"]]
+    assert failed == [event.client for event in alone.numbers["events"]]
+    assert 0 < len(failed) < len(sizes)
+    compare([alone], [together], CLOSE)
+
+
+def test_an_error_in_one_client_is_that_clients_alone(odd, monkeypatch):
+    finish = FedAvg.finish
+
+    def break_(self, local, trained):
+        if local.client.id == 1:
+            raise ArithmeticError("client 1")
+        return finish(self, local, trained)
+
+    monkeypatch.setattr(Odd, "finish", break_, raising=False)
+    done = odd(lambda loss, local: loss)
+    assert [event.client for event in done.numbers["events"]] == [1]
