@@ -3,8 +3,8 @@
 A `Stack` holds the models of up to N clients of one architecture. The tensors of one name are rows
 of one tensor, so that a client's step begins and finishes on a model of its own, and all of them
 are trained together: `torch.vmap` over the method's loss, and the experiment's optimiser on the
-stacked parameters. Each client draws the batches that it would draw by itself. Clients whose batch
-of a step has the same size compute it together; those that have no batch left rest.
+stacked parameters. Each client draws the batches that it would draw by itself. Clients whose
+batches have the same size compute them together, while those that have no such batch left rest.
 
 Rounding depends on which clients are computed together, so `stacks_of` divides the clients of an
 exchange by nothing but their sorted ids and N.
@@ -25,6 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import Batch, Client, Samples, Skeleton
+from fedray.core.optimizers import ON_THE_CPU, SGD
 from fedray.core.payload import Payload
 from fedray.core.state import ClientState, StateTree, Tensors, is_tree, map_tensors
 from fedray.core.sums import halves
@@ -34,6 +35,7 @@ from fedray.core.training import (
     augmentation_draws,
     batch_indices,
     batch_order,
+    batch_sizes,
     check_loss,
     only_trainable,
 )
@@ -71,7 +73,7 @@ def refusal(method: type[Algorithm]) -> str:
         return "its client step is its own"
     if method.train is not LocalTraining.train:
         return "it has a training loop of its own"
-    return "its loss does not give the same numbers for stacked clients, or nobody has compared"
+    return "its loss depends on values (control flow, shapes), or has not been compared"
 
 
 class Stack:
@@ -142,26 +144,45 @@ def train_stacked(
 
 
 class Run(NamedTuple):
-    """Consecutive clients [start, stop) whose batches of a step have the same size."""
+    """Consecutive clients [start, stop) that take a step together: their batches have one size."""
 
     start: int
     stop: int
     size: int
 
 
-def runs_of(sizes: Sequence[int]) -> list[Run]:
-    """Divide consecutive clients into runs, from the size of each one's batch."""
-    runs: list[Run] = []
-    for size, equal in groupby(sizes):
-        start = runs[-1].stop if runs else 0
-        runs.append(Run(start, start + len([*equal]), size))
-    return runs
+def runs_of_epoch(sizes: Sequence[Sequence[int]], whole: int) -> Iterator[list[Run]]:
+    """Divide an epoch into steps, and the clients of each step into runs.
+
+    First come the whole batches, which all clients that have one left compute together; then each
+    client's last batch if it has another size.
+
+    Args:
+        sizes: of each client's batches; those with the most images first.
+        whole: the batch size.
+
+    Yields:
+        The runs of a step.
+    """
+    counts = [sum(size == whole for size in own) for own in sizes]
+    for step in range(max(counts, default=0)):
+        yield [Run(0, sum(count > step for count in counts), whole)]
+    tails = [sum(own) - whole * count for own, count in zip(sizes, counts, strict=True)]
+    start = 0
+    last = []
+    for tail, equal in groupby(tails):
+        stop = start + len([*equal])
+        if tail:
+            last.append(Run(start, stop, tail))
+        start = stop
+    yield last
 
 
 class _StackedTraining:
     """The local training of clients in consecutive rows of a stack.
 
     Attributes:
+        steps: how many steps each client takes.
         images: how many images each client's model has read.
         parameters: how many numbers each client has trained.
     """
@@ -170,13 +191,13 @@ class _StackedTraining:
         self, method: LocalTraining, stack: Stack, first: int, contexts: Sequence[LocalContext]
     ) -> None:
         one, count = contexts[0], len(contexts)
-        self.images, self.parameters = [0] * count, 0
+        self.steps, self.images, self.parameters = [0] * count, [0] * count, 0
         self._contexts, self._device = contexts, one.client.device
         self._config = one.client.setting.training
+        self._counts_steps = not isinstance(self._config.optimizer, SGD)
         self._samples = Samples.joined([context.client.train for context in contexts])
         self._stored, self._labels = self._samples.tensors(self._device)
         self._views = [augmentation_draws(context.client) for context in contexts]
-        self._draw_batches()
         rows = {name: tensor[first : first + count] for name, tensor in stack.tensors.items()}
         learning = stack.parameters if one.trainable is None else {*one.trainable}
         self._extra = _stacked([context.extra for context in contexts])
@@ -187,52 +208,84 @@ class _StackedTraining:
             "memory": _stacked([context.state.memory for context in contexts]),
             "down": {} if is_sent_once else _stacked([_tensors(c.down) for c in contexts]),
         }
-        self._parts: dict[tuple[int, int], tuple[Tensors, StateTree]] = {}
+        self._parts: dict[tuple[int, int], _Part] = {}
+        self._means: dict[str, StateTree] = {}  # the optimiser's running means, by name
+        self._batches, self._runs = self._drawn()
         self._losses: list[tuple[Run, Tensor]] = []
         self._loss = torch.vmap(_Loss(method, stack, one, self._samples), randomness="error")
 
-    def _draw_batches(self) -> None:
-        """Draw each client's batches from its own streams, and divide every step into runs."""
-        batches: list[list[Tensor]] = []
-        start = 0
-        for context in self._contexts:
-            order, count = batch_order(context.client), len(context.client.train)
-            own = [
-                index + start
-                for _ in range(self._config.epochs)
-                for index in batch_indices(count, self._config, order, CPU)
+    def _drawn(self) -> tuple[Sequence[Tensor], list[Run]]:
+        """Draw each client's batches from its own stream; return those of each run, and the runs.
+
+        Clients that have taken unlike numbers of steps are in runs of their own if the optimiser
+        counts steps.
+        """
+        config, counts = self._config, [len(context.client.train) for context in self._contexts]
+        orders = [batch_order(context.client) for context in self._contexts]
+        starts = [sum(counts[:number]) for number in range(len(counts))]
+        sizes = [batch_sizes(count, config) for count in counts]
+        runs: list[Run] = []
+        indices: list[Tensor] = []
+        for _ in range(config.epochs):
+            drawn = [
+                iter(batch_indices(count, config, order, CPU))
+                for count, order in zip(counts, orders, strict=True)
             ]
-            batches.append(own)
-            start += count
-        self._steps = [len(own) for own in batches]  # the most first
-        steps = [[own[n] for own in batches if n < len(own)] for n in range(self._steps[0])]
-        self._runs = [runs_of([len(index) for index in step]) for step in steps]
-        sizes = [(run.stop - run.start) * run.size for runs in self._runs for run in runs]
-        flat = [index for step in steps for index in step]
-        self._indices = torch.split(torch.cat(flat).to(self._device), sizes) if flat else ()
+            for step in runs_of_epoch(sizes, config.batch_size):
+                for run in self._split(step):
+                    runs.append(run)
+                    for client in range(run.start, run.stop):
+                        indices.append(next(drawn[client]) + starts[client])
+                        self.steps[client] += 1
+        together = [(run.stop - run.start) * run.size for run in runs]
+        return torch.split(torch.cat(indices).to(self._device), together) if runs else (), runs
+
+    def _split(self, runs: Sequence[Run]) -> Iterator[Run]:
+        for run in runs:
+            start = run.start
+            of_optimizer = self.steps if self._counts_steps else [0] * len(self.steps)
+            for _, equal in groupby(of_optimizer[run.start : run.stop]):
+                stop = start + len([*equal])
+                yield Run(start, stop, run.size)
+                start = stop
 
     def run(self, tally: Tally) -> None:
         """Take all steps of all clients."""
-        indices, trained = iter(self._indices), set[str]()
-        optimizer: torch.optim.Optimizer | None = None
-        for number, runs in enumerate(self._runs):
-            learning, _ = self._part(0, runs[-1].stop)
-            if number == 0 or runs[-1].stop < self._runs[number - 1][-1].stop:
-                optimizer = self._optimizer([*learning.values()], optimizer)
-            for run in runs:
-                before = tally.images
-                self._backward(run, next(indices).view(-1, run.size))
-                for client in range(run.start, run.stop):
-                    self.images[client] += tally.images - before
-            self._join_gradients(runs, learning)
+        trained = set[str]()
+        taken = [0] * len(self.steps)
+        for run, batch in zip(self._runs, self._batches, strict=True):
+            part, before = self._part(run.start, run.stop), tally.images
+            self._backward(run, part, batch.view(-1, run.size))
             if self._config.clip_grad_norm is not None:
-                clip_rows([*learning.values()], self._config.clip_grad_norm)
-            assert optimizer is not None
-            optimizer.step()
-            trained |= {name for name, tensor in learning.items() if tensor.grad is not None}
-            for tensor in learning.values():
+                clip_rows([*part.learning.values()], self._config.clip_grad_norm)
+            self._step(run, part, taken[run.start])
+            trained |= {name for name, tensor in part.learning.items() if tensor.grad is not None}
+            for tensor in part.learning.values():
                 tensor.grad = None
+            for client in range(run.start, run.stop):
+                taken[client] += 1
+                self.images[client] += tally.images - before
         self.parameters = sum(self._learning[name][0].numel() for name in trained)
+
+    def _step(self, run: Run, part: _Part, taken: int) -> None:
+        """Take the optimiser's step for a run, on its rows of the running means."""
+        optimizer, rows = part.optimizer, slice(run.start, run.stop)
+        for name, means in self._means.items():
+            optimizer.state[part.learning[name]] = {
+                key: torch.tensor(float(taken)) if key in ON_THE_CPU else value[rows]
+                for key, value in means.items()
+            }
+        optimizer.step()
+        for name, tensor in part.learning.items():
+            state = optimizer.state.get(tensor, {}) if name not in self._means else {}
+            means = {key: value for key, value in state.items() if isinstance(value, Tensor)}
+            if means:  # the first step with this parameter: running means begin at 0
+                self._means[name] = full = {
+                    key: value if key in ON_THE_CPU else torch.zeros_like(self._learning[name])
+                    for key, value in means.items()
+                }
+                for key in full.keys() - set(ON_THE_CPU):
+                    full[key][rows] = means[key]
 
     def results(self) -> list[Trained | FloatingPointError]:
         """Return what each client trained, or its error."""
@@ -257,53 +310,44 @@ class _StackedTraining:
             tensor.copy_(self._extra[name][row])
         context.client.train_losses.append(means[-1])
         tensors = {**context.client.weights(context.model), **context.extra}
-        return Trained(tensors, self._steps[row], means)
+        return Trained(tensors, self.steps[row], means)
 
-    def _part(self, start: int, stop: int) -> tuple[Tensors, StateTree]:
-        """Return the learning tensors of some clients as leaves, and what else is theirs."""
+    def _part(self, start: int, stop: int) -> _Part:
+        """Return what belongs to some clients."""
         if (start, stop) not in self._parts:
             learning = {
                 name: tensor[start:stop].detach().requires_grad_()
                 for name, tensor in self._learning.items()
             }
             fixed = map_tensors(lambda tensor: tensor[start:stop], self._fixed)
-            self._parts[start, stop] = learning, fixed
+            optimizer = self._config.optimizer.make(learning.values(), self._config.lr)
+            self._parts[start, stop] = _Part(learning, fixed, optimizer)
         return self._parts[start, stop]
 
-    def _backward(self, run: Run, index: Tensor) -> None:
+    def _backward(self, run: Run, part: _Part, index: Tensor) -> None:
         """Compute the gradients of a run's batches [clients, B]."""
         stored, labels = self._stored[index], self._labels[index]
         views = [random for random in self._views[run.start : run.stop] if random is not None]
         if views:
             augment, pairs = self._config.augment, zip(stored, views, strict=True)
             stored = torch.stack([augment(seen, random) for seen, random in pairs])
-        losses = self._loss(*self._part(run.start, run.stop), stored, labels)
+        losses = self._loss(part.learning, part.fixed, stored, labels)
         losses.sum().backward()  # type: ignore[no-untyped-call]
         self._losses.append((run, losses.detach()))
 
-    def _join_gradients(self, runs: Sequence[Run], learning: Tensors) -> None:
-        if len(runs) == 1:
-            return
-        parts = [self._part(run.start, run.stop)[0] for run in runs]
-        for name, tensor in learning.items():
-            if parts[0][name].grad is not None:
-                tensor.grad = torch.cat([cast(Tensor, part[name].grad) for part in parts])
-                for part in parts:
-                    part[name].grad = None
 
-    def _optimizer(
-        self, tensors: Sequence[Tensor], before: torch.optim.Optimizer | None
-    ) -> torch.optim.Optimizer:
-        """Return an optimiser of the first clients, with their running means from `before`."""
-        now = self._config.optimizer.make(tensors, self._config.lr)
-        old = before.param_groups[0]["params"] if before is not None else ()
-        for tensor, previous in zip(tensors, old, strict=False):
-            assert before is not None
-            now.state[tensor] = {
-                key: value[: len(tensor)] if isinstance(value, Tensor) and value.dim() else value
-                for key, value in before.state[previous].items()
-            }
-        return now
+class _Part(NamedTuple):
+    """What belongs to the clients of a run.
+
+    Attributes:
+        learning: their rows of what is trained, as leaves.
+        fixed: their rows of everything else.
+        optimizer: trains these leaves.
+    """
+
+    learning: Tensors
+    fixed: StateTree
+    optimizer: torch.optim.Optimizer
 
 
 class _Loss:
