@@ -163,7 +163,9 @@ def devices() -> Iterator[Finding]:
         found = "no AVX-512: precision=bfloat16 takes many times as long as float32 on CPUs"
         yield Finding("bfloat16", "note", found, "set precision=float32 where runs use CPUs")
     kind = accelerator()
-    models = "models of any size" if kind else "perceptrons, heads and prompts, not for convolutions"
+    models = (
+        "models of any size" if kind else "perceptrons, heads and prompts, not for convolutions"
+    )
     found = f"stacked=20 trains clients together; try it here for {models} (docs/speed.md)"
     yield Finding("stacked clients", "ok", found)
     if kind is not None:

@@ -39,6 +39,7 @@ class Moon(FedAvg):
     name = "moon"
     title = "MOON"
     paper = "Li et al., CVPR 2021, arXiv:2103.16257"
+    one_model = True
     stacks = True
 
     class HParams(FedAvg.HParams):
