@@ -411,8 +411,13 @@ class Experiment(Frozen):
         return self.model_dump(mode="json", exclude=None if self.plugins else {"plugins"})
 
     def record(self) -> Tree:
-        """Return `tree` for result.json and the tracker: plug-ins as hashes by their modules."""
+        """Return `tree` for result.json and the tracker: plug-ins as hashes by their modules.
+
+        `stacked` is left out where clients are not, so that older runs stay comparable.
+        """
         tree = self.tree()
+        if self.stacked == 1:
+            del tree["stacked"]
         if self.plugins:
             tree["plugins"] = {plugin.module: plugin.sha256 for plugin in self.plugins}
         return tree
@@ -427,8 +432,6 @@ class Experiment(Frozen):
         for key in (*EXECUTION_KEYS, *LABELS):
             *above, last = key.split(".")
             reduce(getitem, above, tree).pop(last)
-        if self.stacked == 1:
-            del tree["stacked"]  # as before there was the key
         return {key: value for key, value in tree.items() if value != {}}
 
     def identity(self, data_sha256: str = "") -> str:
