@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import ray
 import torch
@@ -164,10 +164,8 @@ class Worker:
             members = [*islice(inputs, len(group))]
             results = runtime.step_together(name, share.round, members, is_summed=is_summed)
             for member, (reply, new) in zip(members, results, strict=True):
-                yield (
-                    reply,
-                    None if new is None or new is member.state else _kept(new, share, number),
-                )
+                is_new = new is not None and new is not member.state
+                yield reply, _kept(cast(ClientState, new), share, number) if is_new else None
                 number += 1
 
     def _runtime(self, experiment: str) -> ClientRuntime:
