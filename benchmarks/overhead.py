@@ -1,6 +1,6 @@
 """Overhead of the executors: seconds of a round as a ratio to a plain PyTorch loop.
 
-    python -m benchmarks.overhead                      W1, W2, W3 and W4
+    python -m benchmarks.overhead                      W1, W2, W3, W3-stacked and W4
     python -m benchmarks.overhead --only W3 --turns 20 --json overhead.json
 
 For each workload four processes stay alive and work in turn: a plain single-process PyTorch loop,
@@ -58,6 +58,7 @@ class Workload:
         aims: the largest ratio that Ray may have, by baseline.
         eval_every: rounds between tests of all clients; 0 for none.
         threads: of the loops and of the serial executor.
+        stacked: clients that are trained together, by fedray and not by the loops.
     """
 
     summary: str
@@ -72,6 +73,7 @@ class Workload:
     aims: Mapping[str, float]
     eval_every: int = 0
     threads: int = 2
+    stacked: int = 1
 
 
 WORKLOADS = {
@@ -86,6 +88,10 @@ WORKLOADS = {
     "W3": Workload(
         "100 clients of digits, perceptron 64-128-10, 20 %, 1 epoch, batch 16",
         100, 0, 0.2, 1, 16, "mlp", 50, 10, {"loop": 1.25, "loop-kept": 1.25}, threads=1,
+    ),
+    "W3-stacked": Workload(
+        "W3, all clients of a round trained together (stacked=20)",
+        100, 0, 0.2, 1, 16, "mlp", 50, 10, {"loop": 0.3, "loop-kept": 0.3}, stacked=20, threads=1,
     ),
     "W4": Workload(
         "W3, and every client tested after every round",
@@ -111,6 +117,7 @@ def experiment(name: str, root: Path, threads: int) -> Any:
             "batch_size": workload.batch,
             "lr": 0.01,
             "eval_every": workload.eval_every,
+            "stacked": workload.stacked,
             "checkpoint_every": 0,
             "workers": 2,
             "threads": threads,

@@ -6,10 +6,6 @@ from pathlib import Path
 
 import click
 
-from fedray.command import PATH, Command, run
-from fedray.errors import UserError
-from fedray.files import write_atomic
-
 from _build.methods import method_pages
 from _build.notebooks import notebook_pages
 from _build.papers import papers_page
@@ -18,6 +14,9 @@ from _build.published import published, published_pages
 from _build.registry import hooks_page, keys_page, listing, reference
 from _build.results import FINDINGS, RESULTS, details, not_run, summary, take, with_part
 from _build.settings import settings_page
+from fedray.command import PATH, Command, run
+from fedray.errors import UserError
+from fedray.files import write_atomic
 
 
 @click.command(cls=Command)

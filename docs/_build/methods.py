@@ -6,15 +6,14 @@ import ast
 import inspect
 from collections.abc import Collection
 
-from fedray.cli.catalogue import entries, family_heading
-from fedray.cli.listing import Entry
-from fedray.cli.papers import read_papers
-from fedray.core import Algorithm, algorithms
-
 from _build.heads import PACKAGE, head_of
 from _build.originals import originals
 from _build.templates import linked, plain, render
 from _build.uses import Uses, uses
+from fedray.cli.catalogue import entries, family_heading
+from fedray.cli.listing import Entry
+from fedray.cli.papers import read_papers
+from fedray.core import Algorithm, algorithms
 
 FOLDER = "docs/methods"
 FAMILIES = ("text_guided", "prototypes", "averaging", "personalised", "prompts", "distillation")

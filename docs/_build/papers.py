@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from fedray.cli.papers import SCALES, read_papers
-
 from _build.templates import render
+from fedray.cli.papers import SCALES, read_papers
 
 
 def papers_page() -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from _build.templates import render
 from fedray.core import Algorithm, Payload, PayloadTypes, algorithms
 from fedray.core.privacy import COVERS, EXEMPT_KINDS
 from fedray.runtime.privacy import ALWAYS_EXEMPT
 
-from _build.templates import render
 
 class Seen(NamedTuple):
     """What a method shows."""

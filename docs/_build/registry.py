@@ -7,13 +7,12 @@ import json
 from dataclasses import asdict
 from itertools import groupby
 
+from _build.templates import render
 from fedray.cli.catalogue import entries, keys
 from fedray.cli.listing import KEYS, KINDS, Entry
 from fedray.config import COMPONENTS, EXECUTION_KEYS, Experiment
 from fedray.core import Algorithm, LocalTraining, SummingMethod, algorithms
 from fedray.registry import registry, summary_of
-
-from _build.templates import render
 
 HEADINGS = {
     "clips": "CLIPs",

@@ -13,14 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from _build.published import FOLDER
+from _build.templates import render
 from fedray.config import Tree
 from fedray.files import write_atomic
 from fedray.markdown import markdown_table
 from fedray.records import sealed
 from fedray.studies.store import DATA, check_table, commits_in
-
-from _build.published import FOLDER
-from _build.templates import render
 
 RESULTS, FINDINGS = "docs/results.md", "docs/findings.md"
 BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"

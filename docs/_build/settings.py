@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from _build.templates import render
+from _build.uses import first_sentence
 from fedray.cli.show import plain
 from fedray.config import EXECUTION_KEYS, EXPERIMENTS, flatten, merged, read_chain, sources_of
 from fedray.config.files import ExperimentFile
-
-from _build.templates import render
-from _build.uses import first_sentence
 
 UNSOURCED = frozenset((*EXECUTION_KEYS, "name", "scale"))
 """Keys that no paper can give: where and how fast, and what a file is called."""

@@ -31,7 +31,13 @@ from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 
 CPU = torch.device("cpu")
-CHEAP = {"local_epochs": 1, "drop_last": False, "finetune_epochs": 0, "faults": {}}
+CHEAP = {
+    "local_epochs": 1,
+    "drop_last": False,
+    "finetune_epochs": 0,
+    "faults": {},
+    "stacked": 1,
+}
 """Keys that change no count, but cost time or refuse few images."""
 WHOLE = ("prototypes", "logits", "text_embeddings", "images", "statistics")
 """Kinds of payload that are one component each; weights and prompts are divided by name."""

@@ -24,6 +24,8 @@ from pydantic.fields import FieldInfo
 import fedray
 from fedray.cli.listing import KINDS, Entry, Parameter
 from fedray.config import Component, Experiment, Frozen
+from fedray.core import Algorithm
+from fedray.core.stacked import refusal
 from fedray.records import Metric
 from fedray.registry import parameters_of, registry, summary_of
 
@@ -75,7 +77,13 @@ def _entry(entry: Any) -> Entry:
             _meaning(metric, alone=metric.name in getattr(entry, "only_on_test", ()))
             for metric in getattr(entry, "metrics", ())
         ),
+        stacked=(refusal(entry) or "yes") if is_method(entry) else "",
     )
+
+
+def is_method(entry: Any) -> bool:
+    """Return True for an entry of the registry of methods."""
+    return inspect.isclass(entry) and issubclass(entry, Algorithm)
 
 
 def _meaning(metric: Metric, *, alone: bool) -> str:

@@ -171,6 +171,11 @@ def devices() -> Iterator[Finding]:
         is_faster = ratio < WORTH_BFLOAT16
         yield Finding("bfloat16", "note" if is_faster else "ok", found, cure if is_faster else "")
     kind = accelerator()
+    models = (
+        "models of any size" if kind else "perceptrons, heads and prompts, not for convolutions"
+    )
+    found = f"stacked=20 trains clients together; try it here for {models} (docs/speed.md)"
+    yield Finding("stacked clients", "ok", found)
     if kind is not None:
         yield Finding("GPUs", "ok", f"{count(kind)} of kind {kind}; used with gpus=1 and more")
     else:

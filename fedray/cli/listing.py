@@ -81,6 +81,7 @@ class Entry:
         file: the source file below the package; "" where it is elsewhere.
         parameters: its typed parameters.
         gives: of a metric, the numbers that it may give and what they mean.
+        stacked: of a method, "yes", or why its clients cannot be stacked; "" for anything else.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Entry:
     file: str
     parameters: tuple[Parameter, ...]
     gives: tuple[str, ...] = ()
+    stacked: str = ""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,8 @@ def plugins_of(given: Sequence[str]) -> tuple[Plugin, ...]:
 def _entries(found: Iterable[Entry | Shipped]) -> Iterator[tuple[str, str]]:
     for each in found:
         paper = f"  ({each.paper})" if isinstance(each, Entry) and each.paper != "-" else ""
-        yield each.name, f"{each.summary}{paper}"
+        stacks = "  [stacks]" if isinstance(each, Entry) and each.stacked == "yes" else ""
+        yield each.name, f"{each.summary}{paper}{stacks}"
 
 
 def _kinds(plugins: Sequence[Plugin]) -> Iterator[tuple[str, str]]:

@@ -112,7 +112,13 @@ def entry_lines(kind: str, entry: Entry) -> Iterator[str]:
     yield from _wrapped(f"{entry.summary}.", 2)
     where = str(PACKAGE / entry.file) if entry.file else "in a plug-in"
     paper = "" if entry.paper == "-" else entry.paper
-    for label, text in (("paper", paper), ("travels", entry.travels), ("source", where)):
+    facts = {
+        "paper": paper,
+        "travels": entry.travels,
+        "stacked": f"no, {entry.stacked}" if entry.stacked not in ("", "yes") else entry.stacked,
+        "source": where,
+    }
+    for label, text in facts.items():
         if text:
             yield from _wrapped(f"{label}: {text}", 2)
     if entry.gives:

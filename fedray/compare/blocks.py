@@ -20,6 +20,7 @@ PROTOCOL = (
     "local_epochs",
     "batch_size",
     "precision",
+    "stacked",
     "drop_last",
     "finetune_epochs",
     "data.clients",

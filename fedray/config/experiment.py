@@ -328,6 +328,9 @@ class Experiment(Frozen):
     """Whether an incomplete last batch is left out (the official code: true)."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of local training; bfloat16 is autocast with float32 weights."""
+    stacked: int = Field(1, ge=1, le=1024)
+    """Clients that are trained together as one batched model, which rounds differently; 1: each by
+    itself. Faster for perceptrons, heads and prompts, and for methods that support it."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     text: TextConfig = TextConfig()
@@ -408,8 +411,13 @@ class Experiment(Frozen):
         return self.model_dump(mode="json", exclude=None if self.plugins else {"plugins"})
 
     def record(self) -> Tree:
-        """Return `tree` for result.json and the tracker: plug-ins as hashes by their modules."""
+        """Return `tree` for result.json and the tracker: plug-ins as hashes by their modules.
+
+        `stacked` is left out where clients are not, so that older runs stay comparable.
+        """
         tree = self.tree()
+        if self.stacked == 1:
+            del tree["stacked"]
         if self.plugins:
             tree["plugins"] = {plugin.module: plugin.sha256 for plugin in self.plugins}
         return tree

@@ -2,6 +2,7 @@
 
 algorithm.py  the interface of a method, and the registry
 training.py   local training as a template
+stacked.py    local training of several clients as one batched model
 client.py     what a client step sees
 optimizers.py what takes the steps of local training
 schedules.py  how the learning rate changes over rounds

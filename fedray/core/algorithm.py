@@ -112,6 +112,10 @@ class Algorithm:
     the same download are tested in one pass. A class that changes what a client predicts with must
     state it again (`CLAIMS`)."""
 
+    stacks: ClassVar[bool] = False
+    """Whether clients can be trained together (`core.stacked`) with the numbers of each by itself.
+    Each class that changes the training must state it again (`CLAIMS`)."""
+
     waits_per_batch: ClassVar[str] = ""
     """Why the method copies tensors to or from an accelerator for every batch; "" if it does not,
     as nearly all. `fedray check` counts."""
@@ -246,6 +250,7 @@ def joint_hparams(method: type[Algorithm]) -> type[HyperParameters]:
 
 CLAIMS: Mapping[str, tuple[str, ...]] = {
     "dense": (),
+    "stacks": ("begin", "client_update", "loss", "train"),
     "means_equally": ("round", "server_update", "summand", "server_step"),
     "one_model": ("shared", "personal", "init_client", "begin", "predict"),
 }

@@ -39,6 +39,8 @@ class Trained:
 class LocalTraining(Algorithm):
     """Clients that train their model on one loss; as it stands, without communication."""
 
+    stacks = True
+
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """Return the loss of one batch, a scalar, without side effects.
 
@@ -88,7 +90,7 @@ def fit(
     Raises:
         FloatingPointError: if the loss is no longer finite.
     """
-    with _only_trainable(local.model, local.trainable), _with_gradients(local.extra):
+    with only_trainable(local.model, local.trainable), _with_gradients(local.extra):
         optimizer = _optimizer(local)
         epochs = _Epochs(local.client, optimizer)
         with _kept_between_rounds(local, optimizer):
@@ -112,9 +114,7 @@ class _Epochs:
         self._device = client.device
         self._samples = client.train
         self._stored, self._labels = client.train.tensors(client.device)
-        streams, here = client.setting.streams, {"round_": client.round, "client": client.id}
-        self._order, augment = streams.torch("batches", **here), self.config.augment
-        self._views = None if augment.is_identity else streams.torch("augment", **here)
+        self._order, self._views = batch_order(client), augmentation_draws(client)
         self._autocast: AbstractContextManager[object] = nullcontext()
         if self.config.precision == "bfloat16":
             self._autocast = torch.autocast(client.device.type, torch.bfloat16)
@@ -151,11 +151,7 @@ class _Epochs:
             FloatingPointError: if the last one is not finite.
         """
         means = [float(total) / max(steps, 1) for total, steps in self._totals]
-        if not np.isfinite(means[-1]):
-            raise FloatingPointError(
-                f"the training loss became {means[-1]}; lower lr (now {self.config.lr:g}) "
-                "or the weight of the method's own term"
-            )
+        check_loss(means[-1], self.config)
         return means
 
     def _batches(self) -> Iterator[Batch]:
@@ -164,6 +160,27 @@ class _Epochs:
             if self._views is not None:
                 seen = self.config.augment(seen, self._views)
             yield self._samples.batch(seen, self._labels[index])
+
+
+def check_loss(loss: float, config: TrainingConfig) -> None:
+    """Raise a FloatingPointError if the mean loss of an epoch is not finite."""
+    if not np.isfinite(loss):
+        raise FloatingPointError(
+            f"the training loss became {loss}; lower lr (now {config.lr:g}) "
+            "or the weight of the method's own term"
+        )
+
+
+def batch_order(client: Client) -> torch.Generator:
+    """Return the stream of the client's batches in this round."""
+    return client.setting.streams.torch("batches", round_=client.round, client=client.id)
+
+
+def augmentation_draws(client: Client) -> torch.Generator | None:
+    """Return the stream of the client's augmentation in this round; None without any."""
+    if client.setting.training.augment.is_identity:
+        return None
+    return client.setting.streams.torch("augment", round_=client.round, client=client.id)
 
 
 def batch_indices(
@@ -222,7 +239,7 @@ def _with_gradients(extra: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 @contextmanager
-def _only_trainable(model: Classifier, trainable: Collection[str] | None) -> Iterator[None]:
+def only_trainable(model: Classifier, trainable: Collection[str] | None) -> Iterator[None]:
     """Put a model into training mode, with all parameters frozen except those in `trainable`.
 
     Normalisation layers without a trainable parameter stay in evaluation mode.

@@ -7,9 +7,10 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,6 +49,14 @@ from fedray.runtime.isolation import Isolation, PrivateCopies
 from fedray.runtime.models import SampleMaker
 
 log = logging.getLogger(__name__)
+
+
+class Member(NamedTuple):
+    """A client of an exchange, its state, None before its first step, and its download."""
+
+    client: int
+    state: ClientState | None
+    down: Payload | None
 
 
 class ClientRuntime:
@@ -92,14 +101,26 @@ class ClientRuntime:
             UserError: if the user can correct the cause, for example if memory runs out.
             OSError: if the disk is full.
         """
-        seed = self.assembly.streams.entropy(f"layers/{name}", round_=round_, client=client)
         try:
             context = self.client(client, round_)
-            with self._isolation.step(seed):
+            with self._isolated(name, context):
                 given = self._given(context, state)
                 return self._step(name, context, given, down, is_summed=is_summed)
         except (Exception, SystemExit) as error:
             return Reply(failure=self._failure(error, name, round_, client)), state
+
+    def _isolated(self, name: str, client: Client) -> AbstractContextManager[None]:
+        """Isolate a client's step; its seed depends on the step, the round and the client."""
+        seed = self.assembly.streams.entropy(
+            f"layers/{name}", round_=client.round, client=client.id
+        )
+        return self._isolation.step(seed)
+
+    def step_together(
+        self, name: str, round_: int, members: Sequence[Member], *, is_summed: bool = False
+    ) -> list[tuple[Reply, ClientState | None]]:
+        """Run one step for several clients, one after the other; arguments as of `step`."""
+        return [self.step(name, round_, *member, is_summed=is_summed) for member in members]
 
     def _step(
         self,
@@ -111,26 +132,32 @@ class ClientRuntime:
         is_summed: bool,
     ) -> tuple[Reply, ClientState]:
         """Run a step on copies of its arguments; check its results."""
-        started = time.perf_counter()
-        algorithm, private = self.assembly.algorithm, PrivateCopies(self.device)
+        started, private = time.perf_counter(), PrivateCopies(self.device)
         context.optimizer_state.update(map_tensors(Tensor.clone, state.optimizer))
         given = ClientState(private.of(state.model), private.of(state.memory))
         sent = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
         with counted() as tally:
-            uplink, after = self.call(name, context, given, sent)
+            result = self.call(name, context, given, sent)
         work = Work(tally.steps, tally.images, tally.parameters)
-        traffic = Traffic()
-        if uplink is None and name == "client_update" and algorithm.uploads:
+        call = Call(self.assembly.algorithm, name, context, down)
+        reply, kept = self._reply(call, result, work, private, is_summed=is_summed)
+        return replace(reply, seconds=time.perf_counter() - started), kept
+
+    def _reply(
+        self, call: Call, result: Any, work: Work, private: PrivateCopies, *, is_summed: bool
+    ) -> tuple[Reply, ClientState]:
+        """Check a step's upload and next state; return its reply, without seconds."""
+        (uplink, after), traffic = result, Traffic()
+        context, algorithm = call.client, self.assembly.algorithm
+        if uplink is None and call.step == "client_update" and algorithm.uploads:
             expected = " or ".join(payload.__name__ for payload in algorithm.uploads)
-            raise BadPayload(f"{name} uploads nothing, expected {expected}")
+            raise BadPayload(f"{call.step} uploads nothing, expected {expected}")
         if uplink is not None:
-            call = Call(algorithm, name, context, down)
             uplink, traffic = self.assembly.gate.up(uplink, call, copy=not is_summed)
         check_numbers(context.reports, context.train_losses)
         loss = context.train_losses[-1] if context.train_losses else None
-        kept, seconds = _kept(after, context, private), time.perf_counter() - started
-        reply = Reply(uplink, traffic, loss, context.reports, seconds=seconds, work=work)
-        return reply, kept
+        reply = Reply(uplink, traffic, loss, context.reports, work=work)
+        return reply, _kept(after, context, private)
 
     def summed(self, reply: Reply) -> tuple[Reply, StateTree | None]:
         """Return a reply without its upload, and what the upload adds to the method's sums.
@@ -202,8 +229,14 @@ class ClientRuntime:
     def _given(self, context: Client, state: ClientState | None) -> ClientState:
         return state if state is not None else self.assembly.algorithm.init_client(context)
 
-    def client(self, client: int, round_: int) -> Client:
-        """Return the client as a step sees it, without its test images."""
+    def client(self, client: int, round_: int, skeleton: Skeleton | None = None) -> Client:
+        """Return the client as a step sees it, without its test images.
+
+        Args:
+            client: its id.
+            round_: the round.
+            skeleton: its empty model; by default that of all clients of its architecture.
+        """
         models, data = self.assembly.models, self.assembly.data.at(round_)
         architecture = models.architectures[client]
         validation = data.validation if self.assembly.algorithm.requires.validation else None
@@ -213,7 +246,7 @@ class ClientRuntime:
             setting=self._setting(round_),
             train=self._training_samples(data.train[client]),
             architecture=architecture,
-            skeleton=self._skeleton(architecture),
+            skeleton=skeleton or self._skeleton(architecture),
             initial=partial(self._initial, architecture, client),
             device=self.device,
             validation=None if validation is None else self._samples(validation[client]),

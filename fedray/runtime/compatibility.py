@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fedray.config import Experiment
 from fedray.core import SGD, Algorithm, algorithms
+from fedray.core.stacked import refusal
 from fedray.data import FederatedData, ImageSet
 from fedray.data.configurable import build
 from fedray.data.inspect import check_sizes
@@ -39,6 +40,8 @@ def check(experiment: Experiment) -> None:
     if method.requires.sgd:
         _check_sgd(experiment, method)
     check_privacy(experiment, method)
+    if experiment.stacked > 1:
+        _check_stacked(experiment, method)
 
 
 _check_sizes_once = cache(check_sizes)
@@ -78,6 +81,24 @@ def _check_sgd(experiment: Experiment, method: type[Algorithm]) -> None:
         raise UserError(
             f"{method.name} takes an update for a sum of gradients, which clip_grad_norm="
             f"{experiment.clip_grad_norm:g} shortens; leave clip_grad_norm out"
+        )
+
+
+def _check_stacked(experiment: Experiment, method: type[Algorithm]) -> None:
+    """Check that clients can be trained together with the numbers of each by itself."""
+    stacked, reason = f"stacked={experiment.stacked}", refusal(method)
+    if reason:
+        raise UserError(f"{stacked}: {method.name} cannot be stacked: {reason}; set stacked=1")
+    if experiment.precision != "float32":
+        raise UserError(
+            f"{stacked} computes in float32 only; set stacked=1 or precision=float32, not "
+            f"precision={experiment.precision}"
+        )
+    optimizer = build(experiment.optimizer, "optimizer", "optimizer")
+    if optimizer.params.keep:
+        raise UserError(
+            f"{stacked} starts all clients of a stack with the same running means, and "
+            "optimizer.keep=true gives each its own; set stacked=1 or optimizer.keep=false"
         )
 
 

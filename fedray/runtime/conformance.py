@@ -58,6 +58,8 @@ from fedray.runtime.session import Session
 CPU = torch.device("cpu")
 ROUNDING = 1e-4
 """Tolerance of two rounds on different devices, whose kernels round differently."""
+STACKING = 1e-5
+"""Tolerance of two rounds with and without stacked clients."""
 SEEDS = (1, 2)
 """Seeds of the global random generators, in the first and in the second run."""
 
@@ -386,6 +388,10 @@ class Conformance:
         yield "device", "a pretended accelerator", lambda: check_device(experiment)
         way = "no copy and no synchronisation in the batch loop"
         yield "batches", way, lambda: check_batches(experiment)
+        if algorithms.get(experiment.algorithm.name).stacks:
+            stacked = Assembly(experiment.model_copy(update={"stacked": 2}))
+            way = "two clients trained together, states to 1e-5"
+            yield "stacked", way, lambda: compare(first, trace(stacked, serial), STACKING)
 
     def _on_ray(self, workers: int) -> MakeExecutor:
         """Return what makes executors on so many workers; all are started once.

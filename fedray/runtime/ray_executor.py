@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
@@ -24,7 +25,12 @@ from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.messages import Message, from_message, register_tensors, to_message
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
-from fedray.runtime.shares import groups_of_test, shares_of_blocks, shares_of_groups
+from fedray.runtime.shares import (
+    groups_of_step,
+    groups_of_test,
+    shares_of_blocks,
+    shares_of_groups,
+)
 from fedray.runtime.worker import Share
 from fedray.states import LARGE, Place, StateStore, state_size
 
@@ -64,7 +70,8 @@ class RayExecutor:
     def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run one client step for every key of `down`."""
         replies: dict[int, Reply] = {}
-        for call, answer in self._exchange("step", name, round_, down):
+        groups = groups_of_step(self._assembly, name, down)
+        for call, answer in self._exchange("step", name, round_, down, groups):
             replies |= self._replies(round_, call, answer)
         return dict(sorted(replies.items()))
 
@@ -72,7 +79,8 @@ class RayExecutor:
         """Run steps like `step`; the workers add up the uploads of whole blocks of clients."""
         replies: dict[int, Reply] = {}
         blocks: dict[tuple[int, ...], Total] = {}
-        for call, answer in self._exchange("total", name, round_, down):
+        groups = groups_of_step(self._assembly, name, down)
+        for call, answer in self._exchange("total", name, round_, down, groups):
             results, total = answer
             replies |= self._replies(round_, call, results)
             blocks[tuple(call.clients)] = from_message(total)
@@ -97,14 +105,14 @@ class RayExecutor:
         name: str,
         round_: int,
         down: Downlinks,
-        groups: Sequence[Sequence[int]] | None = None,
+        groups: Sequence[Sequence[int]],
     ) -> Iterator[tuple[Call, Any]]:
         """Run a step or test for every key of `down`; yield each call with its answer.
 
         Steps are pure functions, so what a lost worker has not answered is run again, by others.
         """
         downloads, losses = _put_once(down), Counter[int]()
-        asked = [(client,) for client in down] if groups is None else groups
+        asked = groups
         while asked:
             calls = self._send(kind, name, round_, asked, downloads)
             asked, lost = [], set[Any]()
@@ -131,17 +139,21 @@ class RayExecutor:
         seconds = {c: images[c] * self._rate[self._architectures[c]] for c in clients}
         is_large = any(isinstance(download, ray.ObjectRef) for download in downloads[0])
         most = LARGE_CLIENTS_PER_CALL if is_large and kind != "total" else CLIENTS_PER_CALL
+        together = max(map(len, groups))
         shares: list[list[list[Sequence[int]]]]
         if kind == "total":
-            blocks = shares_of_blocks(list(downloads[1]), seconds, len(workers), most)
-            shares = [[[(client,) for client in block] for block in share] for share in blocks]
+            everyone = list(downloads[1])
+            blocks = shares_of_blocks(everyone, seconds, len(workers), most, together)
+            divide = partial(groups_of_step, self._assembly, name)
+            shares = [[divide(block) for block in share] for share in blocks]
         else:
+            most = most if kind == "test" else max(1, most // together)
             shares = shares_of_groups(groups, seconds, len(workers), most)
         calls = []
         for turn in zip_longest(*shares):
             for worker, share in zip(workers, turn, strict=True):
                 if share is not None:
-                    argument = self._share(worker, round_, share, *downloads)
+                    argument = self._share(kind, worker, round_, share, *downloads)
                     calls.append(Call(worker, share, getattr(worker, kind).remote(name, argument)))
         return calls
 
@@ -178,13 +190,15 @@ class RayExecutor:
 
     def _share(
         self,
+        kind: str,
         worker: Any,
         round_: int,
         groups: Sequence[Sequence[int]],
         distinct: Sequence[Any],
         positions: Mapping[int, int],
     ) -> Share:
-        clients = [group[0] for group in groups]
+        of_each = slice(1) if kind == "test" else slice(None)
+        clients = [client for group in groups for client in group[of_each]]
         is_here = self._pool.node_of(worker) == self._here
         states: dict[int, Any] = {}
         for client in clients:
@@ -197,7 +211,8 @@ class RayExecutor:
         payloads = [positions[client] for client in clients]
         database = self.states.database
         where = (str(database.files), database.new_name()) if is_here else ()
-        return Share(self._experiment, round_, groups, payloads, distinct, states, *where)
+        sent = clients, payloads, distinct, states
+        return Share(self._experiment, round_, groups, *sent, *where)
 
     def _images(self, round_: int) -> Sequence[int]:
         return [sizes for first, sizes in self._sizes if first <= round_][-1]

@@ -6,10 +6,13 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from fedray.core import Downlinks, halves
+from fedray.core.stacked import stacks_of
 from fedray.runtime.assembly import Assembly
 
 SLACK = 1.1
 """How much longer than an even share a worker may take, so that it adds up larger blocks."""
+STACKED_STEP = "client_update"
+"""The client step in which clients may be stacked."""
 TESTED_TOGETHER = 256
 """Most test images of a group of clients, so that several workers share a test."""
 PARTS = (1, 2, 4, 8, 16)
@@ -28,7 +31,11 @@ def shares_of_groups(
 
 
 def shares_of_blocks(
-    everyone: Sequence[int], seconds: Mapping[int, float], workers: int, most: int
+    everyone: Sequence[int],
+    seconds: Mapping[int, float],
+    workers: int,
+    most: int,
+    least: int = 1,
 ) -> list[list[Sequence[int]]]:
     """Return the calls of each worker, a block each, whose uploads the worker adds up.
 
@@ -40,10 +47,11 @@ def shares_of_blocks(
         seconds: how long each client that is called takes.
         workers: the number of workers.
         most: the largest number of clients in a block.
+        least: clients that are stacked; a subtree of no more is not divided.
     """
     even = SLACK * sum(seconds.values()) / workers
     for parts in PARTS:
-        blocks = list(_blocks(everyone, seconds, even / parts, most))
+        blocks = list(_blocks(everyone, seconds, even / parts, most, least))
         long = {n: sum(seconds[client] for client in block) for n, block in enumerate(blocks)}
         shares = longest_first(long, workers)
         if max(sum(long[number] for number in share) for share in shares) <= even:
@@ -60,6 +68,18 @@ def longest_first(seconds: Mapping[int, float], workers: int) -> list[list[int]]
         shares[least].append(item)
         loads[least] += seconds[item]
     return shares
+
+
+def is_stacked(assembly: Assembly, name: str) -> bool:
+    """Return True if the clients of a step are trained together."""
+    return assembly.experiment.stacked > 1 and name == STACKED_STEP
+
+
+def groups_of_step(assembly: Assembly, name: str, clients: Collection[int]) -> list[Sequence[int]]:
+    """Return the clients of a step in groups that are trained together, or each by itself."""
+    if not is_stacked(assembly, name):
+        return [(client,) for client in clients]
+    return [*stacks_of(sorted(clients), assembly.experiment.stacked)]
 
 
 def groups_of_test(
@@ -90,13 +110,13 @@ def groups_of_test(
 
 
 def _blocks(
-    everyone: Sequence[int], seconds: Mapping[int, float], longest: float, most: int
+    everyone: Sequence[int], seconds: Mapping[int, float], longest: float, most: int, least: int
 ) -> Iterator[Sequence[int]]:
-    """Yield the largest blocks of called clients that take at most `longest`; or one client."""
+    """Yield the largest blocks of called clients that take at most `longest`, or have `least`."""
     asked: Collection[int] = [client for client in everyone if client in seconds]
     is_small = len(asked) <= most and sum(seconds[client] for client in asked) <= longest
-    if len(asked) == len(everyone) and (is_small or len(everyone) == 1):
+    if len(asked) == len(everyone) and (is_small or len(everyone) <= least):
         yield everyone
     elif asked:
         for half in halves(everyone):
-            yield from _blocks(half, seconds, longest, most)
+            yield from _blocks(half, seconds, longest, most, least)

@@ -5,21 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import ray
 import torch
 
 from fedray.config import Experiment
-from fedray.core import ClientState, Payload, StateTree, total_over
+from fedray.core import ClientState, StateTree, total_over
 from fedray.federation import Reply
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.clients import ClientRuntime, Member
 from fedray.runtime.devices import free_memory, limit_memory, pick_device
 from fedray.runtime.memory import keep_freed_memory
 from fedray.runtime.messages import from_message, register_tensors, to_message
+from fedray.runtime.stacked import client_runtime
 from fedray.states import LARGE, Place, read_tree, state_size, write_tree
 
 MOST_RUNTIMES = 64
@@ -32,11 +34,13 @@ class Share(NamedTuple):
     Attributes:
         experiment: the experiment as JSON.
         round: the round.
-        groups: the clients; those of a group share a model and are tested together.
-        payloads: for each group, the position of its download in `distinct`, or -1.
+        groups: the clients; those of a group are tested, or trained, together.
+        clients: those whose state and download are sent: of a test the first of each group, whose
+            model the group shares; else all.
+        payloads: for each of `clients`, the position of its download in `distinct`, or -1.
         distinct: the downloads: messages, or references to objects in Ray's store.
-        states: of the groups' first clients that have one: a message, a reference, or the place of
-            its file.
+        states: of those of `clients` that have one: a message, a reference, or the place of its
+            file.
         folder: where states' files are, for a worker on the same node; "" for others.
         name: the name of new files there, before a number.
     """
@@ -44,25 +48,22 @@ class Share(NamedTuple):
     experiment: str
     round: int
     groups: Sequence[Sequence[int]]
+    clients: Sequence[int]
     payloads: Sequence[int]
     distinct: Sequence[Any]
     states: Mapping[int, Any]
     folder: str = ""
     name: str = ""
 
-    @property
-    def clients(self) -> Sequence[int]:
-        """The first client of each group, whose state and download the group is called with."""
-        return [group[0] for group in self.groups]
-
-    def inputs(self) -> Iterator[tuple[int, ClientState | None, Payload | None]]:
-        """Yield each client with its state and its download."""
+    def inputs(self) -> Iterator[Member]:
+        """Yield each of `clients` with its state and its download."""
         downloads = [_received(download) for download in self.distinct]
         for client, position in zip(self.clients, self.payloads, strict=True):
             state = self.states.get(client)
             if isinstance(state, Place):
                 state = ClientState(**read_tree(Path(self.folder) / state.file))
-            yield client, _received(state), downloads[position] if position >= 0 else None
+            down = downloads[position] if position >= 0 else None
+            yield Member(client, _received(state), down)
 
 
 def _received(value: Any) -> Any:
@@ -158,10 +159,14 @@ class Worker:
     def _results(
         self, name: str, share: Share, *, is_summed: bool = False
     ) -> Iterator[tuple[Reply, Any]]:
-        runtime = self._runtime(share.experiment)
-        for number, (client, state, down) in enumerate(share.inputs()):
-            reply, new = runtime.step(name, share.round, client, state, down, is_summed=is_summed)
-            yield reply, None if new is state or new is None else _kept(new, share, number)
+        runtime, inputs, number = self._runtime(share.experiment), share.inputs(), 0
+        for group in share.groups:
+            members = [*islice(inputs, len(group))]
+            results = runtime.step_together(name, share.round, members, is_summed=is_summed)
+            for member, (reply, new) in zip(members, results, strict=True):
+                is_new = new is not None and new is not member.state
+                yield reply, _kept(cast(ClientState, new), share, number) if is_new else None
+                number += 1
 
     def _runtime(self, experiment: str) -> ClientRuntime:
         runtime = self._runtimes.pop(experiment, None)
@@ -170,7 +175,7 @@ class Worker:
             runtime = None
         if runtime is None:
             assembly = Assembly(Experiment.model_validate_json(experiment))
-            runtime = ClientRuntime(assembly, self._device)
+            runtime = client_runtime(assembly, self._device)
         self._runtimes[experiment] = runtime
         while len(self._runtimes) > MOST_RUNTIMES:
             del self._runtimes[next(iter(self._runtimes))]

@@ -47,6 +47,7 @@ class ExtraParameters(FedAvg):
     A loss finds them in `local.extra`.
     """
 
+    stacks = True
     uploads: ClassVar[PayloadTypes] = (ExtendedUpdate,)
     downloads: ClassVar[PayloadTypes] = (ExtendedModel,)
     down_type = ExtendedModel

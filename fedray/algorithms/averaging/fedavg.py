@@ -98,6 +98,7 @@ class FedAvg(Averaging, LocalTraining):
     paper = "McMahan et al., AISTATS 2017, arXiv:1602.05629"
     travels = "models"
     dense = True
+    stacks = True
     uploads: ClassVar[PayloadTypes] = (TrainedModel,)
     downloads: ClassVar[PayloadTypes] = (GlobalModel,)
     averaged: ClassVar[tuple[str, ...]] = ("model",)

@@ -134,6 +134,7 @@ class FedConcat(FedAvg):
     paper = "Diao et al., AAAI 2024, arXiv:2312.06290"
     travels = "label distributions once; models in clusters; encoders once; classifiers"
     one_model = True
+    stacks = True
     uploads = (LabelDistribution, TrainedModel)
     downloads = (GlobalModel, Encoders, ConcatenatedHead)
 

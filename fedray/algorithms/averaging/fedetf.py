@@ -76,6 +76,7 @@ class FedETF(ExtraParameters):
     paper = "Li et al., ICCV 2023, arXiv:2303.10058"
     travels = "models and a scale; the simplex once"
     one_model = True
+    stacks = True
     downloads = (*ExtraParameters.downloads, Simplex)
 
     class HParams(FedAvg.HParams):

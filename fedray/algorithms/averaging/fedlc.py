@@ -39,6 +39,7 @@ class FedLC(FedAvg):
     title = "FedLC"
     paper = "Zhang et al., ICML 2022, arXiv:2209.00189"
     one_model = True
+    stacks = True
 
     class HParams(FedAvg.HParams):
         tau: float = Field(1.0, ge=0, le=1e6)

@@ -24,6 +24,7 @@ class FedProx(FedAvg):
     title = "FedProx"
     paper = "Li et al., MLSys 2020, arXiv:1812.06127"
     dense = True
+    stacks = True
 
     class HParams(FedAvg.HParams):
         mu: LossWeight = 0.001

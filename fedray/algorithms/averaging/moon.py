@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ from torch.func import functional_call
 
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
 from fedray.config import LossWeight, Temperature
-from fedray.core import Batch, ClientState, LocalContext, Trained, algorithms
+from fedray.core import Batch, Client, ClientState, LocalContext, Trained, algorithms
 from fedray.models import Classifier, ClassifierOutput, Inputs
 
 
@@ -39,6 +39,8 @@ class Moon(FedAvg):
     name = "moon"
     title = "MOON"
     paper = "Li et al., CVPR 2021, arXiv:2103.16257"
+    one_model = True
+    stacks = True
 
     class HParams(FedAvg.HParams):
         mu: LossWeight = 1.0
@@ -63,14 +65,14 @@ class Moon(FedAvg):
         contrast = model_contrast(output.features, near, far, self.hp.tau_moon)
         return loss + contrast * float(self.hp.mu)
 
-    def train(self, local: LocalContext) -> Trained:
-        """Train under `loss`; with `first`, the initial model may be the previous one."""
-        client, state = local.client, local.state
+    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
+        """Begin like FedAvg; with `first`, the initial model may be the previous one."""
+        local = super().begin(client, state, down)
         is_late = client.round > 1 and "previous" not in state.memory
-        if self.hp.mu and self.hp.first == "initial" and is_late:
-            memory = {**state.memory, "previous": client.initial()}
-            local = replace(local, state=ClientState(state.model, memory))
-        return super().train(local)
+        if not (self.hp.mu and self.hp.first == "initial" and is_late):
+            return local
+        memory = {**state.memory, "previous": client.initial()}
+        return replace(local, state=ClientState(local.state.model, memory))
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
         """Upload like FedAvg; keep the whole model as the next round's previous one."""

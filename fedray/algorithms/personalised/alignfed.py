@@ -69,6 +69,7 @@ class AlignFed(HeadAveraging):
     title = "AlignFed"
     paper = "Zhu et al., 2024 (FedTSP supplementary C.4)"
     travels = "classifier heads"
+    stacks = True
     downloads = (Targets, SharedHead)
 
     class HParams(HyperParameters):

@@ -52,6 +52,7 @@ class FedBABU(FedAvg):
     travels = "models without the head; the head once"
     one_model = True
     dense = True
+    stacks = True
     downloads = (GlobalModel, FixedHead)
 
     def shared(self, model: Classifier) -> Collection[str]:

@@ -54,6 +54,7 @@ class Head(Payload):
 class HeadSharing(LocalTraining):
     """Local training of personal extractors, of any architecture, under the server's head."""
 
+    stacks = True
     downloads: ClassVar[PayloadTypes] = (GlobalHead,)
     down_type: ClassVar[type[GlobalHead]] = GlobalHead
     """Payload type of the shared head."""

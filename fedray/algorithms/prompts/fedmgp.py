@@ -113,6 +113,7 @@ class FedMGP(PromptMethod, LocalTraining):
     title = "FedMGP"
     paper = "Bo et al., NeurIPS 2025, arXiv:2511.00480"
     travels = "s of G groups of text and visual prompts"
+    stacks = True
     uploads = (SelectedGroups,)
     downloads = (GlobalGroups,)
 

@@ -39,6 +39,7 @@ class FedOTP(PairedContexts):
     title = "FedOTP"
     paper = "Li et al., CVPR 2024, arXiv:2403.00041"
     waits_per_batch = "looks every ten iterations whether the transport has converged"
+    stacks = False  # its transport stops at a tolerance, which each batch reaches by itself
 
     class HParams(PairedContexts.HParams):
         gamma: float = Field(0.8, gt=0, le=1)

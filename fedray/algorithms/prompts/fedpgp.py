@@ -43,6 +43,7 @@ class FedPGP(PromptAveraging, ContextMethod):
     title = "FedPGP"
     paper = "Cui et al., ICML 2024, arXiv:2405.09771"
     travels = "one context, without its correction"
+    stacks = True
 
     class HParams(PromptAveraging.HParams, ContextMethod.HParams):
         rank: int = Field(8, ge=1, le=65_536)

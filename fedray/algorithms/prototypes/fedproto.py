@@ -59,6 +59,7 @@ class FedProto(SummingMethod, PrototypeSharing):
     title = "FedProto"
     paper = "Tan et al., AAAI 2022, arXiv:2105.00243"
     travels = "class prototypes"
+    stacks = True
     downloads = (GlobalPrototypes,)
 
     class HParams(HyperParameters):

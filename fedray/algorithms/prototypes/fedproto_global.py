@@ -102,6 +102,7 @@ class FedProtoGlobal(PrototypeAveraging):
     name = "fedproto_global"
     title = "FedProto, one global model"
     paper = "Tan et al., AAAI 2022, arXiv:2105.00243"
+    stacks = True
 
     class HParams(PrototypeAveraging.HParams):
         mu: LossWeight = 1.0

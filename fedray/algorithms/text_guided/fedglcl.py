@@ -94,6 +94,7 @@ class FedGLCL(FedAvg):
     one_model = True
     requires = Requires(text=True, head=False)
     dense = True
+    stacks = True
     downloads: ClassVar[PayloadTypes] = (GlobalModel, TextEmbeddings)
 
     class HParams(FedAvg.HParams):

@@ -95,6 +95,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
     title = "FedTSP"
     paper = "Wu et al., CVPR 2026, arXiv:2503.13543"
     travels = "class prototypes up, text prototypes down"
+    stacks = True
     downloads: ClassVar[PayloadTypes] = (TextPrototypes,)
     requires = Requires(text=True)
     analysis_metrics: ClassVar[Sequence[Metric]] = (

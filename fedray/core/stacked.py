@@ -1,0 +1,436 @@
+"""Stacked clients: the local training of several clients as one batched model (`stacked: N`).
+
+A `Stack` holds the models of up to N clients of one architecture. The tensors of one name are rows
+of one tensor, so that a client's step begins and finishes on a model of its own, and all of them
+are trained together: `torch.vmap` over the method's loss, and the experiment's optimiser on the
+stacked parameters. Each client draws the batches that it would draw by itself. Clients whose
+batches have the same size compute them together, while those that have no such batch left rest.
+
+Rounding depends on which clients are computed together, so `stacks_of` divides the clients of an
+exchange by nothing but their sorted ids and N.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fedray.core.algorithm import Algorithm, LocalContext
+from fedray.core.client import Batch, Client, Samples, Skeleton
+from fedray.core.optimizers import ON_THE_CPU, SGD
+from fedray.core.payload import Payload
+from fedray.core.state import ClientState, StateTree, Tensors, is_tree, map_tensors
+from fedray.core.sums import halves
+from fedray.core.training import (
+    LocalTraining,
+    Trained,
+    augmentation_draws,
+    batch_indices,
+    batch_order,
+    batch_sizes,
+    check_loss,
+    only_trainable,
+)
+from fedray.counts import Tally, counted
+from fedray.errors import UserError
+from fedray.models import Classifier
+
+CPU = torch.device("cpu")
+
+Form: TypeAlias = tuple[Any, ...]
+"""All of a value but the numbers in its tensors; equal for clients that are computed together."""
+
+
+def stacks_of(clients: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+    """Yield the largest subtrees of the additions (`core.sums`) with at most `most` clients.
+
+    Args:
+        clients: ids, sorted; all of an exchange, or a subtree that is no smaller than a stack.
+        most: N.
+    """
+    if len(clients) > most:
+        for half in halves(clients):
+            yield from stacks_of(half, most)
+    elif clients:
+        yield clients
+
+
+def refusal(method: type[Algorithm]) -> str:
+    """Return why a method's clients cannot be stacked; "" if they can."""
+    if method.stacks:
+        return ""
+    if not issubclass(method, LocalTraining) or (
+        method.client_update is not LocalTraining.client_update
+    ):
+        return "its client step is its own"
+    if method.train is not LocalTraining.train:
+        return "it has a training loop of its own"
+    return "its loss depends on values (control flow, shapes), or has not been compared"
+
+
+class Stack:
+    """Models of one architecture whose tensors of one name are the rows of one tensor.
+
+    Attributes:
+        template: a further model, into which `functional_call` puts tensors.
+        parameters: names of the models' parameters.
+        is_tied: whether a parameter has two names.
+        tensors: parameters and buffers [N, ...] by name.
+        skeletons: the model of each row.
+    """
+
+    def __init__(self, make: Callable[[], Classifier], count: int) -> None:
+        """Stack `count` models from `make`."""
+        self.template = make()
+        self.parameters = frozenset(name for name, _ in self.template.named_parameters())
+        with_ties = [*self.template.named_parameters(remove_duplicate=False)]
+        self.is_tied = len(with_ties) > len(self.parameters)
+        models = [make() for _ in range(count)]
+        owned = [dict((*m.named_parameters(), *m.named_buffers())) for m in models]
+        self.tensors = {
+            name: torch.stack([own[name].detach() for own in owned]) for name in owned[0]
+        }
+        for row, own in enumerate(owned):
+            for name, tensor in own.items():
+                tensor.data = self.tensors[name][row]
+        self.skeletons = [Skeleton(model) for model in models]
+
+
+def form_of(value: Payload | StateTree | None) -> Form:
+    """Return the form of a payload or a tree of tensors."""
+    if value is None:
+        return ()
+    fields = vars(value) if isinstance(value, Payload) else value
+    form: list[Any] = [type(value)]
+    for name, part in fields.items():
+        if is_tree(part):
+            form.append((name, form_of(part)))
+        else:
+            is_tensor = isinstance(part, Tensor)
+            form.append((name, part.dtype, part.shape) if is_tensor else (name, repr(part)))
+    return tuple(form)
+
+
+def train_stacked(
+    method: LocalTraining, stack: Stack, first: int, contexts: Sequence[LocalContext]
+) -> tuple[list[Trained | FloatingPointError], list[int], int]:
+    """Train clients in consecutive rows of a stack, in place, as `LocalTraining.train` does.
+
+    Args:
+        method: the method.
+        stack: holds the clients' models.
+        first: the row of the first client.
+        contexts: the clients, those with the most images first; all of one form.
+
+    Returns:
+        For each client what it trained, or the error if its loss is no longer finite; how many
+        images each client's model read; and how many numbers each client trained.
+    """
+    attention: AbstractContextManager[object] = nullcontext()
+    if contexts[0].client.device.type == "cpu":  # its faster kernels take one client at a time
+        attention = sdpa_kernel(SDPBackend.MATH)
+    with only_trainable(stack.template, contexts[0].trainable), attention, counted() as tally:
+        training = _StackedTraining(method, stack, first, contexts)
+        training.run(tally)
+    return training.results(), training.images, training.parameters
+
+
+class Run(NamedTuple):
+    """Consecutive clients [start, stop) that take a step together: their batches have one size."""
+
+    start: int
+    stop: int
+    size: int
+
+
+def runs_of_epoch(sizes: Sequence[Sequence[int]], whole: int) -> Iterator[list[Run]]:
+    """Divide an epoch into steps, and the clients of each step into runs.
+
+    First come the whole batches, which all clients that have one left compute together; then each
+    client's last batch if it has another size.
+
+    Args:
+        sizes: of each client's batches; those with the most images first.
+        whole: the batch size.
+
+    Yields:
+        The runs of a step.
+    """
+    counts = [sum(size == whole for size in own) for own in sizes]
+    for step in range(max(counts, default=0)):
+        yield [Run(0, sum(count > step for count in counts), whole)]
+    tails = [sum(own) - whole * count for own, count in zip(sizes, counts, strict=True)]
+    start = 0
+    last = []
+    for tail, equal in groupby(tails):
+        stop = start + len([*equal])
+        if tail:
+            last.append(Run(start, stop, tail))
+        start = stop
+    yield last
+
+
+class _StackedTraining:
+    """The local training of clients in consecutive rows of a stack.
+
+    Attributes:
+        steps: how many steps each client takes.
+        images: how many images each client's model has read.
+        parameters: how many numbers each client has trained.
+    """
+
+    def __init__(
+        self, method: LocalTraining, stack: Stack, first: int, contexts: Sequence[LocalContext]
+    ) -> None:
+        one, count = contexts[0], len(contexts)
+        self.steps, self.images, self.parameters = [0] * count, [0] * count, 0
+        self._contexts, self._device = contexts, one.client.device
+        self._config = one.client.setting.training
+        self._counts_steps = not isinstance(self._config.optimizer, SGD)
+        self._samples = Samples.joined([context.client.train for context in contexts])
+        self._stored, self._labels = self._samples.tensors(self._device)
+        self._views = [augmentation_draws(context.client) for context in contexts]
+        rows = {name: tensor[first : first + count] for name, tensor in stack.tensors.items()}
+        learning = stack.parameters if one.trainable is None else {*one.trainable}
+        self._extra = _stacked([context.extra for context in contexts])
+        self._learning = {n: tensor for n, tensor in rows.items() if n in learning} | self._extra
+        is_sent_once = all(context.down is one.down for context in contexts)
+        self._fixed: StateTree = {
+            "model": {name: tensor for name, tensor in rows.items() if name not in learning},
+            "memory": _stacked([context.state.memory for context in contexts]),
+            "down": {} if is_sent_once else _stacked([_tensors(c.down) for c in contexts]),
+        }
+        self._parts: dict[tuple[int, int], _Part] = {}
+        self._means: dict[str, StateTree] = {}  # the optimiser's running means, by name
+        self._batches, self._runs = self._drawn()
+        self._losses: list[tuple[Run, Tensor]] = []
+        self._loss = torch.vmap(_Loss(method, stack, one, self._samples), randomness="error")
+
+    def _drawn(self) -> tuple[Sequence[Tensor], list[Run]]:
+        """Draw each client's batches from its own stream; return those of each run, and the runs.
+
+        Clients that have taken unlike numbers of steps are in runs of their own if the optimiser
+        counts steps.
+        """
+        config, counts = self._config, [len(context.client.train) for context in self._contexts]
+        orders = [batch_order(context.client) for context in self._contexts]
+        starts = [sum(counts[:number]) for number in range(len(counts))]
+        sizes = [batch_sizes(count, config) for count in counts]
+        runs: list[Run] = []
+        indices: list[Tensor] = []
+        for _ in range(config.epochs):
+            drawn = [
+                iter(batch_indices(count, config, order, CPU))
+                for count, order in zip(counts, orders, strict=True)
+            ]
+            for step in runs_of_epoch(sizes, config.batch_size):
+                for run in self._split(step):
+                    runs.append(run)
+                    for client in range(run.start, run.stop):
+                        indices.append(next(drawn[client]) + starts[client])
+                        self.steps[client] += 1
+        together = [(run.stop - run.start) * run.size for run in runs]
+        return torch.split(torch.cat(indices).to(self._device), together) if runs else (), runs
+
+    def _split(self, runs: Sequence[Run]) -> Iterator[Run]:
+        for run in runs:
+            start = run.start
+            of_optimizer = self.steps if self._counts_steps else [0] * len(self.steps)
+            for _, equal in groupby(of_optimizer[run.start : run.stop]):
+                stop = start + len([*equal])
+                yield Run(start, stop, run.size)
+                start = stop
+
+    def run(self, tally: Tally) -> None:
+        """Take all steps of all clients."""
+        trained = set[str]()
+        taken = [0] * len(self.steps)
+        for run, batch in zip(self._runs, self._batches, strict=True):
+            part, before = self._part(run.start, run.stop), tally.images
+            self._backward(run, part, batch.view(-1, run.size))
+            if self._config.clip_grad_norm is not None:
+                clip_rows([*part.learning.values()], self._config.clip_grad_norm)
+            self._step(run, part, taken[run.start])
+            trained |= {name for name, tensor in part.learning.items() if tensor.grad is not None}
+            for tensor in part.learning.values():
+                tensor.grad = None
+            for client in range(run.start, run.stop):
+                taken[client] += 1
+                self.images[client] += tally.images - before
+        self.parameters = sum(self._learning[name][0].numel() for name in trained)
+
+    def _step(self, run: Run, part: _Part, taken: int) -> None:
+        """Take the optimiser's step for a run, on its rows of the running means."""
+        optimizer, rows = part.optimizer, slice(run.start, run.stop)
+        for name, means in self._means.items():
+            optimizer.state[part.learning[name]] = {
+                key: torch.tensor(float(taken)) if key in ON_THE_CPU else value[rows]
+                for key, value in means.items()
+            }
+        optimizer.step()
+        for name, tensor in part.learning.items():
+            state = optimizer.state.get(tensor, {}) if name not in self._means else {}
+            means = {key: value for key, value in state.items() if isinstance(value, Tensor)}
+            if means:  # the first step with this parameter: running means begin at 0
+                self._means[name] = full = {
+                    key: value if key in ON_THE_CPU else torch.zeros_like(self._learning[name])
+                    for key, value in means.items()
+                }
+                for key in full.keys() - set(ON_THE_CPU):
+                    full[key][rows] = means[key]
+
+    def results(self) -> list[Trained | FloatingPointError]:
+        """Return what each client trained, or its error."""
+        losses: list[list[float]] = [[] for _ in self._contexts]
+        values = iter(
+            torch.cat([each for _, each in self._losses]).tolist() if self._losses else ()
+        )
+        for run, _ in self._losses:
+            for client in range(run.start, run.stop):
+                losses[client].append(next(values))
+        return [self._result(client, own) for client, own in enumerate(losses)]
+
+    def _result(self, row: int, losses: Sequence[float]) -> Trained | FloatingPointError:
+        context, epochs = self._contexts[row], self._config.epochs
+        steps = len(losses) // epochs
+        means = [sum(losses[n * steps :][:steps]) / max(steps, 1) for n in range(epochs)]
+        try:
+            check_loss(means[-1], self._config)
+        except FloatingPointError as error:
+            return error
+        for name, tensor in context.extra.items():
+            tensor.copy_(self._extra[name][row])
+        context.client.train_losses.append(means[-1])
+        tensors = {**context.client.weights(context.model), **context.extra}
+        return Trained(tensors, self.steps[row], means)
+
+    def _part(self, start: int, stop: int) -> _Part:
+        """Return what belongs to some clients."""
+        if (start, stop) not in self._parts:
+            learning = {
+                name: tensor[start:stop].detach().requires_grad_()
+                for name, tensor in self._learning.items()
+            }
+            fixed = map_tensors(lambda tensor: tensor[start:stop], self._fixed)
+            optimizer = self._config.optimizer.make(learning.values(), self._config.lr)
+            self._parts[start, stop] = _Part(learning, fixed, optimizer)
+        return self._parts[start, stop]
+
+    def _backward(self, run: Run, part: _Part, index: Tensor) -> None:
+        """Compute the gradients of a run's batches [clients, B]."""
+        stored, labels = self._stored[index], self._labels[index]
+        views = [random for random in self._views[run.start : run.stop] if random is not None]
+        if views:
+            augment, pairs = self._config.augment, zip(stored, views, strict=True)
+            stored = torch.stack([augment(seen, random) for seen, random in pairs])
+        losses = self._loss(part.learning, part.fixed, stored, labels)
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        self._losses.append((run, losses.detach()))
+
+
+class _Part(NamedTuple):
+    """What belongs to the clients of a run.
+
+    Attributes:
+        learning: their rows of what is trained, as leaves.
+        fixed: their rows of everything else.
+        optimizer: trains these leaves.
+    """
+
+    learning: Tensors
+    fixed: StateTree
+    optimizer: torch.optim.Optimizer
+
+
+class _Loss:
+    """The loss of one client's batch as a function of all tensors that differ between clients."""
+
+    def __init__(
+        self, method: LocalTraining, stack: Stack, one: LocalContext, samples: Samples
+    ) -> None:
+        self._objective, self._samples, self._one = _Objective(method, stack.template), samples, one
+        client = {name: getattr(one.client, name) for name in SHARED_BY_CLIENTS}
+        self._client = _Shared("client", **client)
+        self._is_tied = stack.is_tied
+
+    def __call__(
+        self, learning: Tensors, fixed: Mapping[str, StateTree], stored: Tensor, labels: Tensor
+    ) -> Tensor:
+        one, down = self._one, self._one.down
+        context = replace(
+            one,
+            client=cast(Client, self._client),
+            model=self._objective.model,
+            state=cast(ClientState, _Shared("state", memory=fixed["memory"])),
+            down=replace(down, **fixed["down"]) if fixed["down"] else down,
+            extra={name: learning[name] for name in one.extra},
+        )
+        tensors = {**learning, **fixed["model"]}
+        weights = {f"model.{name}": tensors[name] for name in tensors if name not in one.extra}
+        batch = self._samples.batch(stored, labels)
+        result: Tensor = functional_call(
+            self._objective, weights, (batch, context), tie_weights=self._is_tied
+        )
+        return result
+
+
+SHARED_BY_CLIENTS = ("architecture", "device", "method", "round", "setting")
+"""Attributes of a client that are the same for all clients of a stack."""
+
+
+class _Shared:
+    """What all clients of a stack have in common; refuses a loss that reads something else."""
+
+    def __init__(self, name: str, **known: Any) -> None:
+        self._name = name
+        vars(self).update(known)
+
+    def __getattr__(self, name: str) -> Any:
+        raise UserError(
+            f"the loss reads local.{self._name}.{name}, which differs between clients, so that "
+            "they cannot be stacked; set stacked=1"
+        )
+
+
+class _Objective(nn.Module):
+    """A model and the method's loss, so that the loss sees the tensors of `functional_call`."""
+
+    def __init__(self, method: LocalTraining, model: Classifier) -> None:
+        super().__init__()
+        self.model, self._method = model, method
+
+    def forward(self, batch: Batch, context: LocalContext) -> Tensor:
+        """Return the loss of a batch, as in `LocalTraining.train`."""
+        return self._method.loss(self.model(batch.inputs), batch, context)
+
+
+def clip_rows(tensors: Sequence[Tensor], bound: float) -> None:
+    """Shorten each client's gradient, a row of all tensors, as `clip_grad_norm_` does."""
+    gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
+    norms = [gradient.reshape(len(gradient), -1).norm(dim=1) for gradient in gradients]
+    factors = (bound / (torch.stack(norms).norm(dim=0) + 1e-6)).clamp(max=1)
+    for gradient in gradients:
+        gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
+
+
+def _stacked(trees: Sequence[StateTree]) -> dict[str, Any]:
+    """Return one tree whose tensors have a row for each of several trees of one form."""
+    stacked: dict[str, Any] = {}
+    for name, value in trees[0].items():
+        values = [tree[name] for tree in trees]
+        stacked[name] = _stacked(values) if is_tree(value) else torch.stack(values)
+    return stacked
+
+
+def _tensors(payload: Payload) -> dict[str, Any]:
+    """Return the fields of a payload that hold tensors."""
+    fields = vars(payload).items()
+    return {name: value for name, value in fields if isinstance(value, Tensor) or is_tree(value)}

@@ -1,0 +1,228 @@
+"""Steps of stacked clients in this process (`stacked: N`, see `core.stacked`).
+
+Each client begins and finishes by itself; in between, several clients are trained together.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+
+import numpy as np
+import torch
+
+from fedray.core import Call, Client, ClientState, LocalContext, LocalTraining, Trained
+from fedray.core.stacked import Form, Stack, form_of, train_stacked
+from fedray.counts import counted
+from fedray.errors import UserError, one_line
+from fedray.federation import Reply
+from fedray.records import Work
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.clients import ClientRuntime, Member
+from fedray.runtime.isolation import PrivateCopies
+from fedray.runtime.shares import STACKED_STEP, is_stacked
+
+
+def client_runtime(assembly: Assembly, device: torch.device) -> ClientRuntime:
+    """Return the runtime of an experiment's clients, stacked if the experiment asks for it."""
+    kind = StackedRuntime if assembly.experiment.stacked > 1 else ClientRuntime
+    return kind(assembly, device)
+
+
+@dataclass
+class _Step:
+    """One client's step, between its begin and its end.
+
+    Attributes:
+        kind: of clients with the same kind, those with the most images have the first rows.
+        member: the client's id, state and download.
+        context: the client as its step sees it.
+        stack: holds the client's model.
+        row: the model's row of the stack.
+        local: the client after it has begun.
+        work: steps, images and parameters so far.
+        trained: the result of training, or its error.
+    """
+
+    kind: int
+    member: Member
+    context: Client
+    stack: Stack
+    row: int
+    local: LocalContext
+    work: tuple[int, int, int]
+    trained: Trained | Exception | None = None
+
+    def form(self) -> Form:
+        """Return all that is equal for clients which are trained together."""
+        local = self.local
+        trainable = None if local.trainable is None else frozenset(local.trainable)
+        parts = (local.state.memory, local.extra, local.down)
+        return (self.kind, trainable, *map(form_of, parts))
+
+
+class StackedRuntime(ClientRuntime):
+    """Client steps of one experiment, in which several clients are trained together."""
+
+    def __init__(self, assembly: Assembly, device: torch.device) -> None:
+        super().__init__(assembly, device)
+        self._stacks: dict[str, Stack] = {}
+
+    def step_together(
+        self, name: str, round_: int, members: Sequence[Member], *, is_summed: bool = False
+    ) -> list[tuple[Reply, ClientState | None]]:
+        """Run one step for several clients; train those of `client_update` together."""
+        if not is_stacked(self.assembly, name):
+            return super().step_together(name, round_, members, is_summed=is_summed)
+        started, streams = time.perf_counter(), self.assembly.streams
+        seed = streams.entropy("layers/stacked", round_=round_, client=members[0].client)
+        _ = self._training_samples  # to make it, or a model, may draw
+        for client, _, _ in members:
+            self._make_stack(self.assembly.models.architectures[client], len(members))
+        private = PrivateCopies(self.device)
+        with self._isolation.step(seed), self._without_draws():
+            replies, steps = self._begin(round_, members, private)
+            for _, together in groupby(steps, _Step.form):
+                self._train([*together])
+            for step in steps:
+                replies[step.member.client] = self._finish(
+                    round_, step, private, is_summed=is_summed
+                )
+        seconds = (time.perf_counter() - started) / len(members)
+        results = [replies[member.client] for member in members]
+        return [(replace(reply, seconds=seconds), state) for reply, state in results]
+
+    def _begin(
+        self, round_: int, members: Sequence[Member], private: PrivateCopies
+    ) -> tuple[dict[int, tuple[Reply, ClientState | None]], list[_Step]]:
+        """Begin each client's step, in the order of the rows; return failures, and the others."""
+        failures: dict[int, tuple[Reply, ClientState | None]] = {}
+        steps: list[_Step] = []
+        downs = {id(member.down): member.down for member in members}
+        sent = {
+            key: None if down is None else down.map(lambda _, tensor: private.copy(tensor))
+            for key, down in downs.items()
+        }
+        stacks = dict(self._stacks)  # a failure clears them
+        rows = dict.fromkeys(self.assembly.models.architectures, 0)
+        forms = {key: form_of(down) for key, down in downs.items()}
+        for kind, member in self._sorted(round_, members, forms):
+            architecture = self.assembly.models.architectures[member.client]
+            stack, row = stacks[architecture], rows[architecture]
+            try:
+                context = self.client(member.client, round_, stack.skeletons[row])
+                state = member.state
+                if state is None:  # models that are made for it may draw
+                    with self._isolated(STACKED_STEP, context):
+                        state = self._given(context, None)
+                copied = ClientState(private.of(state.model), private.of(state.memory))
+                with counted() as tally:
+                    method = self.assembly.algorithm
+                    local = method.begin(context, copied, sent[id(member.down)])
+                work = tally.steps, tally.images, tally.parameters
+            except (Exception, SystemExit) as error:
+                failures[member.client] = self._failed(error, round_, member)
+                continue
+            rows[architecture] += 1
+            steps.append(_Step(kind, member, context, stack, row, local, work))
+        return failures, steps
+
+    def _sorted(
+        self, round_: int, members: Sequence[Member], downs: Mapping[int, Form]
+    ) -> list[tuple[int, Member]]:
+        """Sort clients by kind, and those of one kind by images, the most first.
+
+        Returns:
+            Each client with its kind: clients of one kind have the same architecture, and
+            downloads and memories of one form.
+        """
+        architectures, train = (
+            self.assembly.models.architectures,
+            self.assembly.data.at(round_).train,
+        )
+        kinds: dict[Hashable, int] = {}
+        found = []
+        for member in members:
+            memory = {} if member.state is None else member.state.memory
+            form = architectures[member.client], form_of(memory), downs[id(member.down)]
+            found.append((kinds.setdefault(form, len(kinds)), member))
+        return sorted(found, key=lambda each: (each[0], -len(train[each[1].client])))
+
+    def _train(self, steps: Sequence[_Step]) -> None:
+        """Train clients of one form together, and keep each one's result."""
+        method, first = self.assembly.algorithm, steps[0]
+        assert isinstance(method, LocalTraining)
+        contexts = [step.local for step in steps]
+        try:
+            trained, images, parameters = train_stacked(method, first.stack, first.row, contexts)
+        except UserError:
+            raise
+        except Exception as error:  # of all clients, because their operations are the same ones
+            if "vmap" in str(error):
+                raise UserError(
+                    f"{method.name} with {first.context.architecture} cannot be stacked: "
+                    f"{one_line(error)}; set stacked=1"
+                ) from error
+            for step in steps:
+                step.trained = error
+            return
+        for step, result, seen in zip(steps, trained, images, strict=True):
+            step.trained = result
+            if isinstance(result, Trained):
+                steps_, images_, most = step.work
+                step.work = steps_ + result.steps, images_ + seen, max(most, parameters)
+
+    def _finish(
+        self, round_: int, step: _Step, private: PrivateCopies, *, is_summed: bool
+    ) -> tuple[Reply, ClientState | None]:
+        """End a client's step, and check its results."""
+        method = self.assembly.algorithm
+        assert isinstance(method, LocalTraining)
+        try:
+            if not isinstance(step.trained, Trained):
+                assert step.trained is not None
+                raise step.trained
+            with counted() as tally:
+                result = method.finish(step.local, step.trained)
+            steps, images, most = step.work
+            work = Work(steps + tally.steps, images + tally.images, max(most, tally.parameters))
+            call = Call(method, STACKED_STEP, step.context, step.member.down)
+            return self._reply(call, result, work, private, is_summed=is_summed)
+        except (Exception, SystemExit) as error:
+            return self._failed(error, round_, step.member)
+
+    def _failed(
+        self, error: BaseException, round_: int, member: Member
+    ) -> tuple[Reply, ClientState | None]:
+        self._stacks.clear()  # their models may be half-changed
+        failure = self._failure(error, STACKED_STEP, round_, member.client)
+        return Reply(failure=failure), member.state
+
+    def _make_stack(self, architecture: str, count: int) -> None:
+        """Make models of an architecture for at least `count` clients."""
+        stack = self._stacks.get(architecture)
+        if stack is None or len(stack.skeletons) < count:
+            make = partial(self.assembly.models.empty, architecture, self.device)
+            self._stacks[architecture] = Stack(make, count)
+
+    @contextmanager
+    def _without_draws(self) -> Iterator[None]:
+        """Refuse draws from the global generators, which clients of a stack would share."""
+        before = _generators()
+        yield
+        if _generators() != before:
+            raise UserError(
+                f"{self.assembly.algorithm.name} draws from the global random generators, so its "
+                "clients cannot be stacked; set stacked=1"
+            )
+
+
+def _generators() -> tuple[object, ...]:
+    """Return the states of the global generators, of NumPy's its position."""
+    numpy = np.random.get_state(legacy=False)["state"]["pos"]  # noqa: NPY002
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy
