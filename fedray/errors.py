@@ -149,6 +149,15 @@ def plugin_line(error: BaseException) -> str:
     return found
 
 
+def definition_line(function: Any) -> str:
+    """Return where a plug-in defines a function, " (loss in mine.py, line 7)"; or ""."""
+    if PLUGIN_MARK not in getattr(function, "__globals__", {}):
+        return ""
+    code = function.__code__
+    where = f"{PurePath(code.co_filename).name}, line {code.co_firstlineno}"
+    return f" ({function.__name__} in {where})"
+
+
 def one_line(said: object) -> str:
     """Return a text or an error's message on one line of bounded length, without secrets.
 

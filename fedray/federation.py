@@ -62,6 +62,7 @@ class Reply:
         seconds: wall time of the step.
         scores: of a test, one per tested model.
         work: what the step did.
+        printed: lines that the method printed on a Ray worker.
     """
 
     uplink: Payload | None = None
@@ -72,6 +73,7 @@ class Reply:
     seconds: float = 0.0
     scores: Sequence[Score] = ()
     work: Work = field(default_factory=Work)
+    printed: Sequence[str] = ()
 
 
 class Executor(Protocol):

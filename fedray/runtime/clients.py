@@ -32,7 +32,7 @@ from fedray.core import (
 from fedray.core.state import contiguous, leaves, map_tensors, storage_of
 from fedray.counts import counted
 from fedray.data.federated import EvalSet as IndexedSet
-from fedray.errors import Failure, NotFinite, UserError
+from fedray.errors import Failure, NotFinite, UserError, definition_line, plugin_line
 from fedray.evaluation.testing import TESTS
 from fedray.federation import Reply
 from fedray.files import is_full
@@ -222,7 +222,11 @@ class ClientRuntime:
             free_memory(self.device)
             raise out_of_memory(self.assembly.experiment, self.device, where) from error
         try:
-            return Failure.of(error)
+            failure = Failure.of(error)
+            if not failure.diverged or plugin_line(error):
+                return failure
+            loss = getattr(type(self.assembly.algorithm), "loss", None)  # no line of it failed
+            return replace(failure, cause=f"{failure.cause}{definition_line(loss)}")
         except Exception:  # its text cannot be had
             return Failure(type(error).__name__)
 

@@ -10,6 +10,7 @@ next ones; states of a worker on another node go through Ray's object store.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -33,6 +34,8 @@ from fedray.runtime.shares import (
 )
 from fedray.runtime.worker import Share
 from fedray.states import LARGE, Place, StateStore, state_size
+
+log = logging.getLogger(__name__)
 
 CLIENTS_PER_CALL, LARGE_CLIENTS_PER_CALL = 32, 8
 """Most clients of a call, since a worker holds their results until it answers; of clients with
@@ -91,7 +94,9 @@ class RayExecutor:
         tested: dict[int, Reply] = {}
         groups = groups_of_test(self._assembly, name, round_, down)
         for call, answer in self._exchange("test", name, round_, down, groups):
-            tested |= zip(call.clients, answer, strict=True)
+            replies = dict(zip(call.clients, answer, strict=True))
+            show_printed(replies)
+            tested |= replies
         return dict(sorted(tested.items()))
 
     def close(self) -> None:
@@ -178,6 +183,7 @@ class RayExecutor:
             self._keep(client, state)
         replies = {c: reply for c, (reply, _) in zip(call.clients, results, strict=True)}
         self._learn_rates(round_, replies)
+        show_printed(replies)
         return replies
 
     def _keep(self, client: int, state: Any) -> None:
@@ -229,6 +235,13 @@ class RayExecutor:
             seconds = sum(replies[client].seconds for client in clients)
             rate = seconds / max(1, sum(images[client] for client in clients))
             self._rate[architecture] = (self._rate[architecture] + rate) / 2
+
+
+def show_printed(replies: Mapping[int, Reply]) -> None:
+    """Show what methods printed on workers, each line with its client."""
+    for client, reply in replies.items():
+        for line in reply.printed:
+            log.warning("client %d: %s", client, line)
 
 
 def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -21,6 +22,7 @@ from fedray.runtime.clients import ClientRuntime, Member
 from fedray.runtime.devices import free_memory, limit_memory, pick_device
 from fedray.runtime.memory import keep_freed_memory
 from fedray.runtime.messages import from_message, register_tensors, to_message
+from fedray.runtime.printing import Printed
 from fedray.runtime.stacked import client_runtime
 from fedray.states import LARGE, Place, read_tree, state_size, write_tree
 
@@ -97,7 +99,7 @@ class Worker:
         keep_freed_memory()
         self._device = pick_device(gpus)
         limit_memory(self._device, gpus)
-        self._notices = LogRelay()
+        self._notices, self._printed = LogRelay(), Printed()
         self._runtimes: dict[str, ClientRuntime] = {}  # the least recently used first
 
     def prefetch(self, experiment: str) -> None:
@@ -143,7 +145,7 @@ class Worker:
         """Run one test for several groups of clients; return the replies group after group."""
         runtime = self._runtime(share.experiment)
         return [
-            reply
+            self._with_printed(reply)
             for group, (_, state, down) in zip(share.groups, share.inputs(), strict=True)
             for reply in runtime.test_together(name, share.round, group, state, down)
         ]
@@ -165,8 +167,13 @@ class Worker:
             results = runtime.step_together(name, share.round, members, is_summed=is_summed)
             for member, (reply, new) in zip(members, results, strict=True):
                 is_new = new is not None and new is not member.state
+                reply = self._with_printed(reply)
                 yield reply, _kept(cast(ClientState, new), share, number) if is_new else None
                 number += 1
+
+    def _with_printed(self, reply: Reply) -> Reply:
+        lines = self._printed.take()
+        return replace(reply, printed=lines) if lines else reply
 
     def _runtime(self, experiment: str) -> ClientRuntime:
         runtime = self._runtimes.pop(experiment, None)

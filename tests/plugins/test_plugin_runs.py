@@ -194,3 +194,12 @@ def test_what_is_wrong_is_said_in_one_sentence(words, message, tmp_path, capsys)
     assert message in said
     assert said.count("\n") == 1
     assert not Path("run").exists()
+
+
+def test_a_loss_that_is_not_finite_names_its_file_and_line(tmp_path, capsys):
+    broken = METHOD.replace("self.hp.scale *", 'float("nan") *').replace('"scaled"', '"broken"')
+    plugin = write(tmp_path, mine=broken)
+    words = ["fedavg_digits", *plugin, "algorithm=broken", *SMALL, "--out", str(tmp_path / "run")]
+    assert main([*words, "--executor", "serial", "--no-track"]) == 1
+    line = 1 + broken.splitlines().index("    def loss(self, output, batch, local):")
+    assert f"(loss in mine.py, line {line})" in capsys.readouterr().err
