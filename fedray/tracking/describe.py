@@ -23,6 +23,7 @@ from fedray.records import (
     REPORTED,
     VALIDATION,
     Round,
+    Run,
     RunInfo,
     Status,
     data_name,
@@ -45,6 +46,10 @@ FOLDER_TAG = "fedray.folder"
 """Tag with the name of the run's folder."""
 NOTE_TAG = "mlflow.note.content"
 """Tag that MLflow shows as the description, in Markdown."""
+MAX_RUN_NAME = 30
+"""Characters of a run's name that MLflow's table shows."""
+BEST_METRIC, BEST_ROUND = f"best/{HEADLINE}", "best/round"
+"""Metrics of a run that has ended: its best round and the accuracy there."""
 ARTIFACT = "artifact:"
 """Prefix of a file's name in a description; stands for the address of the artifact."""
 
@@ -53,8 +58,11 @@ ARTIFACT = "artifact:"
 
 
 def run_name(info: RunInfo) -> str:
-    """Return the name of a run: "fedtsp digits seed 0"."""
-    return f"{info.algorithm} {data_name(info.config)} seed {info.seed}"
+    """Return the name of a run, "fedtsp digits seed 0"; the data is cut at `MAX_RUN_NAME`."""
+    method, data, seed = info.algorithm, data_name(info.config), f"seed {info.seed}"
+    room = MAX_RUN_NAME - len(f"{method}  {seed}")
+    data = data if len(data) <= room else f"{data[: max(room - 1, 1)]}…"
+    return f"{method} {data} {seed}"
 
 
 def experiment_name(info_name: str, config: Mapping[str, Any]) -> str:
@@ -140,6 +148,14 @@ def valid_name(name: str) -> str:
 
 
 # --- metrics -------------------------------------------------------------------------------------
+
+
+def best_metrics(run: Run) -> dict[str, float]:
+    """Return the best round of a run and its accuracy; {} if nothing may choose one."""
+    best = run.best
+    if best is None:
+        return {}
+    return {BEST_METRIC: best.local_accuracy, BEST_ROUND: float(best.round)}
 
 
 TOTALS = ("traffic/total_up_bytes", "traffic/total_down_bytes", "time/total_seconds")

@@ -19,6 +19,7 @@ from fedray.tracking.describe import (
     FOLDER_TAG,
     IDENTITY_TAG,
     TrackedRun,
+    best_metrics,
     data_of,
     describe_run,
     experiment_name,
@@ -83,7 +84,7 @@ def tracked_run(
         key=key,
         name=metadata.get("name") or run_name(info),
         params=params,
-        tags={**tags, FOLDER_TAG: folder.name},
+        tags={**tags, FOLDER_TAG: folder.name, "mlflow.source.name": f"fedray run {files.config}"},
         status=status,
         started_ms=started_ms(run),
         seconds=run.costs.wall_seconds if run is not None else None,
@@ -93,8 +94,9 @@ def tracked_run(
     )
     if tracked.is_going:
         return tracked
-    note = run_note(run) if run is not None else ""
-    return with_artifacts(replace(tracked, note=note), [(files, run)], artifacts)
+    if run is not None:
+        tracked = replace(tracked, note=run_note(run), metrics=best_metrics(run))
+    return with_artifacts(tracked, [(files, run)], artifacts)
 
 
 def with_artifacts(

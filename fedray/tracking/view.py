@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 from fedray.records import HEADLINE, VALIDATION
-from fedray.tracking.describe import DATA_TAG, METHOD_TAG, SEED_TAG, TOTALS, grouped
+from fedray.tracking.describe import BEST_METRIC, DATA_TAG, METHOD_TAG, SEED_TAG, TOTALS, grouped
 
 VIEW = "accuracy"
 """Name of the view in addresses."""
@@ -17,6 +17,7 @@ VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
 PAGES = "workflowType=machine_learning"
 """Selects MLflow's menu for model training."""
 COLUMNS = (
+    ("metrics", BEST_METRIC),
     ("metrics", "objective"),
     ("metrics", grouped(HEADLINE)),
     ("metrics", grouped(f"{VALIDATION}{HEADLINE}")),

@@ -31,6 +31,7 @@ from fedray.tracking import (
 )
 from fedray.tracking.describe import (
     MAX_PARAM,
+    MAX_RUN_NAME,
     metrics_of,
     per_client_json,
     read_metadata,
@@ -143,6 +144,9 @@ def test_a_run_is_described_by_its_whole_configuration() -> None:
     assert tags["fedray.data"] == "digits"
     assert tags["mlflow.source.name"] == "fedray run digits"
     assert run_name(info) == "fedtsp digits seed 3"
+    long = replace(info, algorithm="fedfa_augmentation")
+    assert run_name(long) == "fedfa_augmentation dig… seed 3"
+    assert len(run_name(long)) <= MAX_RUN_NAME
     assert tags["fedray.identity"] == info.identity
     assert tags["data_sha256"] == "d" * 64
     assert tags["version.torch"][0].isdigit()
