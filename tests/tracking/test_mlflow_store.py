@@ -35,7 +35,7 @@ def test_an_experiment_opens_as_model_training_with_accuracy_first(uri: str) -> 
             place.experiment_id, "mlflow.note.content", "my own words"
         )
     columns = json.loads(place.tags["mlflow.sharedViewState.accuracy"])["selectedColumns"]
-    assert columns[1] == "metrics.`accuracy/local_accuracy`"
+    assert columns[0] == "metrics.`best/local_accuracy`"
     page = f"/#/experiments/{place.experiment_id}/runs?viewStateShareKey=accuracy"
     assert view_path(store.experiment_id).startswith(page)
 
