@@ -12,10 +12,10 @@ exchange by nothing but their sorted ids and N.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
@@ -231,17 +231,17 @@ class _StackedTraining:
                 iter(batch_indices(count, config, order, CPU))
                 for count, order in zip(counts, orders, strict=True)
             ]
-            for step in runs_of_epoch(sizes, config.batch_size):
-                for run in self._split(step):
-                    runs.append(run)
-                    for client in range(run.start, run.stop):
-                        indices.append(next(drawn[client]) + starts[client])
-                        self.steps[client] += 1
+            for run in self._split_all(runs_of_epoch(sizes, config.batch_size)):
+                runs.append(run)
+                for client in range(run.start, run.stop):
+                    indices.append(next(drawn[client]) + starts[client])
+                    self.steps[client] += 1
         together = [(run.stop - run.start) * run.size for run in runs]
         return torch.split(torch.cat(indices).to(self._device), together) if runs else (), runs
 
-    def _split(self, runs: Sequence[Run]) -> Iterator[Run]:
-        for run in runs:
+    def _split_all(self, steps: Iterable[Sequence[Run]]) -> Iterator[Run]:
+        """Split the runs of steps by how many steps their clients have taken, if this counts."""
+        for run in chain.from_iterable(steps):
             start = run.start
             of_optimizer = self.steps if self._counts_steps else [0] * len(self.steps)
             for _, equal in groupby(of_optimizer[run.start : run.stop]):

@@ -76,6 +76,12 @@ class Isolation:
             mtrand.set_bit_generator(numpy)
 
 
+def generators() -> tuple[object, ...]:
+    """Return the states of the global generators of the CPU, of NumPy's its position."""
+    position = np.random.get_state(legacy=False)["state"]["pos"]  # noqa: NPY002
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), position
+
+
 class PrivateCopies:
     """Copies of a step's state and download on its device, which the step may change in place.
 

@@ -5,7 +5,6 @@ Each client begins and finishes by itself; in between, several clients are train
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
-import numpy as np
 import torch
 
 from fedray.core import Call, Client, ClientState, LocalContext, LocalTraining, Trained
@@ -24,7 +22,7 @@ from fedray.federation import Reply
 from fedray.records import Work
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime, Member
-from fedray.runtime.isolation import PrivateCopies
+from fedray.runtime.isolation import PrivateCopies, generators
 from fedray.runtime.shares import STACKED_STEP, is_stacked
 
 
@@ -116,10 +114,7 @@ class StackedRuntime(ClientRuntime):
             stack, row = stacks[architecture], rows[architecture]
             try:
                 context = self.client(member.client, round_, stack.skeletons[row])
-                state = member.state
-                if state is None:  # models that are made for it may draw
-                    with self._isolated(STACKED_STEP, context):
-                        state = self._given(context, None)
+                state = member.state or self._first(context)
                 copied = ClientState(private.of(state.model), private.of(state.memory))
                 with counted() as tally:
                     method = self.assembly.algorithm
@@ -131,6 +126,11 @@ class StackedRuntime(ClientRuntime):
             rows[architecture] += 1
             steps.append(_Step(kind, member, context, stack, row, local, work))
         return failures, steps
+
+    def _first(self, context: Client) -> ClientState:
+        """Return a client's first state; models that are made for it may draw."""
+        with self._isolated(STACKED_STEP, context):
+            return self._given(context, None)
 
     def _sorted(
         self, round_: int, members: Sequence[Member], downs: Mapping[int, Form]
@@ -213,16 +213,10 @@ class StackedRuntime(ClientRuntime):
     @contextmanager
     def _without_draws(self) -> Iterator[None]:
         """Refuse draws from the global generators, which clients of a stack would share."""
-        before = _generators()
+        before = generators()
         yield
-        if _generators() != before:
+        if generators() != before:
             raise UserError(
                 f"{self.assembly.algorithm.name} draws from the global random generators, so its "
                 "clients cannot be stacked; set stacked=1"
             )
-
-
-def _generators() -> tuple[object, ...]:
-    """Return the states of the global generators, of NumPy's its position."""
-    numpy = np.random.get_state(legacy=False)["state"]["pos"]  # noqa: NPY002
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy

@@ -87,7 +87,7 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys, pictures):
         "lambda": 2,
         "proto_agg": "weighted",
     }
-    assert result["config"] == read_mapping(out / "config.yaml")
+    assert {**result["config"], "stacked": 1} == read_mapping(out / "config.yaml")
     assert {"python", "torch", "ray"} <= result["environment"]["versions"].keys()
     partition = json.loads((out / "partition.json").read_text())
     assert result["partition_sha256"] == partition["sha256"]
