@@ -49,6 +49,10 @@ WAVE = 256
 """Clients that are tested at a time; bounds the memory for downloads and states in transit."""
 
 
+NO_TRAFFIC, NO_WORK = Traffic(), Work()
+"""Of a test; made once, because records check their fields."""
+
+
 @dataclass(frozen=True)
 class Reply:
     """The result of one client's step or test.
@@ -66,13 +70,13 @@ class Reply:
     """
 
     uplink: Payload | None = None
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: Traffic = NO_TRAFFIC
     train_loss: float | None = None
     reports: Mapping[str, float] = field(default_factory=dict)
     failure: Failure | None = None
     seconds: float = 0.0
     scores: Sequence[Score] = ()
-    work: Work = field(default_factory=Work)
+    work: Work = NO_WORK
     printed: Sequence[str] = ()
 
 

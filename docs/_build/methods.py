@@ -10,14 +10,12 @@ from _build.heads import PACKAGE, head_of
 from _build.originals import originals
 from _build.templates import linked, plain, render
 from _build.uses import Uses, uses
-from fedray.cli.catalogue import entries, family_heading
-from fedray.cli.listing import Entry
+from fedray.cli.catalogue import entries
+from fedray.cli.listing import Entry, by_family
 from fedray.cli.papers import read_papers
 from fedray.core import Algorithm, algorithms
 
 FOLDER = "docs/methods"
-FAMILIES = ("text_guided", "prototypes", "averaging", "personalised", "prompts", "distillation")
-"""The families of methods in the index's order; others come last."""
 
 
 def method_pages() -> dict[str, str]:
@@ -25,15 +23,8 @@ def method_pages() -> dict[str, str]:
     shipped = [entry for entry in entries("algorithms") if entry.file]
     used, papers = uses(), {paper.title for paper in read_papers().values()}
     pages = {f"{FOLDER}/{each.name}.md": _page(each, used[each.name], papers) for each in shipped}
-    by_family: dict[str, list[Entry]] = {}
-    for entry in shipped:
-        by_family.setdefault(entry.file.split("/")[1], []).append(entry)
-    order = sorted(
-        by_family, key=lambda family: ([*FAMILIES, family].index(family), family)
-    )
     families = [
-        {"title": family_heading(f"fedray.algorithms.{family}"), "entries": by_family[family]}
-        for family in order
+        {"title": title, "entries": methods} for title, methods in by_family(shipped).items()
     ]
     return {f"{FOLDER}/index.md": render("methods", families=families), **pages}
 

@@ -6,7 +6,6 @@ Calling these functions imports every module that registers something.
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import re
 from collections.abc import Iterator
@@ -55,12 +54,6 @@ def _keys(model: type[BaseModel], prefix: str) -> Iterator[Entry]:
             told = replace(told, type="name", default=found.default[6:].partition("'")[0])
         text, file = found.text.rstrip("."), "config/experiment.py"
         yield Entry(key, key, text, "-", "", file, (told,))
-
-
-def family_heading(package: str) -> str:
-    """Return the first line of a package's docstring, without the full stop."""
-    text = inspect.getdoc(importlib.import_module(package)) or ""
-    return text.split("\n")[0].rstrip(".")
 
 
 def _entry(entry: Any) -> Entry:

@@ -5,6 +5,7 @@ Listing what fedray itself registers reads one file and imports nothing heavy.
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ KEYS = "keys"
 LISTINGS = ("algorithms", *FOLDERS, KEYS, *TOGETHER, *list(KINDS)[1:])
 """Everything that `fedray ls` lists."""
 
+
+FAMILIES = ("text_guided", "prototypes", "averaging", "personalised", "prompts", "distillation")
+"""Packages of methods in the order of listings."""
 
 WRITTEN = PACKAGE / "listing.json"
 """What fedray itself registers, as `make docs` wrote it."""
@@ -108,6 +112,22 @@ class Shipped:
     name: str
     summary: str
     file: str
+
+
+def by_family(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Return methods by the first sentence of their package's docstring, and plug-ins' last."""
+    families: dict[str, list[Entry]] = {}
+    for entry in entries:
+        families.setdefault(entry.file.split("/")[1] if entry.file else "", []).append(entry)
+    order = [name for name in (*FAMILIES, "") if name in families]
+    return {_heading(name): families[name] for name in order}
+
+
+def _heading(family: str) -> str:
+    if not family:
+        return "Plug-ins"
+    source = (PACKAGE / "algorithms" / family / "__init__.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or family).split("\n")[0].rstrip(".")
 
 
 def registered(plugins: Sequence[Plugin] = ()) -> dict[str, list[Entry]]:

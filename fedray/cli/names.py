@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from fedray.cli.listing import LISTINGS, Entry, Shipped, listed
+from fedray.cli.listing import LISTINGS, Entry, Shipped, by_family, listed
 from fedray.command import PATH, Command, Name, json_flag
 from fedray.command import plugins as with_plugins
 from fedray.errors import UserError, nearest, shown
@@ -40,6 +40,10 @@ def ls(kind: str | None, as_json: bool, plugin: Sequence[str]) -> None:
         found = {each: [asdict(one) for one in listed(each, plugins)] for each in kinds}
         print(json.dumps(found[kind] if kind else found, indent=1, ensure_ascii=False))
         return
+    if kind == "algorithms":
+        methods = [each for each in listed(kind, plugins) if isinstance(each, Entry)]
+        print("\n\n".join(_families(by_family(methods))))
+        return
     rows = _entries(listed(kind, plugins)) if kind else _kinds(plugins)
     print("\n".join(in_columns(list(rows))))
 
@@ -58,6 +62,12 @@ def _entries(found: Iterable[Entry | Shipped]) -> Iterator[tuple[str, str]]:
         paper = f"  ({each.paper})" if isinstance(each, Entry) and each.paper != "-" else ""
         stacks = "  [stacks]" if isinstance(each, Entry) and each.stacked == "yes" else ""
         yield each.name, f"{each.summary}{paper}{stacks}"
+
+
+def _families(families: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+    """Yield each family of methods, its heading above its methods."""
+    for heading, methods in families.items():
+        yield "\n".join([f"{heading}:", *in_columns([*_entries(methods)])])
 
 
 def _kinds(plugins: Sequence[Plugin]) -> Iterator[tuple[str, str]]:

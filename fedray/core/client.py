@@ -103,9 +103,8 @@ class Samples:
     def __post_init__(self) -> None:
         """Make the arrays read-only, because all clients share them."""
         for name in ("_stored", "_all_labels", "index"):
-            view = getattr(self, name).view()
-            view.flags.writeable = False
-            object.__setattr__(self, name, view)
+            if getattr(self, name).flags.writeable:
+                object.__setattr__(self, name, read_only(getattr(self, name)))
 
     def __len__(self) -> int:
         return len(self.index)
@@ -140,6 +139,13 @@ class Samples:
     def batch(self, stored: Tensor, labels: Tensor) -> Batch:
         """Return a batch of stored images [B, ...] and their labels [B] or masks [B, H, W]."""
         return Batch(self.kind.of(stored), labels.flatten().long())
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Return a view of an array that cannot be written to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 class EvalSet(NamedTuple):

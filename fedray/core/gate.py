@@ -23,6 +23,7 @@ from fedray.core.payload import (
     Placed,
 )
 from fedray.core.privacy import Privacy, is_covered
+from fedray.core.state import leaves
 from fedray.records import Traffic
 
 SCALE_BYTES = 4  # a quantised vector travels with one float32 scale
@@ -128,11 +129,18 @@ def _check_finite(payload: Payload, items: Sequence[Placed]) -> None:
 
 
 def _on_cpu(payload: Payload, *, copy: bool = True) -> Payload:
+    values = (value for _, value in leaves(vars(payload)))
+    if not copy and all(_is_on_cpu(value) for value in values if isinstance(value, Tensor)):
+        return payload
     return payload.map(
         lambda _, tensor: tensor.detach().to(
             "cpu", copy=copy, memory_format=torch.contiguous_format
         )
     )
+
+
+def _is_on_cpu(tensor: Tensor) -> bool:
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.requires_grad
 
 
 def _quantised(payload: Payload, bits: int) -> Payload:

@@ -348,21 +348,14 @@ class ClassSizes(Measure):
         majority = evaluated.facts.majority
         if not majority or evaluated.facts.dense_classes:
             return {}
-        counted = {client: score for client, score in evaluated.tested.items() if score.classes}
-        large = [score.within(majority[client]) for client, score in counted.items()]
-        small = [
-            score.within(set(range(len(score.classes))) - set(majority[client]))
-            for client, score in counted.items()
-        ]
-        parts: dict[str, Sequence[Score]] = {
-            "accuracy_majority": large,
-            "accuracy_minority": small,
-        }
-        return {
-            name: pooled(found)
-            for name, found in parts.items()
-            if any(score.total for score in found)
-        }
+        counts = {"accuracy_majority": [0, 0], "accuracy_minority": [0, 0]}
+        for client, score in evaluated.tested.items():
+            for label, (correct, images) in enumerate(score.classes):
+                is_large = label in majority[client]
+                part = counts["accuracy_majority" if is_large else "accuracy_minority"]
+                part[0] += correct
+                part[1] += images
+        return {name: correct / images for name, (correct, images) in counts.items() if images}
 
 
 def majority_classes(counts: np.ndarray) -> list[frozenset[int]]:

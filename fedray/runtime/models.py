@@ -13,7 +13,7 @@ import torch
 
 from fedray.config import Experiment
 from fedray.core import Algorithm, AuxiliaryMethod, PromptMethod, Samples, Tensors, algorithms
-from fedray.core.client import named_tensors
+from fedray.core.client import named_tensors, read_only
 from fedray.data import FederatedData
 from fedray.data.augment import build_augmentation
 from fedray.data.imageset import ImageSet
@@ -220,7 +220,8 @@ class BackboneModels(ModelProvider):
         """Return pixels, with labels or, for dense prediction, masks."""
         images = self._data.images
         masks = images.masks if self.dense else None
-        return partial(Samples, images.images, images.labels if masks is None else masks)
+        labels = images.labels if masks is None else masks
+        return partial(Samples, read_only(images.images), read_only(labels))
 
 
 class PromptedModels(ModelProvider):
@@ -255,7 +256,7 @@ class PromptedModels(ModelProvider):
         images, reads = self._data.images, self._prompted(device).reads
         augmented = not build_augmentation(self._experiment.data.augment).is_identity
         if reads is Pixels or (training and augmented):
-            return partial(Samples, images.images, images.labels)
+            return partial(Samples, read_only(images.images), read_only(images.labels))
         from fedray.models.clip.features import frozen_features
 
         used = self._data.used
