@@ -62,12 +62,12 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """What it is called in results and in the tracker."""
+        """Return the name of the experiment in results and in the tracker."""
         return self._resolved.name
 
     @property
     def config(self) -> Tree:
-        """Every key with its value, as plain data; what `config.yaml` of a run holds."""
+        """Return every key with its value, as plain data: the content of a run's `config.yaml`."""
         return self._resolved.tree()
 
     @property

@@ -41,7 +41,7 @@ class Result:
 
     @property
     def config(self) -> Tree:
-        """Every key of the experiment with its value."""
+        """Return every key of the experiment with its value."""
         return dict(self.run.info.config)
 
     @property
@@ -51,7 +51,7 @@ class Result:
 
     @property
     def is_finished(self) -> bool:
-        """Whether no round is left to do."""
+        """Return True if no round is left."""
         return self.run.is_finished
 
     @property
@@ -72,7 +72,7 @@ class Result:
 
     @property
     def per_client(self) -> Mapping[int, float]:
-        """Each client's accuracy on its own test in the last evaluated round, by client id."""
+        """Return each client's test accuracy in the last evaluated round, by client id."""
         evaluated = self._evaluated()
         return dict(evaluated[-1].per_client) if evaluated else {}
 

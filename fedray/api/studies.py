@@ -146,7 +146,7 @@ class SweepResult:
 
     @property
     def trials(self) -> Sequence[Trial]:
-        """Every configuration and what became of it."""
+        """Return every configuration with its outcome."""
         return self._outcome.trials
 
     @property

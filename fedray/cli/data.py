@@ -144,7 +144,7 @@ def run_keys(look: Look, root: Path, words: Sequence[str], *, named: bool = Fals
 
 
 def _partition(look: Look, name: str | None, keys: Sequence[str]) -> FederatedData | None:
-    """Who would have which; None where nobody can, which is said."""
+    """Return each client's images; None, after a message, if the partition is impossible."""
     try:
         if name is None:
             base = {"algorithm": "local", "model": {"group": "cnn4"}}

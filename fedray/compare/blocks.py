@@ -138,7 +138,7 @@ class Difference:
 
     @property
     def reading(self) -> str:
-        """What the difference says, in words."""
+        """Describe the difference in words."""
         if self.comparison.interval is None:
             return "no seed in common"
         if self.p is None:

@@ -108,7 +108,7 @@ class Group:
 
     @property
     def select(self) -> Select:
-        """On which images the runs' best rounds are chosen."""
+        """Return the images on which the runs' best rounds are chosen."""
         return self.runs[0].run.info.select
 
     def by_seed(self, metric: str, at: At) -> dict[int, float]:

@@ -214,7 +214,7 @@ def _optimizer(local: LocalContext) -> torch.optim.Optimizer:
 
 @contextmanager
 def _kept_between_rounds(local: LocalContext, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """With `optimizer.keep`, continue with the client's running means and keep the new ones."""
+    """Continue with the client's running means and keep the new ones, with `optimizer.keep`."""
     if not local.client.setting.training.optimizer.params.keep:
         yield
         return

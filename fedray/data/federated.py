@@ -64,7 +64,7 @@ class FederatedData:
 
     @property
     def phases(self) -> list[tuple[int, FederatedData]]:
-        """Each phase's first round and its data; the first begins before round 1."""
+        """Return each phase's first round and its data; the first begins before round 1."""
         return [(0, self), *self.later]
 
     def at(self, round_: int) -> FederatedData:

@@ -87,12 +87,12 @@ class Accountant:
         return list(dict.fromkeys(happened)) if self._repeatable else happened
 
     def _known(self, releases: Iterable[Release]) -> float:
-        """Of the client that was asked most often."""
+        """Return the epsilon of the client that was asked most often."""
         times = Counter(client for release in releases for client in release.clients)
         return gaussian_epsilon(self.sigma, max(times.values(), default=0), self.delta)
 
     def _sampled(self, releases: Iterable[Release]) -> float:
-        """With credit for the secrecy of who took part; a round's steps have the same sample."""
+        """Return the epsilon amplified by sampling; a round's steps have the same sample."""
         steps = Counter((r.round, r.sample, r.of) for r in releases)
         rounds = Counter((m, n, k) for (_, m, n), k in steps.items())
         if all(m == n for m, n, _ in rounds):

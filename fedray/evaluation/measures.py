@@ -404,7 +404,7 @@ class Dice(Measure):
 
 
 def _dice(score: Score) -> Floats:
-    """By class [C]; NaN for a class that is nowhere."""
+    """Return the value of each class [C]; NaN for a class without pixels."""
     right, true = np.array(score.classes).T
     guessed = np.array(score.predicted)
     with np.errstate(invalid="ignore"):
@@ -504,7 +504,7 @@ class Epsilon(Measure):
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Nothing where privacy was not asked for, or has no noise."""
+        """Return the epsilons; {} without privacy or without noise."""
         if evaluated.spent is None:
             return {}
         total, of_round, known = evaluated.spent

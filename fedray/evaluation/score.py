@@ -62,7 +62,7 @@ class Score:
     def by_class(
         cls, correct: Sequence[int], total: Sequence[int], predicted: Sequence[int] = ()
     ) -> Score:
-        """Of the correct answers, the images and the predictions of each class."""
+        """Return the score of correct answers, images and predictions by class."""
         classes = tuple(zip(correct, total, strict=True))
         return cls(sum(correct), sum(total), classes, predicted=tuple(predicted))
 

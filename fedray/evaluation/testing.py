@@ -129,7 +129,7 @@ def scores(algorithm: Algorithm, local: LocalContext, held_out: Sequence[HeldOut
 def _with_sets(
     algorithm: Algorithm, local: LocalContext, own: Sequence[Samples], sets: Mapping[str, EvalSet]
 ) -> list[Score]:
-    """On each client's own images, among all classes, and on what all clients share."""
+    """Test on each client's own images, among all classes, and on the shared sets."""
     known = range(local.client.setting.num_classes)
     shared: dict[str, Score] = {}
     for name, eval_set in sets.items():

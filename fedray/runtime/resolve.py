@@ -40,7 +40,7 @@ def resolve(
 
 
 def from_tree(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
-    """Like `resolve`, from a tree and parsed assignments."""
+    """Resolve an experiment from a tree and parsed assignments."""
     experiment = load_experiment(tree, pairs)
     check(experiment)
     return experiment

@@ -165,7 +165,7 @@ class Cell:
 
     @property
     def is_tuned(self) -> bool:
-        """Whether there is anything to choose from."""
+        """Return True if there is more than one configuration."""
         return len(self.first) > 1
 
     def wanted(self, config: Config, phase: Phase, seed: int) -> Wanted:

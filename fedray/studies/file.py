@@ -202,7 +202,7 @@ class Study(Frozen):
 
     @property
     def is_sweep(self) -> bool:
-        """Whether it compares no rows."""
+        """Return True if it compares no rows."""
         return self.rows is None
 
 

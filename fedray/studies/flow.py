@@ -83,7 +83,7 @@ class Request:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What of it determines the study."""
+        """Return the part that determines the study."""
         return {"pairs": [list(pair) for pair in self.pairs], "samples": self.samples}
 
     @property

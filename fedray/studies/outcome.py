@@ -51,7 +51,7 @@ class SeedResult:
 
     @property
     def seed(self) -> int:
-        """Of every random stream."""
+        """Return the seed of every random stream."""
         return self.wanted.seed
 
     @property
@@ -80,7 +80,7 @@ class CellResult:
 
     @property
     def runs(self) -> list[Wanted]:
-        """All its runs."""
+        """Return all runs."""
         return [*self.others, *(each.wanted for each in self.seeds)]
 
 

@@ -171,7 +171,7 @@ class RowPlan(Frozen):
 
     @property
     def axes(self) -> list[Axis]:
-        """What is tuned."""
+        """Return the keys that are tuned."""
         return parse_space(self.space)
 
 
@@ -254,12 +254,12 @@ class StudyPlan(Frozen):
 
     @property
     def is_sweep(self) -> bool:
-        """Whether it is one cell whose configurations are compared, over all seeds."""
+        """Return True if it is one cell whose configurations are compared over all seeds."""
         return self.kind == "sweep"
 
     @property
     def places(self) -> list[Place]:
-        """All cells, row by row."""
+        """Return all cells, row by row."""
         return [Place(row, column) for row in self.rows for column in self.columns]
 
     @property
@@ -275,7 +275,7 @@ class StudyPlan(Frozen):
 
     @property
     def axes(self) -> list[Axis]:
-        """What a sweep searches."""
+        """Return the space of a sweep."""
         return next(iter(self.rows.values())).axes
 
     @property
@@ -285,7 +285,7 @@ class StudyPlan(Frozen):
 
     @property
     def how(self) -> str:
-        """What marks a chosen number: "best on validation"."""
+        """Return the mark of a chosen number: "best on validation"."""
         chosen = self.chosen_by(next(iter(self.rows)))
         if self.select == "nothing" or not (chosen.startswith(VALIDATION) or _is_on_test(chosen)):
             return self.at

@@ -48,7 +48,7 @@ class Axis:
 
     @property
     def is_listed(self) -> bool:
-        """Whether the axis lists its values."""
+        """Return True if the axis lists its values."""
         return self.distribution in ("grid", "choice")
 
     @property
@@ -58,14 +58,14 @@ class Axis:
 
     @property
     def configs(self) -> list[Config]:
-        """What each value sets."""
+        """Return the keys that each value sets."""
         if len(self.keys) == 1:
             return [{self.key: value} for value in self.values]
         return [dict(zip(self.keys, value, strict=True)) for value in self.values]
 
     @property
     def can_continue(self) -> bool:
-        """Whether the axis is a grid of one key's numbers."""
+        """Return True if the axis is a grid of one key's numbers."""
         return (
             self.distribution == "grid" and len(self.keys) == 1 and all(map(_number, self.values))
         )

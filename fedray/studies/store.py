@@ -219,7 +219,7 @@ class Published:
 
     @cached_property
     def made(self) -> str:
-        """How it was made, in words."""
+        """Describe in words how the page was made."""
         made = self.tree["made"]
         commits = ", ".join(commits_in(self.tree))
         return f"made {made['when']}, {made['machine']}, commit {commits}"
@@ -236,7 +236,7 @@ class Published:
 
     @cached_property
     def metric(self) -> dict[str, Metric]:
-        """What its numbers mean, by the names of its runs' own metrics."""
+        """Return the metrics of the runs by name."""
         return {name: Metric(name, **of) for name, of in self.tree["metrics"].items()}
 
     def find(

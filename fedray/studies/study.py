@@ -69,12 +69,12 @@ class StudyRun:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do for it."""
+        """Return True if nothing is left to do."""
         return self.status in ("finished", "stopped", "failed")
 
     @property
     def cost(self) -> int:
-        """What it costs beside others: its rounds times their epochs."""
+        """Return its relative cost: rounds times epochs."""
         experiment = self.wanted.experiment
         return experiment.rounds * max(1, experiment.local_epochs)
 
@@ -166,7 +166,7 @@ class Study:
 
     @property
     def reasons(self) -> list[str]:
-        """Every reason once."""
+        """Return every reason once."""
         return list(dict.fromkeys([*self.failures.values(), *self._lacking.values()]))
 
     def outcome_of(self, wanted: Wanted) -> Measured | str | None:
@@ -246,12 +246,12 @@ class Study:
 
     @property
     def cells_over(self) -> int:
-        """How many cells are over."""
+        """Return how many cells are finished."""
         return sum(state.phase in ("over", "failed") for _, state in self.states())
 
     @property
     def is_complete(self) -> bool:
-        """Whether every cell is over."""
+        """Return True if every cell is finished."""
         return self.cells_over == len(self.cells)
 
     def came_through(self, cell: Cell) -> bool:
@@ -263,12 +263,12 @@ class Study:
 
     @property
     def total(self) -> int:
-        """How many runs there will be, as far as is known."""
+        """Return how many runs there will be, as far as is known."""
         return len(self.runs) + sum(cell.to_come(at) for cell, at in self.states())
 
     @property
     def left(self) -> int:
-        """How many runs are still to be done, as far as is known."""
+        """Return how many runs are left, as far as is known."""
         return self.total - sum(run.is_over for run in self.runs.values())
 
     def _enter(self, wanted: Wanted) -> None:

@@ -52,7 +52,7 @@ class Trial:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do for it."""
+        """Return True if nothing is left to do."""
         return self.status in ("finished", "stopped", "failed")
 
     @property
@@ -62,7 +62,7 @@ class Trial:
 
     @property
     def score(self) -> float | None:
-        """Likewise, larger is better."""
+        """Return the value with its sign turned where smaller is better."""
         found = self._mean([each.score for each in self.measured.values()])
         return None if found is None else round(found, DECIMALS)
 
@@ -73,7 +73,7 @@ class Trial:
 
     @property
     def best_rounds(self) -> list[int]:
-        """For each seed, the round of its objective."""
+        """Return the round of the objective of each seed."""
         return [each.round for each in self.measured.values()]
 
     @property
@@ -143,7 +143,7 @@ class SweepOutcome:
 
     @property
     def metric(self) -> Metric:
-        """What its first metric means."""
+        """Return the first metric."""
         return self.metrics.get(self.plan.metrics[0], Metric(self.plan.metrics[0]))
 
     @property

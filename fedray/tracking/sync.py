@@ -181,7 +181,7 @@ class Tracker:
 
     @property
     def hint(self) -> str:
-        """How to look at the runs: a command, and the page if MLflow has answered."""
+        """Return how to look at the runs: a command, and the page if MLflow has answered."""
         command, experiment_id = ui_command(self.uri), self._process.experiment_id
         if not experiment_id:
             return command

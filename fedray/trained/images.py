@@ -66,7 +66,7 @@ class Preprocessing:
 
     @property
     def _mode(self) -> Literal["L", "RGB"]:
-        """What Pillow calls the colours."""
+        """Return Pillow's name of the colours."""
         return "L" if self.channels == 1 else "RGB"
 
     def _of_array(self, images: Tensor | np.ndarray) -> Tensor:
@@ -144,7 +144,7 @@ def _last(images: Tensor) -> bool:
 
 
 def _as_tensor(images: Tensor | np.ndarray) -> Tensor:
-    """On the CPU: floats, uint8 or int64; an array may be a turned view of another.
+    """Return a tensor on the CPU, float, uint8 or int64; an array may be a transposed view.
 
     Raises:
         UserError: when it holds no numbers.

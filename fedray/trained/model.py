@@ -102,12 +102,12 @@ class TrainedModel:
 
     @property
     def class_names(self) -> Sequence[str]:
-        """What the columns of the logits mean."""
+        """Return the names of the logits' columns."""
         return self.owner.class_names
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How images become what it sees."""
+        """Describe how images become the model's input."""
         return self.owner.preprocessing
 
     @property
@@ -159,7 +159,7 @@ class TrainedModel:
 
     @cached_property
     def classifier(self) -> Tensors:
-        """What the method classifies with besides the model, by name: text vectors, prototypes.
+        """Return tensors that the method classifies with besides the model, for example prototypes.
 
         Of all that the client keeps this is what a prediction reads. Empty where the model's own
         logits are the answer.

@@ -43,7 +43,7 @@ class TrainedModels:
 
     @property
     def facts(self) -> ModelFacts:
-        """What is known of them: the round, how it was chosen, its metrics."""
+        """Return facts about the models: the round, how it was chosen, its metrics."""
         return self._kept.facts
 
     @property
@@ -53,14 +53,14 @@ class TrainedModels:
 
     @cached_property
     def preprocessing(self) -> Preprocessing:
-        """How images become what the models see."""
+        """Describe how images become the models' input."""
         keys = self.assembly.experiment.data
         filter_ = keys.resize or sources.get(keys.source.name).resampling
         return Preprocessing(*self.facts.image, filter_, keys.resize is not None)
 
     @property
     def is_global(self) -> bool:
-        """Whether all clients predict with one model."""
+        """Return True if all clients predict with one model."""
         return self.facts.is_global
 
     def __len__(self) -> int:

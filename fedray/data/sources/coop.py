@@ -41,7 +41,7 @@ class _Set(NamedTuple):
 
     @property
     def download_hint(self) -> str:
-        """Where to get the data set."""
+        """Return where to get the data set."""
         split = f" and {self.split} from {_DRIVE}{self.split_id}" if self.split_id else ""
         return f"get {self.name} from {self.source}{split}, as {_GUIDE} says"
 

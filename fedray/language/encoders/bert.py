@@ -56,7 +56,7 @@ class BertTextChoice(EncoderChoice[P]):
 
     @property
     def compat(self) -> bool:
-        """Whether to compute as the official FedTSP code does, see `BertEncoder`."""
+        """Return True if it computes as the official FedTSP code does, see `BertEncoder`."""
         return False
 
     def identity(self) -> str:

@@ -127,7 +127,7 @@ class OpenClipText(TokenEncoder):
 
     @property
     def shares_prefixes(self) -> bool:
-        """Whether `encode_after` is possible: the tower is causal and of the usual blocks."""
+        """Return True if `encode_after` is possible: a causal tower of the usual blocks."""
         return self._cuts and self._usual
 
     @property

@@ -34,7 +34,7 @@ class AdapterClip(ZeroShotClip):
         self.adapter = adapter.to_empty(device="cpu")
 
     def initialise(self, generator: torch.Generator) -> None:
-        """As PyTorch draws linear layers."""
+        """Draw the weights as PyTorch draws linear layers."""
         initialise(self.adapter, generator)
 
     def image_features(self, x: Inputs) -> Tensor:

@@ -59,7 +59,7 @@ class DualPromptClip(PromptedClip):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """As MaPLe: p_0 from words, deeper ones from noise; PyTorch's maps, deeper ones equal."""
+        """Draw as MaPLe: p_0 from words, deeper prompts from noise; deeper maps are equal."""
         for index, prompt in enumerate(self.task):
             if index == 0 and self.words is not None:
                 prompt.copy_(word_embeddings(self.clip.text, self.words, self.length))

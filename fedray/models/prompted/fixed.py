@@ -28,7 +28,7 @@ class ZeroShotClip(PromptedClip):
         self.template = template
 
     def initialise(self, generator: torch.Generator) -> None:
-        """There is nothing to draw."""
+        """Draw nothing."""
 
     def text_features(self) -> Tensor:
         """Return features of the texts without prompts [K, d]."""

@@ -106,7 +106,7 @@ class ClassTexts:
 
     @cached_property
     def _replaceable(self) -> int:
-        """How many tokens of every text are neither its start, nor its end, nor the name."""
+        """Return how many tokens of every text are neither its start, nor its end, nor the name."""
         names = self.encoder.tokenize(self.names)  # each with its start and its end
         return max(0, int((self.tokens.mask.sum(1) - names.mask.sum(1)).min()))
 
