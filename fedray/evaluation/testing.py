@@ -139,7 +139,8 @@ def _with_sets(
         assert isinstance(local.model, ClassSubset)
         with local.model.class_subset(eval_set.classes):
             (shared[name],) = _on(algorithm, local, [eval_set.samples], eval_set.classes)
-    return [replace(score, eval_sets=shared) for score in _on(algorithm, local, own, known)]
+    tested = _on(algorithm, local, own, known)
+    return [replace(score, eval_sets=shared) for score in tested] if shared else tested
 
 
 def _on(
