@@ -79,15 +79,15 @@ class DataConfig(Frozen):
     """The classes to take, by their names in the data and in the order of their labels (DomainNet's
     ten of FedBN and FedGLCL); None takes all. Folders of other classes are not read."""
     augment: Component = Component(name="none")
-    """What training images go through, anew in every batch: none, or an augmentation and its
+    """A random change of training images, drawn for every batch: none, or an augmentation and its
     parameters (flip_crop, flip_rotate, crop_flip_rotate, resized_crop)."""
     samples: int | None = Field(None, ge=1, le=MOST_IMAGES)
     """Use a random subset of this many images; None uses all."""
     imbalance: float = Field(1.0, ge=1, le=1e6)
     """rho, how many times rarer the last class is than the first among the images that are
-    partitioned; the classes between are spaced geometrically. 1 leaves the images as they are."""
+    partitioned; the classes between are spaced geometrically. 1 removes no image."""
     shots: int | None = Field(None, ge=1, le=MOST_IMAGES)
-    """Keep at most so many images of each class among those partitioned; None keeps all."""
+    """The largest number of images of each class that are partitioned; None keeps all."""
     novel: StrictBool = False
     """Train on the first half of the classes; test everybody on the official test images of
     these and of the others, with their names alone. For prompt methods, with test=official."""
@@ -199,25 +199,25 @@ class FaultConfig(Frozen):
     step, a server or a trial without a new round."""
     start_timeout_s: float = Field(300.0, gt=0, le=1e7)
     """Seconds to wait for a worker that has no room, or cannot be reached, before the run ends.
-    With another worker the run goes on; at its start, it waits at most 30 seconds for more."""
+    With another worker the run continues; at its start, it waits at most 30 seconds for more."""
 
 
 class JoinConfig(Frozen):
     """Clients that come later."""
 
     clients: int = Field(0, ge=0, le=MOST_CLIENTS)
-    """So many of data.clients, the last ones, take no part before `round`."""
+    """How many of data.clients, the last ones, take no part before `round`."""
     round: int = Field(2, ge=1, le=MOST_ROUNDS + 1)
     """The first round that they take part in; after the last one: they are only tested on."""
 
 
 class WireConfig(Frozen):
-    """What happens to payloads on their way."""
+    """Quantisation of payloads."""
 
     up_bits: int = Field(32, ge=2, le=32)
-    """Bits per number of uploads; 32 sends them as they are (FedTSP supplementary G)."""
+    """Bits per number of uploads (FedTSP supplementary G); 32 sends float32."""
     down_bits: int = Field(32, ge=2, le=32)
-    """Bits per number of downloads; 32 sends them as they are."""
+    """Bits per number of downloads; 32 sends float32."""
 
 
 class PrivacyConfig(Frozen):
@@ -234,8 +234,8 @@ class PrivacyConfig(Frozen):
     delta: float = Field(1e-5, gt=0, lt=1)
     """The delta that epsilon is reported at; it should be far below 1 / data.clients."""
     noise_seed: int | None = Field(None, ge=0)
-    """None draws the noise from the operating system, anew in every run; a seed repeats it, so
-    that a run can be repeated, and then it protects nobody."""
+    """None draws the noise of every run from the operating system. With a seed the noise, and so
+    the run, can be repeated; then it protects nobody."""
 
     @model_validator(mode="after")
     def _mode_has_a_norm(self) -> PrivacyConfig:
@@ -263,11 +263,11 @@ class EvaluationConfig(Frozen):
 
 
 class ReportConfig(Frozen):
-    """What is said of a run at its end."""
+    """How the best round of a run is chosen."""
 
     select: Literal["validation", "test"] = "validation"
-    """On which images the best round is chosen, and whatever else: on validation images, or, as
-    the papers do, on the test, which marks every number that it chose. Round 0 is never chosen."""
+    """The images on which rounds and configurations are chosen: validation images, or, as in the
+    papers, test images, which marks every number that was chosen. Round 0 is never chosen."""
 
 
 class KeepConfig(Frozen):
@@ -288,7 +288,7 @@ class EarlyStoppingConfig(Frozen):
     """When a run ends before its last round."""
 
     patience: int | None = Field(None, ge=1, le=MOST_ROUNDS)
-    """Stop after so many evaluations in a row without an improvement; None: never."""
+    """Stop after this number of evaluations in a row without an improvement; None: never."""
     metric: str = Field("local_accuracy", min_length=1, max_length=200)
     """What has to improve: a metric of the test, looked at on the images of `report.select`; or
     one of training, such as train_loss."""
@@ -342,13 +342,13 @@ class Experiment(Frozen):
     report: ReportConfig = ReportConfig()
     early_stopping: EarlyStoppingConfig = EarlyStoppingConfig()
     eval_every: int = Field(1, ge=0, le=MOST_ROUNDS)
-    """Evaluate every so many rounds, and at the start and the end; 0: only at the end."""
+    """Rounds between evaluations, with one at the start and one at the end; 0: only at the end."""
     finetune_epochs: int = Field(0, ge=0, le=10_000)
-    """After the last round every client trains its head alone for so many epochs, to see how well
-    the model becomes personal (FedTSP supplementary C.4: 20); 0: not measured."""
+    """Epochs for which every client trains its head alone after the last round, to measure how
+    well the model becomes personal (FedTSP supplementary C.4: 20); 0: not measured."""
     keep: KeepConfig = KeepConfig()
     checkpoint_every: int = Field(1, ge=0, le=MOST_ROUNDS)
-    """Write a checkpoint every so many rounds; 0: never."""
+    """Rounds between checkpoints; 0: never."""
     workers: int = Field(2, ge=1, le=10_000)
     """Ray actors that run the clients' steps; as many as clients is one actor per client."""
     cpus: float | None = Field(None, gt=0, le=100_000)
@@ -362,8 +362,8 @@ class Experiment(Frozen):
     threads: int = Field(1, ge=1, le=1024)
     """Threads of one client step; part of what makes results identical."""
     plugins: tuple[Plugin, ...] = ()
-    """Files (relative to the experiment's file), folders and modules that register methods, models,
-    sources and the like of one's own; resolved, with their text, which travels to every worker."""
+    """Files (relative to the experiment's file), folders and modules with your own methods, models and
+    sources; their source code travels to every worker."""
 
     @field_validator("algorithm", mode="before")
     @classmethod
@@ -423,7 +423,7 @@ class Experiment(Frozen):
         return tree
 
     def reproducibility_key(self) -> Tree:
-        """Return all that determines the numbers, with the content of files in place of paths."""
+        """Return all that determines the numbers, with the content of files instead of paths."""
         tree = self.record()
         use(self.plugins)  # their types of parameters say which values name files
         for key, path in files_of(self).items():

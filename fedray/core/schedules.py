@@ -84,12 +84,12 @@ class StepParams(ScheduleParams):
     """Parameters of `steps`."""
 
     milestones: tuple[Rounds, ...] = ()
-    """After so many rounds, counted from the first, the rate is multiplied by `factor`."""
+    """Rounds, counted from the first, after which the rate is multiplied by `factor`."""
     every: Rounds | None = None
-    """In place of milestones: multiplied after every so many rounds from the warm-up on; 1 decays
-    it exponentially."""
+    """Instead of milestones: rounds between multiplications, from the warm-up on; 1 decays the rate
+    exponentially."""
     factor: float = Field(0.1, gt=0, le=1)
-    """What the rate is multiplied by."""
+    """The factor of the rate."""
 
     @model_validator(mode="after")
     def _has_one_of_both(self) -> StepParams:
@@ -105,7 +105,7 @@ class StepParams(ScheduleParams):
 
 @schedules.add
 class Steps(Schedule):
-    """Multiplied by a factor after given rounds, or after every so many."""
+    """Multiplied by a factor after given rounds, or at a regular interval."""
 
     name = "steps"
     Params = StepParams

@@ -78,9 +78,9 @@ class RepartitionParams(Frozen):
     phases: tuple[PhaseParams, ...] = Field((), max_length=1000)
     """The later phases, each with its first round and its partition, in the order of the rounds."""
     tests: Literal["kept", "redrawn"] = "kept"
-    """kept: an image that somebody is tested on is never trained on in another phase; redrawn:
-    every phase splits its clients' images anew (the official FedTSP code), so that a model is also
-    tested on images that it, or another client's, trained on before."""
+    """kept: a client's test image is never a training image in another phase; redrawn: every phase
+    splits its clients' images again (the official FedTSP code), so that a model is also tested on
+    images on which it, or another client's model, was trained."""
 
     @model_validator(mode="after")
     def _in_order(self) -> RepartitionParams:
@@ -100,7 +100,7 @@ class RepartitionParams(Frozen):
 
 @evolutions.add
 class Repartition(Evolution):
-    """From given rounds on all images are partitioned anew; models and server state go on.
+    """From given rounds on, all images are partitioned again; models and server state continue.
 
     FedTSP's evolving data (supplementary H.1): Dir(0.1) for 100 rounds, then Dir(0.5).
     """
