@@ -362,8 +362,8 @@ class Experiment(Frozen):
     threads: int = Field(1, ge=1, le=1024)
     """Threads of one client step; part of what makes results identical."""
     plugins: tuple[Plugin, ...] = ()
-    """Files (relative to the experiment's file), folders and modules with your own methods, models and
-    sources; their source code travels to every worker."""
+    """Files (relative to the experiment's file), folders and modules with your own methods, models
+    and sources; their source code travels to every worker."""
 
     @field_validator("algorithm", mode="before")
     @classmethod
