@@ -71,9 +71,9 @@ class CheckpointStore:
     def begin(
         self, snapshot: Snapshot, rounds_checksum: str = "", rounds: int | None = None
     ) -> None:
-        """Begin to write a checkpoint of `snapshot` and the states, beside what comes next.
+        """Begin to write a checkpoint of `snapshot` and the states in a thread.
 
-        A run's first one is whole when this returns: rounds without any cannot be gone on with.
+        A run's first checkpoint is complete when this returns: a run without one cannot be resumed.
 
         Args:
             snapshot: the federation's state.

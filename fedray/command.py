@@ -40,7 +40,7 @@ WIDTH = 80
 SETTINGS = {"max_content_width": WIDTH, "help_option_names": ["-h", "--help"]}
 
 _sigterm = threading.Event()
-"""Whether SIGTERM came: Ray raises a plain `KeyboardInterrupt` in place of what stops its waits."""
+"""Whether SIGTERM came: Ray raises a plain `KeyboardInterrupt` instead of what stops its waits."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -268,7 +268,7 @@ def _invoked(command: click.Command, words: list[str], prog: str) -> int:
 
 @contextmanager
 def _exits_raised() -> Iterator[None]:
-    """Raise SystemExit in place of `os._exit`, but in forked children and other threads."""
+    """Raise SystemExit instead of `os._exit`, except in forked children and other threads."""
     leave, process, thread = os._exit, os.getpid(), threading.get_ident()
 
     def raise_exit(status: int) -> NoReturn:

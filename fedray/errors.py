@@ -50,7 +50,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Return the failure that an exception stands for, without secrets."""
+        """Return an exception as a failure, without secrets."""
         diverged = isinstance(error, FloatingPointError)
         if isinstance(error, CodeError):
             diverged = error.failure.diverged

@@ -79,7 +79,7 @@ def is_temporary(name: str) -> bool:
 
 @contextmanager
 def full_disk_said(folder: Path) -> Iterator[None]:
-    """Raise a RunFailed with one sentence in place of an error of a full disk."""
+    """Raise a RunFailed with one sentence instead of an error of a full disk."""
     try:
         yield
     except Exception as error:

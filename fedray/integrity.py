@@ -71,7 +71,7 @@ def check(folder: Path) -> dict[str, Any]:
 
 
 def stamp(folder: Path) -> None:
-    """Note in a folder that no file is damaged; a read-only folder is left as it is."""
+    """Note in a folder that no file is damaged; a read-only folder is not changed."""
     with suppress(OSError):
         files = _identities(folder)
         write_json(folder / _STAMP, {"checked": time.time(), "files": files})

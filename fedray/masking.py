@@ -33,7 +33,7 @@ _NAME = re.compile(r"(?=.{1,15}$)[A-Z]?[a-z]+(?:[_-][a-z]+)*")
 
 
 def mask(text: str) -> str:
-    """Return `text` with `***` in place of every password, key and token that can be recognised.
+    """Return `text` with `***` for every password, key and token that can be recognised.
 
     These are passwords in addresses, values of query parameters such as `token=`, and, anywhere in
     the text, the values of environment variables such as MLFLOW_TRACKING_PASSWORD and the passwords

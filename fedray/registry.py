@@ -100,7 +100,7 @@ class Registry(Generic[T]):
         return entry
 
     def get(self, name: str) -> T:
-        """Return the entry called `name`, in whatever spelling: FedProto is fedproto.
+        """Return the entry called `name`, in any spelling: FedProto is fedproto.
 
         Raises:
             UserError: if there is none, with the nearest name.

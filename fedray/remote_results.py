@@ -276,7 +276,7 @@ def _says_end(result: bytes | None) -> bool:
 
 
 def _last_saved(run: Path) -> int | None:
-    """Return when result.json was written; every process that goes on with a run does so."""
+    """Return when result.json was written; every process that resumes a run writes it."""
     result = run / _RESULT
     return result.stat().st_mtime_ns if result.is_file() else None
 

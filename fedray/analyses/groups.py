@@ -46,7 +46,7 @@ class Likeness:
 
     Attributes:
         clients: ids of N clients.
-        cosines: [N, G, N, G]; the mean over whatever the groups were asked about.
+        cosines: [N, G, N, G]; the mean over the inputs of the groups.
     """
 
     clients: Sequence[int]

@@ -118,7 +118,7 @@ def evaluate(run: LoadedRun, experiment: Experiment, out: Path) -> Round:
     """Test a finished run's models under another experiment, and write the result to `out`.
 
     Returns:
-        The last round as it is under these settings.
+        The last round under these settings.
 
     Raises:
         UserError: as `reopen`.

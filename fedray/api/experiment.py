@@ -122,7 +122,7 @@ class Experiment:
     ) -> Generator[Round, None, None]:
         """Run it, and yield the record of every round as it comes; arguments as of `train`.
 
-        Whoever stops early closes the run; `train(out, resume=True)` goes on with it.
+        Closing the iterator early closes the run; `train(out, resume=True)` continues it.
         """
         yield from self._rounds(self._folder(out, False), executor, [], track)
 

@@ -89,7 +89,7 @@ class Sweep(_Study):
             with `name` what it is called.
         settings: keys of every run's experiment, dotted.
         scale: None: the first that the file has.
-        num_samples: so many configurations; of a grid, so many evenly spread ones.
+        num_samples: number of configurations; of a grid, this number of evenly spread ones.
         plugins: files, folders or modules of your own.
         **keys: further keys without a dot, `rounds=5`.
     """
@@ -128,7 +128,7 @@ class Sweep(_Study):
 
 
 class SweepResult:
-    """What a sweep came to.
+    """Results of a sweep.
 
     Args:
         folder: its results.
@@ -159,7 +159,7 @@ class SweepResult:
         return [Result(folder) for folder in trial.runs]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a row per configuration: what was swept, and what it came to."""
+        """Return a row per configuration: the swept keys and the results."""
         metrics = self._outcome.plan.metrics
         rows = [
             {
@@ -213,7 +213,7 @@ class Table(_Study):
 
 
 class TableResult:
-    """What a table came to.
+    """Results of a table.
 
     Args:
         folder: its pages.

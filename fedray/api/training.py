@@ -30,7 +30,7 @@ def new_folder(name: str, out: Path | None, go_on: str = "") -> Path:
     Args:
         name: of the experiment.
         out: the folder that is asked for, if one is.
-        go_on: what goes on with a run; "" on the command line.
+        go_on: the call that resumes a run; "" on the command line.
 
     Raises:
         UserError: when there is a run in it, or it cannot be made.
@@ -53,14 +53,14 @@ def begin(
     say: Callable[[str], object],
     wait: Callable[[str], object] = lambda what: None,
 ) -> Generator[Round, None, None]:
-    """Yield the rounds of a run, from whichever executor was asked for; its folder is claimed.
+    """Yield the rounds of a run on the chosen executor; its folder is claimed.
 
     Args:
         experiment: what to run, resolved.
         out: the run's folder.
         executor: where steps run: Ray's workers, or this process.
         began: when start-up began, in seconds since the epoch.
-        say: told what the user should hear of before the first round.
+        say: called with messages for the user before the first round.
         wait: told what is waited for.
 
     Raises:

@@ -7,7 +7,7 @@ listing.py        what both list; catalogue.py is what registries say, heads.py 
 kept.py           keeps what takes the import of PyTorch to know; written.py is what packages bring
 cp.py, new.py     files to edit, from what is shipped and from templates/
 cost.py           what a method keeps, trains and sends
-data.py           images of one's own, before a run reads them
+data.py           your own images, before a run reads them
 predict.py        a run's models on images
 doctor.py         what works here
 papers.py         the papers' tables and figures as commands; resolving.py checks commands

@@ -149,7 +149,7 @@ def _renamed(place: Path, name: str) -> Path:
 
 
 def _experiment(folder: RunFolder) -> Experiment:
-    """Return a run's experiment, wherever its data are, with the files that it names.
+    """Return a run's experiment with the files that it names; its data may be elsewhere.
 
     Raises:
         UserError: if one of these files is missing: its content is part of the identity.

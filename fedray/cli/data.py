@@ -1,4 +1,4 @@
-"""Images of one's own, before a run: `fedray data FOLDER [key=value ...]`."""
+"""Check your own images before a run: `fedray data FOLDER [key=value ...]`."""
 
 from __future__ import annotations
 

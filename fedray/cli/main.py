@@ -23,7 +23,7 @@ class Word:
     """One word of the command.
 
     Attributes:
-        group: the part of the help that it stands in.
+        group: its part of the help.
         does: what it does, in a few words.
         place: the module of its command, and its name there.
     """

@@ -146,7 +146,7 @@ def folder_of(asked: Asked, name: str) -> Path:
 
 
 def one_run(asked: Asked) -> Path:
-    """Run what the command line asks for, say what it comes to; return its folder."""
+    """Run the experiment of the command line, print its result, and return its folder."""
     began = time.time()
     with nullcontext() if asked.no_track else start_process() as process:  # imports meanwhile
         return run_tracked(asked, began, process)
@@ -239,7 +239,7 @@ def run(
     """Drive a run to its end: show it, track it, and leave the tracker in a true state.
 
     Raises:
-        KeyboardInterrupt: if it is stopped; how to go on is said.
+        KeyboardInterrupt: if it is stopped, after the command that resumes it was printed.
     """
 
     def stopped(stop: KeyboardInterrupt) -> None:
@@ -258,7 +258,7 @@ def run(
 
 
 def how_to_go_on(out: Path, asked: Asked) -> Callable[[], str]:
-    """Return what says how a stopped run goes on, or that it has to begin anew."""
+    """Return a function that prints how to resume a stopped run, or that this is impossible."""
     flags = [] if asked.executor == "ray" else ["--executor", asked.executor]
     flags += ["--no-track"] if asked.no_track else []
     if asked.among:
@@ -276,7 +276,7 @@ def how_to_go_on(out: Path, asked: Asked) -> Callable[[], str]:
 
 
 def accuracy_lines(done: Run) -> Iterator[str]:
-    """Yield what a run comes to, how its best round was chosen, and why it ended early."""
+    """Yield a run's result, how its best round was chosen, and why it ended early."""
     stopping, best, final = done.info.stopping, done.best, done.final
     if final is None:
         return

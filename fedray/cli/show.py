@@ -33,7 +33,7 @@ class Setting:
 
     Attributes:
         key: dotted.
-        value: as it is resolved.
+        value: the resolved value.
         source: what the file says of it; `DEFAULT` where no file sets it, `GIVEN` where the
             command does, "" where a file sets it and does not say.
     """
@@ -98,7 +98,7 @@ def _near(name: str, plugins: Sequence[Plugin]) -> str:
 
 
 def entries_called(name: str, plugins: Sequence[Plugin]) -> Iterator[tuple[str, Entry]]:
-    """Yield what has a name, in whichever registry or among the keys, with what it is."""
+    """Yield the entries of a name, in all registries and among the keys, with their kinds."""
     for listing, entries in registered(plugins).items():
         for entry in entries:
             if entry.name == name:

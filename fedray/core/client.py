@@ -163,7 +163,7 @@ class HeldOut:
         test: the client's own test images.
         eval_sets: test images that all clients share, by name.
         validation: the client's own validation images; None if no client has any.
-        validation_sets: all clients' validation images in place of `eval_sets`, by name.
+        validation_sets: all clients' validation images instead of `eval_sets`, by name.
     """
 
     test: Samples

@@ -38,7 +38,7 @@ class Gate:
         axes: sizes of the axes that the setting fixes: {"C": classes, "d": feature width, ...}.
         uploads: the types of upload that the method declares; None for any.
         downloads: the types of download that the method declares; None for any.
-        up_bits: bits per number of uploads; 32 leaves numbers as they are.
+        up_bits: bits per number of uploads; 32 does not change them.
         down_bits: bits per number of downloads.
         privacy: clipping and noise of uploads, or None.
     """

@@ -29,7 +29,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 """How much of a running mean stays."""
 
 ON_THE_CPU = ("step",)
-"""What torch's optimisers keep on the CPU wherever the parameters are."""
+"""State that torch's optimisers keep on the CPU, also for parameters on a GPU."""
 
 
 class OptimizerParams(Frozen):

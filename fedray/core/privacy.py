@@ -7,7 +7,7 @@ arXiv:1710.06963.
     the noisy mean over a fixed number of clients, Algorithm 1 -> Privacy.released
 
 Central: clients clip, and the server, which is trusted, adds noise once, to the mean. Local: each
-client clips, and adds noise to its own upload. What `is_covered` says no to travels as it is.
+client clips, and adds noise to its own upload. Tensors that `is_covered` excludes travel unchanged.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _covered(payload: Payload) -> list[Tensor]:
 
 
 def _replaced(payload: Payload, values: Iterable[Tensor]) -> Payload:
-    """Return the payload with `values` in place of its covered tensors, in its order."""
+    """Return the payload with its covered tensors replaced by `values`, in its order."""
     remaining: Iterator[Tensor] = iter(values)
     return payload.map(lambda kind, old: next(remaining) if is_covered(kind, old) else old)
 

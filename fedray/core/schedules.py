@@ -112,7 +112,7 @@ class Steps(Schedule):
     params: StepParams
 
     def rate(self, lr: float, done: int, rounds: int) -> float:
-        """Return `lr` times the factor, as often as it is due."""
+        """Return `lr` times the factor to the power of its number of uses so far."""
         if self.params.every is not None:
             return lr * self.params.factor ** (done // self.params.every)
         reached = done + self.params.warmup_rounds

@@ -17,7 +17,7 @@ from fedray.registry import Registry
 
 
 class Augmentation(Configurable, ABC):
-    """A random change of training images, drawn anew in every batch; made from typed parameters."""
+    """A random change of training images, drawn for every batch; made from typed parameters."""
 
     paper: ClassVar[str] = "-"
     """The paper it is from."""
@@ -29,7 +29,7 @@ class Augmentation(Configurable, ABC):
         """Augment a batch.
 
         Args:
-            images: uint8 [B, channels, H, W], left as it is.
+            images: uint8 [B, channels, H, W], not changed.
             generator: CPU generator of every draw, so that all devices see the same ones.
 
         Returns:
@@ -52,7 +52,7 @@ def build_augmentation(component: Component) -> Augmentation:
 
 @augmentations.add
 class NoAugmentation(Augmentation):
-    """Images as they are."""
+    """No change of the images."""
 
     name = "none"
     is_identity = True
@@ -197,7 +197,7 @@ def _rotated(images: Tensor, max_angle: float, generator: torch.Generator) -> tu
 def _taken(before: Tensor, places: Tensor) -> Tensor:
     """Return positions [B, n] of an earlier step at places [B, H, W] of a later one; -1 outside.
 
-    What the later step takes from outside the image stays outside, whatever the earlier one did.
+    Pixels that the later step takes from outside the image stay outside.
     """
     inside = (places >= 0) & (places < before.shape[1])
     source = before.gather(1, places.clamp(0, before.shape[1] - 1).flatten(1))

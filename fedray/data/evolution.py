@@ -169,7 +169,7 @@ def _within_phase(number: int, own: Sequence[str], rng_for: StreamFor) -> Stream
 
 
 def _with_roles(data: FederatedData, first: FederatedData) -> FederatedData:
-    """Let every image be trained, validated or tested on as at first, whoever has it now."""
+    """Keep every image's split, training, validation or test, also if its client changes."""
     held = [np.concatenate(parts) for parts in zip(data.train, data.test, strict=True)]
     tested = _every(first.test)
     validated = None if first.validation is None else _every(first.validation)

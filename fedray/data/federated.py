@@ -317,7 +317,7 @@ class _Selection:
         return Pools(train, held, validation)
 
     def _subset(self, pool: Indices, count: int | None, purpose: str, key: str) -> Indices:
-        """Return so many of the pool, drawn at random and sorted."""
+        """Return a number of images of the pool, drawn at random and sorted."""
         if count is None:
             return pool
         if count > len(pool):

@@ -201,7 +201,7 @@ def _noticed(found: Look) -> Iterator[str]:
 
 
 def _left_out(root: Path, source: str) -> Iterator[str]:
-    """Yield what is said of files that are not read."""
+    """Yield messages about files that are not read."""
     if source == "parquet":
         return
     others = [path for path in walk(root) if path.suffix.lower() not in IMAGE_SUFFIXES]

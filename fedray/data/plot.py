@@ -46,7 +46,7 @@ def plot_partition(
 ) -> None:
     """Plot how many images of each class each client holds, as a PNG.
 
-    Classes run down, clients to the right; a cell is darker the more images it stands for, white
+    Classes run down, clients to the right; a cell is darker the more images it has, white
     is none. Small tables have their numbers written in.
 
     Args:

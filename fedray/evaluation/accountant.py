@@ -29,7 +29,7 @@ class Spent(NamedTuple):
     Attributes:
         total: of the run so far.
         of_round: of this round alone.
-        known: the total against somebody who knows which clients took part.
+        known: the total against an attacker who knows which clients took part.
     """
 
     total: float
@@ -38,15 +38,15 @@ class Spent(NamedTuple):
 
 
 class Accountant:
-    """Adds up what clients release, and says what it comes to.
+    """Adds up the releases of clients and computes epsilon.
 
     Args:
         mode: central or local.
         noise_multiplier: sigma, above 0.
         delta: what epsilon is reported at.
         repeatable: that a step done again has the same noise, so that it tells nothing new.
-        earlier: what was released before, by a run that this one goes on with.
-        note: is told of every release before it happens.
+        earlier: releases of the run before it was resumed.
+        note: called with every release before it happens.
     """
 
     def __init__(

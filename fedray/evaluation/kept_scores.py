@@ -35,7 +35,7 @@ class KeptScores:
         """Return the scores that hold, by client.
 
         Args:
-            phase: the round from which on the data is as it is.
+            phase: the first round of the data's phase.
             sent: what each client is tested with.
         """
         self._hashes = {}
@@ -52,7 +52,7 @@ class KeptScores:
         self._hashes = {}  # of payloads that go
 
     def _key(self, phase: int, payload: Payload | None) -> bytes:
-        """Return what a score hangs on besides the state; each distinct payload is read once."""
+        """Return what determines a score besides the state; each distinct payload is read once."""
         if id(payload) not in self._hashes:
             self._hashes[id(payload)] = content(payload)
         return self._hashes[id(payload)] + phase.to_bytes(8, "little")

@@ -494,7 +494,7 @@ def _best(scores: Sequence[Score], select: Select) -> Score:
 class Epsilon(Measure):
     """Epsilon at `privacy.delta`, of the run so far and of the round (docs/privacy.md).
 
-    Against whoever does not know which clients took part, and against whoever does.
+    Against attackers who do not know which clients took part, and against those who do.
     """
 
     name = "epsilon"

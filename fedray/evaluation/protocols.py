@@ -68,7 +68,7 @@ class Analysis:
 class Analysed(Protocol):
     """A method that can measure its own server state, without any data.
 
-    What its numbers mean stands in its class attribute `analysis_metrics`.
+    The class attribute `analysis_metrics` declares its numbers.
     """
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:

@@ -49,7 +49,7 @@ def text_prototypes(
         encoder: frozen.
         tokens: the tokens of C*k texts, the k of a class next to each other.
         embeddings: encoder.embed(tokens) [C*k, n, d'], computed once.
-        prompts: v [C, m, d'], on the same device; m = 0 for the texts as they are.
+        prompts: v [C, m, d'], on the same device; m = 0 for texts without prompts.
         k: texts per class.
         keep_special: keep the special first token, see `insert_prompts`.
         batch: tokens that go through the encoder at once.

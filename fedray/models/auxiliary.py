@@ -1,4 +1,4 @@
-"""A client's model with a second, small one beside it, whose architecture all clients share."""
+"""A client's model together with a small one, whose architecture all clients share."""
 
 from __future__ import annotations
 

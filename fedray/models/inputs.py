@@ -41,7 +41,7 @@ class Pixels(_Values):
     def of(cls, stored: Tensor) -> Self:
         """Map uint8 to float32 in [-1, 1], as ToTensor and Normalize(0.5, 0.5) do.
 
-        Floats are in [-1, 1] already and stay as they are.
+        Floats are in [-1, 1] already and are not changed.
         """
         if stored.is_floating_point():
             return cls(stored)

@@ -56,7 +56,7 @@ class _TextLoader(ExecutionLoader):
         super().exec_module(module)
 
     def get_filename(self, fullname: str) -> str:
-        """Return the path that the text was read from, on whichever node that was."""
+        """Return the path from which the source was read, possibly on another node."""
         return self._plugin.path_of(self._file)
 
     def get_source(self, fullname: str) -> str:

@@ -2,7 +2,7 @@
 
 config.yaml      the complete experiment
 result.json      what determined the numbers, the environment, best and final, costs and times
-rounds.jsonl     one line per round, appended when the round is over
+rounds.jsonl     one line per round, appended after the round
 partition.json   who owns which image, with its hash; partition.png shows it
 matrices.json    the last and the first analyses of a method, [C, C] each, and their rounds
 releases.jsonl   what clients released under differential privacy, if the experiment asks for it
@@ -130,7 +130,7 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Return True if a run came to its end here and closed its files."""
+        """Return True if a run ended here and closed its files."""
         return self.has_result and self.read_head().ended is not None
 
     def read_head(self) -> ResultFile:
@@ -291,7 +291,7 @@ class RunFolder:
 def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
     """Return the runs at or below the given folders: each folder and its run, sorted, each once.
 
-    A folder with a runs.json, such as a table's, stands for the runs that this file lists.
+    A folder with a runs.json, such as a table's, represents the runs that this file lists.
 
     Raises:
         UserError: if a given folder is missing or holds no run, or a result cannot be read.
@@ -312,7 +312,7 @@ def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
 
 
 def write_run_list(folder: Path, runs: Iterable[Path]) -> None:
-    """Write the runs that a folder stands for, for example those that a table reports."""
+    """Write the list of runs that a folder represents, for example those that a table reports."""
     names = [os.path.relpath(run, folder) for run in dict.fromkeys(runs)]
     write_json(folder / LIST, sealed({"runs": names}))
 

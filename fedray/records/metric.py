@@ -51,7 +51,7 @@ class Metric:
     on: MeasuredOn | None = "test"
 
     def matches(self, name: str) -> bool:
-        """Return True if `name` is this metric's, or one that its placeholders stand for."""
+        """Return True if `name` is this metric's name or matches its placeholders."""
         fixed = re.split(r"\{\w+\}", self.name)
         return re.fullmatch(".+".join(map(re.escape, fixed)), name) is not None
 

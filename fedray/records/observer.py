@@ -1,4 +1,4 @@
-"""Observers of a run: they see each round once it is over, wherever the run is driven."""
+"""Observers of a run, which see each round after it has finished."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedray.records.run import Round
 
 
 class Observer:
-    """Sees every round of a run once it is over, and the run's end."""
+    """Sees every finished round of a run, and the run's end."""
 
     def after_round(self, done: Round) -> None:
         """See a round."""

@@ -74,7 +74,7 @@ class RunWriter:
         return self._file.fileno()
 
     def close(self, *, stopped_early: bool = False) -> None:
-        """Write result.json with what the rounds came to, perhaps before the last planned one."""
+        """Write result.json with the results so far, perhaps before the last planned round."""
         if self._file.closed:
             return
         os.fsync(self._file.fileno())

@@ -328,7 +328,7 @@ class ConcatenatedClassifier(BackboneClassifier):
 def loaded(client: Client, encoders: Mapping[str, Mapping[str, Tensor]]) -> Iterator[Classifier]:
     """Yield each cluster's encoder, in evaluation mode, in the client's one skeleton.
 
-    The skeleton's head stays as it is: nothing reads its logits.
+    The skeleton's head is unchanged: nothing reads its logits.
     """
     head = {name: client.skeleton.tensors[name] for name in (WEIGHT, BIAS)}
     for encoder in encoders.values():

@@ -15,7 +15,7 @@ Deviations:
       clients and channels jointly, which makes all fusion weights 1 (`scalar_variance`).
     - A client's running means stay with it. The official code averages them over clients, as it
       averages every buffer, so that they start every round alike.
-    - A batch of one image, or maps of one pixel, have no variance: they pass as they are.
+    - A batch of one image, or maps of one pixel, have no variance: they are not augmented.
 
 Buffers: as in FedAvg; the running means are none of the model's.
 """

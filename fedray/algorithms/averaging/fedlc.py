@@ -6,7 +6,7 @@ arXiv:2209.00189.
     calibrated logits -> calibrate
     calibrated loss   -> softmax_loss (algorithms/losses.py)
 
-Predictions use the logits as they are.
+Predictions use the logits without calibration.
 
 Deviations:
     - The paper's sum leaves out the label's own class; by default the loss is the cross-entropy

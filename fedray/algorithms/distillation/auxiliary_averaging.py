@@ -1,4 +1,4 @@
-"""Clients with a small model beside their own: how both are trained, and FedAvg of the small ones.
+"""Clients with a small model besides their own: training of both, and FedAvg of the small ones.
 
 Bases of FML, FedKD and FedMRL. The small model has the first architecture of `model.group`; it
 starts from the weights that FedAvg of that architecture starts from.
@@ -78,7 +78,7 @@ class AuxiliaryTraining(AuxiliaryMethod, LocalTraining):
 
 
 class AuxiliaryAveraging(AuxiliaryTraining, FedAvg):
-    """Small models are communicated and averaged as they are; own models stay with the clients."""
+    """Small models are communicated and averaged; own models stay with the clients."""
 
     class HParams(AuxiliaryTraining.HParams, FedAvg.HParams):
         """Those of both, which subclasses extend."""

@@ -22,7 +22,7 @@ Deviations, as in FedTSP's comparison unless a switch says otherwise:
       trained one. Its supplementary's "server learning rate 100" is the number of server steps.
     - Class counts are of all training images; that repository's loader leaves out the last
       incomplete batch.
-    - The generator's Adam begins anew in every round; the authors' code and PFLlib keep its moments
+    - The generator's Adam is reset in every round; the authors' code and PFLlib keep its moments
       between rounds.
 
 Buffers: those of the extractors are personal. The generator normalises by the batch that it makes,
@@ -240,7 +240,7 @@ class FedGen(HeadAveraging):
         return ClassCounts(client.class_counts()), state
 
     def train(self, local: LocalContext) -> Trained:
-        """Train with a batch of generated features beside each batch of images, Eq. (5)."""
+        """Train with a batch of generated features for each batch of images, Eq. (5)."""
         if self.hp.generated_weight == 0:
             return super().train(local)
         client, down = local.client, local.down

@@ -11,7 +11,7 @@ The inner steps are taken by the experiment's optimiser (its lr is the inner one
 batch; a batch is one of the paper's R local rounds.
 
 Deviations:
-    - The batches are those of E epochs; paper: R = 20 batches, drawn anew.
+    - The batches are those of E epochs; paper: R = 20 batches, drawn in every round.
     - theta starts every round at w, as in PFLlib.
     - beta is 1 by default; PFLlib's 0 keeps the server's model for ever.
     - The authors' code and PFLlib have a weight decay of 0.001 in the inner step, and weigh clients

@@ -4,7 +4,7 @@ Qiu et al., "Federated Text-driven Prompt Generation for Vision-Language Models"
 arXiv:2310.06123. Official code: github.com/boschresearch/FedTPG.
 
     prompt generator -> PromptGenerator  (models/prompted/generator.py)
-    context of the classes at hand -> GeneratorClip.text_features  (models/prompted/generator.py)
+    context of the given classes -> GeneratorClip.text_features  (models/prompted/generator.py)
     local loss over the client's classes -> FedTPG.loss
     averaging, equal weights -> weighted_mean  (mean.py)
 

@@ -195,7 +195,7 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
         return exchange.give(state, "inputs", dict.fromkeys(range(self.setting.clients), inputs))
 
     def text(self, local: LocalContext) -> Tensor:
-        """Return T [C, V] through what learns, anew for every batch."""
+        """Return T [C, V] through the trained part, computed for every batch."""
         if self.hp.blocks != 0:
             memory = local.state.memory
             source = "hidden" if memory["hidden"].shape[2] > 1 else "words"

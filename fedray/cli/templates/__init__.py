@@ -1,1 +1,1 @@
-"""What `fedray new` writes: files that run as they are, under other names."""
+"""Files that `fedray new` writes under other names; each runs without changes."""

@@ -22,7 +22,7 @@ def redraw_until(
     official: bool,
     name: str,
 ) -> list[Indices]:
-    """Draw a whole partition anew until every client has `min_samples` images.
+    """Draw whole partitions until every client has `min_samples` images.
 
     Only the counts are redrawn, which does not change the distribution: images of a class are
     exchangeable.

@@ -66,7 +66,7 @@ class Tokens:
         return Tokens(ids, mask | covered, self.read)
 
     def batches(self, most: int = BATCH) -> list[Tensor]:
-        """Return batches of at most so many tokens, of texts of about equal length.
+        """Return batches with a bounded number of tokens, of texts of about equal length.
 
         Returns:
             The texts of each batch, int64; shortest texts first.
@@ -115,7 +115,7 @@ class TextEncoder(ABC):
 
     @abstractmethod
     def features(self, texts: Sequence[str]) -> Tensor:
-        """Return outputs [T, d] for texts as they are."""
+        """Return outputs [T, d] for texts without prompts."""
 
     def weights(self) -> Iterable[Tensor]:
         """Return the weights, if there are any."""
@@ -221,7 +221,7 @@ class EncoderChoice(ABC, Generic[P]):
 
     @property
     def per_class(self) -> bool:
-        """True if a class has one vector, whatever its texts: only some controls."""
+        """True if a class has one vector for all texts, as in some controls."""
         return False
 
     def width(self) -> int | None:

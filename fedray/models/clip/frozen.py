@@ -68,7 +68,7 @@ class FrozenClip:
     def in_half(self) -> Self:
         """Keep the weights of linear maps and convolutions in bfloat16; layer norms stay float32.
 
-        The towers then compute under autocast, whoever calls them; prompts stay float32.
+        The towers then always compute under autocast; prompts stay float32.
         """
         for module in self._model.modules():
             if isinstance(module, torch.nn.Linear | torch.nn.Conv2d):

@@ -1,4 +1,4 @@
-"""A model whose parameters are prompts, around a CLIP that stays as it is."""
+"""A model whose parameters are prompts around a frozen CLIP."""
 
 from __future__ import annotations
 

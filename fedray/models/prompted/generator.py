@@ -82,7 +82,7 @@ def _attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 class GeneratorClip(PromptedClip):
-    """A generator whose context stands in front of every class name.
+    """A generator whose context precedes every class name.
 
     Args:
         clip: the frozen CLIP.
