@@ -15,7 +15,7 @@ _NEITHER = re.compile(r"$|–|failed")
 
 
 def escape_html(text: str) -> str:
-    """Return a Markdown text whose HTML is shown, not interpreted; spans of code stay as they are.
+    """Return a Markdown text whose HTML is shown, not interpreted; spans of code are not changed.
 
     Example:
         >>> escape_html("a <b>name</b>, p < 0.05, `<i>`")

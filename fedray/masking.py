@@ -61,7 +61,7 @@ def _in_environment() -> Iterator[str]:
 
 
 def _can_be_masked(secret: str) -> bool:
-    """Return True if hiding a secret wherever it occurs does not garble ordinary text."""
+    """Return True if hiding a secret everywhere does not garble ordinary text."""
     return len(secret) >= _SHORTEST and not _NAME.fullmatch(secret)
 
 

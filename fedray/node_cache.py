@@ -41,7 +41,7 @@ class Arrays:
     `arrays` maps them read-only.
 
     Attributes:
-        folder: where they are, each in NAME.npy; other files may lie beside them.
+        folder: holds each array as NAME.npy, and perhaps other files.
         what: a plural noun for messages.
         arrays: each array by its name, as written or mapped.
         content: what else is kept, as JSON.

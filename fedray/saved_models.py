@@ -69,7 +69,7 @@ def models_folder(out: Path, which: Which) -> Path:
 
 
 def save_models(place: Path, facts: ModelFacts, tested: Iterable[Tested], most: float) -> None:
-    """Write the models of one round, in place of those that are there.
+    """Write the models of one round, and replace earlier ones.
 
     Args:
         place: their folder.

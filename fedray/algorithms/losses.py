@@ -66,7 +66,7 @@ def kl_divergence(
     Args:
         logits: of the model that learns [B, C].
         teacher: logits that it learns from [B, C].
-        over: the mean is over B images, or over B * C entries, which is C times smaller.
+        over: the mean divides by B images, or by B * C entries, which is C times smaller.
     """
     log_p, log_q = (F.log_softmax(x.float(), dim=1) for x in (teacher, logits))
     divergence = F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)

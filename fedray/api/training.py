@@ -61,7 +61,7 @@ def begin(
         executor: where steps run: Ray's workers, or this process.
         began: when start-up began, in seconds since the epoch.
         say: called with messages for the user before the first round.
-        wait: told what is waited for.
+        wait: called with a text about what the run waits for.
 
     Raises:
         UserError: when something is missing, or the cluster has no room.

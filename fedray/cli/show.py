@@ -1,4 +1,4 @@
-"""What a name stands for: `fedray show NAME [key=value ...]`.
+"""Explanation of a name: `fedray show NAME [key=value ...]`.
 
 Of an experiment every value and where it is from; of what can be chosen by name its parameters,
 paper and source file; of a sweep or table its file.
@@ -57,7 +57,7 @@ def _shown() -> list[str]:
 def command(
     name: str, keys: Sequence[str], changed: bool, as_json: bool, plugin: Sequence[str]
 ) -> None:
-    """Show what a name stands for.
+    """Explain a name.
 
     Of an experiment every value and where it is from, with keys as fedray run has them; of a
     method, model, source, ... its parameters, bounds, defaults, paper and file.
@@ -164,7 +164,7 @@ def settings(
 ) -> list[Setting]:
     """Return every key of an experiment, resolved, in the order of config.yaml.
 
-    Its data need not be there: `data.root` stays as it is written.
+    Its data need not be there: `data.root` is not resolved.
 
     Raises:
         UserError: if the experiment, an assignment or a source is wrong.

@@ -238,7 +238,7 @@ def read_experiment(name: str) -> Tree:
 
 
 def merged(chain: Iterable[ExperimentFile]) -> Tree:
-    """Merge the files of `read_chain`, each laid on those before."""
+    """Merge the files of `read_chain`; later ones override earlier ones."""
     return reduce(merge, (file.tree for file in chain), {})
 
 

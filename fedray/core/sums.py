@@ -1,4 +1,4 @@
-"""Sums over a round's uploads, the same to the last bit wherever they are made.
+"""Sums over a round's uploads, the same to the last bit in every executor.
 
 The clients are sorted and their uploads added pairwise: the first half, the second half, then both.
 Whoever ran the clients of a whole subtree of these additions can add them up, and the server joins

@@ -434,7 +434,7 @@ class TrainLoss(Measure):
     metrics = (Metric("train_loss", "nats", "min", "train"),)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Return the losses are of whatever the method minimises."""
+        """Return the mean training loss of the clients."""
         losses = evaluated.train_losses
         return {"train_loss": sum(losses) / len(losses)} if losses else {}
 

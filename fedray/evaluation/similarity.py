@@ -73,7 +73,7 @@ def linear_cka(a: Tensor, b: Tensor) -> float:
 
     Args:
         a: K, `centred_gram` of one model's features [n, n].
-        b: L, likewise of another's, on the same images.
+        b: L, the same of the other model, on the same images.
 
     Returns:
         0 where either model's features are the same for all images.

@@ -254,7 +254,7 @@ class _Answer(ClassDescriptions):
 
 
 def _parse(name: str, answer: str) -> dict[str, Any]:
-    """Return the JSON object in an answer, which may stand in a fence."""
+    """Return the JSON object in an answer, which may be inside a code fence."""
     text = answer[answer.find("{") : answer.rfind("}") + 1]
     found: _Answer = parse_json(text, _Answer, f"the answer, class '{name}'", EXPECTED)
     return found.model_dump(mode="json", by_alias=True)

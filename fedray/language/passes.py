@@ -78,7 +78,7 @@ class Passes:
         return found
 
     def keep(self, key: Hashable, made: Pass, most: float) -> None:
-        """Remember a pass, and forget old ones until all hold at most so many bytes."""
+        """Remember a pass, and forget old ones until all fit into a number of bytes."""
         self._passes[key] = made
         held = sum(kept.nbytes for kept in self._passes.values())
         while held > most or len(self._passes) > MOST_PASSES:

@@ -150,6 +150,6 @@ class BackboneClassifier(Classifier):
         self.head = nn.Linear(feature_dim, num_classes) if num_classes else nn.Identity()
 
     def forward(self, x: Inputs) -> ClassifierOutput:
-        """Compute features `[B, d]` and logits `[B, C]` of whatever the backbone takes."""
+        """Compute features `[B, d]` and logits `[B, C]` of the backbone's type of input."""
         features = self.extractor(values_of(x, Pixels, ImageFeatures))
         return ClassifierOutput(features, self.head(features))

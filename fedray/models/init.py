@@ -42,7 +42,7 @@ def build(
         feature_dim: d, common width of the features.
         hidden: width between the projector's two layers; None for no projector.
         generator: CPU generator, advanced by the call. None means a fresh one of seed 0, so that
-            equal architectures start equal whatever the run's seed (as in HtFLlib).
+            equal architectures start equal for every seed of the run (as in HtFLlib).
 
     Returns:
         The classifier in training mode.

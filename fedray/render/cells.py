@@ -9,7 +9,7 @@ from fedray.records import Metric
 
 NOTHING = "–"
 SPREAD = "± half of the 95 % t interval over"
-"""What ± means, wherever fedray prints it."""
+"""The meaning of ± in everything that fedray prints."""
 
 
 def metric_name(metric: Metric, unit: str = " (%)") -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_CURVES = 12
-"""More curves cannot be told apart; the best ones are drawn."""
+"""Most curves of a figure; the best ones are drawn."""
 MOST_LINES = 6
 """More combinations of the other parameters are drawn as points."""
 LOG_SPAN = 20
@@ -49,7 +49,7 @@ class Panel:
     Attributes:
         metric: at the vertical axis.
         curves: by label, intervals by position on the horizontal axis.
-        levels: by label, the value of a horizontal line in place of a curve.
+        levels: by label, the value of a horizontal line instead of a curve.
     """
 
     metric: Metric

@@ -140,7 +140,7 @@ def latex_table(
 
 
 def escape_latex(text: str) -> str:
-    """Return a text that LaTeX prints as it is; a number's hyphen becomes a minus."""
+    """Return a text escaped for LaTeX; a number's hyphen becomes a minus."""
     return "".join(_SPECIAL.get(char, char) for char in _NEGATIVE.sub("−", text))
 
 

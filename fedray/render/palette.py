@@ -47,7 +47,7 @@ def marker(index: int) -> str:
 
 @contextmanager
 def sized(columns: Columns) -> Iterator[None]:
-    """Set text sizes for a figure of so many columns; PDFs keep letters as text."""
+    """Set text sizes for a figure of one or two columns; PDFs keep letters as text."""
     from matplotlib import rc_context
 
     size = {1: 7.5, 2: 9.0}[columns]

@@ -51,7 +51,7 @@ MOST_PARTITIONS = 3
 MOST_HEAT_MAPS = 12
 """Matrices that are drawn."""
 ALSO_DRAWN = ("train_loss",)
-"""Metrics drawn beside those of the report, where they were measured."""
+"""Further metrics that are drawn where they were measured."""
 CHOSEN = {
     "final": "last round",
     "best": "best round",

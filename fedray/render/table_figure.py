@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedray.studies.outcome import Outcome
 
 ACROSS = 3
-"""Most panels beside each other."""
+"""Most panels in a row."""
 OURS, PAPER, CONTROL = COLOURS[0], COLOURS[1], COLOURS[7]
 
 

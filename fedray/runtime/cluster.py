@@ -35,7 +35,7 @@ QUIET = {
 }
 
 FEW_CPUS = 8
-"""Up to so many CPUs, Ray's idle processes, one per CPU, may import what steps need."""
+"""Most CPUs with which Ray's idle processes, one per CPU, import what steps need."""
 
 
 def connect(

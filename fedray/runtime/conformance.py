@@ -242,7 +242,7 @@ class Reversed(SerialExecutor):
 
 
 class Forgetful(SerialExecutor):
-    """Makes method, models and data anew for every client's step, as a new process would."""
+    """Makes method, models and data again for every client's step, as a new process would."""
 
     def _step(
         self, name: str, round_: int, client: int, down: Payload | None, *, is_summed: bool = False
@@ -252,7 +252,7 @@ class Forgetful(SerialExecutor):
 
 
 def resumed(experiment: Experiment) -> list[Trace]:
-    """Run one round at a time, each by a new session that goes on after the last checkpoint."""
+    """Run one round at a time, each by a new session that resumes after the last checkpoint."""
     traces = []
     with TemporaryDirectory(prefix="fedray-check-") as folder:
         for _ in range(experiment.rounds + 1):
@@ -394,7 +394,7 @@ class Conformance:
             yield "stacked", way, lambda: compare(first, trace(stacked, serial), STACKING)
 
     def _on_ray(self, workers: int) -> MakeExecutor:
-        """Return what makes executors on so many workers; all are started once.
+        """Return a function that makes executors on a number of workers; all are started once.
 
         Call it before the experiment is assembled: to resolve another one here changes plug-ins.
         """

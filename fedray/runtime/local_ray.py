@@ -151,7 +151,7 @@ def private_folder() -> Path:
     Everybody can write into Ray's own temporary folder, and so replace its files.
 
     Raises:
-        UserError: when the folder cannot be made or belongs to somebody else.
+        UserError: when the folder cannot be made or belongs to another user.
     """
     default = "/tmp" if sys.platform == "darwin" else tempfile.gettempdir()  # as Ray: short paths
     folder = Path(os.environ.get("RAY_TMPDIR") or default, f"fedray-{os.geteuid()}")

@@ -137,7 +137,7 @@ def _log_adapter(architecture: str, own: int, feature_dim: int) -> None:
 class BackboneModels(ModelProvider):
     """Backbones of `model.group`, with a head unless the method has none.
 
-    With an `AuxiliaryMethod`, each has its auxiliary model beside it.
+    With an `AuxiliaryMethod`, each is joined with its auxiliary model.
     """
 
     def __init__(

@@ -138,7 +138,7 @@ class Records(Observer):
         self.writer.append(done, self._costs)
 
     def close(self) -> None:
-        """Write what the rounds came to."""
+        """Write the results."""
         earlier, folder = self._earlier, self._folder
         is_over = self.writer is None and self._stop.is_over
         if is_over and earlier is not None and not folder.is_finished:
@@ -242,7 +242,7 @@ class Models(Observer):
 
 
 class Checkpoints(Observer):
-    """Writes checkpoints beside the next round."""
+    """Writes checkpoints during the next round."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class Checkpoints(Observer):
 
 
 class PartitionPlot(Observer):
-    """Draws who holds what beside the first rounds of a run, and writes it at the end."""
+    """Draws the partition during the first rounds of a run, and writes the plot at the end."""
 
     def __init__(self, folder: RunFolder, assembly: Assembly) -> None:
         self._folder, self._assembly = folder, assembly

@@ -4,7 +4,7 @@ A client is an id, its images and a state, which belongs to the caller. A worker
 neither lose nor double a step: the steps that it had not answered are run again, by the workers
 that answer. Each worker gets its clients of an exchange in one call.
 
-Large states are files on the caller's node. A worker there is told where they are, and writes the
+Large states are files on the caller's node. A worker there gets their paths, and writes the
 next ones; states of a worker on another node go through Ray's object store.
 """
 

@@ -54,7 +54,7 @@ class ServerActor:
 
 
 def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Round, None, None]:
-    """Run on the connected cluster; a server that is lost is replaced and goes on.
+    """Run on the connected cluster; a server that is lost is replaced and resumes.
 
     Args:
         experiment: what to run.
@@ -67,7 +67,7 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
     Raises:
         RunFailed: when servers were lost more than `faults.max_failures` times without a new
             round, or no node has room for one.
-        FedrayError: whatever stopped the run; a `CodeError` carries the traceback of the actor.
+        FedrayError: the cause that stopped the run; a `CodeError` has the traceback of the actor.
     """
     most, last, losses = experiment.faults.max_failures, -1, 0
     while True:

@@ -40,7 +40,7 @@ class Session:
 
     Args:
         experiment: what to run.
-        out: the run's folder; a run of the same experiment in it goes on after its checkpoint.
+        out: the run's folder; a run of the same experiment in it resumes after its checkpoint.
         make_executor: makes the executor from the assembled parts.
         began: when start-up began, in seconds since the epoch; for the start-up time.
         keeps: which models are kept where `keep.models` is not set.

@@ -1,4 +1,4 @@
-"""Clients' states and checkpoints: small ones in an SQLite file, large ones in files beside it.
+"""Clients' states and checkpoints: small ones in an SQLite file, large ones in other files.
 
 tensors.py   nested trees of tensors as safetensors
 database.py  numbered trees of one moment, replaced in one transaction

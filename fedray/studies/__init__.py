@@ -5,7 +5,7 @@ space.py     axes, grids and draws; how a grid is continued at its edge
 claims.py    inequalities between cells
 plan.py      one scale of a study: all that defines what is run
 agenda.py    what each cell still needs: it tunes, chooses, reports
-store.py     what runs came to: from their folders, or from a published table
+store.py     results of runs: from their folders, or from a published table
 study.py     the state of an invocation: plan.json
 tpe.py       Optuna's next configuration
 tune.py      runs as trials of Ray Tune

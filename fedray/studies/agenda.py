@@ -66,7 +66,7 @@ Lookup = Callable[[Wanted], Ended | None]
 
 @dataclass(frozen=True)
 class Tried:
-    """A configuration and what it came to while tuning.
+    """A configuration and its result in tuning.
 
     Attributes:
         config: the searched keys' values.

@@ -55,7 +55,7 @@ class Claim:
     """left > right + margin, of a metric.
 
     Attributes:
-        better: the side that is said to be larger.
+        better: the side that is claimed to be larger.
         worse: the other one.
         margin: by how much more, in the unit that the table shows (points of a share).
         metric: what is compared, of the better side.
@@ -114,7 +114,7 @@ def parse_claims(
 
 
 def _check_opposite(claim: Claim, known: Mapping[Test, Claim]) -> None:
-    """Refuse a > b beside b > a: one test decides both."""
+    """Refuse a > b together with b > a: one test decides both."""
     better, worse, margin, metric, than = claim.test
     other = known.get((worse, better, -margin, than, metric))
     if other is not None:

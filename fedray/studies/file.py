@@ -67,7 +67,7 @@ class Row(Frozen):
     """The method, with its hyper-parameters or without; None: the one that the row is called
     after, or else the experiment's."""
     experiment: str | None = None
-    """An experiment of its own, in place of the table's."""
+    """Another experiment instead of the table's."""
     set: Tree = Field(default_factory=dict)
     """Keys of its experiment."""
     space: Tree = Field(default_factory=dict)
@@ -114,7 +114,7 @@ class Scale(Frozen):
     set: Tree = Field(default_factory=dict)
     """Laid on the study's."""
     rows: Tree = Field(default_factory=dict)
-    """Keys of rows, laid on the table's; null leaves a row out."""
+    """Keys of rows, which override the table's; null removes a row."""
     columns: Tree | None = None
     """In place of the table's, or of its curve."""
     curve: Tree | None = None
@@ -207,7 +207,7 @@ class Study(Frozen):
 
 
 def modern(tree: Tree) -> Tree:
-    """Return a file's tree with today's keys in place of those that sweeps had.
+    """Return a file's tree with today's keys instead of those that sweeps had.
 
     `seeds` stands for `report: {seeds: ...}`; `metric` and a list `columns` for `metrics`;
     `search`, `num_samples`, `search_seed` and `asha` for keys of `tuning`.
@@ -264,7 +264,7 @@ def plan_study(
         pairs: keys and values for the experiment of every cell.
         scale: laptop, desktop or paper; None: the first one that the file has.
         plugins: files and modules besides those that the experiments name.
-        samples: number of a sweep's configurations, in place of the file's.
+        samples: number of a sweep's configurations, instead of the file's.
 
     Raises:
         UserError: with one sentence about the first thing that is wrong.
@@ -320,7 +320,7 @@ def _assigned(pairs: Iterable[tuple[str, Any]], where: str) -> Tree:
 
 
 def _seeds_in(value: Any) -> list[Any]:
-    """Return the seeds of `seed=3`, `seed=0,1,2` and `seed=[0,1,2]`; anything else as it is."""
+    """Return the seeds of `seed=3`, `seed=0,1,2` and `seed=[0,1,2]`; other values unchanged."""
     if isinstance(value, str):
         entries = [entry.strip() for entry in value.split(",")]
         return [int(entry) if entry.isdecimal() else entry for entry in entries]

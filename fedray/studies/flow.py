@@ -58,7 +58,7 @@ class Request:
         name: a study in tune/ (sweeps) or tune/tables/ (tables), or a YAML file.
         pairs: keys and values, of the study and of every experiment.
         scale: None: the first that the file has.
-        samples: number of a sweep's configurations, in place of the file's.
+        samples: number of a sweep's configurations, instead of the file's.
         plugins: files, folders or modules.
         published: folders of tables whose runs are taken over.
         out: the folder of the invocation; None: a new one.
@@ -344,7 +344,7 @@ def run(study: Study, concurrent: int, *, track: bool) -> int:
 
 
 def _train(study: Study, tracked: Any, concurrent: int) -> None:
-    """Run what is left, so many at a time; a table's page is written as cells end."""
+    """Run what is left, several runs at a time; a table's page is written as cells end."""
     from fedray.studies.pages import write_pages
     from fedray.studies.progress import Progress
     from fedray.studies.tune import Watcher, fit
@@ -365,7 +365,7 @@ def how_to_go_on(study: Study, *, track: bool) -> str:
 
 
 def _finish(study: Study, *, track: bool) -> int:
-    """Write and print what the study comes to; return the exit code."""
+    """Write and print the results; return the exit code."""
     from fedray.studies.pages import print_pages
 
     whole = study.is_complete

@@ -1,4 +1,4 @@
-"""What a study is going to run, in words, and how long that takes as far as it is known."""
+"""Text of a study's plan: its runs, and how long they take as far as it is known."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _cost(study: Study, cells: Sequence[CellRuns]) -> str:
 
 
 def _pace(study: Study, cells: Sequence[CellRuns]) -> float | None:
-    """Return the mean seconds of a round and epoch, of the runs that are over."""
+    """Return the mean seconds of a round and epoch, of the finished runs."""
     paces = [
         found.seconds / max(1, _work(run))
         for each in cells

@@ -33,7 +33,7 @@ GROWING = ("seed", "row", "column", "metric", "experiment")
 
 
 class Look(Frozen):
-    """Verdicts that were known before the table was as it is."""
+    """Verdicts that were known before the table was changed."""
 
     source: str
     """The folder of the page; empty: none."""

@@ -41,7 +41,7 @@ class SeedResult:
 
     Attributes:
         wanted: which run.
-        measured: what it came to; None where it failed or is not over.
+        measured: its result; None if it failed or is not finished.
         reason: why it failed.
     """
 
@@ -164,7 +164,7 @@ def by_seed(
 
 
 def outcome(study: Study) -> Outcome:
-    """Return what the runs that are over come to."""
+    """Return the results of the finished runs."""
     cells = {cell.place: _cell(study, cell, at) for cell, at in study.states()}
     if study.looks is None:
         study.looks = find_looks(study, cells)

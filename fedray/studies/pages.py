@@ -1,4 +1,4 @@
-"""What a study leaves beside its runs: pages, tables, figures; and what MLflow is told of it."""
+"""Pages, tables and figures of a study, and its description for MLflow."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ MOST_IN_NOTE = 10
 
 
 def write_pages(study: Study) -> list[Section]:
-    """Write the tables, figures and pages of what is over by now; return what to print."""
+    """Write the tables, figures and pages of the finished runs; return the text to print."""
     return _write_sweep(study) if study.plan.is_sweep else write_table(study)
 
 
 def print_pages(study: Study) -> None:
-    """Write a study's pages, and print what it came to."""
+    """Write a study's pages, and print its results."""
     sections = write_pages(study)
     print()
     print_sections(sections)
@@ -57,7 +57,7 @@ def print_pages(study: Study) -> None:
 
 
 def conclusion(study: Study) -> Conclusion:
-    """Return what MLflow is told of a study."""
+    """Return a study's description for MLflow."""
     return _of_sweep(study) if study.plan.is_sweep else _of_table(study)
 
 
@@ -156,7 +156,7 @@ def _runs(study: Study, found: Outcome) -> Tree:
 
 
 def _of_table(study: Study) -> Conclusion:
-    """Return the means over seeds of each cell that is over."""
+    """Return the means over seeds of each finished cell."""
     metrics: dict[str, float] = {}
     for place, cell in outcome(study).cells.items():
         ends = [one.measured.values for one in cell.seeds if one.measured is not None]

@@ -45,7 +45,7 @@ class Asha(Frozen):
     grace_rounds: int = Field(5, ge=1, le=100_000)
     """Rounds that every run may do."""
     reduction_factor: int = Field(3, ge=2, le=10_000)
-    """Of so many runs at a milestone, one goes on."""
+    """The number of runs at a milestone of which one continues."""
 
 
 class Tuning(Frozen):
@@ -67,7 +67,7 @@ class Tuning(Frozen):
     search: Search = "grid"
     """grid: every combination; random: independent draws; tpe: Optuna's sampler, for sweeps."""
     extend: StrictBool = True
-    """Whether a grid goes on if the choice lies at its edge, within the budget."""
+    """Whether a grid is extended if the choice lies at its edge, within the budget."""
     search_seed: Seed = 0
     """Seed of random draws."""
     at: str | None = None
@@ -160,7 +160,7 @@ class RowPlan(Frozen):
     """All that is tuned."""
     label: str
     metrics: dict[str, str | None] = Field(default_factory=dict)
-    """What stands for a metric of the study in this row; null: it has none such."""
+    """The row's own name for a metric of the study; null: it has none."""
     control: str | None = None
     of: str | None = None
     """Of a control, the row that it is to explain."""
@@ -228,7 +228,7 @@ class StudyPlan(Frozen):
     claims: list[Any] = Field(default_factory=list)
     """What verdicts are on."""
     paper: PaperNumbers | None = None
-    """The paper's numbers, shown beside ours."""
+    """The paper's numbers, shown next to ours."""
     confidence: float = 0.95
     """Of intervals and verdicts."""
     test: TestKind = "fixed"
@@ -299,7 +299,7 @@ class StudyPlan(Frozen):
         return Place(self.rows[place.row].tuned_as or place.row, self.tuning.at or place.column)
 
     def measures(self, row: str) -> dict[str, str]:
-        """Return what a row measures as each metric: that, or another that stands for it."""
+        """Return the metric that a row measures for each metric of the study."""
         own = self.rows[row].metrics
         found = {metric: own.get(metric, metric) for metric in self.metrics}
         return {metric: name for metric, name in found.items() if name is not None}
@@ -410,7 +410,7 @@ def _is_on_test(name: str) -> bool:
 
 
 def objective(name: str) -> str:
-    """Return the metric on validation images that stands for one of the test; any other as it is.
+    """Return the validation metric of a test metric; any other unchanged.
 
     Raises:
         UserError: if there is none.

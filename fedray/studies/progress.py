@@ -22,7 +22,7 @@ class Progress:
     """Shows how far a study is, and how long it still takes at the mean pace of its runs.
 
     Args:
-        study: says how many runs there are, and which are over already.
+        study: has the number of runs, and the finished ones.
         concurrent: how many runs go at a time.
         clock: gives the time in seconds.
     """
@@ -76,7 +76,7 @@ class Progress:
             self._print(f"running  {name}  round {run.last_round}/{rounds}{so_far}")
 
     def end(self, run: StudyRun) -> None:
-        """Show that a run is over."""
+        """Show that a run has finished."""
         began = self._began.pop(run.number, None)
         if began is not None and run.status == "finished":
             self._paces.append((self._clock() - began) / run.cost)
@@ -91,7 +91,7 @@ class Progress:
         self._print(f"{line}  {time_of(run.seconds)}")
 
     def left(self) -> float | None:
-        """Return the seconds left; None while no run is over."""
+        """Return the seconds left; None until a run has finished."""
         if not self._paces:
             return None
         runs = self._study.runs.values()

@@ -99,7 +99,7 @@ def _of_mappings(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> I
 
 
 def register(study: Study, home: Path) -> Registration:
-    """Write down a table's design; one that is registered already stays as it is.
+    """Write down a table's design; an earlier registration is not changed.
 
     A design without any run, of which no invocation was begun, is replaced by another one.
 

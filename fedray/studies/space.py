@@ -214,7 +214,7 @@ def grid(axes: Sequence[Axis], samples: int | None = None) -> list[Config]:
 
     Args:
         axes: listed axes.
-        samples: take only so many, spread evenly, both ends included.
+        samples: the number of values to take, spread evenly, both ends included.
     """
     every = [_joined(each) for each in itertools.product(*(axis.configs for axis in axes))]
     if samples is None or samples >= len(every):

@@ -1,4 +1,4 @@
-"""What the runs of studies came to: read from a run's folder, or from a published table.
+"""Results of the runs of studies: read from a run's folder, or from a published table.
 
     <results>/store/<key>/result.json ...    a run, the same for every study that needs it
 
@@ -39,7 +39,7 @@ RUNS = "runs"
 
 
 class Numbers(Frozen):
-    """What a finished run came to."""
+    """The result of a finished run."""
 
     round: int
     """The chosen one, 1 or later."""
@@ -70,7 +70,7 @@ class Numbers(Frozen):
 
 
 class Measured(Numbers):
-    """What a row's run came to; its values by the study's names, for which its own may stand."""
+    """The result of a row's run; values by the study's names of metrics."""
 
     metrics: list[Metric]
     """What the values mean."""
@@ -82,7 +82,7 @@ def commits_of_runs(runs: Iterable[Numbers]) -> list[str]:
 
 
 def measured(folder: Path, plan: StudyPlan, row: str) -> Measured:
-    """Read a run of a row; of a sweep, metrics beside the one that chooses may be missing.
+    """Read a run of a row; in a sweep, metrics other than the one that chooses may be missing.
 
     Raises:
         UserError: if it has not measured what the study chooses by or shows, or is damaged.
@@ -156,7 +156,7 @@ class PublishedRun(Frozen):
     reason: str | None = None
     """Why it failed."""
     numbers: Numbers | None = None
-    """What it came to, if it did not fail; its values by the names of its own metrics."""
+    """The result, if it did not fail; values by the names of its own metrics."""
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -242,7 +242,7 @@ class Published:
     def find(
         self, experiment: Experiment, plan: StudyPlan, row: str, phase: Phase
     ) -> Measured | str | None:
-        """Return what a run came to for a row, or why it failed; None: it is not here.
+        """Return a run's result for a row, or why it failed; None: it is not here.
 
         Nor is a run here that was chosen in another way, or a reported one that was not measured as
         the row is.

@@ -89,10 +89,10 @@ class Study:
         store: where runs are.
         command: what was typed first.
         asked: what the command line asked for, for who resumes it.
-        status: running until every cell is over.
+        status: running until every cell has finished.
         began: local time.
         seconds: of the runs of this invocation, start-up included, by key.
-        failures: why runs failed, by key, whatever row they are of.
+        failures: why runs failed, by key, of all rows.
         stopped: the runs that ASHA stopped, by key.
         asked_configurations: what tpe asked for, in order.
         published: tables whose runs are not made again.
@@ -138,7 +138,7 @@ class Study:
         return self.store / key
 
     def measured(self, key: str, row: str) -> Measured | None:
-        """Return what a run came to for a row; None while it is not over, or with a `reason`."""
+        """Return a run's result for a row; None until it has finished, or with a `reason`."""
         if key in self.failures:
             return None
         if (key, row) in self._measured:
@@ -152,7 +152,7 @@ class Study:
         return self._take(key, row)
 
     def _take(self, key: str, row: str) -> Measured | None:
-        """Read what a run that is over came to for a row; the other rows may find it there."""
+        """Read a finished run's result for a row; other rows may use it."""
         try:
             self._measured[key, row] = measured(self.folder(key), self.plan, row)
         except UserError as error:
@@ -170,7 +170,7 @@ class Study:
         return list(dict.fromkeys([*self.failures.values(), *self._lacking.values()]))
 
     def outcome_of(self, wanted: Wanted) -> Measured | str | None:
-        """Return what a run came to for its row, or why it failed; None while it is not over."""
+        """Return a run's result for its row, or why it failed; None until it has finished."""
         key, row = wanted.key, wanted.place.row
         found = self.measured(key, row)
         if found is not None and not (key in self._numbers or key in self.taken):
@@ -178,7 +178,7 @@ class Study:
         return found or self.reason(key, row) or self._take_over(wanted)
 
     def _take_over(self, wanted: Wanted) -> Measured | str | None:
-        """Return what a run that is not here came to in a published table."""
+        """Return the published result of a run that is not here."""
         key, row = wanted.key, wanted.place.row
         for source in self.published if key not in self._numbers else ():
             found = source.find(wanted.experiment, self.plan, row, wanted.phase)
@@ -193,7 +193,7 @@ class Study:
         return None
 
     def measured_runs(self, runs: Iterable[Wanted]) -> dict[str, Measured]:
-        """Return what those of the runs came to that came through, by key.
+        """Return the results of the runs that did not fail, by key.
 
         A run counts if one row has its numbers, though another misses one of its own.
         """

@@ -1,4 +1,4 @@
-"""Optuna's TPE sampler: the next configuration of a sweep, from those that are over.
+"""Optuna's TPE sampler: the next configuration of a sweep, from the finished ones.
 
 Nothing is kept between two suggestions: each has a random stream of its own, so a resumed sweep
 asks what it would have asked without the interruption.
@@ -31,7 +31,7 @@ def suggest(
         plan: the sweep.
         known: the configurations so far and their objectives, larger is better; None: it failed,
             or is not over.
-        over: whether each is over.
+        over: whether each has finished.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     seed = Streams(plan.tuning.search_seed).entropy("search", round_=len(known)) % 2**32

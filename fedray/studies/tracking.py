@@ -45,14 +45,14 @@ ARTIFACTS = {
 }
 FIGURES = {"sweep": "sweep.png", "table": "figure.png"}
 ENDS: Mapping[str, Status] = {"failed": "FAILED", "finished": "FINISHED"}
-"""MLflow's status of a run that is over; a stopped or interrupted one is KILLED."""
+"""MLflow's status of a run that has ended; a stopped or interrupted one is KILLED."""
 Tracked = Status | Literal["RUNNING"] | None
 """A status as `TrackedRun` has it."""
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What an invocation came to, for MLflow.
+    """The results of an invocation, for MLflow.
 
     Attributes:
         metrics: numbers by name; empty if the study is not over.

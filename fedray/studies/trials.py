@@ -1,4 +1,4 @@
-"""What a sweep came to: its configurations, each the mean over its seeds, and the best one."""
+"""Results of a sweep: its configurations, each the mean over its seeds, and the best one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Trial:
         number: from 0.
         config: the searched keys' values.
         status: pending, running, finished, stopped (by ASHA) or failed.
-        measured: what each seed came to, by seed; those that are over.
+        measured: the result of each finished seed.
         runs: the folders of all seeds.
         reason: why it failed.
         seconds: of all its runs in this invocation, start-up included.
@@ -148,7 +148,7 @@ class SweepOutcome:
 
     @property
     def through(self) -> list[Trial]:
-        """The trials that are over and have a result."""
+        """The finished trials that have a result."""
         return [t for t in self.trials if t.is_over and t.objective is not None]
 
     @property
@@ -227,7 +227,7 @@ def _without(config: Config, over: Sequence[str]) -> Config:
 
 
 def sweep_outcome(study: Study) -> SweepOutcome:
-    """Return what the runs of a sweep come to that are over."""
+    """Return the results of a sweep's finished runs."""
     cell, plan = study.cells[0], study.plan
     study.states()
     running = {run.wanted.key for run in study.runs.values() if run.status == "running"}

@@ -88,7 +88,7 @@ def _exits_failed(
     """Yield what is reported; code that calls `sys.exit` on the way has failed, not stopped.
 
     Raises:
-        CodeError: in place of its SystemExit.
+        CodeError: instead of its SystemExit.
     """
     try:
         with closing(all_reports):
@@ -132,7 +132,7 @@ def reports(trial: Mapping[str, Any], at: str) -> Generator[dict[str, Any], None
 def _report(
     trial: Mapping[str, Any], experiment: Experiment, done: Sequence[Round], at: str
 ) -> dict[str, Any]:
-    """Return what Ray Tune is told after some rounds."""
+    """Return the report to Ray Tune after some rounds."""
     chooser, sign = trial["chooser"], trial["sign"]
     curve = {r.round: r.metrics[chooser] for r in done if r.round > 0 and chooser in r.metrics}
     best = (
@@ -201,7 +201,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         study: where the end of every run is entered.
         tracker: the study in MLflow; None does not track.
         show: shows progress.
-        write_page: called whenever a cell is over, so that a night's table can be read in between.
+        write_page: called when a cell has finished, so that a long table can be read meanwhile.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         return f"{DIED} {losses} time(s) (faults.max_failures={most}): {error}"
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Enter that a run is over: at its end, stopped by ASHA, or by an error."""
+        """Record that a run has ended: at its last round, by ASHA, or by an error."""
         run = self._run(trial)
         if RunFolder(run.folder).is_finished or run.reason is not None:
             self._settle(run, "finished")
@@ -294,7 +294,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         return self._study.runs[trial.config["trial"]["number"]]
 
     def _account(self, run: StudyRun) -> None:
-        """Add the time since the last start, and start anew."""
+        """Add the time since the last start, and start again."""
         now = time.monotonic()
         run.seconds += now - self._started.get(run.number, now)
         self._started[run.number] = now
@@ -373,7 +373,7 @@ class _Asha(ASHAScheduler):  # type: ignore[misc]
     """ASHA that stops no run in its last round, before its folder is finished."""
 
     def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Return whether a run goes on."""
+        """Return True if a run continues."""
         if result.get("round") == result.get("rounds"):
             return str(self.CONTINUE)
         return str(super().on_trial_result(controller, trial, result))

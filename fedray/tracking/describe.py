@@ -69,7 +69,7 @@ def experiment_name(info_name: str, config: Mapping[str, Any]) -> str:
     """Return the MLflow experiment of a run that belongs to no study.
 
     Runs of shipped experiments are grouped by their data, so that methods can be compared. The
-    name of a user's experiment is taken as it is.
+    name of a user's experiment is not changed.
     """
     if (EXPERIMENTS / f"{info_name}.yaml").is_file():
         return f"methods on {data_name(config)}"
@@ -119,7 +119,7 @@ def source_tags(command: str, versions: Mapping[str, str]) -> dict[str, str]:
 
 
 def as_params(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return values as MLflow's params: text as it is, others as JSON, within MLflow's limits."""
+    """Return values as MLflow's params: text unchanged, others as JSON, within MLflow's limits."""
     texts = {
         key: value if isinstance(value, str) and value else json.dumps(value, default=str)
         for key, value in values.items()

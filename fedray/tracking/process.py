@@ -100,7 +100,7 @@ class StoreProcess:
             raise NotTaken(answer.reason, is_refusal=answer.is_refusal)
 
     def end(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process at once."""
         self._has_ended = True
         self._kill()
 

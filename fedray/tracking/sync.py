@@ -298,12 +298,12 @@ class Tracker:
 
 
 def start_process() -> StoreProcess:
-    """Start what writes to $MLFLOW_TRACKING_URI, or to a database beside the results."""
+    """Start the process that writes to $MLFLOW_TRACKING_URI, or to a database with the results."""
     return StoreProcess(resolve_uri(results_home()))
 
 
 def tracker_for(experiment: str, folder: Path | None = None, question: str = "") -> Tracker:
-    """Return a tracker at $MLFLOW_TRACKING_URI, or at a database beside the results."""
+    """Return a tracker at $MLFLOW_TRACKING_URI, or at a database with the results."""
     return Tracker(resolve_uri(results_home()), experiment, folder=folder, question=question)
 
 

@@ -3,7 +3,7 @@
 images.py  tensors, arrays, PIL images and files, as what a model sees
 model.py   one client's model: predictions, weights, export
 opened.py  all models that a run has kept
-card.py    the page that goes with an exported model
+card.py    the model card of an exported model
 pyfunc.py  the same models as MLflow loads them
 """
 

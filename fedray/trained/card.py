@@ -1,4 +1,4 @@
-"""The page that goes with an exported model: what it is, what it was measured at, how to use it."""
+"""The model card of an exported model: what it is, its measured accuracy, and how to use it."""
 
 from __future__ import annotations
 

@@ -343,7 +343,7 @@ def with_encoders(
     Args:
         client: the client.
         encoders: weights and buffers of each cluster's encoder.
-        features: of its training images [n, G d], which it trains on in place of the images.
+        features: of its training images [n, G d], which it trains on instead of the images.
     """
     width, train = features.shape[1], client.train
     model = ConcatenatedClassifier(client, encoders, width)

@@ -26,7 +26,7 @@ class NewSource(Source):
         return Path(__file__).parent
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
-        """Return every file that is read, so that images are decoded anew when one has changed.
+        """Return every file that is read, so that images are decoded again when one has changed.
 
         Without this method: the files of the rows, for a source whose images are files.
         """

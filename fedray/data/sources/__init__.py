@@ -67,7 +67,7 @@ class Listing(NamedTuple):
 
     Attributes:
         class_names: C names.
-        rows: the images in the order of a run; a source may read them as they are asked for.
+        rows: the images in the order of a run; a source may read them lazily.
         domains: names of the domains in their order; empty: sorted, as far as rows have any.
     """
 
@@ -104,7 +104,7 @@ class Source(Configurable, ABC):
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
         """Return every file that is read: by default those of the rows of the chosen classes.
 
-        A source whose rows are not files overrides this. Images are decoded anew when the name,
+        A source whose rows are not files overrides this. Images are decoded again when the name,
         size or time of one of the files has changed.
         """
         rows = self.chosen(root, options).rows

@@ -32,7 +32,7 @@ class NiftiParams(Frozen):
     test_fraction: float = Field(0.2, gt=0, lt=1)
     """Share of each site's patients whose slices are the official test images (FedGLCL: 8:2)."""
     seed: Seed = 0
-    """Which patients these are; whatever the run's seed, they stay the same."""
+    """The seed of the patients; the run's seed does not change them."""
 
 
 class _Case(NamedTuple):

@@ -216,7 +216,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def most_tokens(positions: int, tokenizer: Any, folder: Path) -> int:
-    """Return the most tokens of a text, for a model with so many positions.
+    """Return the most tokens of a text, for a model with a number of positions.
 
     Raises:
         UserError: if sentence_bert_config.json cannot be read.

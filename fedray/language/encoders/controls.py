@@ -29,7 +29,7 @@ class ControlParams(Frozen):
     """What the numbers are drawn from."""
     per: Literal["text", "class"] = "text"
     """text: every distinct text has its vector, and a class the mean of its texts'; class: every
-    class has one, whatever `text.style` says, as FedGLCL's Table 10 has it."""
+    class has one, for every `text.style`, as in FedGLCL's Table 10."""
 
     def following(self, experiment: Experiment) -> Self:
         """Return the parameters as wide as the features, unless a width is set."""

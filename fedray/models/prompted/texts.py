@@ -66,7 +66,7 @@ class ClassTexts:
 
         Args:
             context: tokens [l, w] that replace positions 1..l of every text, or groups of them
-                [G, l, w], which run as one batch; None for the texts as they are.
+                [G, l, w], which run as one batch; None for texts without prompts.
             deep: prompts of later blocks [l, w] (MaPLe).
 
         Returns:
@@ -129,7 +129,7 @@ def insert(embeddings: Tensor, context: Tensor) -> Tensor:
 
 
 def placeholders(length: int) -> str:
-    """Return CoOp's template: so many words to be replaced, then the name."""
+    """Return CoOp's template: a number of words to be replaced, then the name."""
     return "X " * length + "{}."
 
 
