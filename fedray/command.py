@@ -250,7 +250,7 @@ def _invoked(command: click.Command, words: list[str], prog: str) -> int:
     """Parse the words and run the command.
 
     Raises:
-        CodeError: if code called `sys.exit` or `os._exit`, whose 0 would stand for success.
+        CodeError: if code called `sys.exit` or `os._exit`, whose 0 would mean success.
     """
     try:
         with _exits_raised(), command.make_context(prog, words) as ctx:

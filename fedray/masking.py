@@ -54,7 +54,7 @@ def _hide_userinfo(found: re.Match[str]) -> str:
 
 
 def _in_environment() -> Iterator[str]:
-    """Yield every secret of the environment, as it is written and decoded (%40 is @)."""
+    """Yield every secret of the environment, both encoded and decoded (%40 is @)."""
     for name, value in os.environ.items():
         for secret in [value] if _VARIABLE.search(name) else _in_address(value):
             yield from (each for each in (secret, unquote(secret)) if _can_be_masked(each))

@@ -116,7 +116,7 @@ def check_owner(folder: Path, go_on: str = "--resume") -> None:
 def fetch_missing(folder: Path) -> None:
     """Fetch the copy of a folder from FEDRAY_RESULTS, if that is a URI.
 
-    Files that are here stay as they are, and folders in which a run, a sweep or a table was begun.
+    Local files are not changed, nor are folders in which a run, a sweep or a table was begun.
     """
     uri = _uri_of(folder)
     if uri is None or _is_begun(folder):

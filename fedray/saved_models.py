@@ -5,7 +5,7 @@
         states/           large tensors (`fedray.states.database`)
     <out>/models/last/
 
-A folder is written beside its place and renamed, so a torn one has no final name.
+A folder is written under another name and renamed, so an incomplete one has no final name.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def save_models(place: Path, facts: ModelFacts, tested: Iterable[Tested], most: 
 
 
 def forget_models(place: Path) -> None:
-    """Remove saved models, if there are any: at once under their name, whatever happens then."""
+    """Remove saved models, if there are any; the folder's name disappears at once."""
     shutil.rmtree(_set_aside(place), ignore_errors=True)
 
 

@@ -89,7 +89,7 @@ def _marks_in(annotation: Any) -> Iterator[Any]:
 def content_of(path: str) -> str:
     """Return the SHA-256 of a file, or of the files in a folder with their names; "" if missing.
 
-    Whatever reads a missing file says what is missing.
+    The code that reads a missing file reports it.
     """
     place = Path(path)
     if not place.is_dir():

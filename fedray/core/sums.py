@@ -1,8 +1,8 @@
 """Sums over a round's uploads, the same to the last bit in every executor.
 
 The clients are sorted and their uploads added pairwise: the first half, the second half, then both.
-Whoever ran the clients of a whole subtree of these additions can add them up, and the server joins
-the results, so each addition is the same one for any division of the clients among workers.
+The process that ran the clients of a whole subtree can add them up, and the server joins the
+results, so each addition is the same one for any division of the clients among workers.
 Pairwise addition also loses less precision than one upload after the other.
 """
 

@@ -4,7 +4,7 @@ What is loaded is the backbone, batch norm included where torchvision's network 
 goes by torchvision's name for it, found by listing both networks' layers: their order is the same.
 What has no counterpart there (an architecture's `pretrained_layout` names it) stays as drawn. So do
 head and adapter, and the projector, except for hidden layers that are torchvision's (AlexNet's FC6
-and FC7) where they are as wide as there. Which layers were loaded is said once.
+and FC7) where they are as wide as there. One line of the log names the loaded layers.
 
 Images are in [-1, 1] here and not scaled by ImageNet's mean and deviation.
 """

@@ -433,7 +433,7 @@ def figure_matrix(
 
     Args:
         matrix: [rows, columns].
-        names: what rows and columns stand for, if there are as many.
+        names: of rows and columns, if there are as many.
         title: what stands above.
         path: where the figure goes.
     """

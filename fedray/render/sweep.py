@@ -94,7 +94,7 @@ def means_section(
         rows: by configuration, the intervals by the metrics' names.
         metrics: the columns.
         best: the best configuration.
-        over: the key that is averaged over; None where each configuration stands for itself.
+        over: the key that is averaged over; None where each configuration has its own line.
         missing: by configuration, the values of `over` without a finished trial.
     """
     texts = [

@@ -1,6 +1,6 @@
 """The Ray workers of one run or trial.
 
-Ray restarts a worker whose process or node is gone, wherever there is room for it. Until the
+Ray restarts a worker whose process or node is gone, on any node with room. Until the
 worker answers, the others run its clients' steps.
 """
 

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 def load_checkpoint(
     folder: RunFolder, before: Run | None, store: CheckpointStore
 ) -> tuple[Snapshot | None, Run | None]:
-    """Return the last checkpoint, and the run up to its round; None, None to begin anew.
+    """Return the last checkpoint, and the run up to its round; None, None for a new run.
 
     Args:
         folder: the run's.

@@ -84,8 +84,8 @@ class Session:
         """Yield each round; after a resume, only the new ones.
 
         Nothing is written before the first round has shown that the experiment works. A round's
-        checkpoint is written beside the next round, and whole before that one is yielded, or when
-        the iterator is closed. What stops the run leaves its traceback in the folder.
+        checkpoint is written during the next round, and complete before that round is yielded, or
+        when the iterator is closed. An error that stops the run leaves its traceback in the folder.
 
         Raises:
             UserError: when what an earlier process left in the folder is damaged.
@@ -156,7 +156,7 @@ def tracebacks_kept(folder: RunFolder) -> Iterator[None]:
 
     Raises:
         RunFailed: when the disk is full.
-        CodeError: in place of anything that neither the user nor the machine is to blame for.
+        CodeError: for errors that neither the user nor the machine caused.
     """
     try:
         with full_disk_said(folder.path):

@@ -1,4 +1,4 @@
-"""Trees of tensors under numbers, in one SQLite file and files beside it: all of one moment.
+"""Trees of tensors under numbers, in one SQLite file and further files, all of one moment.
 
     FOLDER/states.sqlite    the facts of that moment, small trees, the names of large ones
     FOLDER/states/          large trees, a safetensors file each
@@ -91,7 +91,7 @@ class StateDatabase:
     ) -> dict[int, Place | None]:
         """Replace the facts and some trees in one transaction, and remove replaced files.
 
-        May run in a thread beside readers, who add what it returns to `places`.
+        May run in a thread while others read; readers add what it returns to `places`.
 
         Args:
             facts: plain data; read after the entries.

@@ -1,7 +1,7 @@
 """The clients' states of one run: what changed since the last checkpoint, over its database.
 
 New states stay in memory, up to a bound, and large ones in files that their workers wrote. A
-checkpoint writes them into the database, beside the next round. A client that is not accessed costs
+checkpoint writes them into the database, during the next round. A client that is not accessed costs
 an entry in a dictionary.
 """
 

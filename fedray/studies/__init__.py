@@ -13,7 +13,7 @@ warm.py      what a run leaves to the next one in its process
 ready.py     what must be so before the first run
 forecast.py  what is going to be run, in words
 progress.py  the bar, and the time left
-trials.py    what a sweep came to
+trials.py    results of a sweep
 outcome.py, controls.py    what a table came to
 registration.py, looks.py  plans written down before the first run; earlier looks at verdicts
 pages.py     its pages and figures

@@ -194,7 +194,7 @@ class Cell:
     def _following(self, leader: CellState, lookup: Lookup) -> CellState:
         """Return how far a cell is that takes over what another one reports.
 
-        If that diverges here, it goes on with the configurations that come next there.
+        If that diverges here, the next configurations there follow.
         """
         if not leader.choices:
             return CellState(leader.phase, wanted=leader.wanted)

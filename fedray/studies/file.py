@@ -110,27 +110,27 @@ class Scale(Frozen):
     """What is different at one scale; everything has the study's value by default."""
 
     experiment: str | None = None
-    """In place of the study's."""
+    """Replaces the study's."""
     set: Tree = Field(default_factory=dict)
-    """Laid on the study's."""
+    """Overrides the study's."""
     rows: Tree = Field(default_factory=dict)
     """Keys of rows, which override the table's; null removes a row."""
     columns: Tree | None = None
-    """In place of the table's, or of its curve."""
+    """Replaces the table's columns or curve."""
     curve: Tree | None = None
-    """In place of the table's, or of its columns."""
+    """Replaces the table's curve or columns."""
     space: Tree | None = None
-    """In place of the study's."""
+    """Replaces the study's."""
     metrics: list[str] | None = None
-    """In place of the study's."""
+    """Replaces the study's."""
     select: Select | None = None
-    """In place of the study's."""
+    """Replaces the study's."""
     mean_over: str | None = None
-    """In place of the study's."""
+    """Replaces the study's."""
     tuning: Tree = Field(default_factory=dict)
-    """Laid on the study's."""
+    """Overrides the study's."""
     report: Tree = Field(default_factory=dict)
-    """Laid on the study's."""
+    """Overrides the study's."""
     max_concurrent: int | None = Field(None, ge=1, le=100_000)
     """Runs at a time; None: as many as the cluster holds."""
     hours: float | None = Field(None, gt=0, le=1e6)
@@ -159,7 +159,7 @@ class Study(Frozen):
     columns: Tree = Field(default_factory=dict)
     """Settings by name, each with the experiment's keys that it sets; empty: one column."""
     curve: Tree = Field(default_factory=dict)
-    """In place of columns, one key and its numbers: `algorithm.lambda: [0, 1, 7]` makes the columns
+    """Instead of columns, one key and its numbers: `algorithm.lambda: [0, 1, 7]` makes the columns
     lambda=0, lambda=1 and lambda=7, and the figure a curve."""
     metrics: list[str] = Field(default_factory=lambda: ["local_accuracy"], min_length=1)
     """What is shown; claims are about the first one, unless they name another."""
@@ -209,7 +209,7 @@ class Study(Frozen):
 def modern(tree: Tree) -> Tree:
     """Return a file's tree with today's keys instead of those that sweeps had.
 
-    `seeds` stands for `report: {seeds: ...}`; `metric` and a list `columns` for `metrics`;
+    `seeds` means `report: {seeds: ...}`; `metric` and a list `columns` mean `metrics`;
     `search`, `num_samples`, `search_seed` and `asha` for keys of `tuning`.
     """
     scales = tree.get("scales")
@@ -396,7 +396,7 @@ def _claims(
 def _bases(study: Study, scale: Scale, experiment: str, given: Tree) -> dict[str, Tree]:
     """Return the experiments that rows change, with the texts of all plug-ins, now in use.
 
-    A resumed study runs these texts, whatever became of the files.
+    A resumed study runs these sources, also if the files have changed.
     """
     rows = [*(study.rows or {}).values(), *scale.rows.values()]
     named = [row.get("experiment") for row in rows if isinstance(row, Mapping)]
@@ -773,7 +773,7 @@ def _check_columns(columns: Mapping[str, Tree], given: Tree, report: Reporting, 
 def _check_metrics(
     rows: Mapping[str, RowPlan], metrics: Sequence[str], choose: str, where: str
 ) -> None:
-    """Refuse what stands for a metric that the study does not have, or for one that it must."""
+    """Refuse a name for a metric that the study does not have, or for one that has no other."""
     needed = [metrics[0], choose]
     for name, row in rows.items():
         if row.control and _less_is_better(metrics[0]):

@@ -1,4 +1,4 @@
-"""Text of a study's plan: its runs, and how long they take as far as it is known."""
+"""Text of a study's plan: its runs, and their time as far as it is known."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CellRuns:
 
     Attributes:
         cell: the cell.
-        known: the runs that are known by now, those that are over included; a run that several
+        known: the runs that are known so far, finished ones included; a run that several
             cells need is the first one's.
         there: how many of them are over.
         unknown: how many come for sure besides.

@@ -1,8 +1,8 @@
 """Earlier looks at the verdicts of a table, for which the correction accounts.
 
-Whoever adds seeds because a claim was undecided, or changes a grid after reading the verdicts,
-tests a claim twice. Looks are counted from everything at hand: earlier pages in the results folder,
-pages given with `--from`, finished runs without a page, and `report.looked_at` of the table's file.
+A user who adds seeds because a claim was undecided, or changes a grid after reading the verdicts,
+tests a claim twice. Looks are counted from earlier pages in the results folder, pages given with
+`--from`, finished runs without a page, and `report.looked_at` of the table's file.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def table_json(study: Study, found: Outcome, how: Made) -> Tree:
 
 
 def _runs(study: Study, found: Outcome) -> Tree:
-    """Return the runs that are over, for who takes them over, and what their numbers mean.
+    """Return the finished runs, for tables that reuse them, with their metrics.
 
     A run that died would not do so again, and one that only lacks a number of its row has others.
     """

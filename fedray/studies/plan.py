@@ -368,7 +368,7 @@ class StudyPlan(Frozen):
     def defaults(self, base: Tree) -> Iterator[tuple[str, Any]]:
         """Yield what a study sets if the experiment does not: validation images, and one worker.
 
-        A study has many runs, which use more processors beside each other than each by itself.
+        A study has many runs, which together use more processors than each run alone.
         """
         if self.select != "nothing":
             yield "report.select", self.select

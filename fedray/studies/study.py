@@ -1,11 +1,11 @@
-"""The state of one invocation of a study: which runs are over, which come next, where they lie.
+"""The state of one invocation of a study: finished runs, next runs, and their folders.
 
     <results>/<sweep>/<invocation>/plan.json, trials.csv, sweep.png, best.yaml
     <results>/tables/<table>/<invocation>/plan.json, table.md, table.tex, ...
                                           from-0.json     a published table whose runs were taken
 
-A run's folder is the truth: whether it is over is read from it. plan.json has the plan, which runs
-failed, and what was spent on them.
+A run's folder is the truth: it tells whether the run has finished. plan.json has the plan, the runs
+that failed, and the time spent on them.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ MAX_RUN_NAME = 30
 BEST_METRIC, BEST_ROUND = f"best/{HEADLINE}", "best/round"
 """Metrics of a run that has ended: its best round and the accuracy there."""
 ARTIFACT = "artifact:"
-"""Prefix of a file's name in a description; stands for the address of the artifact."""
+"""Prefix of a file's name in a description, replaced by the artifact's address."""
 
 
 # --- names ---------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class TrackedRun:
         files: artifacts, each with its folder among the artifacts ("" for the top).
         texts: artifacts by their path among the artifacts.
         models: folders that `models_of` returned, by their path among the artifacts.
-        note: description in Markdown; `artifact:NAME` stands for the address of an artifact.
+        note: description in Markdown; `artifact:NAME` is replaced by the address of an artifact.
     """
 
     key: str

@@ -75,7 +75,7 @@ GammaMode = Literal["bounded", "literal", "zero"]
 
 SMALLEST = 1e-12
 NOT_MEASURED = -1.0
-"""Stands for the loss on validation images that a client does not hold."""
+"""The value of a loss on validation images that a client does not hold."""
 BATCH = 100
 """Validation images that are embedded and tested at once."""
 

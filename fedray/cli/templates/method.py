@@ -4,7 +4,7 @@
 
     fedray run fedavg_digits --plugin new_method.py algorithm=new_method
 
-runs it as it is, on Ray too, with checkpoints, the count of what is sent, tracking, and sweeps over
+runs it, on Ray too, with checkpoints, the count of what is sent, tracking, and sweeps over
 `algorithm.tax`. docs/hooks.md of fedray lists everything that a method may override.
 """
 

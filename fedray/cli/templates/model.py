@@ -2,7 +2,7 @@
 
     fedray run fedavg_digits --plugin new_model.py model.group=new_model
 
-trains it on every client as it is. In a mixed federation, clients 0, 2, 4, ... have one
+trains it on every client. In a mixed federation, clients 0, 2, 4, ... have one
 architecture and 1, 3, 5, ... the other: `model.group=new_model_and_mlp`, with a method that allows
 it (algorithm=fedproto).
 """
