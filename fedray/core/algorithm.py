@@ -69,9 +69,15 @@ class HyperParameters(Frozen):
 class LocalContext:
     """The model, state and download of one client's training or test.
 
+    All tensors are on the client's device.
+
     Attributes:
-        model: the client's model with its initial weights, on the device.
-        extra: further parameters that are trained with the model's, by name, on the device.
+        client: the client: its images, its setting and its random streams.
+        model: the client's model, with its initial weights in `loss` at the first step, and with
+            its trained weights in `finish`.
+        state: the client's state before the step.
+        down: the download.
+        extra: further parameters that are trained with the model's, by name.
         trainable: names of the model's parameters that are trained; None for all.
     """
 

@@ -12,6 +12,7 @@ Tensors: TypeAlias = dict[str, Tensor]
 StateTree: TypeAlias = Mapping[str, Any]
 """Nested mappings of tensors: `{"model": {"head.weight": ...}, "control": {...}}`."""
 ServerState: TypeAlias = StateTree
+"""The state of the server, on the CPU."""
 
 
 @dataclass(frozen=True)

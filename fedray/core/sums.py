@@ -32,6 +32,7 @@ class Total:
     sums: StateTree = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
+        """Return the sum of this name."""
         return self.sums[name]
 
     def __len__(self) -> int:

@@ -223,7 +223,7 @@ class ClientRuntime:
             raise out_of_memory(self.assembly.experiment, self.device, where) from error
         try:
             failure = Failure.of(error)
-            if not failure.diverged or plugin_line(error):
+            if type(error) is not FloatingPointError or plugin_line(error):
                 return failure
             loss = getattr(type(self.assembly.algorithm), "loss", None)  # no line of it failed
             return replace(failure, cause=f"{failure.cause}{definition_line(loss)}")
