@@ -334,7 +334,7 @@ class Federation:
         """
         phase = self.plan.phase_at(round_)
         scores = self.scores.found(phase, sent)
-        if self.algorithm.one_model and len(scores) < len(sent):
+        if self.algorithm.is_tested_together and len(scores) < len(sent):
             scores = {}
         asked = {client: payload for client, payload in sent.items() if client not in scores}
         tested = {client: reply.scores[0] for client, reply in self._tests(round_, asked).items()}

@@ -114,9 +114,9 @@ class Algorithm:
     state it again (`CLAIMS`), since what it adds may need one feature per image."""
 
     one_model: ClassVar[bool] = False
-    """Whether a client's download alone determines what its model predicts, so that clients with
-    the same download are tested in one pass. A class that changes what a client predicts with must
-    state it again (`CLAIMS`)."""
+    """Whether a client's download, with gifts that are the same for all clients, determines what
+    its model predicts. A class that changes what a client predicts with must state it again
+    (`CLAIMS`)."""
 
     stacks: ClassVar[bool] = False
     """Whether clients can be trained together (`core.stacked`) with the numbers of each by itself.
@@ -167,6 +167,15 @@ class Algorithm:
     def __init__(self, hparams: HyperParameters, setting: Setting) -> None:
         self.hp = hparams
         self.setting = setting
+
+    @property
+    def is_tested_together(self) -> bool:
+        """Return True if clients with the same download are tested in one pass.
+
+        A client that lacks a gift cannot be tested, so methods with gifts test each client by
+        itself.
+        """
+        return self.one_model and type(self).give is Algorithm.give
 
     # --- server ----------------------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ def groups_of_test(
     nothing but the arguments, so that a score is the same in every executor.
     """
     everyone = sorted(down)
-    if name != "evaluate" or not assembly.algorithm.one_model:
+    if name != "evaluate" or not assembly.algorithm.is_tested_together:
         return [(client,) for client in everyone]
     data, architectures = assembly.data.at(round_), assembly.models.architectures
     most = math.inf if data.eval_sets else TESTED_TOGETHER

@@ -15,7 +15,7 @@ from fedray.data.partitions import Annotations
 from fedray.data.partitions.class_chunks import ClassChunks, ClassChunksParams
 from fedray.errors import UserError
 from fedray.evaluation.measures import harmonic_mean
-from fedray.evaluation.testing import score
+from fedray.evaluation.testing import scores
 from fedray.runtime.clients import ClientRuntime
 from fedray.streams import Streams
 
@@ -125,7 +125,7 @@ def test_novel_classes_are_predicted_within_the_novel_subset(assemble):
 
     algorithm = assembly.algorithm
     algorithm.predict = always_second
-    found = score(algorithm, local, runtime.held_out(0, 1))
+    (found,) = scores(algorithm, local, [runtime.held_out(0, 1)])
     assert set(columns) == {4, 3}
     assert found.eval_sets["base"].classes == ((0, 6), (6, 6), (0, 6), (0, 6))
     assert found.eval_sets["novel"].classes == ((0, 6), (6, 6), (0, 6))

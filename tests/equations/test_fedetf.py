@@ -239,7 +239,7 @@ def test_fedetf_per_is_its_recipe_written_out(per):
 def test_fedetf_per_leaves_the_clients_memory_as_it_was(per):
     assembly, client, state, down = per
     before = {name: tensor.clone() for name, tensor in state.memory.items()}
-    scores = fine_tuned(assembly.algorithm, client, state, down, HeldOut(client.train))
+    (scores,) = fine_tuned(assembly.algorithm, client, state, down, [HeldOut(client.train)])
     assert len(scores) == 3
     assert same(state.memory, before)
     assert all(0 <= score.accuracy <= 1 for score in scores)

@@ -60,8 +60,9 @@ def test_a_model_is_tested_once_on_what_all_clients_share(run, monkeypatch):
 def assembly(method, images, eval_sets=()):
     """As much of an assembly as groups of a test depend on."""
     data = SimpleNamespace(test=[range(n) for n in images], eval_sets=eval_sets)
+    together = algorithms.get(method).one_model
     return SimpleNamespace(
-        algorithm=algorithms.get(method),
+        algorithm=SimpleNamespace(is_tested_together=together),
         data=SimpleNamespace(at=lambda _: data),
         models=SimpleNamespace(architectures=["mlp"] * len(images)),
     )
@@ -113,3 +114,9 @@ def test_a_class_that_keeps_a_part_of_the_model_is_tested_client_by_client():
 
     assert not KeepsHeads.one_model
     assert AddsALoss.one_model
+
+
+@pytest.mark.parametrize(("method", "together"), [("fedprox", True), ("fedetf", False)])
+def test_clients_with_gifts_are_tested_by_themselves(assemble, method, together):
+    assert algorithms.get(method).one_model
+    assert assemble(method).algorithm.is_tested_together == together

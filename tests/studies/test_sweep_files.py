@@ -131,7 +131,7 @@ def test_a_wrong_command_is_one_sentence_and_nothing_starts(here, capsys, argume
 
 
 def test_a_partition_that_cannot_be_made_is_found_before_a_run_starts(here, capsys, monkeypatch):
-    monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: [{"CPU": 2.0, "GPU": 0.0}])
+    monkeypatch.setattr("fedray.runtime.cluster.connect", lambda **_: [{"CPU": 2.0, "GPU": 0.0}])
     write_sweep(space={"data.clients": {"grid": [3, 5000]}})
     assert main(["tiny"]) == 2
     assert re.search("clients=5000 seed=0: .*clients", capsys.readouterr().err)
