@@ -20,10 +20,10 @@ from typing import Any, NoReturn, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from fedray.activity import end_waiting
 from fedray.errors import CodeError, Failure, FedrayError, UserError, named, one_line, shown
 from fedray.files import check_path
 from fedray.masking import mask
-from fedray.waiting import end_waiting
 
 USER_ERROR = 2
 RUN_ERROR = 1

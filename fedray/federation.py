@@ -30,7 +30,6 @@ from fedray.core.state import contiguous
 from fedray.counts import counted
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant
-from fedray.evaluation.kept_scores import KeptScores
 from fedray.evaluation.metrics import DataFacts, Evaluated, add_declared, add_metric, measure
 from fedray.evaluation.protocols import (
     Analysed,
@@ -40,6 +39,7 @@ from fedray.evaluation.protocols import (
     analysis_metrics,
 )
 from fedray.evaluation.score import Score
+from fedray.evaluation.score_cache import ScoreCache
 from fedray.files import is_full
 from fedray.records import REPORTED, Event, Release, Round, Select, Traffic, Work
 from fedray.states import StateStore
@@ -195,7 +195,7 @@ class Federation:
     accountant: Accountant | None = None
     snapshot: Snapshot = field(default=Snapshot(0, {}), init=False)
     tracebacks: list[str] = field(default_factory=list, init=False)
-    scores: KeptScores = field(default_factory=KeptScores, init=False)
+    scores: ScoreCache = field(default_factory=ScoreCache, init=False)
 
     def rounds(self, resume: Snapshot | None = None) -> Iterator[Round]:
         """Yield a record per round, round 0 first, and set `snapshot` before."""

@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 
 from fedray.analyses.parameters import costs
+from fedray.cli.dry_run import Asked, check_command, words_of
 from fedray.cli.main import main, word_of
-from fedray.cli.resolving import Asked, check_command, words_of
 from fedray.config import Experiment
 from fedray.core import algorithms
 from fedray.language.descriptions import find_descriptions, shipped_names

@@ -13,7 +13,7 @@ import torch
 from prompting import initial_prompts, prompted_model
 from rounds import rounds_in
 
-from fedray.analyses.finished import reopen
+from fedray.analyses.extra_step import reopen
 from fedray.core import algorithms
 from fedray.core.state import leaves
 from fedray.run import main as fedray_run
@@ -105,7 +105,7 @@ AGAIN = """
 import json, sys
 from pathlib import Path
 import torch
-from fedray.analyses.finished import reopen
+from fedray.analyses.extra_step import reopen
 from fedray.runtime.clients import ClientRuntime
 
 def accuracies(out):

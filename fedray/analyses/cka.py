@@ -20,7 +20,7 @@ import click
 import torch
 from torch import Tensor, nn
 
-from fedray.analyses.finished import has_global_model, one_more_step, probe_images, reopen
+from fedray.analyses.extra_step import has_global_model, one_more_step, probe_images, reopen
 from fedray.analyses.harness import Findings, Request, analysis, count
 from fedray.compare.frame import Group
 from fedray.compare.paired import Interval, t_interval

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.algorithms.prompts.fedmgp import FedMGP
-from fedray.analyses.finished import probe_images, reopen
+from fedray.analyses.extra_step import probe_images, reopen
 from fedray.analyses.harness import Findings, Request, analysis, count
 from fedray.compare.frame import Group, LoadedRun, interval_of
 from fedray.compare.paired import Interval

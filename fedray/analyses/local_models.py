@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedray.analyses.finished import one_more_step, reopen
+from fedray.analyses.extra_step import one_more_step, reopen
 from fedray.analyses.harness import Findings, Request, analysis
 from fedray.compare.frame import Group, interval_of
 from fedray.core import HeldOut

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from fedray.analyses.finished import reopen
+from fedray.analyses.extra_step import reopen
 from fedray.analyses.harness import Findings, Request, analysis
 from fedray.checkpoint import Checkpoint
 from fedray.compare.frame import LoadedRun

@@ -50,7 +50,7 @@ from fedray.records import (
     unsealed,
     write_run_list,
 )
-from fedray.studies.agenda import Cell
+from fedray.studies.cell import Cell
 from fedray.studies.plan import StudyPlan, run_key
 from fedray.studies.store import DATA, FORMAT, RUNS, name_of
 from fedray.studies.study import FILE

@@ -15,7 +15,7 @@ import click
 from pydantic import Field
 
 import fedray
-from fedray.cli.resolving import check_command
+from fedray.cli.dry_run import check_command
 from fedray.command import WORD, Command, json_flag
 from fedray.config import Frozen, MissingRoot, read_mapping, validate
 from fedray.errors import UserError, nearest

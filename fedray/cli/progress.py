@@ -17,9 +17,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from fedray.activity import end_waiting, seconds_of
 from fedray.records import HEADLINE, VALIDATION, Round
 from fedray.units import size_of, time_of
-from fedray.waiting import end_waiting, seconds_of
 
 
 def accuracy(done: Round) -> str:

@@ -13,9 +13,10 @@ from typing import Any
 import click
 
 from fedray import shipped
+from fedray.activity import say_next
 from fedray.api.training import ExecutorName, begin, follow, new_folder
 from fedray.cli.progress import RoundProgress
-from fedray.cli.several import finished, seed_folder, several_seeds, summary
+from fedray.cli.seeds import finished, seed_folder, several_seeds, summary
 from fedray.command import (
     PATH,
     Command,
@@ -41,7 +42,6 @@ from fedray.remote_results import check_owner, fetch_missing
 from fedray.tracking import Tracker, run_tracker, start_process
 from fedray.tracking.process import StoreProcess
 from fedray.units import size_of, time_of
-from fedray.waiting import say_next
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
+from fedray.activity import say_next
 from fedray.command import PATH, RUN_ERROR, Command, trust
 from fedray.compare.difference import Gap, Verdict, gaps, input_changes, metric_gaps, verdict
 from fedray.errors import UserError
 from fedray.files import reserve, results_home, stamp
 from fedray.records import Environment, Run, RunFolder
-from fedray.waiting import say_next
 
 if TYPE_CHECKING:
     from fedray.config import Experiment

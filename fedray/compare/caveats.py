@@ -13,7 +13,7 @@ from fedray.compare.labels import config_label, show_value, text_of
 from fedray.config import Experiment, flatten
 
 if TYPE_CHECKING:
-    from fedray.studies.agenda import Dropped
+    from fedray.studies.cell import Dropped
     from fedray.studies.outcome import CellResult
     from fedray.studies.plan import Place, StudyPlan
     from fedray.studies.space import Axis

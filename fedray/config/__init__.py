@@ -52,8 +52,7 @@ from fedray.config.resolution import (
     load_experiment,
     resolve_root,
 )
-from fedray.config.sources import sources_of
-from fedray.config.typed import (
+from fedray.config.schema import (
     Component,
     Epochs,
     FileName,
@@ -70,4 +69,5 @@ from fedray.config.typed import (
     parameters,
     validate,
 )
+from fedray.config.sources import sources_of
 from fedray.shipped import EXPERIMENTS

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, field_validator, model_validator
 
 from fedray.config.input_files import NamesFile, content_of, files_of
-from fedray.config.typed import (
+from fedray.config.schema import (
     Component,
     Epochs,
     FileName,

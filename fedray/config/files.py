@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from fedray.config.typed import Tree
+from fedray.config.schema import Tree
 from fedray.errors import UserError, nearest, one_line, shown
 from fedray.files import check_path, read_text
 from fedray.plugins import located

@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_args
 from pydantic import AfterValidator
 
 from fedray.config.files import COMPONENTS
-from fedray.config.typed import Component, Frozen, parameters
+from fedray.config.schema import Component, Frozen, parameters
 from fedray.files import check_path
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedray.config.experiment import Experiment
 from fedray.config.files import COMPONENTS, listed
-from fedray.config.typed import Frozen, Tree, validate
+from fedray.config.schema import Frozen, Tree, validate
 from fedray.plugins import Plugin, installed_plugin, needed, read_plugin, trust, use, with_siblings
 from fedray.registry import installed_points, registered_by, registry
 

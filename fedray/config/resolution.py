@@ -16,7 +16,7 @@ from fedray.config.experiment import Experiment
 from fedray.config.files import COMPONENTS, override
 from fedray.config.input_files import with_absolute_files
 from fedray.config.plugins import completed_by_installed, with_plugins
-from fedray.config.typed import Component, Frozen, Tree, parameters, validate
+from fedray.config.schema import Component, Frozen, Tree, parameters, validate
 from fedray.errors import UserError, nearest
 from fedray.registry import parameters_of, registry
 

@@ -59,7 +59,7 @@ def own_test(
     """Test the client's model as it starts its next round.
 
     The method sees neither the round nor its learning rate, so that a client whose state and
-    download are the same has the same score in every round (`KeptScores`).
+    download are the same has the same score in every round (`ScoreCache`).
     """
     timeless = replace(client, round=0, setting=algorithm.setting)
     local = algorithm.begin(timeless, state, down)

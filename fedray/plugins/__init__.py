@@ -7,7 +7,7 @@ trust.py      texts that may run without a question
 installed.py  modules that are installed on every node
 """
 
-from fedray.plugins.installed import installed_plugin
+from fedray.plugins.entry_points import installed_plugin
 from fedray.plugins.loading import plugin_of, use
 from fedray.plugins.plugin import Plugin
 from fedray.plugins.reading import (

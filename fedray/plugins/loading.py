@@ -18,7 +18,7 @@ from types import ModuleType
 
 from fedray.errors import PLUGIN_MARK, UserError, named, plugin_line
 from fedray.files import cache_folder, write_atomic
-from fedray.plugins.installed import check_installed
+from fedray.plugins.entry_points import check_installed
 from fedray.plugins.plugin import Plugin
 from fedray.plugins.trust import check_trusted, record
 from fedray.registry import activate, check_taken, forget

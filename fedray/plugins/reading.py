@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fedray.errors import UserError, one_line, shown
 from fedray.files import check_path
-from fedray.plugins.installed import installed_plugin, is_installed, site_folders
+from fedray.plugins.entry_points import installed_plugin, is_installed, site_folders
 from fedray.plugins.plugin import Plugin
 
 MOST_CHARACTERS = 300_000

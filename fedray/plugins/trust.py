@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from fedray.activity import end_waiting
 from fedray.errors import UserError
 from fedray.plugins.plugin import Plugin
-from fedray.waiting import end_waiting
 
 _trusted: set[str] = set()
 """SHA-256 of the texts that this process may run."""

@@ -11,7 +11,7 @@ from fedray.compare.paired import Comparison, Interval, Side
 from fedray.config import Tree
 
 if TYPE_CHECKING:
-    from fedray.studies.agenda import Tried
+    from fedray.studies.cell import Tried
     from fedray.studies.controls import ControlRead
     from fedray.studies.outcome import CellResult, Decided, Outcome
 

@@ -21,7 +21,7 @@ from fedray.render.table_figure import draw
 from fedray.units import size_of, time_of
 
 if TYPE_CHECKING:
-    from fedray.studies.agenda import CellState
+    from fedray.studies.cell import CellState
     from fedray.studies.claims import Claim
     from fedray.studies.controls import ControlRead
     from fedray.studies.outcome import Decided, Outcome

@@ -4,7 +4,7 @@ file.py      a study as written in tune/: rows, columns, space, seeds, claims, s
 space.py     axes, grids and draws; how a grid is continued at its edge
 claims.py    inequalities between cells
 plan.py      one scale of a study: all that defines what is run
-agenda.py    what each cell still needs: it tunes, chooses, reports
+cell.py      what each cell still needs: it tunes, chooses, reports
 store.py     results of runs: from their folders, or from a published table
 study.py     the state of an invocation: plan.json
 tpe.py       Optuna's next configuration
@@ -15,7 +15,7 @@ forecast.py  what is going to be run, in words
 progress.py  the bar, and the time left
 trials.py    results of a sweep
 outcome.py, controls.py    what a table came to
-registration.py, looks.py  plans written down before the first run; earlier looks at verdicts
+registration.py, interim_looks.py  plans written down before the first run; earlier looks at verdicts
 pages.py     its pages and figures
 tracking.py  the study in MLflow
 decide.py    add seeds until claims are decided

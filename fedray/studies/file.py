@@ -32,7 +32,7 @@ from fedray.records import find_metric
 from fedray.registry import registry
 from fedray.shipped import folders
 from fedray.studies.claims import ALL, EACH, MEAN, Claim, parse_claims, rows_in
-from fedray.studies.looks import check_looks, within_seeds
+from fedray.studies.interim_looks import check_looks, within_seeds
 from fedray.studies.plan import (
     PaperNumbers,
     Reporting,

@@ -15,6 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from fedray.activity import say_next
 from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_stopped
 from fedray.config import find_yaml, read_plugins
 from fedray.errors import UserError
@@ -36,7 +37,7 @@ from fedray.plugins import Plugin, unshipped
 from fedray.records import RunFolder, refuse_links
 from fedray.remote_results import check_owner, copying, fetch_missing
 from fedray.shipped import folders, names
-from fedray.studies.agenda import check_cells, check_rows_differ
+from fedray.studies.cell import check_cells, check_rows_differ
 from fedray.studies.file import Kind, plan_study
 from fedray.studies.forecast import headline, not_asked, planned_cells, protocols, wrapped
 from fedray.studies.plan import StudyPlan
@@ -46,7 +47,6 @@ from fedray.studies.store import DATA, Published
 from fedray.studies.study import FILE, Study, unfinished
 from fedray.studies.trials import flow
 from fedray.tracking import tracker_for
-from fedray.waiting import say_next
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from textwrap import fill
 from fedray.compare.labels import config_label
 from fedray.compare.paired import WANTED, PairedTest
 from fedray.records import find_metric
-from fedray.studies.agenda import Cell, CellState, Wanted
+from fedray.studies.cell import Cell, CellState, Wanted
 from fedray.studies.plan import StudyPlan, declared
 from fedray.studies.space import grid
 from fedray.studies.study import Study

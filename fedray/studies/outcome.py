@@ -26,10 +26,10 @@ from fedray.compare.paired import (
 )
 from fedray.compare.paired import compare as compared
 from fedray.records import Metric
-from fedray.studies.agenda import Cell, CellState, Wanted
+from fedray.studies.cell import Cell, CellState, Wanted
 from fedray.studies.claims import Claim
 from fedray.studies.controls import Compare, ControlRead, ask, read, read_columns
-from fedray.studies.looks import Looks, find_looks
+from fedray.studies.interim_looks import Looks, find_looks
 from fedray.studies.plan import Place, StudyPlan
 from fedray.studies.store import Measured, commits_of_runs
 from fedray.studies.study import DIVERGED, Study

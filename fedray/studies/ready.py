@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
+from fedray.activity import say_next
 from fedray.config import Experiment
 from fedray.errors import UserError
 from fedray.files import results_home
@@ -13,7 +14,6 @@ from fedray.records import RunFolder
 from fedray.studies.study import Study
 from fedray.tracking import resolve_uri
 from fedray.tracking.mlflow_store import sqlite_path
-from fedray.waiting import say_next
 
 TUNE_ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths mean the same in a trial as here

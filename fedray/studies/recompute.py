@@ -9,8 +9,8 @@ from typing import cast
 from fedray.config import Tree
 from fedray.records import Metric
 from fedray.render.record import verdicts_tree
-from fedray.studies.agenda import CellState, Dropped, Tried
-from fedray.studies.looks import Looks
+from fedray.studies.cell import CellState, Dropped, Tried
+from fedray.studies.interim_looks import Looks
 from fedray.studies.outcome import CellResult, Outcome, SeedResult, conclude
 from fedray.studies.plan import Place, StudyPlan
 from fedray.studies.space import Config, Edge

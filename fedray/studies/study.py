@@ -24,8 +24,8 @@ from fedray.errors import UserError, named
 from fedray.files import write_json
 from fedray.records import RunFolder, sealed, unsealed
 from fedray.records.checked_json import CHECKSUM
-from fedray.studies.agenda import Cell, CellState, Ended, Wanted
-from fedray.studies.looks import Looks
+from fedray.studies.cell import Cell, CellState, Ended, Wanted
+from fedray.studies.interim_looks import Looks
 from fedray.studies.plan import StudyPlan
 from fedray.studies.registration import Registration
 from fedray.studies.store import Measured, Published, measured

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from fedray.compare.labels import config_label
 from fedray.config import Experiment
 from fedray.records import RunFolder, RunInfo, Status, environment, is_claimed, versions
-from fedray.studies.agenda import Wanted
+from fedray.studies.cell import Wanted
 from fedray.studies.study import FILE, Study, StudyRun
 from fedray.tracking import (
     DATA_TAG,

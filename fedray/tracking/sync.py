@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from fedray.activity import end_waiting, say_next
 from fedray.config import Experiment
 from fedray.files import results_home
 from fedray.masking import mask
@@ -33,7 +34,6 @@ from fedray.tracking.models import NAME, models_of
 from fedray.tracking.notes import run_note
 from fedray.tracking.process import NotTaken, StoreProcess
 from fedray.tracking.view import view_path
-from fedray.waiting import end_waiting, say_next
 
 CLOSE_SECONDS = 30.0
 """Longest wait of `Tracker.close` for MLflow."""

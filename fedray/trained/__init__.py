@@ -7,5 +7,5 @@ card.py    the model card of an exported model
 pyfunc.py  the same models as MLflow loads them
 """
 
+from fedray.trained.loading import TrainedModels, open_models
 from fedray.trained.model import Predictions, TrainedModel
-from fedray.trained.opened import TrainedModels, open_models

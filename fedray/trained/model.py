@@ -20,7 +20,7 @@ from fedray.plugins import use
 from fedray.trained.images import Images, Preprocessing
 
 if TYPE_CHECKING:
-    from fedray.trained.opened import TrainedModels
+    from fedray.trained.loading import TrainedModels
 
 BATCH = 500
 """Images that are predicted at a time, as a run does."""

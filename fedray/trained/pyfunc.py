@@ -14,8 +14,8 @@ import numpy as np
 from fedray.config import listed, read_mapping, read_plugins
 from fedray.plugins import trust
 from fedray.records import RunFolder
+from fedray.trained.loading import open_models
 from fedray.trained.model import TrainedModel
-from fedray.trained.opened import open_models
 
 
 class ClientModels:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedray.analyses.cka import similarities, stage_grams
-from fedray.analyses.finished import probe_images, reopen
+from fedray.analyses.extra_step import probe_images, reopen
 from fedray.config import load_experiment, read_mapping
 from fedray.evaluation.similarity import centred_gram, linear_cka
 from fedray.models import Pixels, build, layers, stages

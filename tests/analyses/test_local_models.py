@@ -9,7 +9,7 @@ import pytest
 import torch
 from commands import analyse as main
 
-from fedray.analyses.finished import reopen
+from fedray.analyses.extra_step import reopen
 from fedray.analyses.local_models import BeforeAndAfter, accuracies, local_scores
 from fedray.evaluation.score import Score
 from fedray.run import main as fedray_run

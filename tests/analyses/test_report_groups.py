@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from commands import analyse as main
 from rounds import rounds_in
 
-from fedray.analyses.finished import reopen
+from fedray.analyses.extra_step import reopen
 from fedray.analyses.groups import OTHER, SAME, WITHIN, Likeness, likenesses
 from fedray.compare.frame import load
 from fedray.run import main as fedray_run

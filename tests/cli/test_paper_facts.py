@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fedray.cli.dry_run import check_command
 from fedray.cli.papers import every_command, read_papers
-from fedray.cli.resolving import check_command
 from fedray.shipped import files
 from fedray.studies.file import plan_study
 

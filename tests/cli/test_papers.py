@@ -11,9 +11,9 @@ from stand_ins import Tiny
 
 import fedray
 from _build.papers import papers_page
+from fedray.cli.dry_run import check_command, words_of
 from fedray.cli.main import main
 from fedray.cli.papers import PAPERS, PaperCommand, every_command, read_papers
-from fedray.cli.resolving import check_command, words_of
 from fedray.config import MissingRoot, read_mapping
 from fedray.errors import UserError
 from fedray.shipped import files

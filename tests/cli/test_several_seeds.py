@@ -9,7 +9,7 @@ import pytest
 from rounds import rounds_in
 
 from fedray.cli import run
-from fedray.cli.several import several_seeds
+from fedray.cli.seeds import several_seeds
 from fedray.compare.paired import t_interval
 from fedray.errors import UserError
 from fedray.records import RunFolder

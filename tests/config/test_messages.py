@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 
 from fedray.config import Component, Frozen
-from fedray.config.typed import Seed, validate
+from fedray.config.schema import Seed, validate
 from fedray.errors import UserError
 
 

@@ -13,8 +13,8 @@ from pages import DOCS, ROOT, commands, files, ours, pages
 from PIL import Image
 from stand_ins import Tiny
 
+from fedray.cli.dry_run import check_command, words_of
 from fedray.cli.main import main
-from fedray.cli.resolving import check_command, words_of
 from fedray.plugins import use
 
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ is not part of the wheel")

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import torch
 
-from fedray.analyses.finished import reopen
+from fedray.analyses.extra_step import reopen
 from fedray.checkpoint import CheckpointStore
 from fedray.config import files_of
 from fedray.errors import UserError

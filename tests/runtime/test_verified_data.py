@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from rounds import result_in
 
-from fedray.analyses.finished import reopen
+from fedray.analyses.extra_step import reopen
 from fedray.cli import run
 from fedray.errors import UserError
 from fedray.run import main

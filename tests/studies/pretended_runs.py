@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedray.records import Costs, Environment, Metric, Round, Run, RunFolder, RunInfo, Traffic, Work
-from fedray.studies.agenda import Wanted
+from fedray.studies.cell import Wanted
 from fedray.studies.study import DIVERGED, Study, StudyRun
 
 Curve = Callable[[Wanted], Sequence[tuple[float, float]] | str | None]

@@ -12,7 +12,7 @@ from fedray.core.payload import BadPayload, NotFinitePayload
 from fedray.errors import ClientError, CodeError, Failure, UserError
 from fedray.records import RunFolder
 from fedray.render.table import page
-from fedray.studies.agenda import Dropped, Wanted
+from fedray.studies.cell import Dropped, Wanted
 from fedray.studies.forecast import headline, planned_cells, runs_of
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import made, table_json

@@ -18,7 +18,7 @@ from fedray.runtime import clients
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.studies.agenda import check_cells
+from fedray.studies.cell import check_cells
 from fedray.studies.study import Study
 from fedray.studies.trials import sweep_outcome
 from fedray.studies.tune import config_of, reports

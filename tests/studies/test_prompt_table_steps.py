@@ -7,7 +7,7 @@ from commands import plan_words
 from test_table_files import FILES, SETS
 
 from fedray.config import read_mapping
-from fedray.studies.agenda import Cell
+from fedray.studies.cell import Cell
 from fedray.studies.plan import Place, StudyPlan
 
 PROMPTS = [path for path in FILES if path.stem.startswith(("fedmgp_", "dp2fl_"))]

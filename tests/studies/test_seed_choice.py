@@ -6,7 +6,7 @@ import pytest
 from commands import plan_words
 from pretended_runs import end, pretend
 
-from fedray.studies.agenda import Dropped
+from fedray.studies.cell import Dropped
 from fedray.studies.forecast import headline, runs_of
 from fedray.studies.outcome import outcome
 from fedray.studies.plan import Place

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedray.studies.agenda import Tried, rank
+from fedray.studies.cell import Tried, rank
 from fedray.studies.space import Edge, continue_grid, draws, grid, next_value, parse_space
 
 

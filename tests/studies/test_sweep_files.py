@@ -17,7 +17,7 @@ from fedray.errors import UserError
 from fedray.files import results_home
 from fedray.records import RunFolder
 from fedray.studies import flow
-from fedray.studies.agenda import check_cells
+from fedray.studies.cell import check_cells
 from fedray.studies.flow import Request, begin_or_resume, hold, reload
 from fedray.studies.plan import StudyPlan
 from fedray.studies.space import grid, parse_axis

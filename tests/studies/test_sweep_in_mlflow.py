@@ -16,7 +16,7 @@ from pretended_runs import end, result_of
 
 from fedray.config import dump_yaml
 from fedray.records import FolderClaim, RunFolder
-from fedray.studies.agenda import Wanted
+from fedray.studies.cell import Wanted
 from fedray.studies.flow import hold
 from fedray.studies.pages import conclusion
 from fedray.studies.study import Study

@@ -9,7 +9,7 @@ import pytest
 from commands import plan_words
 
 from fedray.config import read_mapping
-from fedray.studies.agenda import Cell, check_metrics
+from fedray.studies.cell import Cell, check_metrics
 from fedray.studies.plan import Place
 
 ROOT = Path(__file__).parents[2]

@@ -510,7 +510,7 @@ def test_a_resumed_table_says_that_its_file_has_changed(here, write, capsys):
 
 
 def test_the_command_that_makes_a_table_again_names_its_plugins(plugin, write):
-    from fedray.cli.resolving import check_command
+    from fedray.cli.dry_run import check_command
 
     write(rows={"doubtful": None})
     words = ["tiny", "batch_size=8", "--plugin", "mine.py", "--no-track"]
@@ -521,7 +521,7 @@ def test_the_command_that_makes_a_table_again_names_its_plugins(plugin, write):
 
 
 def test_a_tables_command_resolves_without_running_it(here, write):
-    from fedray.cli.resolving import check_command
+    from fedray.cli.dry_run import check_command
 
     write()
     asked = check_command("python -m fedray.table tiny rounds=3")

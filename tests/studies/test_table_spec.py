@@ -7,7 +7,7 @@ from commands import plan_words
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
-from fedray.studies.agenda import Cell, check_metrics, check_rows_differ
+from fedray.studies.cell import Cell, check_metrics, check_rows_differ
 from fedray.studies.claims import Side, parse_claims
 from fedray.studies.plan import FRACTION, Place, StudyPlan, run_key
 

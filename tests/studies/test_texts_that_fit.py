@@ -7,7 +7,7 @@ from commands import plan_words
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
-from fedray.studies.agenda import check_cells
+from fedray.studies.cell import check_cells
 from fedray.studies.ready import get_ready
 from fedray.studies.study import Study
 

@@ -14,7 +14,7 @@ from commands import plan_words
 
 from fedray.cli.papers import read_papers
 from fedray.config import Experiment, parse_assignments, read_mapping
-from fedray.studies.agenda import Cell, check_cells
+from fedray.studies.cell import Cell, check_cells
 from fedray.studies.space import Config, corners
 
 TUNE = Path(__file__).parents[2] / "tune"

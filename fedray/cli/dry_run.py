@@ -80,7 +80,7 @@ def _asked_by_run(params: dict[str, Any]) -> list[Asked]:
 def _asked_by_study(kind: Any, params: dict[str, Any]) -> list[Asked]:
     from fedray.cli.study import request_of
     from fedray.compare.labels import config_label
-    from fedray.studies.agenda import Cell, check_cells
+    from fedray.studies.cell import Cell, check_cells
     from fedray.studies.flow import plan_of
 
     request = request_of(kind, **params)

@@ -12,7 +12,7 @@ from fedray.core import Downlinks, Payload
 from fedray.evaluation.score import Score
 
 
-class KeptScores:
+class ScoreCache:
     """The score of each client's last own test, until its state, or what it is sent, is another.
 
     A client that did not train since, and is sent the same bits, has the same score: it is not

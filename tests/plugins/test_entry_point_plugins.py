@@ -13,7 +13,7 @@ from plugged import DATA, METHOD, SMALL
 
 from fedray.errors import UserError
 from fedray.plugins import read_plugin
-from fedray.plugins.installed import check_installed
+from fedray.plugins.entry_points import check_installed
 
 RUN = ["-m", "fedray.run", "fedavg_digits", *SMALL, "--executor", "serial", "--no-track"]
 

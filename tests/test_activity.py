@@ -12,9 +12,9 @@ import time
 import click
 import pytest
 
-from fedray import waiting
+from fedray import activity
+from fedray.activity import end_waiting, say_next, seconds_of
 from fedray.command import Command, run
-from fedray.waiting import end_waiting, say_next, seconds_of
 
 
 class Terminal(io.StringIO):
@@ -27,7 +27,7 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     shown = Terminal()
     monkeypatch.setattr(sys, "stdout", shown)
     monkeypatch.setattr(sys, "stderr", shown)
-    monkeypatch.setattr(waiting, "EVERY", 0.001)
+    monkeypatch.setattr(activity, "EVERY", 0.001)
     monkeypatch.setenv("COLUMNS", "80")
     return shown
 
@@ -42,7 +42,7 @@ def wait_for(shown: Terminal, text: str) -> None:
 def test_a_log_has_one_plain_line(capsys):
     say_next("connecting")
     assert capsys.readouterr().out == "connecting ...\n"
-    assert not isinstance(sys.stdout, waiting._Ending)
+    assert not isinstance(sys.stdout, activity._Ending)
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -97,7 +97,7 @@ def test_seconds_are_whole():
 def test_print_outlives_the_stream_that_it_ends():
     """Python 3.11's `print` crashed: it kept no reference to the stream that the write replaced."""
     main, terminal = pty.openpty()
-    code = "from fedray.waiting import say_next; say_next('waiting'); print('here', 'and there')"
+    code = "from fedray.activity import say_next; say_next('waiting'); print('here', 'and there')"
     ended = subprocess.run(
         [sys.executable, "-c", code], stdout=terminal, env={**os.environ, "PYTHONMALLOC": "debug"}
     )

@@ -7,8 +7,8 @@ import torch
 
 from fedray.algorithms.averaging.fedavg import GlobalModel
 from fedray.algorithms.personalised.local import Local
-from fedray.evaluation.kept_scores import KeptScores, content
 from fedray.evaluation.score import Score
+from fedray.evaluation.score_cache import ScoreCache, content
 from fedray.runtime.clients import ClientRuntime
 
 PARTIAL = {"participation": 0.5, "rounds": 3, "eval_every": 1}
@@ -38,7 +38,7 @@ def tested(monkeypatch, run):
 def whole(run, monkeypatch, *args):
     """The same run, with every client tested in every round."""
     with monkeypatch.context() as patched:
-        patched.setattr(KeptScores, "found", lambda *_: {})
+        patched.setattr(ScoreCache, "found", lambda *_: {})
         return run(*args)
 
 
@@ -108,7 +108,7 @@ def test_a_hash_tells_payloads_apart_by_their_bits():
 
 
 def test_a_score_is_kept_until_its_client_trains():
-    kept, sent = KeptScores(), {0: None, 1: None}
+    kept, sent = ScoreCache(), {0: None, 1: None}
     kept.keep(0, sent, {0: Score(1, 2), 1: Score(2, 2)})
     kept.forget(1)
     assert kept.found(0, sent) == {0: Score(1, 2)}
