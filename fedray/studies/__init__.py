@@ -15,7 +15,8 @@ forecast.py  what is going to be run, in words
 progress.py  the bar, and the time left
 trials.py    results of a sweep
 outcome.py, controls.py    what a table came to
-registration.py, interim_looks.py  plans written down before the first run; earlier looks at verdicts
+registration.py      plans written down before the first run
+interim_looks.py     earlier looks at verdicts, for which the correction accounts
 pages.py     its pages and figures
 tracking.py  the study in MLflow
 decide.py    add seeds until claims are decided
