@@ -107,7 +107,7 @@ class FedETF(ExtraParameters):
         return {**super().init_server(server), "simplex": simplex}
 
     def give(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Give the simplex to all clients, including those that join later but are tested before."""
+        """Give the simplex to all clients; those that join later are tested before, too."""
         simplex = Simplex(state["simplex"])
         return exchange.give(state, "simplex", dict.fromkeys(range(self.setting.clients), simplex))
 

@@ -227,7 +227,7 @@ class MovingAnchors:
         self.holding = self.anchors.new_zeros(len(self.anchors), 1)
 
     def add(self, features: Tensor, labels: Tensor) -> None:
-        """Add a batch of features [B, d] and labels [B]; move the anchors at the end of an epoch."""
+        """Add a batch of features [B, d] and labels [B]; move the anchors when an epoch ends."""
         features = features.detach().float()
         counts = F.one_hot(labels, len(self.anchors)).sum(dim=0).unsqueeze(1)
         sums = torch.zeros_like(self.sums).index_add_(0, labels, features)

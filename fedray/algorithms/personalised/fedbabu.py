@@ -69,7 +69,7 @@ class FedBABU(FedAvg):
         return {**super().init_server(server), "head": head}
 
     def give(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Give the head to all clients, including those that join later but are tested before."""
+        """Give the head to all clients; those that join later are tested before, too."""
         head = FixedHead(state["head"])
         return exchange.give(state, "head", dict.fromkeys(range(self.setting.clients), head))
 
