@@ -13,7 +13,7 @@ from fedray.compare.labels import config_label, show_value, text_of
 from fedray.config import Experiment, flatten
 
 if TYPE_CHECKING:
-    from fedray.studies.cell import Dropped
+    from fedray.studies.cell import DroppedChoice
     from fedray.studies.outcome import CellResult
     from fedray.studies.plan import Place, StudyPlan
     from fedray.studies.space import Axis
@@ -225,7 +225,7 @@ def _dropped(cells: Mapping[Place, CellResult]) -> Iterator[str]:
             yield f"{place}: reported is {config_label(state.chosen or {})}, {instead}"
 
 
-def dropped_text(dropped: Dropped) -> str:
+def dropped_text(dropped: DroppedChoice) -> str:
     """Return a choice that diverged, and where: "lr=0.5 diverged on seed 1"."""
     seeds = ", ".join(map(str, dropped.seeds))
     return (

@@ -24,7 +24,7 @@ from fedray.errors import UserError, named
 from fedray.files import write_json
 from fedray.records import RunFolder, sealed, unsealed
 from fedray.records.checked_json import CHECKSUM
-from fedray.studies.cell import Cell, CellState, Ended, Wanted
+from fedray.studies.cell import Cell, CellState, RunEnd, RunSpec
 from fedray.studies.interim_looks import Looks
 from fedray.studies.plan import StudyPlan
 from fedray.studies.registration import Registration
@@ -45,7 +45,7 @@ class StudyRun:
 
     Attributes:
         number: from 0, in the order in which runs were asked for.
-        wanted: by the first cell that needs it.
+        spec: by the first cell that needs it.
         folder: where it lies.
         status: pending: not begun, or interrupted; stopped: ended early by ASHA.
         objective: what chooses, so far.
@@ -57,7 +57,7 @@ class StudyRun:
     """
 
     number: int
-    wanted: Wanted
+    spec: RunSpec
     folder: Path
     status: Status = "pending"
     objective: float | None = None
@@ -75,7 +75,7 @@ class StudyRun:
     @property
     def cost(self) -> int:
         """Return its relative cost: rounds times epochs."""
-        experiment = self.wanted.experiment
+        experiment = self.spec.experiment
         return experiment.rounds * max(1, experiment.local_epochs)
 
 
@@ -129,7 +129,7 @@ class Study:
         self._lacking: dict[tuple[str, str], str] = {}
         self._published_failures: dict[str, str] = {}
         self._states: list[tuple[Cell, CellState]] | None = None
-        self.stored: dict[str, Wanted] = {}
+        self.stored: dict[str, RunSpec] = {}
 
     # --- what runs came to ------------------------------------------------------------------------
 
@@ -169,19 +169,19 @@ class Study:
         """Return every reason once."""
         return list(dict.fromkeys([*self.failures.values(), *self._lacking.values()]))
 
-    def outcome_of(self, wanted: Wanted) -> Measured | str | None:
+    def outcome_of(self, spec: RunSpec) -> Measured | str | None:
         """Return a run's result for its row, or why it failed; None until it has finished."""
-        key, row = wanted.key, wanted.place.row
+        key, row = spec.key, spec.place.row
         found = self.measured(key, row)
         if found is not None and not (key in self._numbers or key in self.taken):
-            self.stored[key] = wanted
-        return found or self.reason(key, row) or self._take_over(wanted)
+            self.stored[key] = spec
+        return found or self.reason(key, row) or self._take_over(spec)
 
-    def _take_over(self, wanted: Wanted) -> Measured | str | None:
+    def _take_over(self, spec: RunSpec) -> Measured | str | None:
         """Return the published result of a run that is not here."""
-        key, row = wanted.key, wanted.place.row
+        key, row = spec.key, spec.place.row
         for source in self.published if key not in self._numbers else ():
-            found = source.find(wanted.experiment, self.plan, row, wanted.phase)
+            found = source.find(spec.experiment, self.plan, row, spec.phase)
             if found is None:
                 continue
             self.taken[key] = source
@@ -192,7 +192,7 @@ class Study:
             return found
         return None
 
-    def measured_runs(self, runs: Iterable[Wanted]) -> dict[str, Measured]:
+    def measured_runs(self, runs: Iterable[RunSpec]) -> dict[str, Measured]:
         """Return the results of the runs that did not fail, by key.
 
         A run counts if one row has its numbers, though another misses one of its own.
@@ -203,12 +203,12 @@ class Study:
                 found[run.key] = end
         return found
 
-    def lookup(self, wanted: Wanted) -> Ended | None:
+    def lookup(self, spec: RunSpec) -> RunEnd | None:
         """Return how a run ended."""
-        found = self.outcome_of(wanted)
+        found = self.outcome_of(spec)
         if isinstance(found, Measured):
-            return Ended(found.score)
-        return None if found is None else Ended(None, diverged=found.startswith(DIVERGED))
+            return RunEnd(found.score)
+        return None if found is None else RunEnd(None, diverged=found.startswith(DIVERGED))
 
     # --- what comes next --------------------------------------------------------------------------
 
@@ -217,8 +217,8 @@ class Study:
         if self._states is None:
             self._states = [(cell, cell.state(self.lookup)) for cell in self.cells]
             for _, state in self._states:
-                for wanted in state.wanted:
-                    self._enter(wanted)
+                for spec in state.pending:
+                    self._enter(spec)
         return self._states
 
     def next(self) -> StudyRun | None:
@@ -264,19 +264,19 @@ class Study:
     @property
     def total(self) -> int:
         """Return how many runs there will be, as far as is known."""
-        return len(self.runs) + sum(cell.to_come(at) for cell, at in self.states())
+        return len(self.runs) + sum(cell.min_further_runs(at) for cell, at in self.states())
 
     @property
     def left(self) -> int:
         """Return how many runs are left, as far as is known."""
         return self.total - sum(run.is_over for run in self.runs.values())
 
-    def _enter(self, wanted: Wanted) -> None:
-        if wanted.key not in self._numbers:
-            number = self._numbers[wanted.key] = len(self.runs)
-            self.runs[number] = StudyRun(number, wanted, self.folder(wanted.key))
+    def _enter(self, spec: RunSpec) -> None:
+        if spec.key not in self._numbers:
+            number = self._numbers[spec.key] = len(self.runs)
+            self.runs[number] = StudyRun(number, spec, self.folder(spec.key))
 
-    def name_of(self, run: Wanted) -> str:
+    def name_of(self, run: RunSpec) -> str:
         """Return what a run is called in few words."""
         config = f"{config_label(run.config)} " if run.config else ""
         if self.plan.is_sweep:
@@ -285,7 +285,7 @@ class Study:
 
     def settle(self, run: StudyRun) -> None:
         """Enter how a run ended; a failure for good, so that nobody waits for it."""
-        key, row = run.wanted.key, run.wanted.place.row
+        key, row = run.spec.key, run.spec.place.row
         self.seconds[key] = self.seconds.get(key, 0.0) + run.seconds
         self._states = None
         self.taken.pop(key, None)
@@ -390,7 +390,7 @@ def kept_name(number: int) -> str:
 
 def _urgency(run: StudyRun) -> tuple[bool, int, int]:
     """Order tuning first, as reports wait for it, then the longest."""
-    return run.wanted.phase == "report", -run.cost, run.number
+    return run.spec.phase == "report", -run.cost, run.number
 
 
 def unfinished(folder: Path, kind: str) -> Path:

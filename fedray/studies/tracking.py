@@ -13,7 +13,7 @@ from typing import Any, Literal
 from fedray.compare.labels import config_label
 from fedray.config import Experiment
 from fedray.records import RunFolder, RunInfo, Status, environment, is_claimed, versions
-from fedray.studies.cell import Wanted
+from fedray.studies.cell import RunSpec
 from fedray.studies.study import FILE, Study, StudyRun
 from fedray.tracking import (
     DATA_TAG,
@@ -86,18 +86,18 @@ class StudyTracker:
             if run.status == "running":
                 self._send(run, "KILLED")
         study = self._study
-        for wanted in _of_earlier(study):
-            self._tracker.update(wanted.key, partial(run_of, study, wanted, None))
+        for spec in _of_earlier(study):
+            self._tracker.update(spec.key, partial(run_of, study, spec, None))
         self._tracker.update("study", lambda: study_run(study, _end_of(study), conclude()))
 
     def _send(self, run: StudyRun, status: Tracked) -> None:
-        make = partial(run_of, self._study, run.wanted, status, run.ray_id)
-        self._tracker.update(run.wanted.key, make)
+        make = partial(run_of, self._study, run.spec, status, run.ray_id)
+        self._tracker.update(run.spec.key, make)
 
 
-def _of_earlier(study: Study) -> list[Wanted]:
+def _of_earlier(study: Study) -> list[RunSpec]:
     """Return the runs that an earlier process ended and no other invocation sent to MLflow."""
-    own, now = _key_of(study), {run.wanted.key for run in study.runs.values()}
+    own, now = _key_of(study), {run.spec.key for run in study.runs.values()}
     known = {run.key: run for cell, at in study.states() for run in cell.all_runs(at)}
     return [
         run
@@ -121,12 +121,12 @@ def study_runs(home: Path, conclude: Callable[[Study], Conclusion]) -> tuple[str
     study = Study.read(home)
     going = is_claimed(RunFolder(home))
     runs = [study_run(study, None if going else _end_of(study), conclude(study))]
-    keys = dict[str, Wanted]()
+    keys = dict[str, RunSpec]()
     for cell, state in study.states():
-        for wanted in cell.all_runs(state):
-            if RunFolder(study.folder(wanted.key)).has_result:
-                keys.setdefault(wanted.key, wanted)
-    runs += [run_of(study, wanted, None) for wanted in keys.values()]
+        for spec in cell.all_runs(state):
+            if RunFolder(study.folder(spec.key)).has_result:
+                keys.setdefault(spec.key, spec)
+    runs += [run_of(study, spec, None) for spec in keys.values()]
     return study.plan.name, runs
 
 
@@ -137,26 +137,26 @@ def _end_of(study: Study) -> Status:
     return "FINISHED" if came_through else "FAILED"
 
 
-def run_of(study: Study, wanted: Wanted, status: Tracked, ray_id: str | None = None) -> TrackedRun:
+def run_of(study: Study, spec: RunSpec, status: Tracked, ray_id: str | None = None) -> TrackedRun:
     """Return one run of a study as MLflow is to hold it; see `tracked_run` for the status."""
-    folder, plan = study.folder(wanted.key), study.plan
+    folder, plan = study.folder(spec.key), study.plan
     metadata = read_metadata(folder)
     if status is None and metadata:
         key = metadata["key"]  # perhaps of another study
     else:
         key = run_key(
             folder,
-            wanted.experiment.identity(),
+            spec.experiment.identity(),
             experiment=plan.name,
-            name=study.name_of(wanted),
+            name=study.name_of(spec),
             parent=_key_of(study),
         )
-    planned = info_of(wanted.experiment)
+    planned = info_of(spec.experiment)
     run = tracked_run(folder, status, key=key, planned=planned, artifacts=SMALL_ARTIFACTS)
-    tags = {**run.tags, **_tags(study), "config": config_label(wanted.config)}
+    tags = {**run.tags, **_tags(study), "config": config_label(spec.config)}
     if not plan.is_sweep:
-        place = wanted.place
-        tags |= {"row": place.row, "column": place.column, "phase": wanted.phase}
+        place = spec.place
+        tags |= {"row": place.row, "column": place.column, "phase": spec.phase}
     if ray_id is not None:
         tags["ray_trial_id"] = ray_id
     files = run.files if run.is_going else [*run.files, (RunFolder(folder).error, "")]
@@ -222,7 +222,7 @@ def _shared_tags(study: Study) -> dict[str, str]:
     found: list[Mapping[str, str]] = []
     for cell in study.cells:
         for config in cell.first[:1] + cell.first[-1:]:
-            experiment = cell.wanted(config, "tuning", study.plan.tuning_seeds[0]).experiment
+            experiment = cell.run_spec(config, "tuning", study.plan.tuning_seeds[0]).experiment
             found.append(describe_run(info_of(experiment))[1])
     return {
         name: found[0][name]

@@ -230,21 +230,21 @@ def sweep_outcome(study: Study) -> SweepOutcome:
     """Return the results of a sweep's finished runs."""
     cell, plan = study.cells[0], study.plan
     study.states()
-    running = {run.wanted.key for run in study.runs.values() if run.status == "running"}
+    running = {run.spec.key for run in study.runs.values() if run.status == "running"}
     trials, metrics = [], dict[str, Metric]()
     for number, config in enumerate(cell.first):
-        wanted = [cell.wanted(config, "tuning", seed) for seed in plan.report.seeds]
-        keys = {each.key for each in wanted}
-        ends = {each.seed: study.outcome_of(each) for each in wanted}
+        specs = [cell.run_spec(config, "tuning", seed) for seed in plan.report.seeds]
+        keys = {each.key for each in specs}
+        ends = {each.seed: study.outcome_of(each) for each in specs}
         measured = {seed: end for seed, end in ends.items() if isinstance(end, Measured)}
         reasons = [end for end in ends.values() if isinstance(end, str)]
         status: Status = "running" if keys & running else "pending"
         if reasons:
             status = "failed"
-        elif len(measured) == len(wanted):
+        elif len(measured) == len(specs):
             status = "stopped" if keys & set(study.stopped) else "finished"
         seconds = sum(study.seconds.get(key, 0.0) for key in keys)
-        folders = [study.folder(each.key) for each in wanted]
+        folders = [study.folder(each.key) for each in specs]
         reason = reasons[0] if reasons else None
         trials.append(Trial(number, config, status, measured, folders, reason, seconds))
         metrics |= {each.name: each for end in measured.values() for each in end.metrics}

@@ -31,7 +31,7 @@ from fedray.records import Round, RunFolder, best_round, find_metric
 from fedray.runtime.cluster import drivers_node
 from fedray.runtime.pool import cause_of
 from fedray.runtime.resources import trial_bundles
-from fedray.studies.plan import StudyPlan, declared
+from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.progress import Progress
 from fedray.studies.store import sign_of
 from fedray.studies.study import DIED, DIVERGED, Status, Study, StudyRun
@@ -183,12 +183,12 @@ class Runs(Searcher):  # type: ignore[misc]
 
 def config_of(run: StudyRun, plan: StudyPlan) -> dict[str, Any]:
     """Return what the trainable gets as its config."""
-    chooser = plan.chosen_by(run.wanted.place.row)
-    meant = find_metric(chooser, declared())
+    chooser = plan.chosen_by(run.spec.place.row)
+    meant = find_metric(chooser, known_metrics())
     return {
         "number": run.number,
         "folder": str(run.folder),
-        "experiment": run.wanted.experiment.model_dump_json(by_alias=True),
+        "experiment": run.spec.experiment.model_dump_json(by_alias=True),
         "chooser": chooser,
         "sign": 1 if meant is None else sign_of(meant),
     }
@@ -267,7 +267,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         round_, losses = self._losses.get(run.number, (None, 0))
         losses = losses + 1 if round_ == run.last_round else 1
         self._losses[run.number] = run.last_round, losses
-        most = run.wanted.experiment.faults.max_failures
+        most = run.spec.experiment.faults.max_failures
         if losses <= most:
             return None
         error = cause_of(_error_of(trial))
@@ -383,7 +383,7 @@ def _scheduler(study: Study) -> ASHAScheduler | None:
     asha = study.plan.tuning.asha
     if asha is None:
         return None
-    runs = [run for cell, at in study.states() for run in at.wanted or cell.usual_runs()]
+    runs = [run for cell, at in study.states() for run in at.pending or cell.usual_runs()]
     rounds = max(run.experiment.rounds for run in runs)
     return _Asha(
         time_attr="round",
