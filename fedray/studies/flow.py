@@ -82,7 +82,7 @@ class Request:
     register: bool = False
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments, as stored in plan.json, that a resumed study must repeat or leave out."""
         return {"pairs": [list(pair) for pair in self.pairs], "samples": self.samples}
 
@@ -186,7 +186,7 @@ def begin_or_resume(request: Request) -> Study:
         plan,
         store_home(),
         command=request.command,
-        asked=request.asked,
+        arguments=request.arguments,
         published=published,
         registered=registered(home_of(request.kind, plan.name), plan.scale),
     )
@@ -217,7 +217,7 @@ def _resumed(request: Request) -> Study:
             f"--resume: {home} was started with other arguments; pass the original ones "
             f"({study.command}), or --resume alone"
         )
-    study.try_again()
+    study.forget_failures()
     return study
 
 
@@ -243,7 +243,7 @@ def _is_as_begun(request: Request, study: Study) -> bool:
 
     The study's file may have changed; the stored plan is run.
     """
-    begun, now = study.asked, request.asked
+    begun, now = study.arguments, request.arguments
     if now["pairs"] and now["pairs"] != begun.get("pairs"):
         return False
     if now["samples"] not in (None, begun.get("samples")):
@@ -267,7 +267,7 @@ def reload(study: Study) -> Study:
     current = Study.read(study.home)
     if current.status == "finished":
         raise UserError(f"{current.home} was finished by another process meanwhile")
-    current.try_again()
+    current.forget_failures()
     return current
 
 
@@ -357,7 +357,7 @@ def _train(study: Study, tracked: Any, concurrent: int) -> None:
     with Progress(study, concurrent) as show:
         watcher = Watcher(study, tracked, show, lambda: write_pages(study))
         fit(study, watcher, concurrent)
-        while watcher.take_again():
+        while watcher.needs_another_pass():
             fit(study, watcher, concurrent)
 
 
@@ -382,7 +382,7 @@ def _finish(study: Study, *, track: bool) -> int:
         study.write()
         return INTERRUPTED
     study.write()  # last, so that a study killed while it writes results can be resumed
-    if all(not study.came_through(cell) for cell in study.cells):
+    if all(not study.has_result(cell) for cell in study.cells):
         unit = "trial" if study.plan.is_sweep else "cell"
         reasons = "; ".join(study.reasons)
         print(f"failed: every {unit} of {study.plan.name} failed: {reasons}", file=sys.stderr)

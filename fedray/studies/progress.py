@@ -90,7 +90,7 @@ class Progress:
                 line += f"  stopped in round {run.last_round}"
         self._print(f"{line}  {time_of(run.seconds)}")
 
-    def left(self) -> float | None:
+    def remaining_seconds(self) -> float | None:
         """Return the estimated remaining seconds; None until a run has finished."""
         if not self._paces:
             return None
@@ -114,14 +114,14 @@ class Progress:
         if self._bar is not None:
             self._bar.console.print(line, highlight=False, markup=False)
             return
-        remaining = self.left()
+        remaining = self.remaining_seconds()
         print(line + (f"  left {time_of(remaining)}" if remaining else ""), flush=True)
         self._last_line = self._clock()
 
     def _update(self) -> None:
         if self._bar is None:
             return
-        remaining, total = self.left(), self._study.total
+        remaining, total = self.remaining_seconds(), self._study.total
         self._bar.update(
             self._task,
             completed=self._over() / max(total, 1),

@@ -69,10 +69,10 @@ def _connect(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
     lines = [preflight(experiment, nodes) for experiment in firsts]
     fit = max(at_a_time(experiment, nodes) for experiment in firsts)  # Ray packs unequal runs
     most = study.plan.max_concurrent or fit
-    concurrent = max(1, min(fit, most, study.left))
+    concurrent = max(1, min(fit, most, study.remaining_runs))
     for line in dict.fromkeys(lines):
         print(line)
-    print(f"{study.left} runs, {concurrent} at a time", flush=True)
+    print(f"{study.remaining_runs} runs, {concurrent} at a time", flush=True)
     return concurrent
 
 

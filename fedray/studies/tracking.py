@@ -30,7 +30,7 @@ from fedray.tracking import (
 )
 
 SMALL_ARTIFACTS = ("result.json", "rounds.jsonl", "partition.png")
-"""The files that MLflow keeps of a run in a study, of which there are many."""
+"""Files of a run that MLflow stores; only small ones, because a study has many runs."""
 ARTIFACTS = {
     "sweep": (FILE, "sweep.yaml", "trials.csv", "means.csv", "sweep.png", "best.yaml"),
     "table": (
@@ -45,9 +45,9 @@ ARTIFACTS = {
 }
 FIGURES = {"sweep": "sweep.png", "table": "figure.png"}
 ENDS: Mapping[str, Status] = {"failed": "FAILED", "finished": "FINISHED"}
-"""MLflow's status of a run that has ended; a stopped or interrupted one is KILLED."""
+"""MLflow's status of a run that has ended; stopped and interrupted runs are KILLED."""
 Tracked = Status | Literal["RUNNING"] | None
-"""A status as `TrackedRun` has it."""
+"""The status of a `TrackedRun`."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Conclusion:
     """The results of an invocation, for MLflow.
 
     Attributes:
-        metrics: numbers by name; empty if the study is not over.
-        note: the rest of its description, in Markdown.
+        metrics: numbers by name; empty if the study is not finished.
+        note: further description in Markdown.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Conclusion:
 
 
 class StudyTracker:
-    """Keeps MLflow up to date with a study while its runs go; no call waits.
+    """Sender of a running study to MLflow; calls return without waiting.
 
     Args:
         study: the invocation.
@@ -77,50 +77,50 @@ class StudyTracker:
         tracker.update("study", partial(study_run, study, "RUNNING"))
 
     def update(self, run: StudyRun) -> None:
-        """Bring MLflow up to date with a run soon."""
+        """Queue an update of a run in MLflow."""
         self._send(run, "RUNNING" if run.status == "running" else ENDS.get(run.status, "KILLED"))
 
     def end(self, conclude: Callable[[], Conclusion]) -> None:
-        """Bring MLflow up to date with the study, which has ended."""
+        """Queue the final update of all runs and of the study, which has ended."""
         for run in self._study.runs.values():
             if run.status == "running":
                 self._send(run, "KILLED")
         study = self._study
-        for spec in _of_earlier(study):
+        for spec in _earlier_runs(study):
             self._tracker.update(spec.key, partial(run_of, study, spec, None))
-        self._tracker.update("study", lambda: study_run(study, _end_of(study), conclude()))
+        self._tracker.update("study", lambda: study_run(study, _status_of(study), conclude()))
 
     def _send(self, run: StudyRun, status: Tracked) -> None:
         make = partial(run_of, self._study, run.spec, status, run.ray_id)
         self._tracker.update(run.spec.key, make)
 
 
-def _of_earlier(study: Study) -> list[RunSpec]:
-    """Return the runs that an earlier process ended and no other invocation sent to MLflow."""
-    own, now = _key_of(study), {run.spec.key for run in study.runs.values()}
-    known = {run.key: run for cell, at in study.states() for run in cell.all_runs(at)}
+def _earlier_runs(study: Study) -> list[RunSpec]:
+    """Return the runs that an earlier process of this invocation finished and may not have sent."""
+    parent, current = _key_of(study), {run.spec.key for run in study.runs.values()}
+    runs = {run.key: run for cell, at in study.states() for run in cell.all_runs(at)}
     return [
         run
-        for key, run in known.items()
-        if key not in now
+        for key, run in runs.items()
+        if key not in current
         and RunFolder(study.folder(key)).has_result
-        and read_metadata(study.folder(key)).get("parent", own) == own
+        and read_metadata(study.folder(key)).get("parent", parent) == parent
     ]
 
 
 def study_runs(home: Path, conclude: Callable[[Study], Conclusion]) -> tuple[str, list[TrackedRun]]:
-    """Read a study's folder as MLflow is to hold it.
+    """Read a study's folder, to send it to MLflow.
 
     Returns:
-        The MLflow experiment, and its runs, the parent first. While another process executes the
-        study, what has not ended keeps its status.
+        The name of the MLflow experiment, and its runs, the parent first. While another process
+        executes the study, unfinished runs keep their status.
 
     Raises:
         UserError: if the folder cannot be read.
     """
     study = Study.read(home)
     going = is_claimed(RunFolder(home))
-    runs = [study_run(study, None if going else _end_of(study), conclude(study))]
+    runs = [study_run(study, None if going else _status_of(study), conclude(study))]
     keys = dict[str, RunSpec]()
     for cell, state in study.states():
         for spec in cell.all_runs(state):
@@ -130,7 +130,7 @@ def study_runs(home: Path, conclude: Callable[[Study], Conclusion]) -> tuple[str
     return study.plan.name, runs
 
 
-def _end_of(study: Study) -> Status:
+def _status_of(study: Study) -> Status:
     if study.status != "finished":
         return "KILLED"
     came_through = any(state.phase == "over" for _, state in study.states())
@@ -138,11 +138,11 @@ def _end_of(study: Study) -> Status:
 
 
 def run_of(study: Study, spec: RunSpec, status: Tracked, ray_id: str | None = None) -> TrackedRun:
-    """Return one run of a study as MLflow is to hold it; see `tracked_run` for the status."""
+    """Return a run of a study in the form sent to MLflow; `tracked_run` explains `status`."""
     folder, plan = study.folder(spec.key), study.plan
     metadata = read_metadata(folder)
     if status is None and metadata:
-        key = metadata["key"]  # perhaps of another study
+        key = metadata["key"]  # another study may have sent the run
     else:
         key = run_key(
             folder,
@@ -164,7 +164,7 @@ def run_of(study: Study, spec: RunSpec, status: Tracked, ray_id: str | None = No
 
 
 def study_run(study: Study, status: Tracked, conclusion: Conclusion | None = None) -> TrackedRun:
-    """Return the parent run of an invocation as MLflow is to hold it."""
+    """Return the parent run of an invocation in the form sent to MLflow."""
     plan = study.plan
     params: dict[str, Any] = {
         **{f"space.{axis}": tree for axis, tree in plan.rows[next(iter(plan.rows))].space.items()},
@@ -219,20 +219,22 @@ def _tags(study: Study) -> dict[str, str]:
 
 def _shared_tags(study: Study) -> dict[str, str]:
     """Return the tags of method and data that all runs share."""
-    found: list[Mapping[str, str]] = []
+    tags_of_runs: list[Mapping[str, str]] = []
     for cell in study.cells:
         for config in cell.first[:1] + cell.first[-1:]:
             experiment = cell.run_spec(config, "tuning", study.plan.tuning_seeds[0]).experiment
-            found.append(describe_run(info_of(experiment))[1])
+            tags_of_runs.append(describe_run(info_of(experiment))[1])
     return {
-        name: found[0][name]
+        name: tags_of_runs[0][name]
         for name in (METHOD_TAG, DATA_TAG)
-        if found and len({tags.get(name) for tags in found}) == 1 and name in found[0]
+        if tags_of_runs
+        and len({tags.get(name) for tags in tags_of_runs}) == 1
+        and name in tags_of_runs[0]
     }
 
 
 def info_of(experiment: Experiment) -> RunInfo:
-    """Return what is known of a run before it begins."""
+    """Return the description of a run that has not begun."""
     return RunInfo(
         name=experiment.name,
         scale=experiment.scale,

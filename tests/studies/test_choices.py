@@ -355,13 +355,13 @@ def test_no_failure_but_divergence_says_anything_of_a_choice(play, why):
     tree = table_json(study, found, made(study, found))
     reasons = [run.get("reason") for run in tree["runs"]]
     assert why not in reasons
-    study.try_again()
+    study.forget_failures()
     assert [run.seed for run in state_of(study).pending] == [1]
 
 
 def test_what_has_diverged_is_not_tried_again(play):
     study = play(fragile(("mine", 0.5, 1)), **THREE)
-    study.try_again()
+    study.forget_failures()
     assert study.is_complete
 
 
