@@ -510,7 +510,7 @@ def test_runs_are_reused_only_with_the_files_that_they_read(tmp_path):
     run = (RunFolder(out), of_run.experiment)
     check_current([run], "start anew")
     texts_in(root, texts=first_other(TEXTS))
-    with pytest.raises(UserError, match=rf"1 finished runs were made with other .*{out}; .*anew"):
+    with pytest.raises(UserError, match=rf"have changed since 1 finished runs: .*{out}; .*anew"):
         check_current([run], "start anew")
 
 
