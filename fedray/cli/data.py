@@ -16,7 +16,7 @@ from fedray.data.plot import plot_partition, plot_samples
 from fedray.errors import UserError, shown
 from fedray.files import make_folder, write_json
 from fedray.language.descriptions import blank, load_descriptions, shipped_names
-from fedray.runtime.assembly import deal
+from fedray.runtime.assembly import partition_images
 from fedray.runtime.resolve import from_tree, resolve
 
 MOST_CLASSES = 40
@@ -151,7 +151,7 @@ def _partition(look: Look, name: str | None, keys: Sequence[str]) -> FederatedDa
             experiment = from_tree(base, parse_assignments(keys))
         else:
             experiment = resolve(name, keys)
-        return deal(experiment, look.image_set())
+        return partition_images(experiment, look.image_set())
     except UserError as error:
         look.stops.append(str(error))
         return None
