@@ -139,7 +139,7 @@ def test_a_single_class_is_refused(assemble):
     experiment = assemble("local", {"data.samples": 40, "data.partition": "iid"}).experiment
     pixels = np.zeros((40, 1, 8, 8), np.uint8)
     one = ImageSet("made", pixels, np.zeros(40, np.int64), ("cat",), np.zeros(40, np.int8))
-    with pytest.raises(UserError, match=r"there is one class, cat; a classifier needs two$"):
+    with pytest.raises(UserError, match=r"has one class, cat; a classifier needs at least two$"):
         partition_images(experiment, one)
 
 

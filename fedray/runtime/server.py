@@ -84,7 +84,8 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
             if losses > max_failures:
                 raise RunFailed(
                     f"the server was lost {losses} time(s) without a new round "
-                    f"(faults.max_failures={max_failures}): {cause_of(error)}; {_how_to_resume(out)}"
+                    f"(faults.max_failures={max_failures}): {cause_of(error)}; "
+                    f"{_how_to_resume(out)}"
                 ) from error
         # The lost server wrote these rounds but did not yield them; the next one continues.
         written = [done for done in RunFolder(out).rounds() if done.round > last]

@@ -86,7 +86,7 @@ def test_a_wrong_key_or_value(refused, words, sentence):
 
 def test_a_client_with_too_few_images_for_its_test(refused):
     error = refused("local_digits", "data.partition=iid", "data.clients=1000")
-    assert "has 1 image, of which data.test_fraction=0.25 takes 1 for its test" in error
+    assert "has 1 image, of which data.test_fraction=0.25 takes 1 for testing" in error
     assert "lower data.clients" in error
 
 
