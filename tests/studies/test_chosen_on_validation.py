@@ -170,7 +170,7 @@ def test_a_run_that_another_process_finished_is_taken_as_it_is():
 
 
 def test_early_stopping_without_images_to_look_at_is_a_sentence(here):
-    with pytest.raises(UserError, match=r"early_stopping.patience=1 looks at validation images"):
+    with pytest.raises(UserError, match=r"early_stopping.patience=1 needs validation images"):
         run_alone(here, "no", "data.validation_fraction=null", "early_stopping.patience=1")
     with pytest.raises(UserError, match=r"early_stopping.metric: round 1 .* no 'validation/dice'"):
         run_alone(here, "no", "early_stopping.patience=1", "early_stopping.metric=dice")
