@@ -150,7 +150,7 @@ def test_an_algorithm_has_a_name():
         ("name=''", r"name: '' is empty"),
         (f"name={'x' * 300}", r"name: .*\.\.\. is longer than 100 bytes"),
         ('name="a\\0b"', r"name: .*cannot be (written|printed)"),
-        ("data.root=''", r"data\.root: a path is expected, found an empty text"),
+        ("data.root=''", r"data\.root: expected a path, found an empty text"),
         (f"data.root={'x' * 300}", r"data\.root: .*a part may have 255 bytes"),
         ("text.encoder.path=3", r"text\.encoder\.path: input should be a valid string, found 3"),
         (f"text.template={'x' * 2000}", r"text\.template: .*at most 1000 characters"),

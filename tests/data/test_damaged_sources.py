@@ -269,7 +269,7 @@ PARQUET = [
         for text, match in JSONS
     ],
     (at("dataset_info.json", lambda path: path.symlink_to("/nowhere")), "info.json cannot be read"),
-    (at("dataset_info.json", os.mkfifo), "dataset_info.json is no plain file"),
+    (at("dataset_info.json", os.mkfifo), "dataset_info.json is not a regular file"),
     (at("dataset_info.json", content('{"class_names": []}')), "must be a list of strings"),
     (at("dataset_info.json", content('{"class_names": [1, 2]}')), "must be a list of strings"),
     (at("dataset_info.json", content('{"class_names": ["a", " "]}')), "class 1 has an empty name"),
@@ -314,7 +314,7 @@ IMAGES = [
 ]
 
 MASKS = [
-    (at("classes.json", pipe), "classes.json is no plain file"),
+    (at("classes.json", pipe), "classes.json is not a regular file"),
     (at("classes.json", missing), "classes.json cannot be read: .*No such file"),
     *[(at("classes.json", content(text)), f"classes.json {match}") for text, match in JSONS],
     (at("classes.json", content('["a", "a"]')), "the classes 0 and 1 are both called 'a'"),
