@@ -92,7 +92,10 @@ def test_a_failure_is_one_line_too():
         (["--out", "x" * 300], "is too long; each part may have 255 bytes"),
         (["--number", "10"], "'--number': 10 is not in the range 1<=x<=9; prog --help lists"),
         (["--number", "many"], "'--number': 'many' is not a valid integer"),
-        (["--zzz", "1"], "No such option '--zzz'; write keys of the experiment without dashes: zzz=..."),
+        (
+            ["--zzz", "1"],
+            "No such option '--zzz'; write keys of the experiment without dashes: zzz=...",
+        ),
         (["--numbr", "1"], "No such option '--numbr'; did you mean --number?"),
     ],
 )
