@@ -14,7 +14,7 @@ from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment
 from fedray.errors import ClientError, CodeError, Failure, RunFailed, ServerError, UserError
 from fedray.federation import Executor, Federation, Snapshot
-from fedray.files import full_disk_said
+from fedray.files import explain_disk_full
 from fedray.plugins import use
 from fedray.records import FolderClaim, Round, Run, RunFolder
 from fedray.records.observer import closing_all
@@ -160,7 +160,7 @@ def keep_tracebacks(folder: RunFolder) -> Iterator[None]:
         CodeError: for errors that neither the user nor the machine caused.
     """
     try:
-        with full_disk_said(folder.path):
+        with explain_disk_full(folder.path):
             yield
     except (ClientError, ServerError) as error:
         text = f"{error}\n\n{error.failure.traceback or Failure.of(error).traceback}"

@@ -22,7 +22,8 @@ from fedray.errors import UserError
 from fedray.files import (
     LOCK,
     cannot_write,
-    full_disk_said,
+    discard_if_empty,
+    explain_disk_full,
     make_folder,
     remove_torn,
     reserve,
@@ -30,7 +31,6 @@ from fedray.files import (
     stamp,
     store_home,
     tables_home,
-    unused_removed,
     write_atomic,
 )
 from fedray.plugins import Plugin, unshipped
@@ -126,8 +126,8 @@ def carry_out(request: Request) -> tuple[Study, int]:
     new = None if request.resume or request.out else reserve(study.home)
     study.home = new or study.home
     with (
-        unused_removed(new),
-        full_disk_said(study.home),
+        discard_if_empty(new),
+        explain_disk_full(study.home),
         hold(study.home),
         copying(study.home),
         copying(study.store, by_entry=True),

@@ -116,7 +116,7 @@ def test_a_file_that_is_not_there(refused):
     ("text", "sentence"),
     [
         ("rounds: [3", "is not valid YAML: "),
-        ("rounds: 3\nrounds: 4", "key 'rounds' stands twice"),
+        ("rounds: 3\nrounds: 4", "key 'rounds' occurs twice"),
         ("- rounds", "holds list, expected a mapping of keys"),
         ("", "holds NoneType, expected a mapping of keys"),
         ("extends: mine", "extends itself"),
