@@ -119,9 +119,6 @@ def replace_source(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] = resolve_links((ROOT / TOP_FILES[page]).read_text(encoding="utf-8"), ROOT)
     else:
         source[0] = resolve_links(source[0], Path(app.env.doc2path(page)).parent)
-    if page == "index":
-        readme = resolve_links((ROOT / "README.md").read_text(encoding="utf-8"), ROOT)
-        source[0] = readme.partition("\n## From a checkout")[0] + "\n\n" + source[0]
 
 
 def setup(app: Sphinx) -> None:
