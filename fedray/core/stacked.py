@@ -157,7 +157,7 @@ def runs_of_epoch(sizes: Sequence[Sequence[int]], whole: int) -> Iterator[list[R
     """Divide an epoch into steps, and the clients of each step into runs.
 
     In the first steps, all clients that have whole batches compute them together. In the last step,
-    clients compute their last batch, if its size differs.
+    clients compute their last batch, if its size differs: it is smaller, or one image larger.
 
     Args:
         sizes: the batch sizes of each client, in descending order of their numbers of images.
@@ -168,18 +168,21 @@ def runs_of_epoch(sizes: Sequence[Sequence[int]], whole: int) -> Iterator[list[R
     """
     counts = [sum(size == whole for size in client_sizes) for client_sizes in sizes]
     for step in range(max(counts, default=0)):
-        yield [Run(0, sum(count > step for count in counts), whole)]
+        takes_part = [count > step for count in counts]
+        yield [Run(start, stop, whole) for takes, start, stop in stretches(takes_part) if takes]
     tails = [
         sum(client_sizes) - whole * count for client_sizes, count in zip(sizes, counts, strict=True)
     ]
+    yield [Run(start, stop, tail) for tail, start, stop in stretches(tails) if tail]
+
+
+def stretches(keys: Iterable[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield each stretch of equal keys as the key, its first position, and the position after."""
     start = 0
-    last = []
-    for tail, equal in groupby(tails):
+    for key, equal in groupby(keys):
         stop = start + len([*equal])
-        if tail:
-            last.append(Run(start, stop, tail))
+        yield key, start, stop
         start = stop
-    yield last
 
 
 class _StackedTraining:
@@ -247,12 +250,9 @@ class _StackedTraining:
     def _split_all(self, steps: Iterable[Sequence[Run]]) -> Iterator[Run]:
         """Split runs by their clients' numbers of steps so far, if the optimiser counts steps."""
         for run in chain.from_iterable(steps):
-            start = run.start
             counted_steps = self.steps if self._counts_steps else [0] * len(self.steps)
-            for _, equal in groupby(counted_steps[run.start : run.stop]):
-                stop = start + len([*equal])
-                yield Run(start, stop, run.size)
-                start = stop
+            for _, start, stop in stretches(counted_steps[run.start : run.stop]):
+                yield Run(run.start + start, run.start + stop, run.size)
 
     def run(self, tally: Tally) -> None:
         """Take all steps of all clients."""

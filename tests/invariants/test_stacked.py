@@ -137,6 +137,16 @@ def test_whole_batches_are_computed_together_and_last_ones_by_size():
     assert steps == [[Run(0, 3, 8)], [Run(0, 3, 8)], [Run(0, 2, 5), Run(3, 4, 9)]]
 
 
+def test_a_client_whose_only_batch_is_one_larger_does_not_join_smaller_clients():
+    """Batches of 8: clients of 17, 16, 9 and 8 images."""
+    steps = [*runs_of_epoch([[8, 9], [8, 8], [9], [8]], 8)]
+    assert steps == [
+        [Run(0, 2, 8), Run(3, 4, 8)],
+        [Run(1, 2, 8)],
+        [Run(0, 1, 9), Run(2, 3, 9)],
+    ]
+
+
 BLOCKS = ("rounds=3", "data.clients=7", "model.group=mlp", "batch_size=16", "stacked=3")
 PARTIAL = ("participation=0.8", "faults.drop=0.2", "faults.late=0.3")
 
