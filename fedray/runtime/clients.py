@@ -29,7 +29,7 @@ from fedray.core import (
     SummingMethod,
     Tensors,
 )
-from fedray.core.state import contiguous, leaves, map_tensors, storage_of
+from fedray.core.state import leaves, make_contiguous, map_tensors, storage_of
 from fedray.counts import counted
 from fedray.data.federated import EvalSet as IndexedSet
 from fedray.errors import Failure, NotFinite, UserError, definition_line, plugin_line
@@ -320,7 +320,7 @@ def _kept(state: Any, context: Client, private: PrivateCopies) -> ClientState:
         return kept.clone() if storage_of(kept) in lent else kept  # the next client's weights
 
     parts = (state.model, state.memory, context.optimizer_state)
-    return ClientState(*(map_tensors(own, contiguous(part)) for part in parts))
+    return ClientState(*(map_tensors(own, make_contiguous(part)) for part in parts))
 
 
 UNKEPT = (torch.bfloat16, torch.complex32)

@@ -5,7 +5,7 @@ arXiv:2312.06290.
 
     clustering by label distribution -> cluster
     averaging inside clusters        -> FedConcat.server_update
-    concatenation                    -> concatenated_head
+    concatenation                    -> concatenate_heads
     training of the classifier       -> FedConcat.train_head
 
 The method has three stages. First, clients send their label distributions, and K-means divides
@@ -224,7 +224,7 @@ class FedConcat(FedAvg):
         server = exchange.server
         if server.round <= self.cluster_rounds or self._has_encoders(state, server).all():
             return state
-        down = dict.fromkeys(exchange.everyone, _encoders(state, server))
+        down = dict.fromkeys(exchange.everyone, _make_encoders(state, server))
         phase = self._phase(server)
         return exchange.give(state, "encoders", down, version=phase, step="receive_encoders")
 
@@ -261,7 +261,7 @@ class FedConcat(FedAvg):
         return "head" in state or self.hp.clusters == 1
 
     def _initial_head(self, state: ServerState, server: Server) -> Tensors:
-        weight, bias = concatenated_head(list(state["clusters"].values()))
+        weight, bias = concatenate_heads(list(state["clusters"].values()))
         if self.hp.head_init == "random":
             head = nn.Linear(weight.shape[1], weight.shape[0])
             initialise(head, server.streams.torch("fedconcat_head"))
@@ -280,7 +280,7 @@ class FedConcat(FedAvg):
     ) -> tuple[None, ClientState]:
         """Keep the encoders and the features of the client's training images."""
         encoders = {g: {**weights, **down.buffers[g]} for g, weights in down.weights.items()}
-        parts = [client.features(model, client.train) for model in loaded(client, encoders)]
+        parts = [client.features(model, client.train) for model in load_encoders(client, encoders)]
         features = torch.cat(parts, dim=1)
         memory = {**state.memory, "encoders": encoders, "features": features}
         return None, ClientState(state.model, memory)
@@ -324,12 +324,14 @@ class ConcatenatedClassifier(BackboneClassifier):
         """Compute logits [B, C] of images or of stored features [B, G d]."""
         if isinstance(x, Pixels):
             with torch.no_grad():
-                models = loaded(self._client, self._encoders)
+                models = load_encoders(self._client, self._encoders)
                 x = ImageFeatures(torch.cat([m(x).features.float() for m in models], dim=1))
         return super().forward(x)
 
 
-def loaded(client: Client, encoders: Mapping[str, Mapping[str, Tensor]]) -> Iterator[Classifier]:
+def load_encoders(
+    client: Client, encoders: Mapping[str, Mapping[str, Tensor]]
+) -> Iterator[Classifier]:
     """Load each cluster's encoder into the client's skeleton in turn and yield it for evaluation.
 
     The skeleton's head is unchanged, because nothing reads its logits.
@@ -361,7 +363,7 @@ def with_encoders(
     )
 
 
-def _encoders(state: ServerState, server: Server) -> Encoders:
+def _make_encoders(state: ServerState, server: Server) -> Encoders:
     """Return the clusters' models without heads."""
     buffers = buffer_names(server.model)
     weights = tensor_names(server.model) - buffers - head_tensors(server.model)
@@ -373,7 +375,7 @@ def _encoders(state: ServerState, server: Server) -> Encoders:
     )
 
 
-def concatenated_head(models: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, Tensor]:
+def concatenate_heads(models: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, Tensor]:
     """Concatenate the clusters' heads into one head, whose logits are the sum of their logits.
 
     Args:

@@ -148,8 +148,8 @@ class FedFAAnchors(FedAvg):
             return self.loss(output, batch, local)
 
         trained = fit(local, loss, after_batch=calibration.step)
-        update, kept = self.finish(local, trained)
-        return AnchoredUpdate(**vars(update), anchors=moving.anchors), kept
+        update, next_state = self.finish(local, trained)
+        return AnchoredUpdate(**vars(update), anchors=moving.anchors), next_state
 
 
 def initial_anchors(classes: int, d: int, random: torch.Generator) -> Tensor:

@@ -64,9 +64,9 @@ class FedNova(FedAvg):
     uploads = (NormalisedModel,)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[NormalisedModel, ClientState]:
-        update, kept = super().finish(local, trained)
+        update, next_state = super().finish(local, trained)
         a_i = steps_of(trained, self.setting.training)
-        return NormalisedModel(**vars(update), steps=a_i), kept
+        return NormalisedModel(**vars(update), steps=a_i), next_state
 
     def summand(self, upload: Any) -> StateTree:
         """Return n_i, n_i times the buffers, n_i a_i, n_i / a_i and n_i y_i / a_i."""

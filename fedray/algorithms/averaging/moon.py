@@ -77,11 +77,11 @@ class Moon(FedAvg):
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
         """Upload as FedAvg does; keep the whole model as the previous model of the next round."""
-        update, kept = super().finish(local, trained)
+        update, next_state = super().finish(local, trained)
         if self.hp.mu == 0:
-            return update, kept
+            return update, next_state
         previous = local.client.save(local.model)
-        return update, ClientState(kept.model, {**kept.memory, "previous": previous})
+        return update, ClientState(next_state.model, {**next_state.memory, "previous": previous})
 
 
 def model_contrast(features: Tensor, near: Tensor, far: Tensor, tau: float) -> Tensor:

@@ -112,17 +112,18 @@ class Scaffold(FedAvg):
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[ControlledUpdate, ClientState]:
         """Upload as FedAvg does, with the change of the client's control variate (option II)."""
-        sent, kept = super().finish(local, trained)
+        sent, next_state = super().finish(local, trained)
         config, down = local.client.setting.training, local.down
         length = config.lr * steps_of(trained, config)
-        x, y, old = down.weights, sent.weights, kept.memory.get("control", zeros(down.control))
+        x, y = down.weights, sent.weights
+        old = next_state.memory.get("control", zeros(down.control))
         new = {
             name: new_control(old[name], c, x[name], y[name], length)
             for name, c in down.control.items()
         }
         change = {name: control - old[name] for name, control in new.items()}
         update = ControlledUpdate(**vars(sent), control=change)
-        return update, ClientState(kept.model, {**kept.memory, "control": new})
+        return update, ClientState(next_state.model, {**next_state.memory, "control": new})
 
     def summand(self, upload: Any) -> StateTree:
         return {**super().summand(upload), "control": weighed(upload.control, 1.0)}

@@ -284,8 +284,8 @@ class FedMGP(PromptMethod, LocalTraining):
             for modality, prompts in groups.items()
         }
         selected = {modality: groups[modality][which] for modality, which in drawn.items()}
-        kept = ClientState(groups, {**memory, "drawn": drawn})
-        return SelectedGroups(selected, len(client.train)), kept
+        next_state = ClientState(groups, {**memory, "drawn": drawn})
+        return SelectedGroups(selected, len(client.train)), next_state
 
     def _draw(
         self, client: Client, modality: str, prompts: Tensor, reference: Tensor | None

@@ -35,7 +35,7 @@ from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     LocalPrototypes,
     PrototypeSharing,
-    no_prototypes,
+    empty_prototypes,
 )
 from fedray.config import Temperature
 from fedray.core import (
@@ -90,7 +90,7 @@ class FedPCL(PrototypeSharing):
         classes, d = server.setting.num_classes, server.setting.feature_dim
         clients = server.setting.clients
         return {
-            **no_prototypes(server),
+            **empty_prototypes(server),
             "sets": torch.zeros(clients, classes, d),
             "held": torch.zeros(clients, classes, dtype=torch.bool),
         }
