@@ -57,7 +57,7 @@ class Gate:
             BadPayload: if the payload does not fit its declaration, or is not finite.
         """
         self._check_fields(payload, "downloads")
-        payload = _on_cpu(payload)
+        payload = _to_cpu(payload)
         items = [*payload.items()]
         _check_finite(payload, items)
         return _quantise_payload(payload, self.down_bits), _count_traffic(items, self.down_bits)
@@ -76,7 +76,7 @@ class Gate:
         """
         self._check_fields(payload, "uploads")
         _check_like(payload, call.down)
-        payload = _on_cpu(payload, copy=copy)  # checks of values on a device would synchronise
+        payload = _to_cpu(payload, copy=copy)  # checks of values on a device would synchronise
         payload.check(call)
         items = [*payload.items()]
         _check_finite(payload, items)
@@ -130,7 +130,7 @@ def _check_finite(payload: Payload, items: Sequence[Placed]) -> None:
             raise NotFinitePayload(f"{place} holds a NaN or an infinity")
 
 
-def _on_cpu(payload: Payload, *, copy: bool = True) -> Payload:
+def _to_cpu(payload: Payload, *, copy: bool = True) -> Payload:
     values = (value for _, value in leaves(vars(payload)))
     if not copy and all(_is_on_cpu(value) for value in values if isinstance(value, Tensor)):
         return payload

@@ -195,7 +195,7 @@ class FedConcat(FedAvg):
             )
         answers = exchange.call("label_distribution", dict.fromkeys(exchange.everyone))
         classes, clients = self.setting.num_classes, len(exchange.everyone)
-        points = np.full((clients, classes), 1 / classes)  # uniform for those that did not reply
+        points = np.full((clients, classes), 1 / classes)  # uniform for clients without a reply
         for client, answer in answers.items():
             points[client] = answer.shares.numpy()
         count, largest = self.hp.clusters, clients
@@ -290,9 +290,9 @@ class FedConcat(FedAvg):
     ) -> tuple[TrainedModel, ClientState]:
         """Train the classifier on `head_batches` batches of features."""
         local = self.begin(client, state, down)
-        few = self.hp.head_batches * self.setting.training.batch_size
+        count = self.hp.head_batches * self.setting.training.batch_size
         random = self.setting.streams.torch("head_batches", round_=client.round, client=client.id)
-        drawn = torch.randperm(len(client.train), generator=random)[:few].numpy()
+        drawn = torch.randperm(len(client.train), generator=random)[:count].numpy()
         train = local.client.train
         part = replace(local.client, train=replace(train, index=train.index[drawn]))
         local = replace(local, client=part.with_schedule(epochs=1))
@@ -437,6 +437,6 @@ def assign(costs: np.ndarray, largest: int) -> np.ndarray:
     slots[:, ::largest] -= costs.sum() + 1  # the first slot of every cluster is filled first
     from scipy.optimize import linear_sum_assignment  # takes a second to import
 
-    _, taken = linear_sum_assignment(slots)
-    assignment: np.ndarray = taken // largest
+    _, columns = linear_sum_assignment(slots)
+    assignment: np.ndarray = columns // largest
     return assignment

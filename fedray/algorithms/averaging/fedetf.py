@@ -124,8 +124,8 @@ class FedETF(ExtraParameters):
     def scaled_logits(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
         """Return the logits [B, C]: s times the cosines."""
         cosines = corner_products(output.logits, local.state.memory["simplex"])
-        trained = local.extra.get("scale")  # only while it is trained
-        return cosines * (float(self.hp.scale) if trained is None else trained)
+        scale = local.extra.get("scale")  # None if the scale is not trained
+        return cosines * (float(self.hp.scale) if scale is None else scale)
 
     def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
         return corner_products(output.logits, local.state.memory["simplex"])
@@ -196,7 +196,7 @@ def simplex_etf(basis: Tensor) -> Tensor:
 
 def corner_products(outputs: Tensor, simplex: Tensor) -> Tensor:
     """Return f^T M [B, C] of the normalised outputs f [B, C]; cosines if M has unit columns."""
-    with torch.autocast(outputs.device.type, enabled=False):  # it would multiply in bfloat16
+    with torch.autocast(outputs.device.type, enabled=False):  # autocast would multiply in bfloat16
         return F.normalize(outputs.float(), dim=1, eps=1e-8) @ simplex.T
 
 

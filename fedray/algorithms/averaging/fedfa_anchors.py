@@ -241,5 +241,5 @@ class MovingAnchors:
 
     def _move(self) -> None:
         divisor = self.holding.clamp_min(1) if self.over == "own" else self.batches
-        moved = self.momentum * self.anchors + (1 - self.momentum) * self.sums / divisor
-        self.anchors = torch.where(self.holding > 0, moved, self.anchors)
+        anchors = self.momentum * self.anchors + (1 - self.momentum) * self.sums / divisor
+        self.anchors = torch.where(self.holding > 0, anchors, self.anchors)

@@ -78,7 +78,7 @@ class Scaffold(FedAvg):
     uploads = (ControlledUpdate,)
     downloads = (ControlledModel,)
     down_type = ControlledModel
-    means_equally = FedAvg.means_equally  # variates are only summed
+    means_equally = FedAvg.means_equally  # the server uses only the sum of the variates, too
 
     class HParams(FedAvg.HParams):
         weights: Weights = "uniform"
@@ -131,11 +131,11 @@ class Scaffold(FedAvg):
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return x + eta_g * mean(y_i - x) and c + |S|/N * mean(c_i+ - c_i), Eq. (5)."""
         x, model = state["model"], dict(super().server_step(state, total, server)["model"])
-        moved = mean_of(total["control"], float(self.setting.clients), state["control"])
+        changes = mean_of(total["control"], float(self.setting.clients), state["control"])
         control = {}
         for name, c in state["control"].items():
             model[name] = x[name] + self.hp.lr_server * (model[name] - x[name])
-            control[name] = c + moved[name]
+            control[name] = c + changes[name]
         return {**state, "model": model, "control": control}
 
 

@@ -205,8 +205,8 @@ class FedKD(MutualLearning):
             for client, upload in uplinks.items()
         }
         buffers = {client: upload.buffers for client, upload in uplinks.items()}
-        moved = weighted_mean(weights, updates)
-        step = {name: self.factors(mean, server.round) for name, mean in moved.items()}
+        means = weighted_mean(weights, updates)
+        step = {name: self.factors(mean, server.round) for name, mean in means.items()}
         return {
             **state,
             "model": {**apply_step(model, step), **weighted_mean(weights, buffers)},

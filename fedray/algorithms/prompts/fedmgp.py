@@ -271,8 +271,8 @@ class FedMGP(PromptMethod, LocalTraining):
         if len(groups.image) > 1:
             term = diversity(groups.image, hp.measure, hp.sign, hp.reduction)
             terms.append(term if hp.reduction == "mean" else term / groups.image.shape[1])
-        both = torch.stack(terms)
-        return both.mean() if hp.reduction == "mean" else both.sum()
+        values = torch.stack(terms)
+        return values.mean() if hp.reduction == "mean" else values.sum()
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[SelectedGroups, ClientState]:
         """Draw s of the trained groups and upload them; keep all groups."""
