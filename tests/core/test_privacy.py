@@ -164,7 +164,7 @@ def test_central_noise_is_added_once_to_the_mean():
     uploads = {k: Means(torch.full((100, 200), float(k)), torch.full((100,), k)) for k in (1, 2, 6)}
     alone = Gate({}, privacy=central).up(uploads[6], call())[0]
     assert update_norm([alone.vectors]) == pytest.approx(2.0)  # no noise on the way
-    given_ = Gate({}, privacy=central).together(uploads, round_=1, step="s")
+    given_ = Gate({}, privacy=central).release(uploads, round_=1, step="s")
     drawn = given_[1].vectors - 3  # the mean of 1, 2 and 6
     assert float(drawn.std()) == pytest.approx(3.0 * 2.0 / 3, rel=0.03)
     assert all(torch.equal(given_[k].vectors, given_[1].vectors) for k in uploads)
@@ -206,4 +206,4 @@ def test_everything_but_images_and_statistics_is_covered():
 
 def test_without_privacy_nothing_is_touched():
     sent = {0: Means(gaussian(3, D), torch.ones(3, dtype=torch.int64))}
-    assert Gate({}).together(sent, round_=1, step="s")[0] is sent[0]
+    assert Gate({}).release(sent, round_=1, step="s")[0] is sent[0]

@@ -30,7 +30,7 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
         (
             "fedfa_augmentation",
             {"model.group": "mlp"},
-            r"convolutions, and mlp has none; set model\.group",
+            r"convolutions, but mlp has no convolutions; set model\.group",
         ),
         (
             "fedglcl",
