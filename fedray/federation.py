@@ -26,7 +26,7 @@ from fedray.core import (
     total_of,
 )
 from fedray.core.privacy import has_covered
-from fedray.core.state import contiguous
+from fedray.core.state import make_contiguous
 from fedray.counts import counted
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant
@@ -271,7 +271,7 @@ class Federation:
         is_evaluated = self.plan.is_evaluated(exchange.round)
         if is_evaluated:
             state = self.algorithm.give(state, exchange)
-        snapshot = Snapshot(exchange.round, contiguous(state), exchange.late)
+        snapshot = Snapshot(exchange.round, make_contiguous(state), exchange.late)
         spent = self.accountant.spent(exchange.round) if self.accountant else None
         facts = self.plan.facts_at(exchange.round)
         lr = self.plan.lr(exchange.round) if self.plan.lr and exchange.round else None
@@ -448,7 +448,7 @@ class RoundExchange(Exchange):
             fate = "replaced" if client in uplinks else "arrived"
             self.events.append(Event(client, f"late reply {fate}"))
             uplinks.setdefault(client, uplink)
-        return gate.together(dict(sorted(uplinks.items())), round_=self.round, step=step)
+        return gate.release(dict(sorted(uplinks.items())), round_=self.round, step=step)
 
     def total(self, step: str, down: Downlinks) -> Total:
         """Send downloads, run a step and sum the uploads; see `core.Exchange.total`.

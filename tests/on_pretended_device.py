@@ -174,7 +174,7 @@ def test_the_transport_on_an_accelerator_looks_at_its_end_every_ten_iterations()
         assert torch.equal(there.cpu(), here)
 
 
-EXCEPTIONS = {"fedfa_augmentation": "draws noise", "fedotp": "looks every ten iterations"}
+EXCEPTIONS = {"fedfa_augmentation": "draws noise", "fedotp": "checks every ten iterations"}
 
 
 @pytest.mark.parametrize("method", [n for n in algorithms.names() if n not in EXCEPTIONS])

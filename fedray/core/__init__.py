@@ -54,7 +54,7 @@ from fedray.core.state import ClientState, ServerState, StateTree, Tensors
 from fedray.core.sums import (
     Total,
     halves,
-    joined,
+    join_totals,
     mean_of,
     total_of,
     total_over,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.core.optimizers import PLAIN_SGD, Optimizer
-from fedray.core.state import Tensors, described
+from fedray.core.state import Tensors, describe_tensor
 from fedray.data.augment import NO_AUGMENTATION, Augmentation
 from fedray.models import Classifier
 from fedray.models.inputs import Inputs, Pixels
@@ -259,7 +259,7 @@ class Client:
             if weight.shape != tensor.shape or weight.dtype != tensor.dtype:  # `copy_` would cast
                 raise ValueError(
                     f"the weights that {self.method} loads do not fit {self.architecture}: {name} "
-                    f"is {described(weight)}, expected {described(tensor)}"
+                    f"is {describe_tensor(weight)}, expected {describe_tensor(tensor)}"
                 )
             tensor.copy_(weight)
         return self.skeleton.model

@@ -57,10 +57,10 @@ class Gate:
             BadPayload: if the payload does not fit its declaration, or is not finite.
         """
         self._check_fields(payload, "downloads")
-        payload = _on_cpu(payload)
+        payload = _to_cpu(payload)
         items = [*payload.items()]
         _check_finite(payload, items)
-        return _quantised(payload, self.down_bits), _traffic(items, self.down_bits)
+        return _quantise_payload(payload, self.down_bits), _count_traffic(items, self.down_bits)
 
     def up(self, payload: Payload, call: Call, *, copy: bool = True) -> tuple[Payload, Traffic]:
         """Check, clip, noise, quantise and count an upload.
@@ -76,24 +76,24 @@ class Gate:
         """
         self._check_fields(payload, "uploads")
         _check_like(payload, call.down)
-        payload = _on_cpu(payload, copy=copy)  # checks of values on a device would synchronise
+        payload = _to_cpu(payload, copy=copy)  # checks of values on a device would synchronise
         payload.check(call)
         items = [*payload.items()]
         _check_finite(payload, items)
         if self.privacy is not None:
             client, step = call.client, call.step
-            payload = self.privacy.uploaded(
+            payload = self.privacy.protect_upload(
                 payload, call.down, round_=client.round, client=client.id, step=step
             )
-        return _quantised(payload, self.up_bits), _traffic(items, self.up_bits)
+        return _quantise_payload(payload, self.up_bits), _count_traffic(items, self.up_bits)
 
-    def together(
+    def release(
         self, uploads: Mapping[int, Payload], *, round_: int, step: str
     ) -> dict[int, Payload]:
         """Return the uploads for the server step, with the noise of central privacy if set."""
         if self.privacy is None:
             return dict(uploads)
-        return dict(self.privacy.released(uploads, round_=round_, step=step))
+        return dict(self.privacy.protect_uploads(uploads, round_=round_, step=step))
 
     def _check_fields(self, payload: Any, direction: Literal["uploads", "downloads"]) -> None:
         types, kind = getattr(self, direction), type(payload)
@@ -130,7 +130,7 @@ def _check_finite(payload: Payload, items: Sequence[Placed]) -> None:
             raise NotFinitePayload(f"{place} holds a NaN or an infinity")
 
 
-def _on_cpu(payload: Payload, *, copy: bool = True) -> Payload:
+def _to_cpu(payload: Payload, *, copy: bool = True) -> Payload:
     values = (value for _, value in leaves(vars(payload)))
     if not copy and all(_is_on_cpu(value) for value in values if isinstance(value, Tensor)):
         return payload
@@ -145,7 +145,7 @@ def _is_on_cpu(tensor: Tensor) -> bool:
     return tensor.is_cpu and tensor.is_contiguous() and not tensor.requires_grad
 
 
-def _quantised(payload: Payload, bits: int) -> Payload:
+def _quantise_payload(payload: Payload, bits: int) -> Payload:
     if bits >= 32:
         return payload
     return payload.map(
@@ -153,7 +153,7 @@ def _quantised(payload: Payload, bits: int) -> Payload:
     )
 
 
-def _traffic(items: Sequence[Placed], bits: int) -> Traffic:
+def _count_traffic(items: Sequence[Placed], bits: int) -> Traffic:
     """Count a payload's numbers and bytes by kind; a plain number takes 4 bytes."""
     params: dict[str, float] = {}
     size: dict[str, float] = {}

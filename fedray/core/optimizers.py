@@ -230,7 +230,7 @@ def load_running_means(
 ) -> None:
     """Load the result of `running_means` into an optimiser, which changes the tensors in place.
 
-    A parameter whose shape differs from that of its saved mean is another one and starts without.
+    A parameter whose saved running means have another shape starts without running means.
     """
     for tensor, name in names.items():
         means = saved.get(name, {})

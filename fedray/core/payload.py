@@ -22,7 +22,7 @@ from typing import (
 import torch
 from torch import Tensor
 
-from fedray.core.state import described, is_tree, leaves, map_tensors
+from fedray.core.state import describe_tensor, is_tree, leaves, map_tensors
 from fedray.errors import FedrayError, NotFinite, nearest
 
 if TYPE_CHECKING:
@@ -287,13 +287,15 @@ def _check_axes(place: str, tensor: Tensor, field: PayloadField, sizes: dict[str
         fixed = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
         dtype = str(field.dtype).removeprefix("torch.")
         form = f"{dtype} [{', '.join(axes)}]" + (f" with {fixed}" if fixed else "")
-        raise BadPayload(f"{place} is {described(tensor)}, expected {form}")
+        raise BadPayload(f"{place} is {describe_tensor(tensor)}, expected {form}")
 
 
 def _check_like(place: str, value: Any, expected: Any) -> None:
     if isinstance(value, Tensor) and isinstance(expected, Tensor):
         if value.shape != expected.shape or value.dtype != expected.dtype:
-            raise BadPayload(f"{place} is {described(value)}, expected {described(expected)}")
+            raise BadPayload(
+                f"{place} is {describe_tensor(value)}, expected {describe_tensor(expected)}"
+            )
         return
     if not is_tree(value) or not is_tree(expected):
         kind = "a mapping" if is_tree(expected) else "a tensor"

@@ -4,7 +4,7 @@ McMahan et al., "Learning Differentially Private Recurrent Language Models", ICL
 arXiv:1710.06963.
 
     FlatClip, Section 2.1 -> clip_update
-    the noisy mean over a fixed number of clients, Algorithm 1 -> Privacy.released
+    the noisy mean over a fixed number of clients, Algorithm 1 -> Privacy.protect_uploads
 
 Central privacy: clients clip, and the server, which is trusted, adds noise once to the mean. Local
 privacy: each client clips its upload and adds noise to it. Tensors that `is_covered` excludes are
@@ -71,7 +71,7 @@ class Privacy:
     noise_multiplier: float
     noise_seed: int | None = None
 
-    def uploaded(
+    def protect_upload(
         self, payload: Payload, down: Payload | None, *, round_: int, client: int, step: str
     ) -> Payload:
         """Return the clipped upload, with noise if privacy is local."""
@@ -79,10 +79,12 @@ class Privacy:
         if self.mode == "central":
             return payload
         random = self._random(f"local/{step}", round_, client)
-        noisy = _noisy(_covered(payload), self.noise_multiplier * self.clip_norm, random)
-        return _replaced(payload, noisy)
+        noisy = _add_noise(
+            _covered_tensors(payload), self.noise_multiplier * self.clip_norm, random
+        )
+        return _replace_covered(payload, noisy)
 
-    def released(
+    def protect_uploads(
         self, uploads: Mapping[int, Payload], *, round_: int, step: str
     ) -> Mapping[int, Payload]:
         """Return the uploads for the server step; unchanged if privacy is local.
@@ -98,8 +100,8 @@ class Privacy:
             return uploads
         mean = _mean(list(uploads.values()))
         deviation = self.noise_multiplier * self.clip_norm / len(uploads)
-        mean = _noisy(mean, deviation, self._random(f"central/{step}", round_, 0))
-        return {client: _replaced(upload, mean) for client, upload in uploads.items()}
+        mean = _add_noise(mean, deviation, self._random(f"central/{step}", round_, 0))
+        return {client: _replace_covered(upload, mean) for client, upload in uploads.items()}
 
     def _random(self, purpose: str, round_: int, client: int) -> np.random.Generator:
         if self.noise_seed is None:
@@ -141,7 +143,7 @@ def clip_update(payload: Payload, down: Payload | None, norm: float) -> Payload:
     if length <= norm:
         return payload
     pairs = zip(starts, updates, strict=True)
-    return _replaced(payload, [start + update * (norm / length) for start, update in pairs])
+    return _replace_covered(payload, [start + update * (norm / length) for start, update in pairs])
 
 
 def update_norm(tensors: Iterable[Tensor]) -> float:
@@ -159,18 +161,18 @@ def _is_covered(item: Placed) -> bool:
     return is_covered(item.kind, item.value)
 
 
-def _covered(payload: Payload) -> list[Tensor]:
+def _covered_tensors(payload: Payload) -> list[Tensor]:
     """Return the tensors that are clipped and noised, in the payload's order, on the CPU."""
     return [item.value.detach().cpu() for item in payload.tensors() if _is_covered(item)]
 
 
-def _replaced(payload: Payload, values: Iterable[Tensor]) -> Payload:
+def _replace_covered(payload: Payload, values: Iterable[Tensor]) -> Payload:
     """Return the payload with its covered tensors replaced by `values`, in the same order."""
     remaining: Iterator[Tensor] = iter(values)
     return payload.map(lambda kind, old: next(remaining) if is_covered(kind, old) else old)
 
 
-def _noisy(
+def _add_noise(
     tensors: Iterable[Tensor], deviation: float, random: np.random.Generator
 ) -> list[Tensor]:
     if deviation == 0:
@@ -189,7 +191,7 @@ def _mean(uploads: list[Payload]) -> list[Tensor]:
     ]
     if any(layout != layouts[0] for layout in layouts):
         raise ValueError("uploads differ in names or shapes, so there is no mean for central noise")
-    columns = zip(*map(_covered, uploads), strict=True)
+    columns = zip(*map(_covered_tensors, uploads), strict=True)
     return [
         reduce(torch.add, (t.double() for t in column)).div(len(uploads)).to(column[0].dtype)
         for column in columns

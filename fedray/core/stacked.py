@@ -50,17 +50,17 @@ Form: TypeAlias = tuple[Any, ...]
 computed together."""
 
 
-def stacks_of(clients: Sequence[int], most: int) -> Iterator[Sequence[int]]:
-    """Divide clients into the largest subtrees of `core.sums` with at most `most` clients.
+def stacks_of(clients: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
+    """Divide clients into the largest subtrees of `core.sums` with at most `limit` clients.
 
     Args:
         clients: sorted ids of all clients of an exchange, or of a subtree at least as large as a
             stack.
-        most: N.
+        limit: N.
     """
-    if len(clients) > most:
+    if len(clients) > limit:
         for half in halves(clients):
-            yield from stacks_of(half, most)
+            yield from stacks_of(half, limit)
     elif clients:
         yield clients
 
@@ -257,27 +257,27 @@ class _StackedTraining:
     def run(self, tally: Tally) -> None:
         """Take all steps of all clients."""
         trained = set[str]()
-        taken = [0] * len(self.steps)
+        steps_taken = [0] * len(self.steps)
         for run, batch in zip(self._runs, self._batches, strict=True):
             part, before = self._part(run.start, run.stop), tally.images
             self._backward(run, part, batch.view(-1, run.size))
             if self._config.clip_grad_norm is not None:
                 clip_rows([*part.learning.values()], self._config.clip_grad_norm)
-            self._step(run, part, taken[run.start])
+            self._step(run, part, steps_taken[run.start])
             trained |= {name for name, tensor in part.learning.items() if tensor.grad is not None}
             for tensor in part.learning.values():
                 tensor.grad = None
             for client in range(run.start, run.stop):
-                taken[client] += 1
+                steps_taken[client] += 1
                 self.images[client] += tally.images - before
         self.parameters = sum(self._learning[name][0].numel() for name in trained)
 
-    def _step(self, run: Run, part: _Part, taken: int) -> None:
+    def _step(self, run: Run, part: _Part, steps_taken: int) -> None:
         """Take the optimiser's step for a run, with the run's rows of the running means."""
         optimizer, rows = part.optimizer, slice(run.start, run.stop)
         for name, means in self._means.items():
             optimizer.state[part.learning[name]] = {
-                key: torch.tensor(float(taken)) if key in ON_THE_CPU else value[rows]
+                key: torch.tensor(float(steps_taken)) if key in ON_THE_CPU else value[rows]
                 for key, value in means.items()
             }
         optimizer.step()

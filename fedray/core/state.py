@@ -59,12 +59,12 @@ def storage_of(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def described(tensor: Tensor) -> str:
+def describe_tensor(tensor: Tensor) -> str:
     """Return a tensor's dtype and shape as text, for example "float32 [10, 16]"."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
-def contiguous(tree: StateTree) -> dict[str, Any]:
+def make_contiguous(tree: StateTree) -> dict[str, Any]:
     """Return the tree with contiguous tensors.
 
     Tensors read from a checkpoint are contiguous, and a different layout may change rounding.

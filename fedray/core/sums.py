@@ -74,7 +74,7 @@ def total_over(
     return _join(first, second, in_place=in_place or len(first) > 1)
 
 
-def joined(clients: Sequence[int], blocks: Mapping[tuple[int, ...], Total]) -> Total:
+def join_totals(clients: Sequence[int], blocks: Mapping[tuple[int, ...], Total]) -> Total:
     """Return the sums over clients from the totals of blocks.
 
     Args:
@@ -83,7 +83,7 @@ def joined(clients: Sequence[int], blocks: Mapping[tuple[int, ...], Total]) -> T
     """
     if (total := blocks.get(tuple(clients))) is not None:
         return total
-    first, second = (joined(half, blocks) for half in halves(clients))
+    first, second = (join_totals(half, blocks) for half in halves(clients))
     return _join(first, second, in_place=False)  # blocks may be in shared memory
 
 

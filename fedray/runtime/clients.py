@@ -29,7 +29,7 @@ from fedray.core import (
     SummingMethod,
     Tensors,
 )
-from fedray.core.state import contiguous, leaves, map_tensors, storage_of
+from fedray.core.state import leaves, make_contiguous, map_tensors, storage_of
 from fedray.counts import counted
 from fedray.data.federated import EvalSet as IndexedSet
 from fedray.errors import Failure, NotFinite, UserError, definition_line, plugin_line
@@ -327,7 +327,7 @@ def _detached_state(state: Any, context: Client, private: PrivateCopies) -> Clie
         return result.clone() if storage_of(result) in shared else result
 
     parts = (state.model, state.memory, context.optimizer_state)
-    return ClientState(*(map_tensors(detach, contiguous(part)) for part in parts))
+    return ClientState(*(map_tensors(detach, make_contiguous(part)) for part in parts))
 
 
 UNSUPPORTED = (torch.bfloat16, torch.complex32)

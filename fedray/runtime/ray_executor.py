@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import RayTaskError
 
-from fedray.core import Downlinks, Total, joined
+from fedray.core import Downlinks, Total, join_totals
 from fedray.errors import FedrayError, RunFailed
 from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
@@ -87,7 +87,7 @@ class RayExecutor:
             results, total = answer
             replies |= self._replies(round_, call, results)
             blocks[tuple(call.clients)] = from_message(total)
-        return dict(sorted(replies.items())), joined(list(down), blocks)
+        return dict(sorted(replies.items())), join_totals(list(down), blocks)
 
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run one test for every key of `down`."""

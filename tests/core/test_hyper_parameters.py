@@ -33,7 +33,7 @@ def test_the_checks_and_texts_of_all_bases_hold():
         Crossing.HParams(eta=1.0, **{"lambda": 15.0})
     texts = parameter_texts(Crossing.HParams)
     assert set(texts) >= set(Crossing.HParams.model_fields)
-    assert texts["weights"].startswith("Weights of the mean: equal (paper)")
+    assert texts["weights"].startswith("Client weights in the mean: uniform, 1/K (paper)")
 
 
 def test_one_base_gives_its_own_class():

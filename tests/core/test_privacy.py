@@ -107,7 +107,7 @@ def test_the_mean_of_clipped_updates_moves_by_at_most_2_s_over_m(norm, seed, siz
     assert all(moved_by(upload, down) <= norm * (1 + 1e-3) for upload in uploads)
     central = Privacy("central", norm, 0.0)
     ours, theirs = (
-        central.released(dict(enumerate(clients)), round_=1, step="s")[0]
+        central.protect_uploads(dict(enumerate(clients)), round_=1, step="s")[0]
         for clients in (uploads[:3], (*uploads[:2], uploads[3]))
     )
     assert moved_by(ours, theirs) <= 2 * norm / 3 * (1 + 1e-3)
@@ -164,7 +164,7 @@ def test_central_noise_is_added_once_to_the_mean():
     uploads = {k: Means(torch.full((100, 200), float(k)), torch.full((100,), k)) for k in (1, 2, 6)}
     alone = Gate({}, privacy=central).up(uploads[6], call())[0]
     assert update_norm([alone.vectors]) == pytest.approx(2.0)  # no noise on the way
-    given_ = Gate({}, privacy=central).together(uploads, round_=1, step="s")
+    given_ = Gate({}, privacy=central).release(uploads, round_=1, step="s")
     drawn = given_[1].vectors - 3  # the mean of 1, 2 and 6
     assert float(drawn.std()) == pytest.approx(3.0 * 2.0 / 3, rel=0.03)
     assert all(torch.equal(given_[k].vectors, given_[1].vectors) for k in uploads)
@@ -173,8 +173,8 @@ def test_central_noise_is_added_once_to_the_mean():
 
 def test_central_noise_needs_uploads_of_one_shape():
     uploads = {k: Means(torch.ones(k, 4), torch.ones(k, dtype=torch.int64)) for k in (1, 2)}
-    with pytest.raises(ValueError, match="differ in names or shapes, so central noise has no mean"):
-        Privacy("central", 1.0, 1.0).released(uploads, round_=1, step="s")
+    with pytest.raises(ValueError, match="differ in names or shapes, so there is no mean"):
+        Privacy("central", 1.0, 1.0).protect_uploads(uploads, round_=1, step="s")
 
 
 def test_what_nothing_covers_passes_as_it_is():
@@ -189,7 +189,7 @@ def test_what_nothing_covers_passes_as_it_is():
     for mode in ("central", "local"):
         gate = Gate({}, privacy=Privacy(mode, 0.1, 1.0))
         got = gate.up(sent, call())[0]
-        assert torch.equal(gate.together({0: got}, round_=1, step="s")[0].images, pixels)
+        assert torch.equal(gate.release({0: got}, round_=1, step="s")[0].images, pixels)
     assert [place for place, _ in exempt_fields([Pictures, Means])] == [
         "Pictures.images",
         "Pictures.labels",
@@ -206,4 +206,4 @@ def test_everything_but_images_and_statistics_is_covered():
 
 def test_without_privacy_nothing_is_touched():
     sent = {0: Means(gaussian(3, D), torch.ones(3, dtype=torch.int64))}
-    assert Gate({}).together(sent, round_=1, step="s")[0] is sent[0]
+    assert Gate({}).release(sent, round_=1, step="s")[0] is sent[0]

@@ -25,7 +25,7 @@ def test_docs_writes_what_check_misses(tmp_path, capsys):
     assert "| `workers` | `2` | `int` >= 1, <= 10000 | Ray actors" in keys
     method = (tmp_path / "docs" / "methods" / "fedtsp.md").read_text()
     assert "| Eq. (7) | [`server_loss`](../../fedray/algorithms/text_guided/fedtsp.py#" in method
-    assert "\n## Deviations\n\n- Eq. (6): weights" in method
+    assert "\n## Deviations\n\n- Eq. (6) uses the weights" in method
     assert "| `algorithm.lambda` | `7.0` |" in method
     assert "- [fedtsp_digits](../../fedray/experiments/fedtsp_digits.yaml): FedTSP on" in method
     index = (tmp_path / "docs" / "methods" / "index.md").read_text()

@@ -20,7 +20,7 @@ from fedray.algorithms.averaging.fedconcat import (
     LabelDistribution,
     assign,
     cluster,
-    concatenated_head,
+    concatenate_heads,
     with_encoders,
 )
 from fedray.core import held_versions
@@ -82,7 +82,7 @@ def test_clients_say_how_their_images_spread(assemble):
 def test_the_concatenated_heads_logits_are_the_sum_of_the_clusters():
     one = {WEIGHT: torch.tensor([[1.0, 2.0]]), BIAS: torch.tensor([0.5])}
     two = {WEIGHT: torch.tensor([[3.0, -1.0]]), BIAS: torch.tensor([0.25])}
-    weight, bias = concatenated_head([one, two])
+    weight, bias = concatenate_heads([one, two])
     assert weight.tolist() == [[1.0, 2.0, 3.0, -1.0]]
     assert bias.tolist() == [0.75]
     features = torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 5.0]])

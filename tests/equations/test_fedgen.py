@@ -125,7 +125,7 @@ def test_two_rounds_agree_with_a_straight_loop(run, noise):
 
 def loss_of(state, method, heads) -> float:
     """Eq. (4) on a large batch."""
-    labels = draw_labels(method._pooled(state), 500, seeded())
+    labels = draw_labels(method._summed_counts(state), 500, seeded())
     noise = torch.rand(500, method.hp.noise_dim, generator=seeded(1))
     stacked = {name: torch.stack([h.head[name] for h in heads.values()]) for name in state["head"]}
     shares = torch.tensor([0.5, 0.5])

@@ -20,17 +20,17 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
         (
             "fedconcat",
             {**CNN3, "algorithm.clusters": 5},
-            r"algorithm\.clusters=5 for 4 clients; lower it",
+            r"algorithm\.clusters=5 is more than the number of clients, 4; lower",
         ),
         (
             "fedconcat",
             {**CNN3, "algorithm.cluster_rounds": 3},
-            r"cluster_rounds=3 of rounds=2; lower it, or raise",
+            r"cluster_rounds=3 exceeds rounds=2; lower algorithm\.cluster_rounds or raise",
         ),
         (
             "fedfa_augmentation",
             {"model.group": "mlp"},
-            r"convolutions, and mlp has none; set model\.group",
+            r"convolutions, but mlp has no convolutions; set model\.group",
         ),
         (
             "fedglcl",

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedray.core import joined, total_over
+from fedray.core import join_totals, total_over
 from fedray.runtime.shares import longest_first, shares_of_blocks, shares_of_groups
 
 
@@ -57,6 +57,6 @@ def test_no_division_changes_a_bit(count: int, workers: int, most: int, chance: 
                     blocks[tuple(block)] = total_over(block, summand)
                     left -= {*block}
     assert sum(map(len, blocks)) == count
-    whole, found = total_over(everyone, summand), joined(everyone, blocks)
+    whole, found = total_over(everyone, summand), join_totals(everyone, blocks)
     assert found.clients == whole.clients
     assert float(found["x"]) == float(whole["x"])

@@ -65,6 +65,6 @@ class ExtraParameters(FedAvg):
         return with_extra(super().begin(client, state, down), down.extra)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[ExtendedUpdate, ClientState]:
-        update, kept = super().finish(local, trained)
+        update, next_state = super().finish(local, trained)
         extra = select(trained.tensors, local.extra)
-        return ExtendedUpdate(**vars(update), extra=extra), kept
+        return ExtendedUpdate(**vars(update), extra=extra), next_state

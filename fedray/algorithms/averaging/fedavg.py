@@ -58,17 +58,17 @@ class GlobalModel(Payload):
     buffers: Mapping[str, Tensor] = payload_field("statistics")
 
     @classmethod
-    def of(cls, model: Classifier, tensors: Mapping[str, Tensor], **rest: Any) -> Self:
+    def of(cls, model: Classifier, tensors: Mapping[str, Tensor], **fields: Any) -> Self:
         """Return a payload of `tensors`, divided into weights and buffers.
 
         Args:
             model: a model whose structure tells which tensors are buffers.
             tensors: tensors by name; a name that is no buffer of the model counts as a weight.
-            rest: the other fields of the payload.
+            fields: the other fields of the payload.
         """
         buffers = select(tensors, buffer_names(model))
         weights = select(tensors, tensors.keys() - buffers.keys())
-        return cls(weights=weights, buffers=buffers, **rest)
+        return cls(weights=weights, buffers=buffers, **fields)
 
     @property
     def model(self) -> dict[str, Tensor]:
@@ -174,9 +174,9 @@ class FedAvg(Averaging, LocalTraining):
         client, model = local.client, local.model
         shared = select(trained.tensors, self.shared(model))
         personal = self.personal(model)
-        kept = select(client.save(model), personal) if personal else {}
+        tensors = select(client.save(model), personal) if personal else {}
         update = self.up_type.of(model, shared, samples=len(client.train))
-        return update, ClientState(kept, local.state.memory)
+        return update, ClientState(tensors, local.state.memory)
 
 
 def select(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:

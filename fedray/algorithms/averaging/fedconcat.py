@@ -5,7 +5,7 @@ arXiv:2312.06290.
 
     clustering by label distribution -> cluster
     averaging inside clusters        -> FedConcat.server_update
-    concatenation                    -> concatenated_head
+    concatenation                    -> concatenate_heads
     training of the classifier       -> FedConcat.train_head
 
 The method has three stages. First, clients send their label distributions, and K-means divides
@@ -195,7 +195,7 @@ class FedConcat(FedAvg):
             )
         answers = exchange.call("label_distribution", dict.fromkeys(exchange.everyone))
         classes, clients = self.setting.num_classes, len(exchange.everyone)
-        points = np.full((clients, classes), 1 / classes)  # uniform for those that did not reply
+        points = np.full((clients, classes), 1 / classes)  # uniform for clients without a reply
         for client, answer in answers.items():
             points[client] = answer.shares.numpy()
         count, largest = self.hp.clusters, clients
@@ -224,7 +224,7 @@ class FedConcat(FedAvg):
         server = exchange.server
         if server.round <= self.cluster_rounds or self._has_encoders(state, server).all():
             return state
-        down = dict.fromkeys(exchange.everyone, _encoders(state, server))
+        down = dict.fromkeys(exchange.everyone, _make_encoders(state, server))
         phase = self._phase(server)
         return exchange.give(state, "encoders", down, version=phase, step="receive_encoders")
 
@@ -261,7 +261,7 @@ class FedConcat(FedAvg):
         return "head" in state or self.hp.clusters == 1
 
     def _initial_head(self, state: ServerState, server: Server) -> Tensors:
-        weight, bias = concatenated_head(list(state["clusters"].values()))
+        weight, bias = concatenate_heads(list(state["clusters"].values()))
         if self.hp.head_init == "random":
             head = nn.Linear(weight.shape[1], weight.shape[0])
             initialise(head, server.streams.torch("fedconcat_head"))
@@ -280,7 +280,7 @@ class FedConcat(FedAvg):
     ) -> tuple[None, ClientState]:
         """Keep the encoders and the features of the client's training images."""
         encoders = {g: {**weights, **down.buffers[g]} for g, weights in down.weights.items()}
-        parts = [client.features(model, client.train) for model in loaded(client, encoders)]
+        parts = [client.features(model, client.train) for model in load_encoders(client, encoders)]
         features = torch.cat(parts, dim=1)
         memory = {**state.memory, "encoders": encoders, "features": features}
         return None, ClientState(state.model, memory)
@@ -290,9 +290,9 @@ class FedConcat(FedAvg):
     ) -> tuple[TrainedModel, ClientState]:
         """Train the classifier on `head_batches` batches of features."""
         local = self.begin(client, state, down)
-        few = self.hp.head_batches * self.setting.training.batch_size
+        count = self.hp.head_batches * self.setting.training.batch_size
         random = self.setting.streams.torch("head_batches", round_=client.round, client=client.id)
-        drawn = torch.randperm(len(client.train), generator=random)[:few].numpy()
+        drawn = torch.randperm(len(client.train), generator=random)[:count].numpy()
         train = local.client.train
         part = replace(local.client, train=replace(train, index=train.index[drawn]))
         local = replace(local, client=part.with_schedule(epochs=1))
@@ -324,12 +324,14 @@ class ConcatenatedClassifier(BackboneClassifier):
         """Compute logits [B, C] of images or of stored features [B, G d]."""
         if isinstance(x, Pixels):
             with torch.no_grad():
-                models = loaded(self._client, self._encoders)
+                models = load_encoders(self._client, self._encoders)
                 x = ImageFeatures(torch.cat([m(x).features.float() for m in models], dim=1))
         return super().forward(x)
 
 
-def loaded(client: Client, encoders: Mapping[str, Mapping[str, Tensor]]) -> Iterator[Classifier]:
+def load_encoders(
+    client: Client, encoders: Mapping[str, Mapping[str, Tensor]]
+) -> Iterator[Classifier]:
     """Load each cluster's encoder into the client's skeleton in turn and yield it for evaluation.
 
     The skeleton's head is unchanged, because nothing reads its logits.
@@ -361,7 +363,7 @@ def with_encoders(
     )
 
 
-def _encoders(state: ServerState, server: Server) -> Encoders:
+def _make_encoders(state: ServerState, server: Server) -> Encoders:
     """Return the clusters' models without heads."""
     buffers = buffer_names(server.model)
     weights = tensor_names(server.model) - buffers - head_tensors(server.model)
@@ -373,7 +375,7 @@ def _encoders(state: ServerState, server: Server) -> Encoders:
     )
 
 
-def concatenated_head(models: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, Tensor]:
+def concatenate_heads(models: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, Tensor]:
     """Concatenate the clusters' heads into one head, whose logits are the sum of their logits.
 
     Args:
@@ -435,6 +437,6 @@ def assign(costs: np.ndarray, largest: int) -> np.ndarray:
     slots[:, ::largest] -= costs.sum() + 1  # the first slot of every cluster is filled first
     from scipy.optimize import linear_sum_assignment  # takes a second to import
 
-    _, taken = linear_sum_assignment(slots)
-    assignment: np.ndarray = taken // largest
+    _, columns = linear_sum_assignment(slots)
+    assignment: np.ndarray = columns // largest
     return assignment

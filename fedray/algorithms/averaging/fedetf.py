@@ -119,13 +119,13 @@ class FedETF(ExtraParameters):
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         counts = local.state.memory["counts"]
-        return balanced_loss(self.scaled(output, local), batch.labels, counts)
+        return balanced_loss(self.scaled_logits(output, local), batch.labels, counts)
 
-    def scaled(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
+    def scaled_logits(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
         """Return the logits [B, C]: s times the cosines."""
         cosines = corner_products(output.logits, local.state.memory["simplex"])
-        trained = local.extra.get("scale")  # only while it is trained
-        return cosines * (float(self.hp.scale) if trained is None else trained)
+        scale = local.extra.get("scale")  # None if the scale is not trained
+        return cosines * (float(self.hp.scale) if scale is None else scale)
 
     def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
         return corner_products(output.logits, local.state.memory["simplex"])
@@ -139,7 +139,7 @@ class FedETF(ExtraParameters):
         client = local.client.with_schedule(1, lr=self.setting.training.lr)
         self.train(replace(local, client=client))
         for turn in range(self.setting.finetune_epochs):
-            local = with_simplex_copied(local)
+            local = copy_simplex(local)
             self._tune_simplex(local, later=2 + 2 * turn)
             self._tune_head(local, later=3 + 2 * turn)
             yield local
@@ -165,12 +165,14 @@ class FedETF(ExtraParameters):
 
     def _plain_loss(self, local: LocalContext) -> Callable[[Batch], Tensor]:
         def loss(batch: Batch) -> Tensor:
-            return F.cross_entropy(self.scaled(local.model(batch.inputs), local), batch.labels)
+            return F.cross_entropy(
+                self.scaled_logits(local.model(batch.inputs), local), batch.labels
+            )
 
         return loss
 
 
-def with_simplex_copied(local: LocalContext) -> LocalContext:
+def copy_simplex(local: LocalContext) -> LocalContext:
     """Return the context with a trainable copy of the simplex."""
     simplex = local.state.memory["simplex"].clone()
     state = ClientState(local.state.model, {**local.state.memory, "simplex": simplex})
@@ -194,7 +196,7 @@ def simplex_etf(basis: Tensor) -> Tensor:
 
 def corner_products(outputs: Tensor, simplex: Tensor) -> Tensor:
     """Return f^T M [B, C] of the normalised outputs f [B, C]; cosines if M has unit columns."""
-    with torch.autocast(outputs.device.type, enabled=False):  # it would multiply in bfloat16
+    with torch.autocast(outputs.device.type, enabled=False):  # autocast would multiply in bfloat16
         return F.normalize(outputs.float(), dim=1, eps=1e-8) @ simplex.T
 
 

@@ -148,8 +148,8 @@ class FedFAAnchors(FedAvg):
             return self.loss(output, batch, local)
 
         trained = fit(local, loss, after_batch=calibration.step)
-        update, kept = self.finish(local, trained)
-        return AnchoredUpdate(**vars(update), anchors=moving.anchors), kept
+        update, next_state = self.finish(local, trained)
+        return AnchoredUpdate(**vars(update), anchors=moving.anchors), next_state
 
 
 def initial_anchors(classes: int, d: int, random: torch.Generator) -> Tensor:
@@ -241,5 +241,5 @@ class MovingAnchors:
 
     def _move(self) -> None:
         divisor = self.holding.clamp_min(1) if self.over == "own" else self.batches
-        moved = self.momentum * self.anchors + (1 - self.momentum) * self.sums / divisor
-        self.anchors = torch.where(self.holding > 0, moved, self.anchors)
+        anchors = self.momentum * self.anchors + (1 - self.momentum) * self.sums / divisor
+        self.anchors = torch.where(self.holding > 0, anchors, self.anchors)

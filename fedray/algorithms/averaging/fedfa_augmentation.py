@@ -64,8 +64,8 @@ class VariedUpdate(TrainedModel):
 
     running: Mapping[str, Tensor] = payload_field(
         "statistics",
-        reveals="means and deviations of the client's images in every stage, not noised even with "
-        "privacy",
+        reveals="means and deviations of the client's images in every stage, without noise even "
+        "with privacy",
     )
 
 
@@ -132,10 +132,10 @@ class FedFAAugmentation(FedAvg):
         )
         with layers.on(local.model):
             trained = self.train(local)
-        update, kept = self.finish(local, trained)
-        memory = {**kept.memory, "running": layers.running}
+        update, next_state = self.finish(local, trained)
+        memory = {**next_state.memory, "running": layers.running}
         sent = VariedUpdate(**vars(update), running=layers.running)
-        return sent, ClientState(kept.model, memory)
+        return sent, ClientState(next_state.model, memory)
 
 
 @dataclass

@@ -64,9 +64,9 @@ class FedNova(FedAvg):
     uploads = (NormalisedModel,)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[NormalisedModel, ClientState]:
-        update, kept = super().finish(local, trained)
+        update, next_state = super().finish(local, trained)
         a_i = steps_of(trained, self.setting.training)
-        return NormalisedModel(**vars(update), steps=a_i), kept
+        return NormalisedModel(**vars(update), steps=a_i), next_state
 
     def summand(self, upload: Any) -> StateTree:
         """Return n_i, n_i times the buffers, n_i a_i, n_i / a_i and n_i y_i / a_i."""
@@ -84,8 +84,8 @@ class FedNova(FedAvg):
         model, means = state["model"], super().server_step(state, total, server)["model"]
         p_a, p_by_a = (total[name] / total["weight"] for name in ("steps", "inverse"))
         y = {name: value / total["weight"] for name, value in total["normalised"].items()}
-        moved = normalised_average(select(model, y), float(p_a), float(p_by_a), y)
-        return {**state, "model": select({**model, **means, **moved}, model)}
+        weights = normalised_average(select(model, y), float(p_a), float(p_by_a), y)
+        return {**state, "model": select({**model, **means, **weights}, model)}
 
 
 def steps_of(trained: Trained, config: TrainingConfig) -> float:

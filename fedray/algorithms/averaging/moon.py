@@ -60,8 +60,8 @@ class Moon(FedAvg):
         previous = local.state.memory.get("previous")
         if self.hp.mu == 0 or previous is None:
             return loss
-        now = {**previous, **local.down.model}
-        near = frozen_features(local.model, now, batch.inputs)
+        shared = {**previous, **local.down.model}
+        near = frozen_features(local.model, shared, batch.inputs)
         far = frozen_features(local.model, previous, batch.inputs)
         contrast = model_contrast(output.features, near, far, self.hp.tau_moon)
         return loss + contrast * float(self.hp.mu)
@@ -77,11 +77,11 @@ class Moon(FedAvg):
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
         """Upload as FedAvg does; keep the whole model as the previous model of the next round."""
-        update, kept = super().finish(local, trained)
+        update, next_state = super().finish(local, trained)
         if self.hp.mu == 0:
-            return update, kept
+            return update, next_state
         previous = local.client.save(local.model)
-        return update, ClientState(kept.model, {**kept.memory, "previous": previous})
+        return update, ClientState(next_state.model, {**next_state.memory, "previous": previous})
 
 
 def model_contrast(features: Tensor, near: Tensor, far: Tensor, tau: float) -> Tensor:
@@ -99,7 +99,7 @@ def model_contrast(features: Tensor, near: Tensor, far: Tensor, tau: float) -> T
         The mean over the batch; an image with s = r contributes ln 2.
     """
     pairs = ((features.float(), z.float()) for z in (near, far))
-    cosines = torch.stack([F.cosine_similarity(now, z, dim=1) for now, z in pairs], dim=1)
+    cosines = torch.stack([F.cosine_similarity(*pair, dim=1) for pair in pairs], dim=1)
     return F.cross_entropy(cosines / tau, cosines.new_zeros(len(cosines), dtype=torch.long))
 
 

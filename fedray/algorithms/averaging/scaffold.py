@@ -78,7 +78,7 @@ class Scaffold(FedAvg):
     uploads = (ControlledUpdate,)
     downloads = (ControlledModel,)
     down_type = ControlledModel
-    means_equally = FedAvg.means_equally  # variates are only summed
+    means_equally = FedAvg.means_equally  # the server uses only the sum of the variates, too
 
     class HParams(FedAvg.HParams):
         weights: Weights = "uniform"
@@ -112,17 +112,18 @@ class Scaffold(FedAvg):
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[ControlledUpdate, ClientState]:
         """Upload as FedAvg does, with the change of the client's control variate (option II)."""
-        sent, kept = super().finish(local, trained)
+        sent, next_state = super().finish(local, trained)
         config, down = local.client.setting.training, local.down
         length = config.lr * steps_of(trained, config)
-        x, y, old = down.weights, sent.weights, kept.memory.get("control", zeros(down.control))
+        x, y = down.weights, sent.weights
+        old = next_state.memory.get("control", zeros(down.control))
         new = {
             name: new_control(old[name], c, x[name], y[name], length)
             for name, c in down.control.items()
         }
         change = {name: control - old[name] for name, control in new.items()}
         update = ControlledUpdate(**vars(sent), control=change)
-        return update, ClientState(kept.model, {**kept.memory, "control": new})
+        return update, ClientState(next_state.model, {**next_state.memory, "control": new})
 
     def summand(self, upload: Any) -> StateTree:
         return {**super().summand(upload), "control": weighed(upload.control, 1.0)}
@@ -130,11 +131,11 @@ class Scaffold(FedAvg):
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return x + eta_g * mean(y_i - x) and c + |S|/N * mean(c_i+ - c_i), Eq. (5)."""
         x, model = state["model"], dict(super().server_step(state, total, server)["model"])
-        moved = mean_of(total["control"], float(self.setting.clients), state["control"])
+        changes = mean_of(total["control"], float(self.setting.clients), state["control"])
         control = {}
         for name, c in state["control"].items():
             model[name] = x[name] + self.hp.lr_server * (model[name] - x[name])
-            control[name] = c + moved[name]
+            control[name] = c + changes[name]
         return {**state, "model": model, "control": control}
 
 

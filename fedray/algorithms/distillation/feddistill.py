@@ -151,8 +151,8 @@ class FedDistill(LocalTraining):
             sums.add(F.softmax(logits, dim=1) if soft else logits, batch.labels)
             return self.loss(output, batch, local)
 
-        _, kept = self.finish(local, fit(local, loss))
-        return ClassOutputs(*sums.means()), kept
+        _, next_state = self.finish(local, fit(local, loss))
+        return ClassOutputs(*sums.means()), next_state
 
 
 class ClassSums:

@@ -142,9 +142,13 @@ class FedGen(HeadAveraging):
                 f"fedgen's generator uses batch normalisation, but batch_size={size}; set "
                 "batch_size to 2 or more, or algorithm=lg_fedavg, which has no generator"
             )
-        return {**super().init_server(server), "generator": self._drawn(server), "counts": {}}
+        return {
+            **super().init_server(server),
+            "generator": self._draw_generator(server),
+            "counts": {},
+        }
 
-    def _drawn(self, server: Server) -> Tensors:
+    def _draw_generator(self, server: Server) -> Tensors:
         random = server.streams.torch("fedgen")
         classes, d, hidden = self.setting.num_classes, self.setting.feature_dim, self.hp.hidden_dim
         entering = self.hp.noise_dim + classes
@@ -164,15 +168,15 @@ class FedGen(HeadAveraging):
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Collect the class counts of all clients."""
-        return self._count(state, exchange)
+        return self._collect_counts(state, exchange)
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Collect class counts of clients that joined, or of all if images changed; run a round."""
         if exchange.server.round in self.setting.phases:
             state = {**state, "counts": {}}
-        return super().round(self._count(state, exchange), exchange)
+        return super().round(self._collect_counts(state, exchange), exchange)
 
-    def _count(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def _collect_counts(self, state: ServerState, exchange: Exchange) -> ServerState:
         unknown = [client for client in exchange.everyone if str(client) not in state["counts"]]
         if not unknown:
             return state
@@ -181,10 +185,10 @@ class FedGen(HeadAveraging):
         return {**state, "counts": {**state["counts"], **counted}}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        down = GenerativeHead(state["head"], state["generator"], self._pooled(state))
+        down = GenerativeHead(state["head"], state["generator"], self._summed_counts(state))
         return dict.fromkeys(clients, down)
 
-    def _pooled(self, state: ServerState) -> Tensor:
+    def _summed_counts(self, state: ServerState) -> Tensor:
         """Return the summed class counts of all clients [C]."""
         none = torch.zeros(self.setting.num_classes, dtype=torch.int64)
         return sum(state["counts"].values(), start=none)
@@ -195,11 +199,11 @@ class FedGen(HeadAveraging):
             return state
         weights, generator = client_weights(uplinks, self.hp.weights), state["generator"]
         if self.hp.generated_weight and not self.hp.untrained:
-            generator = self._trained(state, weights, uplinks, server)
+            generator = self._train_generator(state, weights, uplinks, server)
         heads = {client: upload.head for client, upload in uplinks.items()}
         return {**state, "generator": generator, "head": weighted_mean(weights, heads)}
 
-    def _trained(
+    def _train_generator(
         self, state: ServerState, weights: Mapping[int, float], uplinks: Uplinks, server: Server
     ) -> Tensors:
         """Train a copy of the generator with Adam on Eq. (4), on the server's device."""
@@ -215,7 +219,7 @@ class FedGen(HeadAveraging):
         }
         optimizer = TorchAdam(generator.values(), self.hp.server_lr)
         random = server.streams.torch("fedgen_server", round_=server.round)
-        counts = self._pooled(state)
+        counts = self._summed_counts(state)
         for _ in range(self.hp.server_epochs):
             noise, labels = (drawn.to(device) for drawn in self._draw(counts, random))
             optimizer.zero_grad()

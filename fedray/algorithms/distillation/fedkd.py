@@ -205,11 +205,11 @@ class FedKD(MutualLearning):
             for client, upload in uplinks.items()
         }
         buffers = {client: upload.buffers for client, upload in uplinks.items()}
-        moved = weighted_mean(weights, updates)
-        step = {name: self.factors(mean, server.round) for name, mean in moved.items()}
+        means = weighted_mean(weights, updates)
+        step = {name: self.factors(mean, server.round) for name, mean in means.items()}
         return {
             **state,
-            "model": {**stepped(model, step), **weighted_mean(weights, buffers)},
+            "model": {**apply_step(model, step), **weighted_mean(weights, buffers)},
             "step": step,
             "version": state["version"] + 1,
         }
@@ -224,7 +224,7 @@ class FedKD(MutualLearning):
         Raises:
             ValueError: if the client does not hold the version that the step starts from.
         """
-        small = down.weights if isinstance(down, SmallModel) else _followed(state, down)
+        small = down.weights if isinstance(down, SmallModel) else _follow_step(state, down)
         memory = {"small": small, "version": torch.tensor(down.version)}
         model = client.load({**state.model, **small, **down.buffers})
         return LocalContext(client, model, replace(state, memory=memory), down)
@@ -253,12 +253,12 @@ class FedKD(MutualLearning):
         }
         buffers = select(trained.tensors, local.down.buffers)
         shared = self.shared(local.model)
-        kept = {n: t for n, t in client.save(local.model).items() if n not in shared}
+        tensors = {n: t for n, t in client.save(local.model).items() if n not in shared}
         sent = SmallModelUpdate(update, buffers, len(client.train))
-        return sent, ClientState(kept, local.state.memory)
+        return sent, ClientState(tensors, local.state.memory)
 
 
-def _followed(state: ClientState, down: SmallModelStep) -> Tensors:
+def _follow_step(state: ClientState, down: SmallModelStep) -> Tensors:
     """Return the client's small model after the server's step.
 
     Raises:
@@ -268,10 +268,10 @@ def _followed(state: ClientState, down: SmallModelStep) -> Tensors:
     if held not in (down.version - 1, down.version):
         raise ValueError(f"step {down.version} cannot follow on step {held}")
     small: Tensors = state.memory["small"]
-    return small if held == down.version else stepped(small, down.step)
+    return small if held == down.version else apply_step(small, down.step)
 
 
-def stepped(
+def apply_step(
     model: Mapping[str, Tensor], step: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
     """Return the parameters plus a step in factors; server and clients get equal results."""
@@ -334,8 +334,8 @@ def factorise(tensor: Tensor, share: float | None, convolutions: Convolutions) -
     if share is None or tensor.dim() < 2 or not tensor.isfinite().all() or not tensor.any():
         return whole
     u, s, v = torch.linalg.svd(as_matrices(tensor, convolutions), full_matrices=False)
-    kept = rank(s, share)
-    factors = {"u": u[..., :kept], "s": s[..., :kept], "v": v[..., :kept, :]}
+    k = rank(s, share)
+    factors = {"u": u[..., :k], "s": s[..., :k], "v": v[..., :k, :]}
     if sum(factor.numel() for factor in factors.values()) >= tensor.numel():
         return whole
     return {name: factor.contiguous() for name, factor in factors.items()}

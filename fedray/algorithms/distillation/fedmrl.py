@@ -97,11 +97,11 @@ class FedMRL(AuxiliaryAveraging):
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
         """Upload the small model as FedAvg does; with `official_bug`, restore the projector."""
-        update, kept = super().finish(local, trained)
+        update, next_state = super().finish(local, trained)
         if not self.hp.official_bug:
-            return update, kept
+            return update, next_state
         before = {n: t for n, t in local.state.model.items() if n.startswith("joint.")}
-        return update, replace(kept, model={**kept.model, **before})
+        return update, replace(next_state, model={**next_state.model, **before})
 
 
 def matryoshka_loss(logits: Tensor, small_logits: Tensor, labels: Tensor) -> Tensor:

@@ -86,8 +86,8 @@ class FedGH(HeadSharing):
         return {"head": {name: tensor.cpu() for name, tensor in head.items()}}
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[ClassFeatures, ClientState]:
-        _, kept = super().finish(local, trained)
-        return mean_features(local.client, local.model), kept
+        _, next_state = super().finish(local, trained)
+        return mean_features(local.client, local.model), next_state
 
 
 def mean_features(client: Client, model: Classifier) -> ClassFeatures:

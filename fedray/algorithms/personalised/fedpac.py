@@ -72,11 +72,11 @@ class PersonalUpdate(PrototypedUpdate):
         variance: V, the variance of the client's features before training.
     """
 
-    head: Mapping[str, Tensor] = payload_field("weights", reveals="its head")
+    head: Mapping[str, Tensor] = payload_field("weights", reveals="the client's head")
     means: Tensor = payload_field(
         "prototypes", "C d", reveals="the mean features of its classes before training"
     )
-    variance: float = payload_field("statistics", reveals="how much its features vary")
+    variance: float = payload_field("statistics", reveals="how much the features vary")
 
     def check(self, call: Call) -> None:
         super().check(call)
@@ -162,10 +162,10 @@ class FedPAC(PrototypeAveraging):
         self._train_head(local, head)
         targets = alignment_targets(down, means, labels)
         trained = self._train_extractor(local, parameters - head, targets)
-        update, kept = self.finish(local, trained)
+        update, next_state = self.finish(local, trained)
         trained_head = select(trained.tensors, head)
         personal = PersonalUpdate(**vars(update), head=trained_head, means=means, variance=variance)
-        return personal, kept
+        return personal, next_state
 
     def _train_head(self, local: LocalContext, head: Collection[str]) -> None:
         """Train the head alone, on the cross-entropy."""

@@ -78,8 +78,8 @@ class HeadAveraging(Averaging, HeadSharing):
     averaged = ("head",)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[Head, ClientState]:
-        _, kept = super().finish(local, trained)
-        return Head(local.client.weights(local.model.head), len(local.client.train)), kept
+        _, next_state = super().finish(local, trained)
+        return Head(local.client.weights(local.model.head), len(local.client.train)), next_state
 
 
 def initial_head(server: Server) -> Tensors:

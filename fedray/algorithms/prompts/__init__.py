@@ -1,1 +1,1 @@
-"""Training of prompts around a frozen CLIP."""
+"""Prompts around a frozen CLIP."""

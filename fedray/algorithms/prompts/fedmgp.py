@@ -134,33 +134,34 @@ class FedMGP(PromptMethod, LocalTraining):
         tau: Temperature = 1.0
         """τ of Eq. (8), temperature of the selection; large values draw uniformly. Table 14."""
         diversity: LossWeight = 1.0
-        """λ, weight of Eq. (4) in Eq. (5); 0 leaves the cross-entropy alone. Table 8."""
+        """λ, weight of Eq. (4) in Eq. (5); 0 uses the cross-entropy only. Table 8."""
         measure: Measure = "l1"
         """Distance between groups in Eq. (4): l1, l2 or cos (Table 16)."""
         sign: Sign = "repel"
         """Sign of Eq. (4): repel increases distances (prose); attract decreases them (Eq. 4 as
-        printed, code)."""
+        printed, released code)."""
         reduction: Reduction = "mean"
-        """Reduction of Eq. (4): mean over pairs, classes and images (code), or sum over ordered
-        pairs and classes (Eq. 4 as printed)."""
+        """Reduction of Eq. (4): mean over pairs, classes and images (released code), or sum over
+        ordered pairs and classes (Eq. 4 as printed)."""
         aggregation: Aggregation = "similarity"
         """Groups that are uploaded: similarity, drawn by Eqs. (7) to (9) (DAM); random, drawn
         uniformly; first, always groups 0..s-1 (FAM); or all (CAM). Table 17."""
         similarity: Literal["sum", "max"] = "sum"
-        """Reduction over the server's groups in Eq. (7): sum (as printed), or max (code)."""
+        """Reduction over the server's groups in Eq. (7): sum (as printed), or max (released
+        code)."""
         same_draw: StrictBool = False
-        """Whether text and vision draw groups from one random stream (code)."""
+        """Whether text and vision draw groups from one random stream (released code)."""
         weights: Weights = "samples"
-        """Client weights in Eq. (9): samples, n_c (paper), or uniform (code)."""
+        """Client weights in Eq. (9): samples, n_c (paper), or uniform (released code)."""
         inference: Inference = "logits"
-        """Combination of groups in tests: logits, mean logits (code); prob, mean probabilities
-        (Eq. 6); max_logits, the group with the largest logit; features, mean features; or group,
-        the group named by `group` alone. Table 15."""
+        """Combination of groups in tests: logits, mean logits (released code); prob, mean
+        probabilities (Eq. 6); max_logits, the group with the largest logit; features, mean
+        features; or group, only the group with the number `group`. Table 15."""
         group: int = Field(0, ge=0, le=63)
         """Number of the group that predicts if inference=group."""
         keep_visual: StrictBool = True
         """Whether visual prompts are kept between rounds; false: they restart from their initial
-        values in every round and evaluation (code)."""
+        values in every round and evaluation (released code)."""
 
         @model_validator(mode="after")
         def _fits(self) -> FedMGP.HParams:
@@ -271,8 +272,8 @@ class FedMGP(PromptMethod, LocalTraining):
         if len(groups.image) > 1:
             term = diversity(groups.image, hp.measure, hp.sign, hp.reduction)
             terms.append(term if hp.reduction == "mean" else term / groups.image.shape[1])
-        both = torch.stack(terms)
-        return both.mean() if hp.reduction == "mean" else both.sum()
+        values = torch.stack(terms)
+        return values.mean() if hp.reduction == "mean" else values.sum()
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[SelectedGroups, ClientState]:
         """Draw s of the trained groups and upload them; keep all groups."""
@@ -284,8 +285,8 @@ class FedMGP(PromptMethod, LocalTraining):
             for modality, prompts in groups.items()
         }
         selected = {modality: groups[modality][which] for modality, which in drawn.items()}
-        kept = ClientState(groups, {**memory, "drawn": drawn})
-        return SelectedGroups(selected, len(client.train)), kept
+        next_state = ClientState(groups, {**memory, "drawn": drawn})
+        return SelectedGroups(selected, len(client.train)), next_state
 
     def _draw(
         self, client: Client, modality: str, prompts: Tensor, reference: Tensor | None

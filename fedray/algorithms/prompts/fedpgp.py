@@ -50,7 +50,7 @@ class FedPGP(PromptAveraging, ContextMethod):
         """b, rank of the correction; a rank of at least `length` is no restriction. Official code:
         8 in the script, for a length of 16; 4 by default on the command line."""
         mu: LossWeight = 0.5
-        """μ, weight of the contrastive loss; 0 leaves the cross-entropy alone. Official script:
+        """μ, weight of the contrastive loss; 0 uses the cross-entropy only. Official script:
         0.5."""
         temperature: Temperature = 0.5
         """t, temperature of the contrastive loss. Official code: 0.5."""

@@ -1,4 +1,4 @@
-"""PromptFolio: text features are a mixture of those of a shared and of a local context.
+"""PromptFolio: the text features of a shared and of a local context are mixed.
 
 Pan et al., "Federated Learning from Vision-Language Foundation Models: Theoretical Analysis and
 Method", NeurIPS 2024, arXiv:2409.19610. Official code: github.com/PanBikang/PromptFolio.
@@ -6,8 +6,8 @@ Method", NeurIPS 2024, arXiv:2409.19610. Official code: github.com/PanBikang/Pro
     mixed text features -> mix  (models/prompted/paired.py)
     averaging of p_g alone -> PairedContexts.shared  (prompts/prompt_averaging.py)
 
-FedMGP's port uses the share of participating clients as theta, so its results are not those of
-PromptFolio.
+FedMGP's port uses the share of participating clients as theta, so that its results are not
+PromptFolio's.
 
 Deviations:
     - The official loader omits the last incomplete batch (`drop_last=true`).
@@ -28,7 +28,7 @@ from fedray.models.prompted import PortfolioClip, PromptedClip
 
 @algorithms.add
 class PromptFolio(PairedContexts):
-    """FedAvg of one context, whose text features are mixed with those of a local context."""
+    """FedAvg of one context, with text features mixed from the shared and a local context."""
 
     name = "promptfolio"
     title = "PromptFolio"

@@ -102,8 +102,8 @@ class PrototypeSharing(LocalTraining):
         return similarity_analysis(state["vectors"], state["present"])
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[LocalPrototypes, ClientState]:
-        _, kept = super().finish(local, trained)
-        return local_prototypes(local.client, local.model), kept
+        _, next_state = super().finish(local, trained)
+        return local_prototypes(local.client, local.model), next_state
 
 
 def local_prototypes(client: Client, model: Classifier) -> LocalPrototypes:
@@ -188,13 +188,13 @@ def prototype_loss(
     return loss + weight * prototype_distance(output.features.float(), labels, prototypes)
 
 
-def no_prototypes(server: Server) -> dict[str, Tensor]:
+def empty_prototypes(server: Server) -> dict[str, Tensor]:
     """Return a state without prototypes: zero vectors [C, d], and no class present."""
     classes, d = server.setting.num_classes, server.setting.feature_dim
     return {"vectors": torch.zeros(classes, d), "present": torch.zeros(classes, dtype=torch.bool)}
 
 
-def renewed_prototypes(
+def update_prototypes(
     state: ServerState, sums: Mapping[str, Tensor], how: Aggregation
 ) -> dict[str, Tensor]:
     """Return the prototypes after Eq. (6); a class without uploads keeps its last prototype.

@@ -35,7 +35,7 @@ from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     LocalPrototypes,
     PrototypeSharing,
-    no_prototypes,
+    empty_prototypes,
 )
 from fedray.config import Temperature
 from fedray.core import (
@@ -76,7 +76,7 @@ class FedPCL(PrototypeSharing):
     name = "fedpcl"
     title = "FedPCL"
     paper = "Tan et al., NeurIPS 2022, arXiv:2209.10083"
-    travels = "class prototypes, those of all clients to each"
+    travels = "class prototypes; all clients' prototypes to every client"
     requires = Requires(head=False)
     downloads = (PrototypeSets,)
 
@@ -90,7 +90,7 @@ class FedPCL(PrototypeSharing):
         classes, d = server.setting.num_classes, server.setting.feature_dim
         clients = server.setting.clients
         return {
-            **no_prototypes(server),
+            **empty_prototypes(server),
             "sets": torch.zeros(clients, classes, d),
             "held": torch.zeros(clients, classes, dtype=torch.bool),
         }
@@ -174,7 +174,7 @@ def prototype_contrast(
             image of another class counts as zero.
         tau: temperature.
     """
-    with torch.autocast(z.device.type, enabled=False):  # it would multiply in bfloat16
+    with torch.autocast(z.device.type, enabled=False):  # autocast would multiply in bfloat16
         logits = torch.einsum("bd,scd->sbc", z.float(), sets) / tau
     logits = logits.masked_fill(~present, -torch.inf).flatten(0, 1)
     targets = labels.masked_fill(~present[labels], -100).repeat(len(sets))

@@ -32,9 +32,9 @@ from fedray.algorithms.mean import Aggregation, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     PrototypeSharing,
-    no_prototypes,
+    empty_prototypes,
     prototype_loss,
-    renewed_prototypes,
+    update_prototypes,
 )
 from fedray.config import LossWeight
 from fedray.core import (
@@ -74,7 +74,7 @@ class FedProto(SummingMethod, PrototypeSharing):
     hp: HParams
 
     def init_server(self, server: Server) -> ServerState:
-        return no_prototypes(server)
+        return empty_prototypes(server)
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         return dict.fromkeys(clients, GlobalPrototypes(state["vectors"], state["present"]))
@@ -88,4 +88,4 @@ class FedProto(SummingMethod, PrototypeSharing):
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Average the uploaded prototypes; a class without uploads keeps its last prototype."""
-        return renewed_prototypes(state, total["classes"], self.hp.proto_agg)
+        return update_prototypes(state, total["classes"], self.hp.proto_agg)

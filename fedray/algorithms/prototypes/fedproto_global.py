@@ -30,10 +30,10 @@ from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     LocalPrototypes,
     PrototypeSharing,
+    empty_prototypes,
     local_prototypes,
-    no_prototypes,
     prototype_distance,
-    renewed_prototypes,
+    update_prototypes,
 )
 from fedray.config import LossWeight
 from fedray.core import (
@@ -79,7 +79,7 @@ class PrototypeAveraging(FedAvg, PrototypeSharing):
     hp: HParams
 
     def init_server(self, server: Server) -> ServerState:
-        return {**super().init_server(server), **no_prototypes(server)}
+        return {**super().init_server(server), **empty_prototypes(server)}
 
     def summand(self, upload: Any) -> StateTree:
         sums = class_sums(upload, self.setting.num_classes, self.hp.proto_agg)
@@ -87,13 +87,13 @@ class PrototypeAveraging(FedAvg, PrototypeSharing):
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Average weights and prototypes; a class without uploads keeps its last prototype."""
-        prototypes = renewed_prototypes(state, total["classes"], self.hp.proto_agg)
+        prototypes = update_prototypes(state, total["classes"], self.hp.proto_agg)
         return {**super().server_step(state, total, server), **prototypes}
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[PrototypedUpdate, ClientState]:
-        update, kept = super().finish(local, trained)
+        update, next_state = super().finish(local, trained)
         prototypes = local_prototypes(local.client, local.model)
-        return PrototypedUpdate(**vars(update), **vars(prototypes)), kept
+        return PrototypedUpdate(**vars(update), **vars(prototypes)), next_state
 
 
 @algorithms.add

@@ -39,8 +39,8 @@ from fedray.algorithms.prototypes.class_prototypes import (
     LocalPrototypes,
     PrototypeSharing,
     ServerTraining,
+    empty_prototypes,
     local_prototypes,
-    no_prototypes,
     prototype_loss,
     train_on_uploads,
 )
@@ -101,7 +101,7 @@ class FedTGP(PrototypeSharing):
             "w2": uniform(d, d),
             "b2": uniform(d),
         }
-        return {"generator": generator, **no_prototypes(server)}
+        return {"generator": generator, **empty_prototypes(server)}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         return dict.fromkeys(clients, GlobalPrototypes(state["vectors"], state["present"]))

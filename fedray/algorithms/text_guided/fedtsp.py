@@ -171,7 +171,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
             random = server.streams.torch("prompts")
             classes = self.setting.num_classes
             state["prompts"] = initial_prompts(classes, m, tower.token_width, random)
-        vectors = self._prototypes(state, server)
+        vectors = self._initial_prototypes(state, server)
         server.check_width(vectors)
         return {
             **state,
@@ -185,12 +185,12 @@ class FedTSP(SummingMethod, PrototypeSharing):
         """Train the prompts on the prototypes of untrained models (Algorithm 1)."""
         if self.hp.init_order == "code" or not self._trains_prompts:
             return state
-        down = self.untrained(state, exchange.server)
+        down = self.first_download(state, exchange.server)
         uplinks = exchange.call("untrained_prototypes", dict.fromkeys(exchange.everyone, down))
         total = total_of(partial(FedTSP.summand, self), uplinks)
         return FedTSP.server_step(self, state, total, exchange.server) if total else state
 
-    def untrained(self, state: ServerState, server: Server) -> Payload | None:
+    def first_download(self, state: ServerState, server: Server) -> Payload | None:
         """Return the download that restores a client's untrained model; None if not needed."""
         return None
 
@@ -213,21 +213,24 @@ class FedTSP(SummingMethod, PrototypeSharing):
         optimizer = TorchSGD([prompts, log_scale], self.hp.prompt_lr)
         rows, targets = present.to(server.device), image.to(server.device)
         for _ in range(self.hp.server_epochs):
-            text = self._under(prompts, rows, server)
+            text = self._encode(prompts, rows, server)
             loss = server_loss(text, targets[rows], log_scale, self.hp.server_dir)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         trained = {"prompts": prompts, "log_scale": log_scale, "loss": loss}
         after |= {name: tensor.detach().cpu() for name, tensor in trained.items()}
-        return {**after, "vectors": self._moved(prompts.detach(), rows, state["vectors"], server)}
+        return {
+            **after,
+            "vectors": self._updated_vectors(prompts.detach(), rows, state["vectors"], server),
+        }
 
     @property
     def _trains_prompts(self) -> bool:
         return self.hp.prompt_length > 0 and self.hp.server_epochs > 0
 
     @torch.no_grad()
-    def _prototypes(self, state: ServerState, server: Server) -> Tensor:
+    def _initial_prototypes(self, state: ServerState, server: Server) -> Tensor:
         """Return the text prototypes [C, d] before the first step."""
         tower = server.tower
         if self.hp.prompt_length == 0:
@@ -235,19 +238,21 @@ class FedTSP(SummingMethod, PrototypeSharing):
         encode = tower.prototypes_before if self._trains_prompts else tower.prototypes
         return encode(state["prompts"].to(server.device), *self._insertion).cpu()
 
-    def _under(self, prompts: Tensor, present: Tensor, server: Server) -> Tensor:
+    def _encode(self, prompts: Tensor, present: Tensor, server: Server) -> Tensor:
         """Return the present classes' text prototypes [c, d] with prompts [C, m, d'], Eq. (4)."""
         if present.all():
             return server.tower.prototypes_again(prompts, *self._insertion)
         return server.tower.prototypes(prompts, *self._insertion, present.nonzero().squeeze(1))
 
-    def _moved(self, prompts: Tensor, present: Tensor, old: Tensor, server: Server) -> Tensor:
+    def _updated_vectors(
+        self, prompts: Tensor, present: Tensor, old: Tensor, server: Server
+    ) -> Tensor:
         """Return all text prototypes [C, d] after the step; those of absent classes stay."""
         if present.all():
             return server.tower.prototypes_before(prompts, *self._insertion).cpu()
         with torch.no_grad():
-            moved = self._under(prompts, present, server).cpu()
-        return old.index_copy(0, present.nonzero().squeeze(1).cpu(), moved)
+            vectors = self._encode(prompts, present, server).cpu()
+        return old.index_copy(0, present.nonzero().squeeze(1).cpu(), vectors)
 
     @property
     def _insertion(self) -> tuple[bool, bool]:

@@ -3,7 +3,7 @@
 Wu et al., "Textual-semantics-powered prototypes for heterogeneous federated learning", CVPR 2026,
 arXiv:2503.13543, section 3.5 and Table 5.
 
-    Algorithm 1, first prototypes -> FedTSPGlobal.untrained
+    Algorithm 1, first prototypes -> FedTSPGlobal.first_download
     local loss                    -> FedTSP.loss (text_guided/fedtsp.py)
     Algorithm 1, server           -> FedTSPGlobal.server_step
 
@@ -59,7 +59,7 @@ class FedTSPGlobal(FedTSP, FedAvg):  # type: ignore[misc]
     def init_server(self, server: Server) -> ServerState:
         return {**FedAvg.init_server(self, server), **FedTSP.init_server(self, server)}
 
-    def untrained(self, state: ServerState, server: Server) -> GlobalModel:
+    def first_download(self, state: ServerState, server: Server) -> GlobalModel:
         """Return the global model before round 1."""
         return GlobalModel.of(server.model, state["model"])
 
@@ -76,6 +76,6 @@ class FedTSPGlobal(FedTSP, FedAvg):  # type: ignore[misc]
         return FedAvg.server_step(self, trained, total, server)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[PrototypedUpdate, ClientState]:
-        update, kept = FedAvg.finish(self, local, trained)
+        update, next_state = FedAvg.finish(self, local, trained)
         prototypes = local_prototypes(local.client, local.model)
-        return PrototypedUpdate(**vars(update), **vars(prototypes)), kept
+        return PrototypedUpdate(**vars(update), **vars(prototypes)), next_state
