@@ -75,19 +75,19 @@ class CellResult:
         state: the cell's progress, tried configurations and choice.
         seeds: the reported runs; empty before a configuration is chosen.
         dropped: the reason of each choice in `state.dropped`.
-        others: the tuning runs, and reported runs of dropped choices.
+        other_runs: the tuning runs, and reported runs of dropped choices.
     """
 
     place: Place
     state: CellState
     seeds: Sequence[SeedResult]
     dropped: Sequence[str]
-    others: Sequence[RunSpec]
+    other_runs: Sequence[RunSpec]
 
     @property
     def runs(self) -> list[RunSpec]:
         """All runs of the cell."""
-        return [*self.others, *(seed.spec for seed in self.seeds)]
+        return [*self.other_runs, *(seed.spec for seed in self.seeds)]
 
 
 @dataclass(frozen=True)
