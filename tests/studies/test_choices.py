@@ -312,7 +312,7 @@ def test_the_next_by_validation_is_reported_where_the_first_choice_diverges(play
     assert (at.phase, at.chosen, at.edges) == ("over", {"lr": 0.1}, [])
     cell = outcome(study).cells[MINE]
     assert [each.measured.values["local_accuracy"] for each in cell.seeds] == [0.05] * 3
-    assert len(cell.others) == 3 + 3  # the lost report is of what the row has cost
+    assert len(cell.other_runs) == 3 + 3  # the lost report is of what the row has cost
     assert state_of(study, LOCAL).chosen == {"lr": 0.5}
     assert sorted(outcome(study).claims[0].comparison.differences) == [0, 1, 2]
     notes = outcome(study).notes
