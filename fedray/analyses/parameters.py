@@ -114,7 +114,7 @@ def costs(experiment: Experiment) -> list[Cost]:
         UserError: if data or weights are missing.
         ClientError: if a client's step fails.
     """
-    assembly = with_few_images(experiment)
+    assembly = reduce_images(experiment)
     names = assembly.models.architectures
     shown = {names.index(name): Cost(f"client ({name})") for name in dict.fromkeys(names)}
     executor = _CountingExecutor(assembly, shown)
@@ -137,7 +137,7 @@ def costs(experiment: Experiment) -> list[Cost]:
     return [*shown.values(), server]
 
 
-def with_few_images(experiment: Experiment) -> Assembly:
+def reduce_images(experiment: Experiment) -> Assembly:
     """Return the experiment's parts with one training image per class and client.
 
     Every client has at least two images, because batch normalisation cannot train on one.

@@ -126,7 +126,7 @@ def evaluate(run: LoadedRun, experiment: Experiment, out: Path) -> Round:
     """
     before, checkpoint = reopen(run.folder)
     assembly = Assembly(experiment)
-    tested, last = _tested(assembly, checkpoint), run.run.rounds[-1]
+    tested, last = _test_models(assembly, checkpoint), run.run.rounds[-1]
     training_metrics = {  # losses and reports of clients are not retested
         name: value
         for name, value in last.metrics.items()
@@ -151,7 +151,7 @@ def evaluate(run: LoadedRun, experiment: Experiment, out: Path) -> Round:
     return done
 
 
-def _tested(assembly: Assembly, checkpoint: Checkpoint) -> Round:
+def _test_models(assembly: Assembly, checkpoint: Checkpoint) -> Round:
     """Test the checkpoint's models and return the last round's record."""
     device = pick_device(assembly.experiment.gpus)
     executor = SerialExecutor(assembly, device)

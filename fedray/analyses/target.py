@@ -19,7 +19,7 @@ from fedray.compare.frame import (
     LoadedRun,
     interval_of,
     metric_of,
-    ordered,
+    rank_groups,
     selection_label,
 )
 from fedray.compare.paired import Interval, t_interval
@@ -47,7 +47,7 @@ def cost_to_target(request: Request) -> Findings:
     metric = metric_of(request.runs, request.options["metric"])
     groups = [
         member
-        for member in ordered(request.groups, metric, "best")
+        for member in rank_groups(request.groups, metric, "best")
         if member.by_seed(metric.name, "final")
     ]
     target = request.options["target"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median_low
 from typing import TYPE_CHECKING, Any
 
-from fedray.compare.blocks import Report, methods_differ, why_apart
+from fedray.compare.blocks import Report, explain_blocks, method_differences
 from fedray.compare.frame import NOT_COMPARED, Group
 from fedray.compare.labels import config_label, show_value, text_of
 from fedray.config import Experiment, flatten
@@ -44,12 +44,12 @@ MORE = 1.5
 
 def report_caveats(report: Report) -> list[str]:
     """Return the caveats of a report: unequal files, environments, rounds, data and settings."""
-    methods = dict.fromkeys(note for block in report.blocks for note in methods_differ(block))
+    methods = dict.fromkeys(note for block in report.blocks for note in method_differences(block))
     return [
         *_files(report.groups),
         *_environments(report.groups),
         *_unfinished_runs(report.groups),
-        *why_apart(report.blocks),
+        *explain_blocks(report.blocks),
         *methods,
         *report.notes,
     ]
@@ -124,12 +124,12 @@ def table_caveats(
     return [
         *_unfinished_cells(cells),
         *_choice(plan),
-        *_taken_over(plan),
+        *_borrowed_choices(plan),
         *_metrics(plan),
         *(note for column, rows in columns.items() for note in _effort(plan, column, rows)),
         *_edges(plan, cells),
         *_failures(cells),
-        *_dropped(cells),
+        *_dropped_choices(cells),
         *(note for column, rows in columns.items() for note in _data(column, rows)),
         *dict.fromkeys(note for rows in reported for note in _settings(plan, rows)),
         *dict.fromkeys(note for rows in reported for note in _searches(plan, rows)),
@@ -144,7 +144,7 @@ def _unfinished_cells(cells: Mapping[Place, CellResult]) -> Iterator[str]:
         yield f"NOT FINISHED: {len(unfinished)} of {len(cells)} cells are still to be run"
 
 
-def _taken_over(plan: StudyPlan) -> Iterator[str]:
+def _borrowed_choices(plan: StudyPlan) -> Iterator[str]:
     """Yield a note for each row of a claim that takes over another row's choice."""
     named = {side.row for claim in plan.parsed_claims() for side in (claim.better, claim.worse)}
     for name, row in plan.rows.items():
@@ -217,7 +217,7 @@ def _failures(cells: Mapping[Place, CellResult]) -> Iterator[str]:
                 yield f"{place}, seed {result.seed} failed: {result.reason}"
 
 
-def _dropped(cells: Mapping[Place, CellResult]) -> Iterator[str]:
+def _dropped_choices(cells: Mapping[Place, CellResult]) -> Iterator[str]:
     """Yield choices that diverged in the report, and the configurations that replace them."""
     for place, cell in cells.items():
         state = cell.state
@@ -266,12 +266,12 @@ def _settings(plan: StudyPlan, rows: Mapping[str, Experiment]) -> Iterator[str]:
         alike = len(set(map(repr, values.values()))) == 1
         if not alike and key not in searched and (key == above or len(names) == 1):
             shown = {row: show_value(value) for row, value in values.items()}
-            yield f"Rows differ in {key} ({_grouped(shown)})"
+            yield f"Rows differ in {key} ({_join_by_text(shown)})"
 
 
 def _searches(plan: StudyPlan, rows: Mapping[str, Experiment]) -> Iterator[str]:
     """Yield keys that some rows search and others keep fixed or search over other values."""
-    spaces = {row: _searched(plan, row) for row in rows}
+    spaces = {row: _search_texts(plan, row) for row in rows}
     configs = {row: _comparable(experiment) for row, experiment in rows.items()}
     for key in dict.fromkeys(key for space in spaces.values() for key in space):
         texts = {
@@ -280,7 +280,7 @@ def _searches(plan: StudyPlan, rows: Mapping[str, Experiment]) -> Iterator[str]:
             if key in config
         }
         if len(set(texts.values())) > 1:
-            yield f"Rows do not search {key} alike ({_grouped(texts)})"
+            yield f"Rows do not search {key} alike ({_join_by_text(texts)})"
 
 
 def _work(cells: Mapping[Place, CellResult]) -> Iterator[str]:
@@ -311,7 +311,7 @@ def _work(cells: Mapping[Place, CellResult]) -> Iterator[str]:
                 largest[row] = max(largest[row], count / usual)
         if differs:
             texts = {row: f"{factor:,.1f}" if factor else "none" for row, factor in largest.items()}
-            yield f"Rows differ in {fact}, as multiples of the median ({_grouped(texts)})"
+            yield f"Rows differ in {fact}, as multiples of the median ({_join_by_text(texts)})"
 
 
 def _means(cell: CellResult) -> dict[str, float]:
@@ -340,7 +340,7 @@ def _comparable(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _searched(plan: StudyPlan, row: str) -> dict[str, str]:
+def _search_texts(plan: StudyPlan, row: str) -> dict[str, str]:
     """Return texts of a row's search space by key, without keys of its method."""
     return {
         key: _axis_text(axis, key)
@@ -356,7 +356,7 @@ def _axis_text(axis: Axis, key: str) -> str:
     return ", ".join(dict.fromkeys(show_value(config[key]) for config in axis.configs))
 
 
-def _grouped(texts: Mapping[str, str]) -> str:
+def _join_by_text(texts: Mapping[str, str]) -> str:
     """Join rows with equal texts, the most common text last: "base: 4; else 16"."""
     rows: dict[str, list[str]] = defaultdict(list)
     for row, text in texts.items():

@@ -180,7 +180,7 @@ def outcome(study: Study) -> Outcome:
     cells = {cell.place: _cell(study, cell, at) for cell, at in study.states()}
     if study.looks is None:
         study.looks = find_looks(study, cells)
-    notes = [*_caveats(study, cells), *_taken(study, cells)]
+    notes = [*_caveats(study, cells), *_reuse_notes(study, cells)]
     return conclude(study.plan, cells, _metrics(cells, study.plan), study.looks, notes)
 
 
@@ -220,7 +220,7 @@ def conclude(
         metrics=metrics,
         claims=decided,
         controls=controls,
-        against=_against_first(plan, compare),
+        against=_compare_with_first(plan, compare),
         aggregates=_aggregates(cells, plan, metrics[0]),
         notes=[*notes, *looks.notes(plan)],
         looks=looks,
@@ -242,7 +242,7 @@ def _caveats(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
     return table_caveats(study.plan, cells, experiments, commits)
 
 
-def _taken(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
+def _reuse_notes(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
     """Return a note for each published table whose runs are reused."""
     keys = {run.key for cell in cells.values() for run in cell.runs}
     taken = []
@@ -318,7 +318,7 @@ def _metrics(cells: Mapping[Place, CellResult], plan: StudyPlan) -> list[Metric]
     return [declared.get(name, Metric(name)) for name in plan.metrics]
 
 
-def _against_first(plan: StudyPlan, compare: Compare) -> list[Comparison]:
+def _compare_with_first(plan: StudyPlan, compare: Compare) -> list[Comparison]:
     """Compare the first row with each other row, by column and on the mean over columns."""
     first, *rivals = plan.rows
     columns: list[str | None] = [*plan.columns, *([None] if len(plan.columns) > 1 else [])]

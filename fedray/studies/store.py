@@ -81,7 +81,7 @@ def commits_of_runs(runs: Iterable[Numbers]) -> list[str]:
     return sorted({run.versions.get("git", "unknown") for run in runs})
 
 
-def measured(folder: Path, plan: StudyPlan, row: str) -> Measured:
+def read_measured(folder: Path, plan: StudyPlan, row: str) -> Measured:
     """Read the result of a row's run.
 
     In a sweep, only the metric that chooses is required.

@@ -28,7 +28,7 @@ from fedray.studies.cell import Cell, CellState, RunEnd, RunSpec
 from fedray.studies.interim_looks import Looks
 from fedray.studies.plan import StudyPlan
 from fedray.studies.registration import Registration
-from fedray.studies.store import Measured, Published, measured
+from fedray.studies.store import Measured, Published, read_measured
 
 FILE = "plan.json"
 FORMAT = 1
@@ -155,7 +155,7 @@ class Study:
     def _read_result(self, key: str, row: str) -> Measured | None:
         """Read a finished run's result for a row; record why if the row cannot use it."""
         try:
-            self._measured[key, row] = measured(self.folder(key), self.plan, row)
+            self._measured[key, row] = read_measured(self.folder(key), self.plan, row)
         except UserError as error:
             self._lacking[key, row] = str(error)
         return self._measured.get((key, row))
@@ -391,7 +391,7 @@ def _priority(run: StudyRun) -> tuple[bool, int, int]:
     return run.spec.phase == "report", -run.cost, run.number
 
 
-def unfinished(folder: Path, kind: str) -> Path:
+def latest_unfinished(folder: Path, kind: str) -> Path:
     """Return the latest unfinished invocation in a study's folder.
 
     Raises:

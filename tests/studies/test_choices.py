@@ -15,7 +15,7 @@ from fedray.render.table import page
 from fedray.studies.cell import DroppedChoice, RunSpec
 from fedray.studies.forecast import headline, planned_cells, runs_of
 from fedray.studies.outcome import outcome
-from fedray.studies.pages import made, table_json
+from fedray.studies.pages import provenance, table_json
 from fedray.studies.plan import Place
 from fedray.studies.space import Edge
 from fedray.studies.study import DIED, DIVERGED, Study
@@ -138,7 +138,7 @@ def test_a_choice_at_the_end_of_a_list_of_several_keys_is_named(play):
     said = "mine: the choice local_epochs=4 batch_size=4 is the last of its list"
     assert any(note.startswith(said) for note in found.notes)
     table = next(
-        each for each in page(found, made(study, found)) if each.title == "What was chosen"
+        each for each in page(found, provenance(study, found)) if each.title == "What was chosen"
     )
     assert "local_epochs, batch_size (last)" in table.rows[0]
 
@@ -150,7 +150,7 @@ def test_what_was_chosen_says_what_a_reported_run_took(play):
     study = play(longer_by_the_seed, report={"seeds": [0, 1]})
     found = outcome(study)
     table = next(
-        each for each in page(found, made(study, found)) if each.title == "What was chosen"
+        each for each in page(found, provenance(study, found)) if each.title == "What was chosen"
     )
     assert {row[table.header.index("a run")] for row in table.rows} == {"3.0 s, 120 B"}
 
@@ -352,7 +352,7 @@ def test_no_failure_but_divergence_says_anything_of_a_choice(play, why):
     assert (state_of(study).chosen, state_of(study).dropped) == ({"lr": 0.5}, [])
     assert sorted(outcome(study).claims[0].comparison.differences) == [0, 2]
     found = outcome(study)
-    tree = table_json(study, found, made(study, found))
+    tree = table_json(study, found, provenance(study, found))
     reasons = [run.get("reason") for run in tree["runs"]]
     assert why not in reasons
     study.forget_failures()
@@ -482,7 +482,7 @@ def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, is
 def told(study: Study):
     """All that a table says."""
     found = outcome(study)
-    how = made(study, found)
+    how = provenance(study, found)
     tree = table_json(study, found, how)
     del tree["made"]
     for cell in tree["cells"]:
@@ -514,8 +514,8 @@ def test_what_will_be_run_is_counted_and_timed(here, write):
     assert mine.finished == 1
     assert mine.work == 1 + 3 * 2
     assert local.work == 2 + 3 * 2
-    assert "1 are there; about 1 min of computing left" in " ".join(headline(study).split())
-    assert planned_cells(study)[0] == "mine: lr=0.02; lr=0.1; seeds 0, 1, 2; 1 of 5 there"
+    assert "1 are finished; about 1 min of computing left" in " ".join(headline(study).split())
+    assert planned_cells(study)[0] == "mine: lr=0.02; lr=0.1; seeds 0, 1, 2; 1 of 5 finished"
 
 
 @pytest.mark.parametrize(

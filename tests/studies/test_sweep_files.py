@@ -21,7 +21,7 @@ from fedray.studies.cell import check_cells
 from fedray.studies.flow import Request, begin_or_resume, hold, reload
 from fedray.studies.plan import StudyPlan
 from fedray.studies.space import grid, parse_axis
-from fedray.studies.study import Study, unfinished
+from fedray.studies.study import Study, latest_unfinished
 from fedray.studies.trials import best_command
 from fedray.sweep import main
 
@@ -212,7 +212,7 @@ def test_an_invocation_is_fetched_where_none_is_here(here, monkeypatch):
 
 def test_only_what_was_started_is_resumed(here, capsys):
     study = begun(scales=laptop(set={"rounds": 4}))
-    assert unfinished(here / "results" / "tiny", "sweep") == study.home
+    assert latest_unfinished(here / "results" / "tiny", "sweep") == study.home
     assert main(["tiny", "--resume", "rounds=5"]) == 2
     said = capsys.readouterr().err
     assert "was started with other arguments; pass the original ones " in said

@@ -25,7 +25,7 @@ from fedray.render.table import MEAN, latex, main_cells
 from fedray.render.table_figure import draw, draw_curves
 from fedray.runtime.assembly import read_images
 from fedray.studies import flow
-from fedray.studies.flow import Request, keep_file, reload
+from fedray.studies.flow import Request, copy_study_file, reload
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table
 from fedray.studies.plan import Place
@@ -499,12 +499,12 @@ def test_a_resumed_table_says_that_its_file_has_changed(here, write, capsys):
     write()
     book = Study(here / "out", plan_words("table", "tiny"), here / "runs")
     book.home.mkdir()
-    keep_file(Request("table", "tiny"), book)
-    keep_file(Request("table", "tiny"), book)
+    copy_study_file(Request("table", "tiny"), book)
+    copy_study_file(Request("table", "tiny"), book)
     assert capsys.readouterr().out == ""
     kept = (here / "out" / "table.yaml").read_text()
     write(report={"seeds": [5, 6]})
-    keep_file(Request("table", "tiny"), book)
+    copy_study_file(Request("table", "tiny"), book)
     assert "tiny.yaml has changed; " in capsys.readouterr().out
     assert (here / "out" / "table.yaml").read_text() == kept
 
