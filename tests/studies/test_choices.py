@@ -194,13 +194,13 @@ def test_another_table_finds_the_runs_that_are_there(here, play):
 
 def test_half_a_run_is_not_taken_for_a_whole_one(here, play):
     study = play(flat)
-    key = next(iter(study.runs.values())).wanted.key
+    key = next(iter(study.runs.values())).spec.key
     folder = RunFolder(here / "runs" / key)
     assert folder.is_finished
     folder.write(folder.read().until(1))
     assert not folder.is_finished
     again = Study(here / "again", study.plan, here / "runs")
-    assert again.next().wanted.key == key
+    assert again.next().spec.key == key
 
 
 def test_a_row_takes_over_the_choice_of_another(play):
@@ -329,7 +329,7 @@ def test_what_is_reported_does_not_depend_on_which_run_ends_first(here, write):
             ready = [trial for trial in study.runs.values() if trial.status == "pending"]
             end(study, ready[-backwards], fragile(("mine", 0.5, 0), ("mine", 0.5, 2)))
         found.append(state_of(study))
-        assert state_of(Study(here / "out", study.plan, study.store)).wanted  # they run again
+        assert state_of(Study(here / "out", study.plan, study.store)).pending  # they run again
     assert found[0] == found[1]
     assert found[0].dropped == [DroppedChoice({"lr": 0.5}, [0, 2])]
 
@@ -453,7 +453,7 @@ def test_a_study_goes_on_where_it_was(here, write):
     assert (again.command, again.store) == ("as typed", here / "runs")
     assert again.failures == {trial.spec.key: "it died"}
     assert again.seconds == {trial.spec.key: 3.0}
-    assert trial.spec.key != again.next().wanted.key
+    assert trial.spec.key != again.next().spec.key
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["written", "killed before"])
@@ -535,7 +535,7 @@ def test_a_plan_is_printed_and_nothing_begun(here, write, capsys):
     write(scales={"laptop": {"hours": 2.5}})
     assert main(["tiny", "--plan"]) == 0
     out = capsys.readouterr().out
-    assert "about 2.5 h of one core, says the file" in out
+    assert "about 2.5 h on one core, says the file" in out
     assert "\nlocal: lr=0.02; lr=0.1; seeds 0, 1\n" in out
     assert not (here / "results" / "tables").exists()
 

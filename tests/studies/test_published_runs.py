@@ -212,7 +212,7 @@ def test_a_resumed_table_keeps_what_it_took(published, here, write):
     (published / "table.json").unlink()
     again = begun("--out", "second", "--resume")
     assert {run.place.row for run in pretend(again, curve)} == {"base"}
-    with pytest.raises(UserError, match=r"--from: .* has begun"):
+    with pytest.raises(UserError, match=r"--from: .* has already begun"):
         begun("--out", "second", "--resume", "--from", "out")
 
 

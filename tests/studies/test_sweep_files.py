@@ -404,7 +404,7 @@ def test_a_resumed_search_asks_what_it_would_have_asked(here, search):
     asked = cut.next()  # in flight when the driver dies
     cut.write()
     resumed = Study.read(cut.home)
-    assert resumed.next().wanted.config == asked.wanted.config
+    assert resumed.next().spec.config == asked.spec.config
     assert first + searched(resumed) == expected
 
 

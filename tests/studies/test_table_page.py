@@ -381,7 +381,7 @@ def test_what_the_command_refuses(here, write, capsys):
             "local",
             BOTH,
             {},
-            "no global_accuracy; `metrics: {global_accuracy: NAME}` in its",
+            "no global_accuracy; name another metric in its row with",
         ),
         ("fedbn", BOTH, {}, "fedbn has no global_accuracy; "),
         ("local", ["global_accuracy"], {"global_accuracy": "global_test_accuracy"}, None),
@@ -424,7 +424,7 @@ def test_runs_of_other_images_than_there_are_now_are_not_taken(play, here, capsy
     store = here / "results" / "store"
     store.parent.mkdir(parents=True)
     (here / "runs").rename(store)
-    wanted = next(iter(book.runs.values())).wanted
+    wanted = next(iter(book.runs.values())).spec
     images, folder = read_images(wanted.experiment.data).sha256, store / wanted.key
     for content, code in ((images, 0), ("f" * 64, 2)):
         identity = wanted.experiment.identity(content)
