@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 EDGES = {
     "budget": "the budget is spent",
-    "bound": "no experiment can have the next value",
+    "bound": "the next value is out of bounds",
     "off": "tuning.extend is false",
-    "late": "grids are continued for the first choice alone, which diverged later",
-    "joint": "keys that vary together are not continued",
+    "late": "grids are extended only for the first choice, which diverged later",
+    "joint": "keys that vary together are not extended",
 }
 """Reasons why a grid is not extended beyond a choice, by `Edge.why`."""
 
 ONCE = {
-    False: "The luck of the tuning seed counts for every seed: of tables on digits whose rows were "
-    "one method, 1 to 41 % had a false verdict in two measurements, where 5 % are allowed",
-    True: "The luck of the tuning seeds counts for every seed: of tables on digits whose rows were "
-    "one method, 1 to 16 % had a false verdict in two measurements, where 5 % are allowed",
+    False: "All reported seeds share the randomness of the tuning seed: of tables on digits whose "
+    "rows were one method, 1 to 41 % had a false verdict in two measurements; 5 % are allowed",
+    True: "All reported seeds share the randomness of the tuning seeds: of tables on digits whose "
+    "rows were one method, 1 to 16 % had a false verdict in two measurements; 5 % are allowed",
 }
 """Effect of `tuning.once` on verdicts, for one tuning seed (False) and for three (True), measured
 with 3 to 10 reported seeds."""
@@ -156,17 +156,17 @@ def _choice(plan: StudyPlan) -> Iterator[str]:
     if plan.select == "test":
         yield (
             "Configurations and rounds were chosen on the TEST images, as papers often do: every "
-            "number is too good, and is marked with †"
+            "number is optimistic, and is marked with †"
         )
     once = plan.tuning.once
     if once is None or not any(row.space for row in plan.rows.values()):
         return
     yield (
         f"Configurations were chosen once, on {_seeds(once)}, for all reported seeds: the verdicts "
-        f"leave out the luck of that choice. {ONCE[len(once) > 1]}"
+        f"ignore the randomness of that choice. {ONCE[len(once) > 1]}"
     )
     if reused := sorted({*once} & {*plan.report.seeds}):
-        yield f"Seeds that are reported were tuned on, too: {', '.join(map(str, reused))}"
+        yield f"Seeds that are reported were also used for tuning: {', '.join(map(str, reused))}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -224,7 +224,7 @@ def _dropped_choices(cells: Mapping[Place, CellResult]) -> Iterator[str]:
         for dropped, reason in zip(state.dropped, cell.dropped, strict=True):
             yield f"{place}: {dropped_text(dropped)}: {reason}"
         if state.dropped and state.phase == "over":
-            first = "no other came through: the first"
+            first = "the first choice, because all choices diverged"
             instead = first if state.diverged else "the next by validation"
             yield f"{place}: reported is {config_label(state.chosen or {})}, {instead}"
 
@@ -280,7 +280,7 @@ def _searches(plan: StudyPlan, rows: Mapping[str, Experiment]) -> Iterator[str]:
             if key in config
         }
         if len(set(texts.values())) > 1:
-            yield f"Rows do not search {key} alike ({_join_by_text(texts)})"
+            yield f"Rows search {key} differently ({_join_by_text(texts)})"
 
 
 def _work(cells: Mapping[Place, CellResult]) -> Iterator[str]:

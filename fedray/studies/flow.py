@@ -169,7 +169,7 @@ def begin_or_resume(request: Request) -> Study:
     """
     if not request.name:
         kind = request.kind
-        options = ", ".join(names(f"{kind}s")) or f"there is none in {folders(f'{kind}s')[0]}"
+        options = ", ".join(names(f"{kind}s")) or f"{folders(f'{kind}s')[0]} has none"
         raise UserError(f"name a {kind}: {options}")
     if request.resume:
         return _resume(request)
@@ -179,7 +179,9 @@ def begin_or_resume(request: Request) -> Study:
     if request.out is not None:
         home = request.out.resolve()
         if (home / FILE).exists():
-            raise UserError(f"{home} already holds a study; go on with --resume, or name another")
+            raise UserError(
+                f"{home} already holds a study; continue it with --resume, or name another"
+            )
         check_owner(home)
     return Study(
         home,

@@ -174,13 +174,13 @@ def _cost(study: Study, cells: Sequence[CellRuns]) -> str:
     finished = sum(cell.finished for cell in cells)
     runs = sum(len(cell.runs) + cell.unknown for cell in cells)
     beyond = sum(cell.beyond for cell in cells)
-    text = f"{runs} runs" + (f", up to {runs + beyond} if grids are continued" if beyond else "")
+    text = f"{runs} runs" + (f", up to {runs + beyond} if grids are extended" if beyond else "")
     text += f"; {finished} are finished" if finished else ""
     work, pace = sum(cell.work for cell in cells), _pace(study, cells)
     if pace is not None and work:
         return f"{text}; about {_duration(pace * work)} of computing left"
     if plan.hours is not None and not finished:
-        return f"{text}; about {plan.hours:g} h on one core, says the file"
+        return f"{text}; about {plan.hours:g} h on one core, by the study's file"
     return text
 
 

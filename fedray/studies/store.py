@@ -295,7 +295,7 @@ def check_table(path: Path) -> Tree:
     """
     if not path.is_file():
         raise UserError(
-            f"{path} is not there; give the folder of a table's invocation, as fedray table "
+            f"{path} does not exist; name the folder of a table's invocation, as fedray table "
             "prints it"
         )
     tree = read_json(path)

@@ -54,7 +54,7 @@ def run_trial(config: Mapping[str, Any], at: str) -> None:
 
     Args:
         config: under "trial", the result of `config_of`, plus the reason as `given_up` if the
-            driver has given the run up.
+            driver gave up the run.
         at: "best" or "final", the round that counts.
     """
     trial = config["trial"]

@@ -175,7 +175,7 @@ def test_tuning_runs_whose_seeds_are_reported_are_not_run_again(play):
         (0, "tuning"),
         (1, "report"),
     ]
-    assert any("reported were tuned on, too: 0" in note for note in outcome(study).notes)
+    assert any("reported were also used for tuning: 0" in note for note in outcome(study).notes)
 
 
 def test_another_table_finds_the_runs_that_are_there(here, play):
@@ -343,7 +343,7 @@ def test_where_every_choice_diverges_the_first_is_shown_with_what_it_has(play):
     assert at.dropped == [DroppedChoice({"lr": 0.1}, [1]), DroppedChoice({"lr": 0.01}, [0])]
     found = outcome(study)
     assert sorted(found.claims[0].comparison.differences) == [0, 1]
-    assert "mine: reported is lr=0.5, no other came through: the first" in found.notes
+    assert "mine: reported is lr=0.5, the first choice, because all choices diverged" in found.notes
 
 
 @pytest.mark.parametrize("why", [f"{DIED} twice", "UserError: CUDA out of memory", "OSError: full"])
@@ -392,7 +392,7 @@ def test_a_later_choice_at_an_edge_is_named(play):
     lost = [("mine", lr, 0) for lr in (0.5, 0.1)]
     study = play(fragile(*lost), **THREE)
     assert state_of(study).edges == [Edge("lr", 0.01, "lowest", "late")]
-    why = "grids are continued for the first choice alone, which diverged later"
+    why = "grids are extended only for the first choice, which diverged later"
     assert f"mine: the choice lr=0.01 is the lowest that was tried ({why})" in outcome(study).notes
 
 
@@ -508,7 +508,7 @@ def test_what_will_be_run_is_counted_and_timed(here, write):
     study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
     mine, local = runs_of(study)
     assert (len(mine.runs), mine.unknown, mine.beyond, mine.finished) == (2, 3, 2, 0)
-    assert "10 runs, up to 14 if grids are continued" in headline(study)
+    assert "10 runs, up to 14 if grids are extended" in headline(study)
     end(study, study.next(), lambda wanted: [(0.0, 0.0), (0.5, 0.5)])  # 2 s for its one round
     mine, local = runs_of(study)
     assert mine.finished == 1
@@ -535,7 +535,7 @@ def test_a_plan_is_printed_and_nothing_begun(here, write, capsys):
     write(scales={"laptop": {"hours": 2.5}})
     assert main(["tiny", "--plan"]) == 0
     out = capsys.readouterr().out
-    assert "about 2.5 h on one core, says the file" in out
+    assert "about 2.5 h on one core, by the study" in out
     assert "\nlocal: lr=0.02; lr=0.1; seeds 0, 1\n" in out
     assert not (here / "results" / "tables").exists()
 

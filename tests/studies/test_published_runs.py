@@ -247,7 +247,7 @@ def without_checksum(tree: dict) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (lambda tree: None, "is not there; give the folder of a table's invocation"),
+        (lambda tree: None, "does not exist; name the folder of a table's invocation"),
         (lambda tree: "{", "cannot be read: Expecting property name"),
         (lambda tree: "[]", "cannot be read: it is not the file of a table"),
         (lambda tree: "[" * 10**6, "cannot be read: it is nested too deeply"),

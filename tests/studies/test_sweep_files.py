@@ -220,7 +220,7 @@ def test_only_what_was_started_is_resumed(here, capsys):
     assert main(["tiny", "--resume", "--num-samples", "1"]) == 2
     assert "was started with other arguments" in capsys.readouterr().err
     assert main(["tiny", "--out", str(study.home)]) == 2
-    assert "already holds a study; go on with --resume" in capsys.readouterr().err
+    assert "already holds a study; continue it with --resume" in capsys.readouterr().err
     assert main(["other", "--resume", "--out", str(study.home)]) == 2
     assert "holds sweep tiny, not sweep other" in capsys.readouterr().err
     study.status = "finished"
