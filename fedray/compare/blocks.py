@@ -80,8 +80,8 @@ def _of_data(one: Group, other: Group) -> Iterable[str]:
     first, second = (
         {run.seed: run.run.info.partition_sha256 for run in group.runs} for group in (one, other)
     )
-    both = sorted(first.keys() & second.keys())
-    seeds = [seed for seed in both if first[seed] is None or first[seed] != second[seed]]
+    common = sorted(first.keys() & second.keys())
+    seeds = [seed for seed in common if first[seed] is None or first[seed] != second[seed]]
     if seeds:
         yield f"other partitions (seed {', '.join(map(str, seeds))})"
 

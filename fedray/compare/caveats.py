@@ -89,9 +89,9 @@ def _environments(groups: Sequence[Group]) -> Iterator[str]:
 def _unfinished_runs(groups: Sequence[Group]) -> Iterator[str]:
     for member in groups:
         for loaded in member.runs:
-            done = f"{max(loaded.run.done, 0)} of {loaded.run.info.planned}"
+            rounds = f"{max(loaded.run.done, 0)} of {loaded.run.info.planned}"
             if not loaded.run.is_finished:
-                yield f"not finished: {member.label} seed {loaded.seed} has {done} rounds"
+                yield f"not finished: {member.label} seed {loaded.seed} has {rounds} rounds"
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -209,9 +209,9 @@ def _edges(plan: StudyPlan, cells: Mapping[Place, CellResult]) -> Iterator[str]:
 
 def _failures(cells: Mapping[Place, CellResult]) -> Iterator[str]:
     for place, cell in cells.items():
-        lost = [tried for tried in cell.state.tried if tried.objective is None]
-        if lost:
-            yield f"{place}: {len(lost)} of {len(cell.state.tried)} configurations failed"
+        failed = [tried for tried in cell.state.tried if tried.objective is None]
+        if failed:
+            yield f"{place}: {len(failed)} of {len(cell.state.tried)} configurations failed"
         for result in cell.seeds:
             if result.reason is not None:
                 yield f"{place}, seed {result.seed} failed: {result.reason}"
@@ -305,10 +305,10 @@ def _work(cells: Mapping[Place, CellResult]) -> Iterator[str]:
                 for place, means in counts.items()
                 if place.column == column and fact in means
             }
-            usual = median_low([*filter(None, of_rows.values())] or [1.0])
+            middle = median_low([*filter(None, of_rows.values())] or [1.0])
             differs |= max(of_rows.values(), default=0) > MORE * min(of_rows.values(), default=0)
             for row, count in of_rows.items():
-                largest[row] = max(largest[row], count / usual)
+                largest[row] = max(largest[row], count / middle)
         if differs:
             texts = {row: f"{factor:,.1f}" if factor else "none" for row, factor in largest.items()}
             yield f"Rows differ in {fact}, as multiples of the median ({_join_by_text(texts)})"
@@ -361,5 +361,5 @@ def _join_by_text(texts: Mapping[str, str]) -> str:
     rows: dict[str, list[str]] = defaultdict(list)
     for row, text in texts.items():
         rows[text].append(row)
-    *rare, usual = sorted(rows, key=lambda text: len(rows[text]))
-    return "; ".join([*(f"{', '.join(rows[text])}: {text}" for text in rare), f"else {usual}"])
+    *rare, commonest = sorted(rows, key=lambda text: len(rows[text]))
+    return "; ".join([*(f"{', '.join(rows[text])}: {text}" for text in rare), f"else {commonest}"])

@@ -355,9 +355,9 @@ def relabel(groups: Sequence[Group], labels: Sequence[str]) -> list[Group]:
     for label in labels:
         texts |= _new_labels(groups, label)
     renamed = [replace(member, label=texts.get(i, member.label)) for i, member in enumerate(groups)]
-    twice = [label for label, count in Counter(g.label for g in renamed).items() if count > 1]
-    if labels and twice:
-        raise UserError(f"--label: several rows would be {twice[0]!r}; use different labels")
+    repeated = [label for label, count in Counter(g.label for g in renamed).items() if count > 1]
+    if labels and repeated:
+        raise UserError(f"--label: several rows would be {repeated[0]!r}; use different labels")
     return renamed
 
 

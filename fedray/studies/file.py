@@ -409,8 +409,8 @@ def _bases(study: Study, scale: Scale, experiment: str, assignments: Tree) -> di
     pairs, more = [(PLUGINS, plugins)], assignments.get("plugins", ())
     trees = {name: with_read_plugins(read_experiment(name), pairs, more) for name in names}
     texts = {text["module"]: text for tree in trees.values() for text in tree.get(PLUGINS, ())}
-    every = [(PLUGINS, list(texts.values()) or None)]
-    return {name: with_plugins(tree, every) for name, tree in trees.items()}
+    all_plugins = [(PLUGINS, list(texts.values()) or None)]
+    return {name: with_plugins(tree, all_plugins) for name, tree in trees.items()}
 
 
 def _select(study: Study, scale: Scale, assignments: Tree, base: Tree, where: str) -> Select:
@@ -446,14 +446,14 @@ def _phases(
     study: Study, scale: Scale, assignments: Tree, columns: Mapping[str, Tree], where: str
 ) -> tuple[Tuning, Reporting]:
     """Check and return the settings of tuning and of the report."""
-    usual: Tree = {}
+    defaults: Tree = {}
     if study.is_sweep:
         searched = {**study.tuning, **scale.tuning}.get("search", "grid")
-        usual = {"configurations": None if searched == "grid" else SAMPLES, "extend": False}
+        defaults = {"configurations": None if searched == "grid" else SAMPLES, "extend": False}
     tuning_keys, report_keys = dict(assignments.get("tuning", {})), assignments.get("report", {})
     if study.is_sweep:
         tuning_keys.pop("rounds", None)  # a sweep has tuning runs only; report.rounds sets theirs
-    tuned = {**usual, **study.tuning, **scale.tuning, **tuning_keys}
+    tuned = {**defaults, **study.tuning, **scale.tuning, **tuning_keys}
     tuning = validate(Tuning, tuned, f"{where}.tuning")
     reported = {"seeds": [0]} if study.is_sweep else {}
     report = validate(
@@ -476,8 +476,8 @@ def _phases(
 
 def _check_seeds(seeds: Sequence[Any], where: str) -> None:
     """Raise an error for seeds that are no whole numbers, negative or repeated."""
-    whole = [seed for seed in seeds if isinstance(seed, int) and not isinstance(seed, bool)]
-    bad = len(whole) < len(seeds) or any(not 0 <= seed < 2**63 for seed in whole)
+    integers = [seed for seed in seeds if isinstance(seed, int) and not isinstance(seed, bool)]
+    bad = len(integers) < len(seeds) or any(not 0 <= seed < 2**63 for seed in integers)
     if bad or not seeds or len(set(seeds)) < len(seeds):
         raise UserError(
             f"{where}: seeds={shown(list(seeds))}, expected different whole numbers from 0, for "
@@ -841,10 +841,10 @@ def _claims_about_rows(
         rows: the rows of this scale.
         names: all rows of the file.
     """
-    gone = [name for name in names if name not in rows]
+    removed = [name for name in names if name not in rows]
 
     def is_about_rows(claim: Any) -> bool:
         text = str(claim.get("claim", "")) if isinstance(claim, Mapping) else str(claim)
-        return not rows_in(text) & set(gone)
+        return not rows_in(text) & set(removed)
 
     return [claim for claim in claims if is_about_rows(claim)]

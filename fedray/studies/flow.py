@@ -245,10 +245,10 @@ def _repeats_arguments(request: Request, study: Study) -> bool:
 
     The study's file may have changed; the stored plan is run.
     """
-    begun, now = study.arguments, request.arguments
-    if now["pairs"] and now["pairs"] != begun.get("pairs"):
+    original, repeated = study.arguments, request.arguments
+    if repeated["pairs"] and repeated["pairs"] != original.get("pairs"):
         return False
-    if now["samples"] not in (None, begun.get("samples")):
+    if repeated["samples"] not in (None, original.get("samples")):
         return False
     if request.scale not in (None, study.plan.scale):
         return False

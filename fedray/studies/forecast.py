@@ -52,8 +52,8 @@ def runs_of(study: Study) -> list[CellRuns]:
         keys |= {run.key for run in runs}
         unfinished = [run for run in runs if study.lookup(run) is None]
         unknown = cell.min_further_runs(state)
-        usual = _work(cell.usual_runs()[0])
-        work = sum(map(_work, unfinished)) + unknown * usual
+        typical_work = _work(cell.usual_runs()[0])
+        work = sum(map(_work, unfinished)) + unknown * typical_work
         finished = len(runs) - len(unfinished)
         cells.append(CellRuns(cell, runs, finished, unknown, _beyond(cell, state), work))
     return cells
@@ -231,8 +231,8 @@ def protocols(study: Study) -> list[str]:
     lines = []
     for seeds in (None, once):
         tuning = plan.tuning.model_copy(update={"once": seeds})
-        whole = Study(study.home, plan.model_copy(update={"tuning": tuning}), study.home)
-        runs = sum(len(cell.runs) + cell.unknown for cell in runs_of(whole))
+        variant = Study(study.home, plan.model_copy(update={"tuning": tuning}), study.home)
+        runs = sum(len(cell.runs) + cell.unknown for cell in runs_of(variant))
         if seeds is None:
             text = (
                 f"each seed chooses by itself: {runs} runs; verdicts include the randomness of "

@@ -24,7 +24,7 @@ from fedray.compare.paired import (
     t_interval,
     verdict_of,
 )
-from fedray.compare.paired import compare as compared
+from fedray.compare.paired import compare as compare_sides
 from fedray.records import Metric
 from fedray.studies.cell import Cell, CellState, RunSpec
 from fedray.studies.claims import Claim
@@ -177,7 +177,7 @@ def by_seed(
 
 def outcome(study: Study) -> Outcome:
     """Compute the results of a table from its finished runs."""
-    cells = {cell.place: _cell(study, cell, at) for cell, at in study.states()}
+    cells = {cell.place: _cell(study, cell, state) for cell, state in study.states()}
     if study.looks is None:
         study.looks = find_looks(study, cells)
     notes = [*_caveats(study, cells), *_reuse_notes(study, cells)]
@@ -210,7 +210,7 @@ def conclude(
         b = by_seed(cells, plan, worse, by_name[than or metric])
         differences = {seed: a[seed] - b[seed] - margin for seed in a if seed in b}
         size = max(map(abs, [*a.values(), *b.values()]), default=1.0)
-        return compared(better, worse, differences, test, size)
+        return compare_sides(better, worse, differences, test, size)
 
     decided, controls = _verdicts(plan, compare, looks)
     return Outcome(

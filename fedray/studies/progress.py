@@ -99,12 +99,12 @@ class Progress:
         runs = self._study.runs.values()
         costs = [run.cost for run in runs]
         unknown = self._study.total - len(costs)
-        usual = sum(costs) / len(costs)
-        work = sum(run.cost for run in runs if not run.is_over) + unknown * usual
+        mean_cost = sum(costs) / len(costs)
+        work = sum(run.cost for run in runs if not run.is_over) + unknown * mean_cost
         pace = sum(self._paces) / len(self._paces)
         now = self._clock()
-        done = sum(min(now - began, pace * usual) for began in self._began.values())
-        return max(pace * work - done, 0.0) / self._concurrent
+        elapsed = sum(min(now - began, pace * mean_cost) for began in self._began.values())
+        return max(pace * work - elapsed, 0.0) / self._concurrent
 
     def _objective_text(self, objective: float) -> str:
         return f"{self._study.plan.how} {objective:.4f}"

@@ -150,8 +150,8 @@ def check_current(runs: Iterable[tuple[RunFolder, Experiment]], otherwise: str) 
             except UserError:
                 checksums[key] = None
         head = folder.read_head()
-        now = head.data_sha256 and (checksums[key] or head.data_sha256)
-        if head.identity != experiment.identity(now or ""):
+        checksum = head.data_sha256 and (checksums[key] or head.data_sha256)
+        if head.identity != experiment.identity(checksum or ""):
             changed.append(str(folder.path))
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""

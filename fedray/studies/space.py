@@ -405,8 +405,8 @@ def next_value(before: float, last: float) -> float:
     """
     value = last * last / before if before > 0 and last > 0 else 2 * last - before
     if isinstance(before, int) and isinstance(last, int):
-        whole = round(value)
-        return whole if whole != last else last + (1 if last > before else -1)
+        rounded = round(value)
+        return rounded if rounded != last else last + (1 if last > before else -1)
     return _round(value)
 
 

@@ -254,7 +254,7 @@ class Study:
 
     def has_result(self, cell: Cell) -> bool:
         """Return True if any run of a cell has a result."""
-        state = next(at for owner, at in self.states() if owner is cell)
+        state = next(cell_state for owner, cell_state in self.states() if owner is cell)
         if self.plan.is_sweep:
             return any(result.objective is not None for result in state.tried)
         return state.phase != "failed"
@@ -262,7 +262,7 @@ class Study:
     @property
     def total(self) -> int:
         """Number of runs, as far as known."""
-        return len(self.runs) + sum(cell.min_further_runs(at) for cell, at in self.states())
+        return len(self.runs) + sum(cell.min_further_runs(state) for cell, state in self.states())
 
     @property
     def remaining_runs(self) -> int:

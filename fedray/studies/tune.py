@@ -388,7 +388,7 @@ def _scheduler(study: Study) -> ASHAScheduler | None:
     asha = study.plan.tuning.asha
     if asha is None:
         return None
-    runs = [run for cell, at in study.states() for run in at.pending or cell.usual_runs()]
+    runs = [run for cell, state in study.states() for run in state.pending or cell.usual_runs()]
     rounds = max(run.experiment.rounds for run in runs)
     return _Asha(
         time_attr="round",
