@@ -1,9 +1,9 @@
-"""How far do runs agree which classes are alike (FedTSP's supplementary I.1)?
+"""Agreement of runs on the similarity of classes (FedTSP's supplementary I.1).
 
-Two language models describe the classes; the similarity matrices of the text prototypes agree
-somewhat before training and almost wholly after it. For every two configurations, and every seed
-that both have, this correlates the matrices' upper triangles, of the first analysis and of the
-last.
+In the paper, two language models describe the classes, and the similarity matrices of the text
+prototypes agree moderately before training and almost perfectly after it. For every two
+configurations and every common seed, this analysis correlates the upper triangles of the matrices,
+from the first and from the last round with matrices.
 """
 
 from __future__ import annotations
@@ -42,52 +42,52 @@ Matrix = list[list[float]]
         ["--matrix"],
         type=WORD,
         metavar="NAME",
-        help="Which matrix of matrices.json; default: the first that all runs have.",
+        help="A matrix of matrices.json; default: the first one that all runs have.",
     ),
 )
 def correlate_matrices(request: Request) -> Findings:
-    """Correlate the runs' class similarity matrices, pair by pair, before and after training."""
+    """Correlate class similarity matrices between configurations, before and after training."""
     groups = request.groups
     if len(groups) < 2:
         raise UserError(
             f"the folders hold runs of {len(groups)} configuration; pass runs of two or more, for "
-            "example with other text.descriptions"
+            "example with different text.descriptions"
         )
     name = matrix_name(groups, request.options["matrix"])
     rows = [row for a, b in combinations(groups, 2) if (row := _row(a, b, name)) is not None]
     below = (
-        f"Upper triangles of `{name}`, mean {SPREAD} n common seeds. Before: the first analysis, "
-        "before any server step where the method kept it; after: the last."
+        f"Upper triangles of `{name}`, mean {SPREAD} n common seeds. Before: the first matrix, "
+        "before any server step if the method stored it; after: the last matrix."
     )
     return Findings([Section("", (), HEADER, rows, [below])])
 
 
-def matrix_name(groups: Sequence[Group], asked: str | None) -> str:
-    """Return the name of the matrix to compare: `asked`, or the first that all runs have.
+def matrix_name(groups: Sequence[Group], name: str | None) -> str:
+    """Return the name of the matrix to compare: `name`, or the first run's first matrix.
 
     Raises:
-        UserError: when a run has none of that name.
+        UserError: if a run lacks the matrix.
     """
     folders = [RunFolder(loaded.folder) for member in groups for loaded in member.runs]
     for folder in folders:
         names = list(folder.read_matrices())
-        asked = asked or next(iter(names), None)
-        if asked is None or not names:
+        name = name or next(iter(names), None)
+        if name is None or not names:
             raise UserError(
-                f"{folder.path} has no matrices.json, as its method keeps no similarity matrix; "
-                "leave the run out"
+                f"{folder.path} has no matrices.json, because its method stores no similarity "
+                "matrix; leave the run out"
             )
-        if asked not in names:
-            hint = nearest(asked, names)
-            raise UserError(f"{folder.path} has no matrix '{asked}'; leave the run out.{hint}")
-    assert asked is not None
-    return asked
+        if name not in names:
+            hint = nearest(name, names)
+            raise UserError(f"{folder.path} has no matrix '{name}'; leave the run out.{hint}")
+    assert name is not None
+    return name
 
 
 def _row(a: Group, b: Group, name: str) -> list[str] | None:
-    """Return one line for two configurations; None where they have no seed in common."""
-    others = {loaded.seed: loaded for loaded in b.runs}
-    pairs = [(loaded, others[loaded.seed]) for loaded in a.runs if loaded.seed in others]
+    """Return the line of two configurations; None if they have no seed in common."""
+    by_seed = {loaded.seed: loaded for loaded in b.runs}
+    pairs = [(loaded, by_seed[loaded.seed]) for loaded in a.runs if loaded.seed in by_seed]
     if not pairs:
         return None
     values = [agreements(first, second, name) for first, second in pairs]
@@ -96,14 +96,19 @@ def _row(a: Group, b: Group, name: str) -> list[str] | None:
 
 
 def agreements(a: LoadedRun, b: LoadedRun, name: str) -> tuple[float, float, float, float]:
-    """Return Pearson before and after, Spearman before and after, of two runs' upper triangles.
+    """Correlate the upper triangles of two runs' matrices.
+
+    Returns:
+        Pearson before and after, Spearman before and after training.
 
     Raises:
-        UserError: when they have other classes, or no first analysis.
+        UserError: if the runs have different classes, or no first matrix.
     """
     folders = [RunFolder(loaded.folder) for loaded in (a, b)]
     if folders[0].class_names() != folders[1].class_names():
-        raise UserError(f"{a.folder} and {b.folder} have other classes; compare runs on one set")
+        raise UserError(
+            f"{a.folder} and {b.folder} have different classes; compare runs on one data set"
+        )
     first = [torch.tensor(_first(folder, name)) for folder in folders]
     last = [torch.tensor(folder.read_matrices()[name]) for folder in folders]
     before, after = matrix_agreement(*first), matrix_agreement(*last)
@@ -111,11 +116,12 @@ def agreements(a: LoadedRun, b: LoadedRun, name: str) -> tuple[float, float, flo
 
 
 def _first(folder: RunFolder, name: str) -> Matrix:
-    """Return the matrix before any server step, else that of the first analysis."""
-    found = folder.read_matrices("first")
-    matrix = found.get(f"{name}_untrained", found.get(name))
+    """Return the matrix before any server step or, if missing, the first stored matrix."""
+    matrices = folder.read_matrices("first")
+    matrix = matrices.get(f"{name}_untrained", matrices.get(name))
     if matrix is None:
         raise UserError(
-            f"{folder.matrices} has no first '{name}', as an earlier version wrote it; run it again"
+            f"{folder.matrices} has no first '{name}', because an earlier version wrote it; run "
+            "the experiment again"
         )
     return matrix

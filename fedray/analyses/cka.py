@@ -1,11 +1,11 @@
-"""How alike are local and global models, layer by layer (FedGLCL Fig. 1c)?
+"""Similarity of local and global models, layer by layer (FedGLCL Fig. 1c).
 
-FedAvg's clients keep no model, so the local models are made: from a finished run's checkpoint,
-every client takes one more step of the method (its E local epochs on its own images), and its
-upload is compared with the global model that it started from, the one that was tested last. So it
-is the drift of one round, as the server sees it: with `wire` quantisation or noise. Nothing is
-written into the run. `--by layer` compares the output of every convolution and linear map, as the
-figure does; `--by stage` the output of a block, with normalisation and activation.
+FedAvg's clients keep no model, so this analysis makes local models: from a finished run's
+checkpoint, every client takes one more step of the method (its E local epochs on its own images).
+Its upload is compared with the global model that it started from, the last tested one. The result
+is the drift of one round as the server sees it, with quantisation or noise of `wire`. The run is
+not changed. `--by layer` compares the output of every convolution and linear map, as the figure
+does; `--by stage` compares the output of each block, with normalisation and activation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.analyses.extra_step import has_global_model, one_more_step, probe_images, reopen
-from fedray.analyses.harness import Findings, Request, analysis, count
+from fedray.analyses.harness import Findings, Request, analysis, count_option
 from fedray.compare.frame import Group
 from fedray.compare.paired import Interval, t_interval
 from fedray.errors import UserError
@@ -34,13 +34,13 @@ from fedray.render.page import Section
 from fedray.runtime.devices import pick_device
 
 By: TypeAlias = Literal["stage", "layer"]
-"""What is compared."""
+"""Parts of a model whose outputs are compared."""
 SIMILARITY = Metric("linear CKA with the global model", "index")
 
 
 @analysis(
     "cka",
-    count("--images", "Test images to compare on.", 2, 200),
+    count_option("--images", "Test images to compare on.", 2, 200),
     click.Option(
         ["--by"],
         type=click.Choice(get_args(By)),
@@ -51,7 +51,7 @@ SIMILARITY = Metric("linear CKA with the global model", "index")
     ),
 )
 def compare_layers(request: Request) -> Findings:
-    """Compare the clients' models after one more round with the global model."""
+    """Compare clients' models after one more round with the global model, by layer."""
     images, by = request.options["images"], request.options["by"]
     curves = {member.label: _by_part(member, images, by) for member in request.groups}
     names = list(dict.fromkeys(part for curve in curves.values() for part in curve))
@@ -75,7 +75,7 @@ def compare_layers(request: Request) -> Findings:
 
 
 def _by_part(member: Group, images: int, by: By) -> dict[str, Interval]:
-    """Return the similarity by stage or layer, over the clients of all runs of a group."""
+    """Return the similarity by stage or layer, as means over the clients of a group's runs."""
     values: dict[str, list[float]] = defaultdict(list)
     for loaded in member.runs:
         for similarity in similarities(loaded.folder, images, by):
@@ -85,27 +85,27 @@ def _by_part(member: Group, images: int, by: By) -> dict[str, Interval]:
 
 
 def similarities(folder: Path, images: int, by: By = "stage") -> Iterator[dict[str, float]]:
-    """Yield, client by client, the similarity of each stage or layer to the global model's.
+    """Yield, for each client, the similarity of each stage or layer to the global model's.
 
     Args:
-        folder: of a finished run with one global model.
-        images: how many test images to compare on, drawn once for the run.
-        by: what is compared.
+        folder: folder of a finished run with one global model.
+        images: number of test images, drawn once for the run.
+        by: the parts to compare.
 
     Raises:
-        UserError: when the run has no checkpoint, or no global model.
-        ClientError: when a client's step fails.
+        UserError: if the run has no checkpoint or no global model.
+        ClientError: if a client's step fails.
     """
-    assembly, found = reopen(folder)
+    assembly, checkpoint = reopen(folder)
     algorithm = assembly.algorithm
-    if not has_global_model(algorithm, found.snapshot.server):
+    if not has_global_model(algorithm, checkpoint.snapshot.server):
         raise UserError(
             f"{folder}: {algorithm.name} has no global model to compare with; leave the run out"
         )
     device = pick_device(assembly.experiment.gpus)
-    now = assembly.data.at(found.snapshot.round + 1)
-    probe = probe_images(now, images, assembly.streams, device)
-    for stepped in one_more_step(assembly, found, device):
+    data = assembly.data.at(checkpoint.snapshot.round + 1)
+    probe = probe_images(data, images, assembly.streams, device)
+    for stepped in one_more_step(assembly, checkpoint, device):
         common = stage_grams(stepped.before().model, probe, by)
         local = stage_grams(stepped.after().model, probe, by)
         yield {part: linear_cka(local[part], gram) for part, gram in common.items()}
@@ -113,17 +113,17 @@ def similarities(folder: Path, images: int, by: By = "stage") -> Iterator[dict[s
 
 @torch.no_grad()
 def stage_grams(model: Classifier, images: Pixels, by: By = "stage") -> dict[str, Tensor]:
-    """Return the centred Gram matrix [n, n] of each stage's or layer's features, for evaluation."""
+    """Return the centred Gram matrix [n, n] of each stage's or layer's features in eval mode."""
     grams: dict[str, Tensor] = {}
     model.eval()
-    with watched(stages(model) if by == "stage" else layers(model), grams):
+    with record_grams(stages(model) if by == "stage" else layers(model), grams):
         model(images)
     return grams
 
 
 @contextmanager
-def watched(parts: Mapping[str, nn.Module], grams: dict[str, Tensor]) -> Iterator[None]:
-    """Keep the Gram matrix of each part's output while the model runs."""
+def record_grams(parts: Mapping[str, nn.Module], grams: dict[str, Tensor]) -> Iterator[None]:
+    """Store the Gram matrix of each part's output in `grams` while the model runs."""
 
     def note(stage: str) -> Callable[[nn.Module, object, Tensor], None]:
         def hook(module: nn.Module, inputs: object, output: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""A finished run's parts, checkpoint and test images, and one more step of its clients."""
+"""Reopen a finished run, and let its clients take one more step without changing the run."""
 
 from __future__ import annotations
 
@@ -25,21 +25,20 @@ from fedray.streams import Streams
 
 
 def reopen(folder: Path) -> tuple[Assembly, Checkpoint]:
-    """Return the parts of a run and its last checkpoint; sets PyTorch's threads to the run's.
+    """Return the parts of a run and its last checkpoint; set PyTorch's threads to the run's.
 
     Raises:
-        UserError: if the run has no checkpoint, or images, texts or weights are no longer those
-            it saw.
+        UserError: if the run has no checkpoint, or its images, texts or weights have changed.
     """
     of_run = RunFolder(folder)
     assembly = Assembly(load_experiment(read_mapping(of_run.config)))
     if of_run.has_result:
         check_same(of_run, of_run.read_head(), assembly)
-    found = CheckpointStore(folder, assembly.identity).load()
-    if found is None:
+    checkpoint = CheckpointStore(folder, assembly.identity).load()
+    if checkpoint is None:
         raise UserError(f"{folder} has no checkpoint; run it again with checkpoint_every=1")
     torch.set_num_threads(assembly.experiment.threads)
-    return assembly, found
+    return assembly, checkpoint
 
 
 def has_global_model(algorithm: Algorithm, state: ServerState) -> bool:
@@ -48,13 +47,13 @@ def has_global_model(algorithm: Algorithm, state: ServerState) -> bool:
 
 
 @dataclass(frozen=True)
-class Stepped:
-    """A client after one more step. Its two models are one object with two sets of weights.
+class SteppedClient:
+    """A client after one more step. Both models share one object, so load them one after another.
 
     Attributes:
-        client: its id.
-        before: loads the model that it started from.
-        after: loads the model that local training has made of it.
+        client: the client's id.
+        before: loads the model before local training.
+        after: loads the model after local training.
     """
 
     client: int
@@ -62,45 +61,47 @@ class Stepped:
     after: Callable[[], LocalContext]
 
 
-def one_more_step(assembly: Assembly, found: Checkpoint, device: torch.device) -> Iterator[Stepped]:
-    """Let every client take one more step of the method, and yield it; nothing of it is kept.
+def one_more_step(
+    assembly: Assembly, checkpoint: Checkpoint, device: torch.device
+) -> Iterator[SteppedClient]:
+    """Let every client take one more step of the method, and yield it; the run is not changed.
 
     Args:
-        assembly: of a finished run.
-        found: its last checkpoint.
-        device: where steps run.
+        assembly: the parts of a finished run.
+        checkpoint: its last checkpoint.
+        device: the device of the steps.
 
     Raises:
-        ClientError: when a client's step fails.
+        ClientError: if a client's step fails.
     """
-    algorithm, state = assembly.algorithm, found.snapshot.server
-    round_ = found.snapshot.round + 1
+    algorithm, state = assembly.algorithm, checkpoint.snapshot.server
+    round_ = checkpoint.snapshot.round + 1
     server = replace(assembly.server(device), round=round_)
     runtime, everyone = ClientRuntime(assembly, device), range(assembly.experiment.data.clients)
-    sent = algorithm.downlink(state, everyone, server)
+    downlinks = algorithm.downlink(state, everyone, server)
     common = has_global_model(algorithm, state)
     for client in everyone:
-        payload = sent[client]
+        payload = downlinks[client]
         down = payload if payload is None else assembly.gate.down(payload)[0]
-        before = found.clients.get(client)
+        before = checkpoint.clients.get(client)
         reply, after = runtime.step("client_update", round_, client, before, down)
         if reply.failure is not None or after is None:
             failure = reply.failure or Failure("it has no state after the step")
             raise ClientError(client, round_, "client_update", failure)
         context = runtime.client(client, round_)
         before = before or algorithm.init_client(context)
-        # Whoever starts from its own upload has the model that it has just trained.
-        given = reply.uplink if common else down
-        yield Stepped(
+        # With one global model, the trained model is the one that begins from the upload.
+        after_down = reply.uplink if common else down
+        yield SteppedClient(
             client,
             partial(algorithm.begin, context, before, down),
-            partial(algorithm.begin, context, after, given),
+            partial(algorithm.begin, context, after, after_down),
         )
 
 
 def probe_images(data: FederatedData, count: int, streams: Streams, device: torch.device) -> Pixels:
-    """Return at most `count` images of all clients' tests, the same for every model."""
-    every = np.unique(np.concatenate(data.test))
-    chosen = streams.numpy("cka").choice(every, size=min(count, len(every)), replace=False)
+    """Return at most `count` test images of all clients, the same for every model."""
+    indices = np.unique(np.concatenate(data.test))
+    chosen = streams.numpy("cka").choice(indices, size=min(count, len(indices)), replace=False)
     stored = torch.from_numpy(data.images.images[np.sort(chosen)])
     return Pixels.of(stored.to(device))

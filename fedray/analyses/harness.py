@@ -1,4 +1,4 @@
-"""Registration of analyses, and what all of them share: runs, pages, files."""
+"""Registration of analyses, and their common parts: runs, pages, files."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fedray.render.page import Section, markdown
 
 MODULES: Mapping[str, str] = MappingProxyType(
     {
-        "agreement": "how far runs agree which classes are alike",
-        "cka": "how alike local and global models are, by layer",
+        "agreement": "agreement of runs on the similarity of classes",
+        "cka": "similarity of local and global models, by layer",
         "groups": "FedMGP's prompt groups within and between clients",
         "local_models": "models before and after local training, by class",
         "phases": "metrics before and after data changes or clients join",
@@ -29,18 +29,18 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "target": "rounds, seconds and megabytes to a target",
     }
 )
-"""What each analysis shows; each has a module of its name."""
+"""Help texts by analysis; each analysis has a module of its name."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What an analysis is asked for.
+    """The input of an analysis.
 
     Attributes:
-        folders: of runs, or of folders of runs.
-        out: the folder of what the analysis writes.
-        select: on which images best rounds are chosen; None: as each run says.
-        options: the analysis's own, by name.
+        folders: folders of runs, or folders that contain them.
+        out: the folder for the files that the analysis writes.
+        select: images on which best rounds are chosen; None: each run's own setting.
+        options: values of the analysis's options by name.
     """
 
     folders: Sequence[Path]
@@ -50,32 +50,32 @@ class Request:
 
     @cached_property
     def runs(self) -> list[LoadedRun]:
-        """The runs."""
+        """The loaded runs."""
         return load(self.folders, self.select)
 
     @cached_property
     def grouped(self) -> tuple[list[Group], list[str]]:
-        """The runs' groups, and notes on runs that were left out."""
+        """Groups of the runs, and notes on runs that were left out."""
         return group(self.runs)
 
     def file(self, name: str) -> Path:
-        """Return the path of a file to write; makes the folder."""
+        """Return the path of a file to write, and create its folder."""
         make_folder(self.out)
         return self.out / name
 
     @property
     def groups(self) -> list[Group]:
-        """The runs by configuration."""
+        """Groups of the runs by configuration."""
         return self.grouped[0]
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What an analysis found.
+    """The results of an analysis.
 
     Attributes:
-        sections: of its page.
-        files: that it wrote besides the page.
+        sections: sections of its page.
+        files: files that the analysis wrote, other than the page.
     """
 
     sections: Sequence[Section]
@@ -87,10 +87,10 @@ class Analysis:
     """An analysis of finished runs.
 
     Attributes:
-        name: what `fedray analyse` is given.
+        name: the argument of `fedray analyse`.
         run: the function.
-        options: of its command.
-        out: the folder for its files; None: "report" below the runs' folder.
+        options: options of its command.
+        out: the folder for its files; None: "report" in the runs' folder.
     """
 
     name: str
@@ -99,10 +99,10 @@ class Analysis:
     out: Path | None
 
 
-def count(
+def count_option(
     flag: str, what: str, least: int = 1, default: int | None = None, metavar: str = "N"
 ) -> click.Option:
-    """Return an option that takes a whole number, `least` or more."""
+    """Return a command line option for a whole number of at least `least`."""
     return click.Option(
         [flag],
         type=click.IntRange(least, 10**6),
@@ -119,7 +119,7 @@ _ANALYSES: dict[str, Analysis] = {}
 def analysis(
     name: str, *options: click.Option, out: Path | None = None
 ) -> Callable[[Callable[[Request], Findings]], Callable[[Request], Findings]]:
-    """Register a function as an analysis; arguments as the attributes of `Analysis`."""
+    """Register a function as an analysis; the arguments are attributes of `Analysis`."""
 
     def register(run: Callable[[Request], Findings]) -> Callable[[Request], Findings]:
         _ANALYSES[name] = Analysis(name, run, options, out)
@@ -132,7 +132,7 @@ def find(name: str) -> Analysis:
     """Return an analysis by its name.
 
     Raises:
-        UserError: if there is none.
+        UserError: if no analysis has the name.
     """
     if name not in MODULES:
         raise UserError(
@@ -143,12 +143,12 @@ def find(name: str) -> Analysis:
 
 
 def default_folder(folders: Sequence[Path]) -> Path:
-    """Return where reports on runs go, unless a place is named."""
+    """Return the default folder for reports on runs."""
     return (folders[0] if len(folders) == 1 else Path()) / "report"
 
 
 def carry_out(chosen: Analysis, request: Request) -> tuple[list[Section], list[Path]]:
-    """Run an analysis and write its page; returns the page and all files."""
+    """Run an analysis and write its page; return the page's sections and all files."""
     findings = chosen.run(request)
     notes = [f"Warning: {note}." for note in request.grouped[1]]
     sections = [*findings.sections, *([Section("", items=notes)] if notes else [])]

@@ -1,10 +1,10 @@
-"""What does local training do to a model, class by class (FedGLCL Fig. 1b)?
+"""Effect of local training on a model, class by class (FedGLCL Fig. 1b).
 
-From a finished run's checkpoint every client takes one more step of the method (its E local epochs
-on its own images). Its model is tested on the test images of all clients: on the client's majority
-classes, of which it has more training images than n_i / C, and on its minority classes, all others.
-The model that it started from is tested on the same images. The figure does not say by which
-threshold it splits the classes; this one is ours. Nothing is written into the run.
+From a finished run's checkpoint, every client takes one more step of the method (its E local epochs
+on its own images). The models before and after this step are tested on the test images of all
+clients: on the client's majority classes, of which it has more than n_i / C training images, and on
+its minority classes, all others. The paper does not name its threshold; this one is fedray's. The
+run is not changed.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ MODELS = ("before", "after")
 
 
 class BeforeAndAfter(NamedTuple):
-    """One client's model before and after local training, on everybody's test images.
+    """Scores of a client's model before and after local training, on all clients' test images.
 
     Attributes:
-        client: its id.
-        majority: its majority classes.
-        before: of the model that it started from.
-        after: of the model that local training has made of it.
+        client: the client's id.
+        majority: the client's majority classes.
+        before: score before local training.
+        after: score after local training.
     """
 
     client: int
@@ -49,22 +49,22 @@ class BeforeAndAfter(NamedTuple):
 
 @analysis("local_models")
 def score_before_and_after(request: Request) -> Findings:
-    """Test the clients' models before and after one more round of local training."""
+    """Test clients' models before and after one more round of local training."""
     rows = [row for member in request.groups for row in _rows(member)]
     header = ["method", "model", *(f"{which} classes (%)" for which in WHICH)]
     below = (
-        "Accuracy on the test images of all clients, before and after local training; over the "
-        f"images of all clients' models in sum, mean {SPREAD} seeds."
+        "Accuracy on the test images of all clients, before and after local training, pooled over "
+        f"all clients' models; mean {SPREAD} seeds."
     )
     return Findings([Section("", (), header, rows, [below])])
 
 
 def _rows(member: Group) -> list[list[str]]:
-    """Return two lines of a group: its models before and after local training."""
+    """Return the two lines of a group: models before and after local training."""
     tested = [local_scores(loaded.folder) for loaded in member.runs]
     rows = []
     for model in MODELS:
-        shares = [accuracies(each, model) for each in tested]
+        shares = [accuracies(run, model) for run in tested]
         cells = [
             cell(interval_of(share.get(which) for share in shares), Metric("accuracy"))
             for which in WHICH
@@ -74,44 +74,46 @@ def _rows(member: Group) -> list[list[str]]:
 
 
 def accuracies(tested: Sequence[BeforeAndAfter], model: str) -> dict[str, float]:
-    """Return the accuracy of all clients' models on majority and minority classes, and on all.
+    """Return the pooled accuracy of all clients' models on majority, minority and all classes.
 
     Args:
-        tested: by client.
+        tested: the scores of each client.
         model: "before" or "after".
 
     Returns:
-        By the names of `WHICH`; without those that no image is of.
+        Accuracies by the names of `WHICH`; names without images are left out.
     """
     parts: dict[str, list[Score]] = {which: [] for which in WHICH}
-    for each in tested:
-        whole: Score = getattr(each, model)
-        others = set(range(len(whole.classes))) - each.majority
-        parts["majority"].append(whole.within(each.majority))
-        parts["minority"].append(whole.within(others))
-        parts["all"].append(whole)
+    for client in tested:
+        score: Score = getattr(client, model)
+        minority = set(range(len(score.classes))) - client.majority
+        parts["majority"].append(score.within(client.majority))
+        parts["minority"].append(score.within(minority))
+        parts["all"].append(score)
     return {
-        which: pooled(found) for which, found in parts.items() if any(each.total for each in found)
+        which: pooled(values)
+        for which, values in parts.items()
+        if any(score.total for score in values)
     }
 
 
 def local_scores(folder: Path) -> list[BeforeAndAfter]:
-    """Test every client's model before and after one more step, on everybody's test images.
+    """Test every client's model before and after one more step, on all clients' test images.
 
     Args:
-        folder: of a finished run.
+        folder: folder of a finished run.
 
     Raises:
-        UserError: when the run has no checkpoint, no test images, or predicts every pixel.
-        ClientError: when a client's step fails.
+        UserError: if the run has no checkpoint, no test images, or predicts every pixel.
+        ClientError: if a client's step fails.
     """
-    assembly, found = reopen(folder)
+    assembly, checkpoint = reopen(folder)
     if assembly.models.dense:
         raise UserError(
-            f"{folder} predicts every pixel, and a background is no majority class; leave it out"
+            f"{folder} predicts every pixel, so majority classes are not defined; leave the run out"
         )
     device = pick_device(assembly.experiment.gpus)
-    round_ = found.snapshot.round + 1
+    round_ = checkpoint.snapshot.round + 1
     everything = np.unique(np.concatenate(assembly.data.at(round_).test))
     if not len(everything):
         raise UserError(f"{folder}: no client has a test image; leave the run out")
@@ -124,5 +126,5 @@ def local_scores(folder: Path) -> list[BeforeAndAfter]:
             *scores(assembly.algorithm, stepped.before(), held_out),
             *scores(assembly.algorithm, stepped.after(), held_out),
         )
-        for stepped in one_more_step(assembly, found, device)
+        for stepped in one_more_step(assembly, checkpoint, device)
     ]

@@ -1,9 +1,9 @@
-"""Count what a method keeps, trains and sends, by component, in a real exchange.
+"""Count the numbers that a method keeps, trains and sends, by component, in a real exchange.
 
-One client of each architecture takes part in a round, with one image of each class that it holds,
-so that everything has the size that it has in a run. The counted round is the first, or the second
-if clients train nothing before they receive something (FedPCL). Tensors that an optimiser steps
-count as trained, those that pass the gate as sent.
+One client of each architecture takes part in a round, with one image of each of its classes, so
+that all payloads have the size of a run. The counted round is the first, or the second if clients
+must receive a payload before they train (FedPCL). Tensors that an optimiser steps count as trained,
+tensors that pass the gate as sent.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ CHEAP = {
     "faults": {},
     "stacked": 1,
 }
-"""Keys that change no count, but cost time or refuse few images."""
+"""Overrides that save time or allow few images, without changing any count."""
 WHOLE = ("prototypes", "logits", "text_embeddings", "images", "statistics")
-"""Kinds of payload that are one component each; weights and prompts are divided by name."""
+"""Kinds of payload that form one component each; weights and prompts are split by name."""
 
 
 @dataclass
 class Component:
-    """Counts of one part of a side.
+    """Counts of one component of the server or of a client.
 
     Attributes:
-        parameters: held numbers, frozen ones included.
+        parameters: stored numbers, including frozen ones.
         trained: numbers that an optimiser steps.
         memory: bytes of the parameters.
         up: numbers that a client sends in a round.
@@ -64,7 +64,7 @@ class Component:
     first: int = 0
 
     def hold(self, tensors: Iterable[Tensor]) -> None:
-        """Add tensors that the side holds."""
+        """Add stored tensors to the counts."""
         for tensor in tensors:
             self.parameters += tensor.numel()
             self.memory += tensor.numel() * tensor.element_size()
@@ -76,9 +76,9 @@ class Cost:
 
     Attributes:
         side: "server", or "client (cnn2)".
-        components: by name.
-        up: the client's traffic in a round by kind, as result.json counts it.
-        down: likewise.
+        components: counts by component.
+        up: the client's uploads in a round by kind, as result.json counts them.
+        down: the client's downloads in a round, likewise.
     """
 
     side: str
@@ -87,20 +87,20 @@ class Cost:
     down: Traffic = field(default_factory=Traffic)
 
     def part(self, name: str) -> Component:
-        """Return a component; creates it."""
+        """Return a component, and create it if missing."""
         return self.components.setdefault(name, Component())
 
     @property
     def total(self) -> Component:
         """The sum of all components."""
-        rows = [asdict(each) for each in self.components.values()]
+        rows = [asdict(component) for component in self.components.values()]
         return Component(**{name: sum(r[name] for r in rows) for name in asdict(Component())})
 
     def tree(self) -> dict[str, Any]:
         """Return the counts as plain data."""
         return {
             "side": self.side,
-            "components": {name: asdict(each) for name, each in self.components.items()},
+            "components": {name: asdict(component) for name, component in self.components.items()},
             "total": asdict(self.total),
             "up_bytes": self.up.bytes,
             "down_bytes": self.down.bytes,
@@ -111,13 +111,13 @@ def costs(experiment: Experiment) -> list[Cost]:
     """Return the costs of a client of each architecture, then of the server.
 
     Raises:
-        UserError: when data or weights are not there.
-        ClientError: when a client's step fails.
+        UserError: if data or weights are missing.
+        ClientError: if a client's step fails.
     """
-    assembly = with_few_images(experiment)
+    assembly = reduce_images(experiment)
     names = assembly.models.architectures
     shown = {names.index(name): Cost(f"client ({name})") for name in dict.fromkeys(names)}
-    executor = _Watched(assembly, shown)
+    executor = _CountingExecutor(assembly, shown)
     federation = Federation(
         assembly.algorithm,
         executor,
@@ -137,10 +137,10 @@ def costs(experiment: Experiment) -> list[Cost]:
     return [*shown.values(), server]
 
 
-def with_few_images(experiment: Experiment) -> Assembly:
-    """Return the experiment's parts with one image of each class for every client.
+def reduce_images(experiment: Experiment) -> Assembly:
+    """Return the experiment's parts with one training image per class and client.
 
-    Every client has two at least, because batch normalisation cannot train on one.
+    Every client has at least two images, because batch normalisation cannot train on one.
     """
     cheap = from_tree(experiment.tree(), CHEAP.items())
     data = Assembly(cheap).data
@@ -156,30 +156,30 @@ def with_few_images(experiment: Experiment) -> Assembly:
 
 
 def _one_of_each(data: FederatedData, indices: np.ndarray, least: int) -> np.ndarray:
-    """Return the first image of each class, or the first `least` images of few classes."""
+    """Return the first image of each class, or the first `least` images if there are fewer."""
     _, first = np.unique(data.images.labels[indices], return_index=True)
     return indices[np.sort(first)] if len(first) >= least else indices[:least]
 
 
 def _training_round(
-    federation: Federation, executor: _Watched, participants: Sequence[int]
+    federation: Federation, executor: _CountingExecutor, participants: Sequence[int]
 ) -> StateTree:
-    """Return the server's state after the counted round."""
+    """Run the counted round and return the server's state after it."""
     method, everyone = federation.algorithm, federation.plan.joined(0)
     exchange = RoundExchange(federation, 0, everyone)
     state = method.give(method.prepare(method.init_server(exchange.server), exchange), exchange)
     state = method.round(state, RoundExchange(federation, 1, participants))
     if not executor.has_trained:
-        executor.count_anew()
+        executor.reset_traffic()
         state = method.round(state, RoundExchange(federation, 2, participants))
     return state
 
 
-class _WatchedRuntime(ClientRuntime):
-    """Keeps the tensors that optimisers have stepped in the last step.
+class _CountingRuntime(ClientRuntime):
+    """Client runtime that records the tensors stepped by optimisers.
 
     Attributes:
-        trained: those tensors.
+        trained: the tensors stepped in the last client step.
     """
 
     trained: list[Tensor]
@@ -191,17 +191,17 @@ class _WatchedRuntime(ClientRuntime):
         return result
 
 
-class _Watched(SerialExecutor):
-    """Runs clients in this process and counts what those that are shown train and send.
+class _CountingExecutor(SerialExecutor):
+    """Serial executor that counts the numbers trained and sent by the clients of `shown`.
 
     Attributes:
-        has_trained: True after any client's optimiser has stepped.
+        has_trained: True once any client's optimiser has stepped.
     """
 
     def __init__(self, assembly: Assembly, shown: dict[int, Cost]) -> None:
         super().__init__(assembly, CPU)
         self.has_trained = False
-        self._runtime: _WatchedRuntime = _WatchedRuntime(assembly, CPU)
+        self._runtime: _CountingRuntime = _CountingRuntime(assembly, CPU)
         self._gate = assembly.gate
         self._shown = shown
         self._counted: set[tuple[int, str]] = set()
@@ -213,11 +213,11 @@ class _Watched(SerialExecutor):
         trained = self._runtime.trained
         self.has_trained |= bool(trained)
         if client in self._shown:
-            self._note(client, round_, down, reply, trained)
+            self._count(client, round_, down, reply, trained)
         return reply
 
-    def count_anew(self) -> None:
-        """Forget what a round has sent; what preceded the first round stays."""
+    def reset_traffic(self) -> None:
+        """Reset the counts of a round's traffic; counts before the first round stay."""
         for cost in self._shown.values():
             cost.up, cost.down = Traffic(), Traffic()
             for part in cost.components.values():
@@ -227,7 +227,7 @@ class _Watched(SerialExecutor):
         """Return the client's empty model."""
         return self._runtime.client(client, 1).skeleton.model
 
-    def _note(
+    def _count(
         self,
         client: int,
         round_: int,
@@ -244,12 +244,12 @@ class _Watched(SerialExecutor):
             _add_traffic(cost, reply.uplink, "first" if round_ == 0 else "up")
             if round_:
                 cost.up += reply.traffic
-        self._note_trained(client, cost, trained, reply.uplink)
+        self._count_trained(client, cost, trained, reply.uplink)
 
-    def _note_trained(
+    def _count_trained(
         self, client: int, cost: Cost, trained: list[Tensor], sent: Payload | None
     ) -> None:
-        """Count each tensor once, by the model's name for it or that of what is kept or sent."""
+        """Count each trained tensor once, by its name in the model, the memory or the upload."""
         names = {id(p): name for name, p in self.model(client).named_parameters()}
         state = self.states.get(client, ClientState({}))
         named = [(path[0], tensor) for path, tensor in leaves(state.memory)]
@@ -258,17 +258,17 @@ class _Watched(SerialExecutor):
             if isinstance(item.value, Tensor) and name not in names.values():
                 named.append((name or field_, item.value))
         for tensor in trained:
-            place = names.get(id(tensor)) or _alike(tensor, named) or "other"
+            place = names.get(id(tensor)) or _name_by_shape(tensor, named) or "other"
             if place == "other" or (client, place) not in self._counted:
                 self._counted.add((client, place))
                 part = cost.part(component_of(place))
                 part.trained += tensor.numel()
-                if id(tensor) not in names:  # it holds what it trains beside the model
+                if id(tensor) not in names:  # a trained tensor outside the model is stored too
                     part.hold([tensor])
 
 
 def component_of(place: str, kind: str = "weights") -> str:
-    """Return a tensor's component: the first part of its name, or a kind of payload."""
+    """Return a tensor's component: its kind of payload, or the first part of its name."""
     return kind if kind in WHOLE else place.split(".")[0]
 
 
@@ -285,7 +285,7 @@ def _add_model(cost: Cost, model: nn.Module) -> None:
     sent, cost.components = cost.components, {}
     for name, parameter in model.named_parameters():
         place = component_of(name)
-        if place in sent:  # the model's own first, in its order
+        if place in sent:  # list the model's components first
             cost.components[place] = sent.pop(place)
         cost.part(place).hold([parameter])
     if isinstance(model, PromptedClip):
@@ -295,18 +295,18 @@ def _add_model(cost: Cost, model: nn.Module) -> None:
 
 
 def _add_server(cost: Cost, state: StateTree, trained: list[Tensor]) -> None:
-    """Add what the server holds between rounds, and which of it is trained."""
+    """Add the tensors that the server stores between rounds, and count the trained ones."""
     held = []
     for path, tensor in leaves(state):
         place = component_of(path[-1]) if path[0] == "model" else path[0]
         cost.part(place).hold([tensor])
         held.append((place, tensor))
-    stepped = Counter((_alike(t, held) or "text encoder", t.shape) for t in trained)
-    for (place, shape), times in stepped.items():  # every server step trains copies of its own
-        there = sum(name == place and tensor.shape == shape for name, tensor in held)
-        cost.part(place).trained += shape.numel() * min(times, max(there, 1))
+    stepped = Counter((_name_by_shape(t, held) or "text encoder", t.shape) for t in trained)
+    for (place, shape), times in stepped.items():  # each server step trains new copies
+        copies = sum(name == place and tensor.shape == shape for name, tensor in held)
+        cost.part(place).trained += shape.numel() * min(times, max(copies, 1))
 
 
-def _alike(tensor: Tensor, named: Sequence[tuple[str, Tensor]]) -> str | None:
+def _name_by_shape(tensor: Tensor, named: Sequence[tuple[str, Tensor]]) -> str | None:
     """Return the name of the first tensor of the same shape."""
     return next((name for name, other in named if other.shape == tensor.shape), None)

@@ -1,8 +1,8 @@
-"""What do changing data and joining clients do to the metrics (FedTSP's supplementary H.1, H.2)?
+"""Effect of changing data and joining clients on metrics (FedTSP's supplementary H.1, H.2).
 
-A run's rounds are cut where `data.evolution` has a phase and where `join` brings clients in. Of
-every part: the best and the last value, and the difference of its first evaluation to the last one
-before it.
+A run's rounds are split at phases of `data.evolution` and where clients join. For every part, this
+analysis reports the best and the last value, and the change between its first evaluation and the
+last one before it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USUAL = ("local_accuracy", "earlier_accuracy", "new_accuracy", "global_test_accu
 
 
 class Part(NamedTuple):
-    """A metric in the rounds between two changes; None where it was not measured there."""
+    """A metric in the rounds between two changes; fields are None if it was not measured."""
 
     best: float | None
     last: float | None
@@ -43,13 +43,13 @@ class Part(NamedTuple):
     ),
 )
 def cut_at_changes(request: Request) -> Findings:
-    """Return metrics before and after the data changes or clients join."""
+    """Compare metrics before and after the data changes or clients join."""
     runs, groups = request.runs, request.groups
     measured = {name for loaded in runs for done in loaded.run.rounds for name in done.metrics}
     names = request.options["metric"] or [name for name in USUAL if name in measured]
     metrics = [metric_of(runs, name) for name in names]
     cuts = common_changes(groups)
-    rows = [row for each in groups for metric in metrics for row in rows_of(each, metric, cuts)]
+    rows = [row for member in groups for metric in metrics for row in rows_of(member, metric, cuts)]
     best = selection_label(groups, "best")
     header = ["method", "metric", "rounds", "n", best, "last", "change at its beginning"]
     below = (
@@ -60,18 +60,18 @@ def cut_at_changes(request: Request) -> Findings:
 
 
 def common_changes(groups: Sequence[Group]) -> Sequence[int]:
-    """Return where anything changes in any run; runs without changes are cut there too.
+    """Return the rounds at which any run changes; runs without changes are split there too.
 
     Raises:
-        UserError: when nothing changes in any.
+        UserError: if no run changes.
     """
-    found = {cut for member in groups for cut in changes(member.runs[0].run.info.config)}
-    if not found:
+    cuts = {cut for member in groups for cut in changes(member.runs[0].run.info.config)}
+    if not cuts:
         raise UserError(
             f"{groups[0].runs[0].folder}: nothing changes in this run; set data.evolution.phases, "
             "or join.clients and join.round"
         )
-    return sorted(found)
+    return sorted(cuts)
 
 
 def rows_of(member: Group, metric: Metric, cuts: Sequence[int]) -> list[list[str]]:
@@ -79,8 +79,8 @@ def rows_of(member: Group, metric: Metric, cuts: Sequence[int]) -> list[list[str
 
     Args:
         member: the runs.
-        metric: what was measured.
-        cuts: where the parts begin, for runs in which nothing changes; others have their own.
+        metric: the metric.
+        cuts: first rounds of the parts, for runs without changes of their own.
     """
     cuts = changes(member.runs[0].run.info.config) or cuts
     rows = []
@@ -94,12 +94,12 @@ def rows_of(member: Group, metric: Metric, cuts: Sequence[int]) -> list[list[str
 
 
 def changes(config: Mapping[str, Any]) -> Sequence[int]:
-    """Return the first rounds of what changes in a run, in their order."""
+    """Return the rounds at which a run changes, in ascending order."""
     phases = config["data"].get("evolution", {}).get("phases", ())
-    found = {int(phase["round"]) for phase in phases}
+    rounds = {int(phase["round"]) for phase in phases}
     if config["join"]["clients"]:
-        found.add(int(config["join"]["round"]))
-    return sorted(round_ for round_ in found if 1 < round_ <= config["rounds"])
+        rounds.add(int(config["join"]["round"]))
+    return sorted(round_ for round_ in rounds if 1 < round_ <= config["rounds"])
 
 
 def part_of(loaded: LoadedRun, metric: Metric, first: int, end: int) -> Part:

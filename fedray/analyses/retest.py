@@ -1,11 +1,11 @@
-"""How do finished models do under other settings of evaluation (FedMGP's Table 15)?
+"""Test finished models under other settings of evaluation (FedMGP's Table 15).
 
-Each `--with "key=value ..."` gives every run a folder of its own below --out, with a result.json
-that `fedray report` compares like any other: the last round as it would have been, had the run been
-trained under these settings. It names the run that trained the models as `retested`.
+For each `--with "key=value ..."`, every run gets a folder below --out with a result.json that
+`fedray report` compares like any other. It holds the last round as if the run had been trained with
+these settings, and names the run that trained the models as `retested`.
 
-Only what training never sees may change: hyper-parameters that a method declares as such, whether
-everybody is tested on every domain, and fine-tuning after the last round.
+Only settings that do not affect training may change: hyper-parameters that the method declares as
+such, the test on every domain, and fine-tuning after the last round.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 
 EVALUATION_KEYS = ("data.every_domain", "finetune_epochs")
-"""Keys of every experiment that training never sees."""
+"""Keys of every experiment that do not affect training."""
 
 
 @analysis(
@@ -51,8 +51,8 @@ EVALUATION_KEYS = ("data.every_domain", "finetune_epochs")
         ["--with", "settings"],
         multiple=True,
         metavar='"key=value ..."',
-        help="Settings to test under, for example algorithm.inference=prob; repeatable, each for "
-        "a result of its own.",
+        help="Settings for the test, for example algorithm.inference=prob; repeatable, with one "
+        "result for each.",
     ),
     out=Path("retested"),
 )
@@ -61,18 +61,18 @@ def retest_models(request: Request) -> Findings:
     settings = request.options["settings"]
     if not settings:
         raise UserError(
-            'say what to test under, for example --with algorithm.inference=prob (--with "" as '
-            "before)"
+            "name the settings for the test, for example --with algorithm.inference=prob (--with "
+            '"" for the run\'s own)'
         )
-    planned: dict[Path, tuple[LoadedRun, str, Experiment]] = {}  # checked before any is tested
+    planned: dict[Path, tuple[LoadedRun, str, Experiment]] = {}  # check all before the first test
     for run in request.runs:
         home = request.out / file_name("-".join(run.folder.resolve().parts[-2:]).strip("/-"))
         for words in settings:
             folder = home / (file_name(words) or "as_before")
             if folder in planned or RunFolder(folder).is_taken:
                 raise UserError(
-                    f"{run.folder} with '{words}' would be written to {folder}, which another "
-                    "result has; name another --out, or test one of them"
+                    f"{run.folder} with '{words}' would be written to {folder}, which holds "
+                    "another result; name another --out, or test one of them"
                 )
             planned[folder] = run, words, changed_experiment(run, words)
     rows = []
@@ -91,7 +91,7 @@ def changed_experiment(run: LoadedRun, words: str) -> Experiment:
         words: "key=value ...".
 
     Raises:
-        UserError: when it is not finished, or a setting would have changed its training.
+        UserError: if the run is not finished, or a setting affects training.
     """
     if not run.run.is_finished:
         raise UserError(
@@ -102,14 +102,14 @@ def changed_experiment(run: LoadedRun, words: str) -> Experiment:
     before = flatten(load_experiment(tree).reproducibility_key())
     after = from_tree(tree, parse_assignments(shlex.split(words)))
     method: Any = algorithms.get(after.algorithm.name)
-    own = (f"algorithm.{name}" for name in method.HParams.evaluation_only)
-    free = {*EVALUATION_KEYS, *own}
-    now = flatten(after.reproducibility_key())
-    for key in sorted({*before, *now}):
-        if before.get(key) != now.get(key) and key not in free:
+    method_keys = (f"algorithm.{name}" for name in method.HParams.evaluation_only)
+    changeable = {*EVALUATION_KEYS, *method_keys}
+    settings = flatten(after.reproducibility_key())
+    for key in sorted({*before, *settings}):
+        if before.get(key) != settings.get(key) and key not in changeable:
             raise UserError(
-                f"{key}={now.get(key)!r} would have changed how {run.folder} was trained (with "
-                f"{before.get(key)!r}); only {', '.join(sorted(free))} can change without training"
+                f"{key}={settings.get(key)!r} affects training, and {run.folder} was trained with "
+                f"{before.get(key)!r}; only {', '.join(sorted(changeable))} can change"
             )
     return after
 
@@ -126,15 +126,15 @@ def evaluate(run: LoadedRun, experiment: Experiment, out: Path) -> Round:
     """
     before, checkpoint = reopen(run.folder)
     assembly = Assembly(experiment)
-    tested, last = _tested(assembly, checkpoint), run.run.rounds[-1]
-    of_training = {  # losses and reports stay
+    tested, last = _test_models(assembly, checkpoint), run.run.rounds[-1]
+    training_metrics = {  # losses and reports of clients are not retested
         name: value
         for name, value in last.metrics.items()
         if name.startswith(REPORTED) or run.run.info.metric(name).on not in ("test", "validation")
     }
     done = replace(
         tested,
-        metrics={**of_training, **tested.metrics},
+        metrics={**training_metrics, **tested.metrics},
         up=last.up,
         down=last.down,
         participants=last.participants,
@@ -151,8 +151,8 @@ def evaluate(run: LoadedRun, experiment: Experiment, out: Path) -> Round:
     return done
 
 
-def _tested(assembly: Assembly, checkpoint: Checkpoint) -> Round:
-    """Return the last round's record, newly tested."""
+def _test_models(assembly: Assembly, checkpoint: Checkpoint) -> Round:
+    """Test the checkpoint's models and return the last round's record."""
     device = pick_device(assembly.experiment.gpus)
     executor = SerialExecutor(assembly, device)
     method, gate, plan = assembly.algorithm, assembly.gate, assembly.plan

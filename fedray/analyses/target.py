@@ -1,7 +1,7 @@
-"""How many rounds, seconds and megabytes does a target take (FedGLCL Table 15, Sec. 5.4)?
+"""Rounds, seconds and megabytes until a target is reached (FedGLCL Table 15, Sec. 5.4).
 
-Seconds of local training are measured where the steps ran: they depend on the machine and on what
-else it did, and are not reproducible bit for bit.
+Seconds of local training are wall-clock times of client steps: they depend on the machine and its
+load, and are not reproducible bit for bit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedray.compare.frame import (
     LoadedRun,
     interval_of,
     metric_of,
-    ordered,
+    rank_groups,
     selection_label,
 )
 from fedray.compare.paired import Interval, t_interval
@@ -39,7 +39,7 @@ NUMBER = Metric("number", "number", "min", None)
         type=float,
         metavar="X",
         help="A value of the metric, accuracies between 0 and 1; default: the best mean of the "
-        "worst method, which all of them reach.",
+        "worst method, which all methods reach.",
     ),
 )
 def cost_to_target(request: Request) -> Findings:
@@ -47,12 +47,12 @@ def cost_to_target(request: Request) -> Findings:
     metric = metric_of(request.runs, request.options["metric"])
     groups = [
         member
-        for member in ordered(request.groups, metric, "best")
+        for member in rank_groups(request.groups, metric, "best")
         if member.by_seed(metric.name, "final")
     ]
     target = request.options["target"]
     if target is None:
-        target = easiest(groups, metric)
+        target = easiest_target(groups, metric)
     if not math.isfinite(target):
         raise UserError(f"--target {target}: a finite number is expected, for example 0.7")
     shown = f"{100 * target:.2f} %" if metric.is_share else f"{target:.4g}"
@@ -66,20 +66,22 @@ def cost_to_target(request: Request) -> Findings:
     return Findings([Section("", (), header, rows, [below])])
 
 
-def easiest(groups: Sequence[Group], metric: Metric) -> float:
-    """Return the worst of the groups' best means: a target that all reach.
+def easiest_target(groups: Sequence[Group], metric: Metric) -> float:
+    """Return the worst of the groups' best means, a target that all groups reach.
 
     Raises:
         UserError: if no run has a best round.
     """
-    best = [each.mean for member in groups if (each := member.interval(metric.name, "best"))]
+    best = [
+        interval.mean for member in groups if (interval := member.interval(metric.name, "best"))
+    ]
     if not best:
         raise UserError(NO_BEST)
     return max(best) if metric.direction == "min" else min(best)
 
 
 def cells(member: Group, metric: Metric, target: float) -> list[str]:
-    """Return a line: label, seeds, seconds, best round, seconds up to it, rounds and MB."""
+    """Return a group's line: label, seeds, seconds, best round, rounds and MB to the target."""
     best = {loaded: loaded.run.best_round(metric.name) for loaded in member.runs}
     timed = [client_seconds(loaded) for loaded in member.runs]
     until = [
@@ -104,11 +106,11 @@ def cells(member: Group, metric: Metric, target: float) -> list[str]:
 
 
 def client_seconds(run: LoadedRun, until: int | None = None) -> Interval | None:
-    """Return the seconds of a client's steps per round; None where they were not measured.
+    """Return the seconds of a client's steps per round, from round 1; None if not measured.
 
     Args:
-        run: with its rounds, of which those from round 1 on count.
-        until: the last round that counts; None for all.
+        run: the run.
+        until: the last round that counts; None: all rounds.
     """
     values = [
         done.client_seconds
@@ -121,7 +123,7 @@ def client_seconds(run: LoadedRun, until: int | None = None) -> Interval | None:
 
 
 def first_round(run: LoadedRun, metric: Metric, target: float) -> int | None:
-    """Return the first evaluated round that reaches the target; None if none does."""
+    """Return the first evaluated round that reaches the target, or None."""
     for round_, value in run.run.curve(metric.name).items():
         if value <= target if metric.direction == "min" else value >= target:
             return round_

@@ -12,7 +12,16 @@ import click
 from fedray.analyses.harness import default_folder
 from fedray.command import PATH, WORD, Command
 from fedray.compare.blocks import Report
-from fedray.compare.frame import NO_BEST, At, filtered, group, load, metric_of, ordered, relabelled
+from fedray.compare.frame import (
+    NO_BEST,
+    At,
+    filter_runs,
+    group,
+    load,
+    metric_of,
+    rank_groups,
+    relabel,
+)
 from fedray.errors import UserError
 from fedray.files import make_folder, write_atomic
 from fedray.records import HEADLINE, Select
@@ -139,14 +148,14 @@ def command(
 
     Only what is comparable is compared: same images, clients, protocol and choice of rounds.
     """
-    runs = filtered(load(folders, select), wanted)
+    runs = filter_runs(load(folders, select), wanted)
     metrics = [metric_of(runs, name) for name in dict.fromkeys(names)]
     groups, notes = group(runs)
-    groups = relabelled(groups, labels)
+    groups = relabel(groups, labels)
     some_best = any(member.by_seed(metrics[0].name, "best") for member in groups)
     at = at or ("best" if some_best else "final")
     notes += [] if some_best else [NO_BEST]
-    report = Report(ordered(groups, metrics[0], at), metrics, at, base, notes)
+    report = Report(rank_groups(groups, metrics[0], at), metrics, at, base, notes)
     print_sections([*sections(report), *caveats(report)])
     order = [member.label for member in groups]
     look = Look(folders, formats or USUAL_FORMATS, figure, columns, order)

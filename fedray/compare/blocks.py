@@ -35,7 +35,7 @@ PROTOCOL = (
 images it is tested."""
 
 
-def of_protocol(key: str) -> bool:
+def is_protocol_key(key: str) -> bool:
     """Return True if a key belongs to the protocol."""
     return any(key == prefix or key.startswith(f"{prefix}.") for prefix in PROTOCOL)
 
@@ -61,7 +61,7 @@ def incompatibilities(one: Group, other: Group) -> list[str]:
     reasons = [*_of_data(one, other)]
     for key in dict.fromkeys((*one.keys, *other.keys)):
         values = one.keys.get(key), other.keys.get(key)
-        if of_protocol(key) and values[0] != values[1]:
+        if is_protocol_key(key) and values[0] != values[1]:
             reasons.append(f"{key} ({' and '.join(map(show_value, values))})")
     if one.select != other.select:
         reasons.append(f"{BEST[one.select]} and {BEST[other.select]}")
@@ -80,13 +80,13 @@ def _of_data(one: Group, other: Group) -> Iterable[str]:
     first, second = (
         {run.seed: run.run.info.partition_sha256 for run in group.runs} for group in (one, other)
     )
-    both = sorted(first.keys() & second.keys())
-    seeds = [seed for seed in both if first[seed] is None or first[seed] != second[seed]]
+    common = sorted(first.keys() & second.keys())
+    seeds = [seed for seed in common if first[seed] is None or first[seed] != second[seed]]
     if seeds:
         yield f"other partitions (seed {', '.join(map(str, seeds))})"
 
 
-def why_apart(blocks: Sequence[Sequence[Group]]) -> list[str]:
+def explain_blocks(blocks: Sequence[Sequence[Group]]) -> list[str]:
     """Return a line for each further block: why it is not comparable with the first one."""
     first, *further = blocks
     pairs = [
@@ -99,7 +99,7 @@ def why_apart(blocks: Sequence[Sequence[Group]]) -> list[str]:
     ]
 
 
-def methods_differ(groups: Sequence[Group]) -> list[str]:
+def method_differences(groups: Sequence[Group]) -> list[str]:
     """Return a note for each key in which methods differ unexpectedly.
 
     Keys of the method, of its tuning and of the protocol do not count.
@@ -109,7 +109,7 @@ def methods_differ(groups: Sequence[Group]) -> list[str]:
         methods.setdefault(member.method, []).append(member.keys)
     notes = []
     for key in dict.fromkeys(key for member in groups for key in member.keys):
-        if _is_own(key) or of_protocol(key):
+        if _is_method_key(key) or is_protocol_key(key):
             continue
         values = {
             name: {show_value(keys.get(key)) for keys in configs}
@@ -121,7 +121,7 @@ def methods_differ(groups: Sequence[Group]) -> list[str]:
     return notes
 
 
-def _is_own(key: str) -> bool:
+def _is_method_key(key: str) -> bool:
     """Return True for keys of the method, tuning, texts and data; hashes compare the data."""
     sections = ("algorithm", "plugins", "lr", "lr_schedule", "optimizer", "text", "data", "scale")
     return key.partition(".")[0] in sections or key == "clip_grad_norm"
@@ -172,7 +172,7 @@ class Report:
     notes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if not any(_is(member, self.base) for member in self.groups):
+        if not any(_has_name(member, self.base) for member in self.groups):
             labels = [member.label for member in self.groups]
             raise UserError(
                 f"--base {self.base}: there is no such method.{nearest(str(self.base), labels)}"
@@ -196,7 +196,7 @@ class Report:
 
     def base_of(self, block: Sequence[Group]) -> Group:
         """Return the group with which the other groups of a block are compared."""
-        return next((member for member in block if _is(member, self.base)), block[0])
+        return next((member for member in block if _has_name(member, self.base)), block[0])
 
     def differences(self, block: Sequence[Group]) -> list[Difference]:
         """Compare the groups of a block with its base, by the metric that ranks."""
@@ -219,5 +219,5 @@ class Report:
         return compare(*sides, differences, PairedTest(), size)
 
 
-def _is(member: Group, name: str | None) -> bool:
+def _has_name(member: Group, name: str | None) -> bool:
     return name is None or name in (member.label, member.method)

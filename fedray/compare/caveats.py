@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median_low
 from typing import TYPE_CHECKING, Any
 
-from fedray.compare.blocks import Report, methods_differ, why_apart
+from fedray.compare.blocks import Report, explain_blocks, method_differences
 from fedray.compare.frame import NOT_COMPARED, Group
 from fedray.compare.labels import config_label, show_value, text_of
 from fedray.config import Experiment, flatten
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 EDGES = {
     "budget": "the budget is spent",
-    "bound": "no experiment can have the next value",
+    "bound": "the next value is out of bounds",
     "off": "tuning.extend is false",
-    "late": "grids are continued for the first choice alone, which diverged later",
-    "joint": "keys that vary together are not continued",
+    "late": "grids are extended only for the first choice, which diverged later",
+    "joint": "keys that vary together are not extended",
 }
 """Reasons why a grid is not extended beyond a choice, by `Edge.why`."""
 
 ONCE = {
-    False: "The luck of the tuning seed counts for every seed: of tables on digits whose rows were "
-    "one method, 1 to 41 % had a false verdict in two measurements, where 5 % are allowed",
-    True: "The luck of the tuning seeds counts for every seed: of tables on digits whose rows were "
-    "one method, 1 to 16 % had a false verdict in two measurements, where 5 % are allowed",
+    False: "All reported seeds share the randomness of the tuning seed: of tables on digits whose "
+    "rows were one method, 1 to 41 % had a false verdict in two measurements; 5 % are allowed",
+    True: "All reported seeds share the randomness of the tuning seeds: of tables on digits whose "
+    "rows were one method, 1 to 16 % had a false verdict in two measurements; 5 % are allowed",
 }
 """Effect of `tuning.once` on verdicts, for one tuning seed (False) and for three (True), measured
 with 3 to 10 reported seeds."""
@@ -44,12 +44,12 @@ MORE = 1.5
 
 def report_caveats(report: Report) -> list[str]:
     """Return the caveats of a report: unequal files, environments, rounds, data and settings."""
-    methods = dict.fromkeys(note for block in report.blocks for note in methods_differ(block))
+    methods = dict.fromkeys(note for block in report.blocks for note in method_differences(block))
     return [
         *_files(report.groups),
         *_environments(report.groups),
         *_unfinished_runs(report.groups),
-        *why_apart(report.blocks),
+        *explain_blocks(report.blocks),
         *methods,
         *report.notes,
     ]
@@ -89,9 +89,9 @@ def _environments(groups: Sequence[Group]) -> Iterator[str]:
 def _unfinished_runs(groups: Sequence[Group]) -> Iterator[str]:
     for member in groups:
         for loaded in member.runs:
-            done = f"{max(loaded.run.done, 0)} of {loaded.run.info.planned}"
+            rounds = f"{max(loaded.run.done, 0)} of {loaded.run.info.planned}"
             if not loaded.run.is_finished:
-                yield f"not finished: {member.label} seed {loaded.seed} has {done} rounds"
+                yield f"not finished: {member.label} seed {loaded.seed} has {rounds} rounds"
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -124,12 +124,12 @@ def table_caveats(
     return [
         *_unfinished_cells(cells),
         *_choice(plan),
-        *_taken_over(plan),
+        *_borrowed_choices(plan),
         *_metrics(plan),
         *(note for column, rows in columns.items() for note in _effort(plan, column, rows)),
         *_edges(plan, cells),
         *_failures(cells),
-        *_dropped(cells),
+        *_dropped_choices(cells),
         *(note for column, rows in columns.items() for note in _data(column, rows)),
         *dict.fromkeys(note for rows in reported for note in _settings(plan, rows)),
         *dict.fromkeys(note for rows in reported for note in _searches(plan, rows)),
@@ -144,7 +144,7 @@ def _unfinished_cells(cells: Mapping[Place, CellResult]) -> Iterator[str]:
         yield f"NOT FINISHED: {len(unfinished)} of {len(cells)} cells are still to be run"
 
 
-def _taken_over(plan: StudyPlan) -> Iterator[str]:
+def _borrowed_choices(plan: StudyPlan) -> Iterator[str]:
     """Yield a note for each row of a claim that takes over another row's choice."""
     named = {side.row for claim in plan.parsed_claims() for side in (claim.better, claim.worse)}
     for name, row in plan.rows.items():
@@ -156,17 +156,17 @@ def _choice(plan: StudyPlan) -> Iterator[str]:
     if plan.select == "test":
         yield (
             "Configurations and rounds were chosen on the TEST images, as papers often do: every "
-            "number is too good, and is marked with †"
+            "number is optimistic, and is marked with †"
         )
     once = plan.tuning.once
     if once is None or not any(row.space for row in plan.rows.values()):
         return
     yield (
         f"Configurations were chosen once, on {_seeds(once)}, for all reported seeds: the verdicts "
-        f"leave out the luck of that choice. {ONCE[len(once) > 1]}"
+        f"ignore the randomness of that choice. {ONCE[len(once) > 1]}"
     )
     if reused := sorted({*once} & {*plan.report.seeds}):
-        yield f"Seeds that are reported were tuned on, too: {', '.join(map(str, reused))}"
+        yield f"Seeds that are reported were also used for tuning: {', '.join(map(str, reused))}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -209,22 +209,22 @@ def _edges(plan: StudyPlan, cells: Mapping[Place, CellResult]) -> Iterator[str]:
 
 def _failures(cells: Mapping[Place, CellResult]) -> Iterator[str]:
     for place, cell in cells.items():
-        lost = [tried for tried in cell.state.tried if tried.objective is None]
-        if lost:
-            yield f"{place}: {len(lost)} of {len(cell.state.tried)} configurations failed"
+        failed = [tried for tried in cell.state.tried if tried.objective is None]
+        if failed:
+            yield f"{place}: {len(failed)} of {len(cell.state.tried)} configurations failed"
         for result in cell.seeds:
             if result.reason is not None:
                 yield f"{place}, seed {result.seed} failed: {result.reason}"
 
 
-def _dropped(cells: Mapping[Place, CellResult]) -> Iterator[str]:
+def _dropped_choices(cells: Mapping[Place, CellResult]) -> Iterator[str]:
     """Yield choices that diverged in the report, and the configurations that replace them."""
     for place, cell in cells.items():
         state = cell.state
         for dropped, reason in zip(state.dropped, cell.dropped, strict=True):
             yield f"{place}: {dropped_text(dropped)}: {reason}"
         if state.dropped and state.phase == "over":
-            first = "no other came through: the first"
+            first = "the first choice, because all choices diverged"
             instead = first if state.diverged else "the next by validation"
             yield f"{place}: reported is {config_label(state.chosen or {})}, {instead}"
 
@@ -266,12 +266,12 @@ def _settings(plan: StudyPlan, rows: Mapping[str, Experiment]) -> Iterator[str]:
         alike = len(set(map(repr, values.values()))) == 1
         if not alike and key not in searched and (key == above or len(names) == 1):
             shown = {row: show_value(value) for row, value in values.items()}
-            yield f"Rows differ in {key} ({_grouped(shown)})"
+            yield f"Rows differ in {key} ({_join_by_text(shown)})"
 
 
 def _searches(plan: StudyPlan, rows: Mapping[str, Experiment]) -> Iterator[str]:
     """Yield keys that some rows search and others keep fixed or search over other values."""
-    spaces = {row: _searched(plan, row) for row in rows}
+    spaces = {row: _search_texts(plan, row) for row in rows}
     configs = {row: _comparable(experiment) for row, experiment in rows.items()}
     for key in dict.fromkeys(key for space in spaces.values() for key in space):
         texts = {
@@ -280,7 +280,7 @@ def _searches(plan: StudyPlan, rows: Mapping[str, Experiment]) -> Iterator[str]:
             if key in config
         }
         if len(set(texts.values())) > 1:
-            yield f"Rows do not search {key} alike ({_grouped(texts)})"
+            yield f"Rows search {key} differently ({_join_by_text(texts)})"
 
 
 def _work(cells: Mapping[Place, CellResult]) -> Iterator[str]:
@@ -305,13 +305,13 @@ def _work(cells: Mapping[Place, CellResult]) -> Iterator[str]:
                 for place, means in counts.items()
                 if place.column == column and fact in means
             }
-            usual = median_low([*filter(None, of_rows.values())] or [1.0])
+            middle = median_low([*filter(None, of_rows.values())] or [1.0])
             differs |= max(of_rows.values(), default=0) > MORE * min(of_rows.values(), default=0)
             for row, count in of_rows.items():
-                largest[row] = max(largest[row], count / usual)
+                largest[row] = max(largest[row], count / middle)
         if differs:
             texts = {row: f"{factor:,.1f}" if factor else "none" for row, factor in largest.items()}
-            yield f"Rows differ in {fact}, as multiples of the median ({_grouped(texts)})"
+            yield f"Rows differ in {fact}, as multiples of the median ({_join_by_text(texts)})"
 
 
 def _means(cell: CellResult) -> dict[str, float]:
@@ -340,7 +340,7 @@ def _comparable(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _searched(plan: StudyPlan, row: str) -> dict[str, str]:
+def _search_texts(plan: StudyPlan, row: str) -> dict[str, str]:
     """Return texts of a row's search space by key, without keys of its method."""
     return {
         key: _axis_text(axis, key)
@@ -356,10 +356,10 @@ def _axis_text(axis: Axis, key: str) -> str:
     return ", ".join(dict.fromkeys(show_value(config[key]) for config in axis.configs))
 
 
-def _grouped(texts: Mapping[str, str]) -> str:
+def _join_by_text(texts: Mapping[str, str]) -> str:
     """Join rows with equal texts, the most common text last: "base: 4; else 16"."""
     rows: dict[str, list[str]] = defaultdict(list)
     for row, text in texts.items():
         rows[text].append(row)
-    *rare, usual = sorted(rows, key=lambda text: len(rows[text]))
-    return "; ".join([*(f"{', '.join(rows[text])}: {text}" for text in rare), f"else {usual}"])
+    *rare, commonest = sorted(rows, key=lambda text: len(rows[text]))
+    return "; ".join([*(f"{', '.join(rows[text])}: {text}" for text in rare), f"else {commonest}"])

@@ -81,7 +81,7 @@ def config_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 
 def _value(config: Mapping[str, Any], key: str) -> str:
-    return show_value(config[key]) if key in config else "not there"
+    return show_value(config[key]) if key in config else "missing"
 
 
 def input_changes(then: RunInfo, now: RunInfo) -> list[str]:

@@ -170,10 +170,10 @@ def load(folders: Sequence[Path], select: Select | None = None) -> list[LoadedRu
     Raises:
         UserError: if a folder is missing or holds no run, or a result cannot be read.
     """
-    return [LoadedRun(folder, _selecting(run, select)) for folder, run in find_runs(folders)]
+    return [LoadedRun(folder, _with_select(run, select)) for folder, run in find_runs(folders)]
 
 
-def _selecting(run: Run, select: Select | None) -> Run:
+def _with_select(run: Run, select: Select | None) -> Run:
     if select is None:
         return run
     config = {**run.info.config, "report": {"select": select}}
@@ -246,7 +246,7 @@ def _distinct_labels(runs: Sequence[LoadedRun]) -> list[str]:
     return distinct
 
 
-def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the keys that must be in labels, because they differ.
 
     Keys of a method count if they differ within the method, other keys if they differ anywhere.
@@ -272,7 +272,7 @@ def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _labels_of_one(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    keys = differing(configs)
+    keys = differing_keys(configs)
     short = {key: key if name == "name" else name for key, name in short_names(keys).items()}
     labels = []
     for config in configs:
@@ -280,13 +280,13 @@ def _labels_of_one(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         for key in keys:
             if key in config:
                 words.append(f"{short[key]}={show_value(config[key])}")
-            elif _belongs(key, config, configs):
+            elif _is_implicit(key, config, configs):
                 words.append(f"{short[key]}=default")
         labels.append(" ".join(words))
     return labels
 
 
-def _belongs(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> bool:
+def _is_implicit(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> bool:
     """Return True if another configuration sets the key for the same component."""
     name = f"{key.rsplit('.', 1)[0]}.name"
     return any(key in other and other.get(name) == config.get(name) for other in configs)
@@ -295,7 +295,7 @@ def _belongs(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str,
 # --- filters, labels and order --------------------------------------------------------------------
 
 
-def filtered(runs: Sequence[LoadedRun], conditions: Sequence[str]) -> list[LoadedRun]:
+def filter_runs(runs: Sequence[LoadedRun], conditions: Sequence[str]) -> list[LoadedRun]:
     """Return the runs whose experiments satisfy all conditions.
 
     Args:
@@ -314,9 +314,11 @@ def filtered(runs: Sequence[LoadedRun], conditions: Sequence[str]) -> list[Loade
             raise UserError(f"--filter {condition}: expected key=value, such as algorithm=fedtsp")
         if key not in names:
             raise UserError(f"--filter {condition}: no run has the key.{nearest(key, names)}")
-        values = [_plain(value) for value in text.split(",")]
+        values = [_comparable_text(value) for value in text.split(",")]
         before = {str(keys.get(key)) for _, keys in matches}
-        matches = [(loaded, keys) for loaded, keys in matches if _plain(keys.get(key)) in values]
+        matches = [
+            (loaded, keys) for loaded, keys in matches if _comparable_text(keys.get(key)) in values
+        ]
         if not matches:
             raise UserError(
                 f"--filter {condition}: no run has this value; there are "
@@ -329,7 +331,7 @@ def _all_keys(loaded: LoadedRun) -> dict[str, Any]:
     return {**flatten(loaded.run.info.config), "algorithm": loaded.method}
 
 
-def _plain(value: Any) -> str:
+def _comparable_text(value: Any) -> str:
     """Return a text for comparing values of files and command lines: 7, 7.0 and "7" are equal."""
     parsed = value
     if isinstance(value, str) and value:
@@ -338,7 +340,7 @@ def _plain(value: Any) -> str:
     return repr(float(parsed)) if is_number(parsed) else str(parsed)
 
 
-def relabelled(groups: Sequence[Group], labels: Sequence[str]) -> list[Group]:
+def relabel(groups: Sequence[Group], labels: Sequence[str]) -> list[Group]:
     """Return the groups with other labels.
 
     Args:
@@ -351,19 +353,19 @@ def relabelled(groups: Sequence[Group], labels: Sequence[str]) -> list[Group]:
     """
     texts: dict[int, str] = {}
     for label in labels:
-        texts |= _renamed(groups, label)
+        texts |= _new_labels(groups, label)
     renamed = [replace(member, label=texts.get(i, member.label)) for i, member in enumerate(groups)]
-    twice = [label for label, count in Counter(g.label for g in renamed).items() if count > 1]
-    if labels and twice:
-        raise UserError(f"--label: several rows would be {twice[0]!r}; use different labels")
+    repeated = [label for label, count in Counter(g.label for g in renamed).items() if count > 1]
+    if labels and repeated:
+        raise UserError(f"--label: several rows would be {repeated[0]!r}; use different labels")
     return renamed
 
 
-def _renamed(groups: Sequence[Group], label: str) -> dict[int, str]:
+def _new_labels(groups: Sequence[Group], label: str) -> dict[int, str]:
     """Return the new labels by index of their groups; WHO itself may contain `=`."""
     for end in (index for index, char in enumerate(label) if char == "="):
         who, text = label[:end], label[end + 1 :].strip()
-        named = [i for i, member in enumerate(groups) if _is(member, who)]
+        named = [i for i, member in enumerate(groups) if _has_name(member, who)]
         of_method = [i for i, member in enumerate(groups) if member.method == who]
         if len(named) == 1 and text:
             return {named[0]: text}
@@ -376,12 +378,12 @@ def _renamed(groups: Sequence[Group], label: str) -> dict[int, str]:
     )
 
 
-def _is(member: Group, who: str) -> bool:
+def _has_name(member: Group, who: str) -> bool:
     folders = [loaded.folder for loaded in member.runs]
     return who in {member.label, *(f.name for f in folders)} or Path(who).resolve() in folders
 
 
-def ordered(groups: Sequence[Group], metric: Metric, at: At) -> list[Group]:
+def rank_groups(groups: Sequence[Group], metric: Metric, at: At) -> list[Group]:
     """Sort groups by the mean of the metric that chooses, best first; groups without it last."""
     sign = 1 if metric.direction == "min" else -1
 

@@ -86,7 +86,7 @@ def is_rounding(difference: float, size: float) -> bool:
     return abs(difference) <= ROUNDING * size
 
 
-def without_rounding(differences: Sequence[float], size: float) -> list[float]:
+def remove_rounding(differences: Sequence[float], size: float) -> list[float]:
     """Remove rounding errors from differences that are equal up to rounding.
 
     Otherwise rounding errors would look like a small but certain difference.
@@ -179,7 +179,7 @@ class PairedTest:
         """
         if len(differences) < 2:
             return None
-        interval = t_interval(without_rounding(differences, size))
+        interval = t_interval(remove_rounding(differences, size))
         if interval.std > 0:
             t = interval.mean / (interval.std / math.sqrt(interval.n))
             return float(self.p_of_t(t, interval.n))
@@ -349,7 +349,7 @@ def compare(
     """
     if not differences:
         return Comparison(better, worse, {}, size, test, None, None)
-    values = without_rounding(list(differences.values()), size)
+    values = remove_rounding(list(differences.values()), size)
     by_seed = dict(zip(differences, values, strict=True))
     p = test.p_value(values, size)
     return Comparison(better, worse, by_seed, size, test, test.interval(values), p)

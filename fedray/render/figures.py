@@ -16,7 +16,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from fedray.compare.blocks import blocks_of
-from fedray.compare.frame import At, Group, differing, selection_label
+from fedray.compare.frame import At, Group, differing_keys, selection_label
 from fedray.compare.labels import is_number, show_value
 from fedray.compare.paired import Interval
 from fedray.data.plot import literal
@@ -375,7 +375,7 @@ def swept_figures(
     files = []
     for method in sorted({member.method for member in groups}):
         members = [member for member in groups if member.method == method]
-        keys = differing([member.keys for member in members])
+        keys = differing_keys([member.keys for member in members])
         rows = [
             Row(
                 {key: member.keys.get(key) for key in keys},

@@ -16,7 +16,7 @@ from fedray.compare.frame import (
     At,
     Group,
     LoadedRun,
-    differing,
+    differing_keys,
     frame,
     selection_label,
 )
@@ -183,7 +183,7 @@ def _data_sets(report: Report) -> list[Section]:
         return []
     keys = {member.label: _data_keys(member) for member in report.groups}
     titles = {label: _data_title(own, list(keys.values())) for label, own in keys.items()}
-    differ = differing([member.keys for member in report.groups])
+    differ = differing_keys([member.keys for member in report.groups])
     rows = {member.label: _without_data(member.label, differ) for member in report.groups}
     return [_data_table(report, metric, rows, titles) for metric in report.metrics]
 
@@ -313,7 +313,7 @@ def titled(label: str, method: str) -> str:
 
 def write_csv(report: Report, path: Path) -> None:
     """Write a line for each metric and group, with the difference to its base."""
-    keys = differing([member.keys for member in report.groups])
+    keys = differing_keys([member.keys for member in report.groups])
     differences = {
         each.member.label: each for block in report.blocks for each in report.differences(block)
     }

@@ -199,12 +199,14 @@ class Cell:
         """
         if not leader.choices:
             return CellState(leader.phase, pending=leader.pending)
-        gone = [choice.config for choice in leader.dropped]
+        diverged_configs = [choice.config for choice in leader.dropped]
 
         def order(seed: int) -> list[Config]:
             first = leader.choices.get(seed)
             ranked = rank(leader.tried, self._scoring_seed(seed))
-            remaining = [config for config in ranked if config != first and config not in gone]
+            remaining = [
+                config for config in ranked if config != first and config not in diverged_configs
+            ]
             return remaining if first is None else [first, *remaining]
 
         return self._report_state(leader.tried, order, leader.edges, lookup, shows=[])
@@ -300,11 +302,13 @@ class Cell:
             runs = [self.run_spec(config, "report", seed) for seed in seeds]
             ends = [lookup(run) for run in runs]
             unfinished = [run for run, end in zip(runs, ends, strict=True) if end is None]
-            lost = [r.seed for r, end in zip(runs, ends, strict=True) if end and end.diverged]
-            if unfinished or not lost:
+            diverged_seeds = [
+                r.seed for r, end in zip(runs, ends, strict=True) if end and end.diverged
+            ]
+            if unfinished or not diverged_seeds:
                 choices = dict.fromkeys(seeds, config)
                 return CellState("report", (), choices, pending=unfinished, dropped=dropped)
-            dropped.append(DroppedChoice(config, lost))
+            dropped.append(DroppedChoice(config, diverged_seeds))
         choices = dict.fromkeys(seeds, ranked[0]) if ranked else {}
         return CellState("over", (), choices, dropped=dropped[1:], diverged=bool(ranked))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from fedray.compare.paired import Comparison, SeedRange, Side, seeds_to_decide, verdict_of
-from fedray.compare.paired import compare as compared
+from fedray.compare.paired import compare as compare_sides
 from fedray.studies.claims import Claim
 from fedray.studies.plan import StudyPlan
 
@@ -145,8 +145,12 @@ def _question(
     if baseline is not None:
         return _over(baseline, row, of, whole_side(plan, of).column, plan, compare)
     distance = against(row)  # count the tests now, so that their number does not depend on results
-    none = compared(distance.better, distance.worse, {}, distance.test, 0.0) if gains else None
-    return ControlQuestion(row, of, plan.rows[row].control or "", distance, None, none, False, none)
+    no_gain = (
+        compare_sides(distance.better, distance.worse, {}, distance.test, 0.0) if gains else None
+    )
+    return ControlQuestion(
+        row, of, plan.rows[row].control or "", distance, None, no_gain, False, no_gain
+    )
 
 
 def _over(
@@ -155,20 +159,20 @@ def _over(
     """Return the comparisons for the gain over `baseline`, in a column or on the mean (None)."""
     method, control, base = (Side(name, column) for name in (of, row, baseline))
     distance = compare(method, control, 0.0, plan.metrics[0])
-    whole = compare(method, base, 0.0, plan.metrics[0])
+    total = compare(method, base, 0.0, plan.metrics[0])
     gained = {
         seed: difference
-        for seed, difference in whole.differences.items()
+        for seed, difference in total.differences.items()
         if seed in distance.differences
     }
     middle = {
         seed: difference / 2 - distance.differences[seed] for seed, difference in gained.items()
     }
-    size = max(distance.size, whole.size)
-    gain = compared(method, base, gained, whole.test, size)
+    size = max(distance.size, total.size)
+    gain = compare_sides(method, base, gained, total.test, size)
     is_gain = verdict_of(gain, gain.p) == "holds"
     refutes = plan.rows[row].control or ""
-    near = compared(control, base, middle, whole.test, size)
+    near = compare_sides(control, base, middle, total.test, size)
     return ControlQuestion(row, of, refutes, distance, baseline, gain, is_gain, near)
 
 
@@ -211,16 +215,16 @@ def read_control(
 
 def _needed(question: ControlQuestion, comparisons: int) -> SeedRange | None:
     """Return how many seeds would decide an open reading, by the test that needs fewer."""
-    both = [question.comparison]
+    candidates = [question.comparison]
     if (
         question.middle is not None
         and question.middle.interval
         and question.middle.interval.mean > 0
     ):
-        both.append(question.middle)  # a control below the middle decides nothing
+        candidates.append(question.middle)  # a control below the middle decides nothing
     ranges = [
         seed_range
-        for comparison in both
+        for comparison in candidates
         if (seed_range := seeds_to_decide(comparison, comparisons))
     ]
     return min(

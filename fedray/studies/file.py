@@ -32,7 +32,7 @@ from fedray.records import find_metric
 from fedray.registry import registry
 from fedray.shipped import folders
 from fedray.studies.claims import ALL, EACH, MEAN, Claim, parse_claims, rows_in
-from fedray.studies.interim_looks import check_looks, within_seeds
+from fedray.studies.interim_looks import check_looks, restrict_looks
 from fedray.studies.plan import (
     PaperNumbers,
     Reporting,
@@ -278,16 +278,16 @@ def plan_study(
     scales = {label: _scale(label, tree, where) for label, tree in study.scales.items()}
     if not scales:
         raise UserError(f"{where}.scales is empty; leave it out, or give laptop: {{}}")
-    assignments = {**_assigned(pairs, where), "plugins": plugins}
+    assignments = {**_sort_assignments(pairs, where), "plugins": plugins}
     if samples is not None:
         assignments["tuning"]["configurations"] = samples
     if not study.is_sweep:  # check all scales, because they share the table's claims and rows
         for label, other_scale in scales.items():
-            _planned(study, path.stem, label, other_scale, {"plugins": plugins})
+            _plan_scale(study, path.stem, label, other_scale, {"plugins": plugins})
     scale = next(iter(scales)) if scale is None else scale
     if scale not in scales:
         raise UserError(f"{where} has no {scale} scale, only {', '.join(scales)}")
-    return _planned(study, path.stem, scale, scales[scale], assignments)
+    return _plan_scale(study, path.stem, scale, scales[scale], assignments)
 
 
 def _scale(label: str, tree: Any, where: str) -> Scale:
@@ -299,7 +299,7 @@ def _scale(label: str, tree: Any, where: str) -> Scale:
     return validate(Scale, {} if tree is None else tree, f"{where}.scales.{label}")
 
 
-def _assigned(pairs: Iterable[tuple[str, Any]], where: str) -> Tree:
+def _sort_assignments(pairs: Iterable[tuple[str, Any]], where: str) -> Tree:
     """Sort keys into those of the study (`tuning.*`, `report.*`, `select`, `test`) and others."""
     assignments: Tree = {"set": {}, "tuning": {}, "report": {}}
     for key, value in pairs:
@@ -330,7 +330,7 @@ def _seeds_in(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _planned(study: Study, name: str, label: str, scale: Scale, assignments: Tree) -> StudyPlan:
+def _plan_scale(study: Study, name: str, label: str, scale: Scale, assignments: Tree) -> StudyPlan:
     """Return the checked plan of one scale; loads the study's plug-ins."""
     where = f"{'sweep' if study.is_sweep else 'table'} {name}"
     experiment = _experiment(study, scale, where)
@@ -390,8 +390,8 @@ def _claims(
     where: str,
 ) -> list[Any]:
     """Check and return the claims about the rows of this scale."""
-    claims = study.claims or _usual_claims(study, rows)
-    claims = _of_rows(claims, rows, list(_all_rows(study, where)))
+    claims = study.claims or _default_claims(study, rows)
+    claims = _claims_about_rows(claims, rows, list(_all_rows(study, where)))
     _check_claims(parse_claims(claims, list(rows), list(columns), metrics), rows, where)
     return claims
 
@@ -409,8 +409,8 @@ def _bases(study: Study, scale: Scale, experiment: str, assignments: Tree) -> di
     pairs, more = [(PLUGINS, plugins)], assignments.get("plugins", ())
     trees = {name: with_read_plugins(read_experiment(name), pairs, more) for name in names}
     texts = {text["module"]: text for tree in trees.values() for text in tree.get(PLUGINS, ())}
-    every = [(PLUGINS, list(texts.values()) or None)]
-    return {name: with_plugins(tree, every) for name, tree in trees.items()}
+    all_plugins = [(PLUGINS, list(texts.values()) or None)]
+    return {name: with_plugins(tree, all_plugins) for name, tree in trees.items()}
 
 
 def _select(study: Study, scale: Scale, assignments: Tree, base: Tree, where: str) -> Select:
@@ -446,14 +446,14 @@ def _phases(
     study: Study, scale: Scale, assignments: Tree, columns: Mapping[str, Tree], where: str
 ) -> tuple[Tuning, Reporting]:
     """Check and return the settings of tuning and of the report."""
-    usual: Tree = {}
+    defaults: Tree = {}
     if study.is_sweep:
         searched = {**study.tuning, **scale.tuning}.get("search", "grid")
-        usual = {"configurations": None if searched == "grid" else SAMPLES, "extend": False}
+        defaults = {"configurations": None if searched == "grid" else SAMPLES, "extend": False}
     tuning_keys, report_keys = dict(assignments.get("tuning", {})), assignments.get("report", {})
     if study.is_sweep:
         tuning_keys.pop("rounds", None)  # a sweep has tuning runs only; report.rounds sets theirs
-    tuned = {**usual, **study.tuning, **scale.tuning, **tuning_keys}
+    tuned = {**defaults, **study.tuning, **scale.tuning, **tuning_keys}
     tuning = validate(Tuning, tuned, f"{where}.tuning")
     reported = {"seeds": [0]} if study.is_sweep else {}
     report = validate(
@@ -463,7 +463,7 @@ def _phases(
         _check_seeds(tuning.once, f"{where}.tuning.once")
     _check_seeds(report.seeds, f"{where}.report" if not study.is_sweep else where)
     if "seeds" in report_keys and "looked_at" not in report_keys:
-        report = within_seeds(report)
+        report = restrict_looks(report)
     check_looks(report, where)
     _check_columns(columns, assignments.get("set", {}), report, where)
     if tuning.at is not None and tuning.at not in columns:
@@ -476,8 +476,8 @@ def _phases(
 
 def _check_seeds(seeds: Sequence[Any], where: str) -> None:
     """Raise an error for seeds that are no whole numbers, negative or repeated."""
-    whole = [seed for seed in seeds if isinstance(seed, int) and not isinstance(seed, bool)]
-    bad = len(whole) < len(seeds) or any(not 0 <= seed < 2**63 for seed in whole)
+    integers = [seed for seed in seeds if isinstance(seed, int) and not isinstance(seed, bool)]
+    bad = len(integers) < len(seeds) or any(not 0 <= seed < 2**63 for seed in integers)
     if bad or not seeds or len(set(seeds)) < len(seeds):
         raise UserError(
             f"{where}: seeds={shown(list(seeds))}, expected different whole numbers from 0, for "
@@ -624,7 +624,7 @@ def _all_rows(study: Study, where: str) -> dict[str, Row]:
 def _row(name: str, tree: Any, where: str) -> Row:
     if tree is None:
         return Row(algorithm=name)
-    row = validate(Row, _as_keys(tree, where), where)
+    row = validate(Row, _row_keys(tree, where), where)
     if row.algorithm is not None and not isinstance(row.algorithm, str | Mapping):
         raise UserError(f"{where}.algorithm is {shown(row.algorithm)}, expected a method")
     _keys(row.set, f"{where}.set")
@@ -633,7 +633,7 @@ def _row(name: str, tree: Any, where: str) -> Row:
     return row
 
 
-def _as_keys(tree: Any, where: str) -> Tree:
+def _row_keys(tree: Any, where: str) -> Tree:
     """Return the keys of a row, which may be written as the name of its method."""
     if isinstance(tree, str):
         return {"algorithm": tree}
@@ -656,13 +656,13 @@ def _rows(
         if tree is None:
             del rows[name]
         else:
-            changes = _as_keys(tree, f"{where}.rows.{name}")
+            changes = _row_keys(tree, f"{where}.rows.{name}")
             rows[name] = _row(name, {**rows[name].model_dump(), **changes}, f"{where}.{name}")
     first = next(iter(rows), None)
     plans = {}
     for name, row in rows.items():
         at = f"{where}.rows.{name}"
-        _check_named(row, rows, at)
+        _check_references(row, rows, at)
         axes = _axes(row, rows, space, at)
         _check_effort(axes, tuning, study.is_sweep, where if study.is_sweep else at)
         plans[name] = RowPlan(
@@ -680,7 +680,7 @@ def _rows(
     return plans
 
 
-def _check_named(row: Row, rows: Mapping[str, Row], where: str) -> None:
+def _check_references(row: Row, rows: Mapping[str, Row], where: str) -> None:
     for key in ("of", "over", "tuned_as"):
         other = getattr(row, key)
         if other is not None and other not in rows:
@@ -740,14 +740,14 @@ def _check_tuned(
         sources = {f"column {column}": keys for column, keys in columns.items()}
         sources[f"{where}.rows.{name}.set"] = row.set
         for source, source_keys in sources.items():
-            for key in (key for key in tuned if _over(key, source_keys)):
+            for key in (key for key in tuned if _overlapping_keys(key, source_keys)):
                 raise UserError(
                     f"{where}: {key} is tuned{for_row}, and {source} sets it; leave one out "
                     f"(`space: {{{key}: null}}` in the row tunes all else)"
                 )
 
 
-def _over(key: str, keys: Iterable[str]) -> list[str]:
+def _overlapping_keys(key: str, keys: Iterable[str]) -> list[str]:
     """Return the keys that equal `key`, contain it or are contained in it."""
     return [
         other
@@ -762,7 +762,7 @@ def _check_columns(
     """Raise an error if the command line or the report overrides a key that a column sets."""
     for column, keys in columns.items():
         for key in keys:
-            if over := _over(key, assignments):
+            if over := _overlapping_keys(key, assignments):
                 raise UserError(
                     f"{where}: column {column} sets {key}; leave {over[0]}= out, or change the "
                     "columns in the file"
@@ -822,7 +822,7 @@ def _less_is_better(name: str) -> bool:
     return metric is not None and metric.direction == "min"
 
 
-def _usual_claims(study: Study, rows: Mapping[str, RowPlan]) -> list[Any]:
+def _default_claims(study: Study, rows: Mapping[str, RowPlan]) -> list[Any]:
     """Return the default claims: each method is better than each baseline, by the first metric."""
     sign = "<" if _less_is_better(study.metrics[0]) else ">"
     file_rows = study.rows or {}
@@ -831,7 +831,9 @@ def _usual_claims(study: Study, rows: Mapping[str, RowPlan]) -> list[Any]:
     return [f"{name} {sign} {other}" for name in methods for other in baselines]
 
 
-def _of_rows(claims: Sequence[Any], rows: Mapping[str, RowPlan], names: Sequence[str]) -> list[Any]:
+def _claims_about_rows(
+    claims: Sequence[Any], rows: Mapping[str, RowPlan], names: Sequence[str]
+) -> list[Any]:
     """Return the claims about rows of this scale; drop those about rows that the scale removes.
 
     Args:
@@ -839,10 +841,10 @@ def _of_rows(claims: Sequence[Any], rows: Mapping[str, RowPlan], names: Sequence
         rows: the rows of this scale.
         names: all rows of the file.
     """
-    gone = [name for name in names if name not in rows]
+    removed = [name for name in names if name not in rows]
 
-    def is_asked(claim: Any) -> bool:
+    def is_about_rows(claim: Any) -> bool:
         text = str(claim.get("claim", "")) if isinstance(claim, Mapping) else str(claim)
-        return not rows_in(text) & set(gone)
+        return not rows_in(text) & set(removed)
 
-    return [claim for claim in claims if is_asked(claim)]
+    return [claim for claim in claims if is_about_rows(claim)]

@@ -39,12 +39,12 @@ from fedray.remote_results import check_owner, copying, fetch_missing
 from fedray.shipped import folders, names
 from fedray.studies.cell import check_cells, check_rows_differ
 from fedray.studies.file import Kind, plan_study
-from fedray.studies.forecast import headline, not_asked, planned_cells, protocols, wrapped
+from fedray.studies.forecast import headline, planned_cells, protocols, untested_rows, wrap
 from fedray.studies.plan import StudyPlan
 from fedray.studies.ready import check_stored, get_ready
-from fedray.studies.registration import described, register, registered
+from fedray.studies.registration import describe_registration, first_registration, register
 from fedray.studies.store import DATA, Published
-from fedray.studies.study import FILE, Study, unfinished
+from fedray.studies.study import FILE, Study, latest_unfinished
 from fedray.studies.trials import flow
 from fedray.tracking import tracker_for
 
@@ -117,10 +117,10 @@ def carry_out(request: Request) -> tuple[Study, int]:
         print(elsewhere, flush=True)
     if request.register:
         entry = register(study, home_of(request.kind, study.plan.name))
-        print(wrapped(described(entry, study.plan)))
+        print(wrap(describe_registration(entry, study.plan)))
         return study, 0
     if request.only_plan:
-        print("\n".join([*planned_cells(study), *protocols(study), *not_asked(study.plan)]))
+        print("\n".join([*planned_cells(study), *protocols(study), *untested_rows(study.plan)]))
         return study, 0
     make_folder(study.store)
     new = None if request.resume or request.out else reserve(study.home)
@@ -135,7 +135,7 @@ def carry_out(request: Request) -> tuple[Study, int]:
         if request.resume:
             study = reload(study)
         concurrent = 0 if study.is_complete else get_ready(study, firsts, track=request.track)
-        keep_file(request, study)
+        copy_study_file(request, study)
         return study, run(study, concurrent, track=request.track)
 
 
@@ -169,17 +169,19 @@ def begin_or_resume(request: Request) -> Study:
     """
     if not request.name:
         kind = request.kind
-        options = ", ".join(names(f"{kind}s")) or f"there is none in {folders(f'{kind}s')[0]}"
+        options = ", ".join(names(f"{kind}s")) or f"{folders(f'{kind}s')[0]} has none"
         raise UserError(f"name a {kind}: {options}")
     if request.resume:
-        return _resumed(request)
+        return _resume(request)
     plan = plan_of(request)
     published = [Published.read(str(path), _table_json(path)) for path in request.published]
     home = home_of(request.kind, plan.name) / stamp()
     if request.out is not None:
         home = request.out.resolve()
         if (home / FILE).exists():
-            raise UserError(f"{home} already holds a study; go on with --resume, or name another")
+            raise UserError(
+                f"{home} already holds a study; continue it with --resume, or name another"
+            )
         check_owner(home)
     return Study(
         home,
@@ -188,7 +190,7 @@ def begin_or_resume(request: Request) -> Study:
         command=request.command,
         arguments=request.arguments,
         published=published,
-        registered=registered(home_of(request.kind, plan.name), plan.scale),
+        registered=first_registration(home_of(request.kind, plan.name), plan.scale),
     )
 
 
@@ -197,9 +199,9 @@ def _table_json(path: Path) -> Path:
     return path if path.suffix == ".json" else path / DATA
 
 
-def _resumed(request: Request) -> Study:
+def _resume(request: Request) -> Study:
     name = Path(request.name).stem
-    home = _begun(request, home_of(request.kind, name))
+    home = _folder_to_resume(request, home_of(request.kind, name))
     study = Study.read(home)
     plan = study.plan
     if (plan.kind, plan.name) != (request.kind, name):
@@ -212,7 +214,7 @@ def _resumed(request: Request) -> Study:
         raise UserError(
             f"--from: {home} has already begun, and cannot add published runs; leave --from out"
         )
-    if not _is_as_begun(request, study):
+    if not _repeats_arguments(request, study):
         raise UserError(
             f"--resume: {home} was started with other arguments; pass the original ones "
             f"({study.command}), or --resume alone"
@@ -221,7 +223,7 @@ def _resumed(request: Request) -> Study:
     return study
 
 
-def _begun(request: Request, below: Path) -> Path:
+def _folder_to_resume(request: Request, below: Path) -> Path:
     """Return the folder to resume: `request.out`, or that of the latest unfinished invocation.
 
     A missing folder is fetched from the remote store. If the study has local invocations, none is
@@ -233,20 +235,20 @@ def _begun(request: Request, below: Path) -> Path:
     else:
         if not any(below.glob(f"*/{FILE}")):
             fetch_missing(below)
-        home = unfinished(below, request.kind)
+        home = latest_unfinished(below, request.kind)
     check_owner(home)
     return home
 
 
-def _is_as_begun(request: Request, study: Study) -> bool:
+def _repeats_arguments(request: Request, study: Study) -> bool:
     """Return True if the request's arguments agree with those that the study was started with.
 
     The study's file may have changed; the stored plan is run.
     """
-    begun, now = study.arguments, request.arguments
-    if now["pairs"] and now["pairs"] != begun.get("pairs"):
+    original, repeated = study.arguments, request.arguments
+    if repeated["pairs"] and repeated["pairs"] != original.get("pairs"):
         return False
-    if now["samples"] not in (None, begun.get("samples")):
+    if repeated["samples"] not in (None, original.get("samples")):
         return False
     if request.scale not in (None, study.plan.scale):
         return False
@@ -295,7 +297,7 @@ def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
         lock.release()
 
 
-def keep_file(request: Request, study: Study) -> None:
+def copy_study_file(request: Request, study: Study) -> None:
     """Copy the study's file, with comments, and its plug-ins into the study's folder, once."""
     RunFolder(study.home).write_plugins(plugins_of(study.plan))
     copy = study.home / f"{request.kind}.yaml"

@@ -52,8 +52,8 @@ def runs_of(study: Study) -> list[CellRuns]:
         keys |= {run.key for run in runs}
         unfinished = [run for run in runs if study.lookup(run) is None]
         unknown = cell.min_further_runs(state)
-        usual = _work(cell.usual_runs()[0])
-        work = sum(map(_work, unfinished)) + unknown * usual
+        typical_work = _work(cell.usual_runs()[0])
+        work = sum(map(_work, unfinished)) + unknown * typical_work
         finished = len(runs) - len(unfinished)
         cells.append(CellRuns(cell, runs, finished, unknown, _beyond(cell, state), work))
     return cells
@@ -81,12 +81,14 @@ def headline(study: Study) -> str:
     plan = study.plan
     scale = f" [{plan.scale} scale]"
     lines = [f"{plan.name}{scale}: {plan.answers}"]
-    lines += [_swept(study)] if plan.is_sweep else [*_compared(study), _detectable(plan)]
-    lines += [_cost(study, runs_of(study)), *_slow(study)]
-    return "\n".join(map(wrapped, lines))
+    lines += (
+        [_describe_sweep(study)] if plan.is_sweep else [*_describe_table(study), _detectable(plan)]
+    )
+    lines += [_cost(study, runs_of(study)), *_emulation_warning(study)]
+    return "\n".join(map(wrap, lines))
 
 
-def _swept(study: Study) -> str:
+def _describe_sweep(study: Study) -> str:
     plan, cell = study.plan, study.cells[0]
     experiment = cell.usual_runs()[0].experiment
     search = f"{plan.tuning.configurations} configurations by {plan.tuning.search}"
@@ -102,7 +104,7 @@ def _swept(study: Study) -> str:
     )
 
 
-def _compared(study: Study) -> list[str]:
+def _describe_table(study: Study) -> list[str]:
     plan, tuning, first = study.plan, study.plan.tuning, study.cells[0]
     controls = sum(row.control is not None for row in plan.rows.values())
     counts = (
@@ -146,7 +148,7 @@ def _detectable(plan: StudyPlan) -> str:
     return f"{text}: {middle} points ({low} to {high}) at the spreads of published tables"
 
 
-def _slow(study: Study) -> list[str]:
+def _emulation_warning(study: Study) -> list[str]:
     """Return a warning if bfloat16 is emulated, which slows training steps many times."""
     import torch
 
@@ -172,13 +174,13 @@ def _cost(study: Study, cells: Sequence[CellRuns]) -> str:
     finished = sum(cell.finished for cell in cells)
     runs = sum(len(cell.runs) + cell.unknown for cell in cells)
     beyond = sum(cell.beyond for cell in cells)
-    text = f"{runs} runs" + (f", up to {runs + beyond} if grids are continued" if beyond else "")
-    text += f"; {finished} are there" if finished else ""
+    text = f"{runs} runs" + (f", up to {runs + beyond} if grids are extended" if beyond else "")
+    text += f"; {finished} are finished" if finished else ""
     work, pace = sum(cell.work for cell in cells), _pace(study, cells)
     if pace is not None and work:
-        return f"{text}; about {_duration(pace * work)} of computing left, by those"
+        return f"{text}; about {_duration(pace * work)} of computing left"
     if plan.hours is not None and not finished:
-        return f"{text}; about {plan.hours:g} h of one core, says the file"
+        return f"{text}; about {plan.hours:g} h on one core, by the study's file"
     return text
 
 
@@ -211,10 +213,12 @@ def planned_cells(study: Study) -> list[str]:
         )
         configs = configs if leader == cell.place else f"as {leader}"
         finished = (
-            f"; {runs.finished} of {len(runs.runs) + runs.unknown} there" if runs.finished else ""
+            f"; {runs.finished} of {len(runs.runs) + runs.unknown} finished"
+            if runs.finished
+            else ""
         )
         name = plan.name if plan.is_sweep else str(cell.place)
-        lines.append(wrapped(f"{name}: {configs}; seeds {seeds}{finished}"))
+        lines.append(wrap(f"{name}: {configs}; seeds {seeds}{finished}"))
     return lines
 
 
@@ -227,8 +231,8 @@ def protocols(study: Study) -> list[str]:
     lines = []
     for seeds in (None, once):
         tuning = plan.tuning.model_copy(update={"once": seeds})
-        whole = Study(study.home, plan.model_copy(update={"tuning": tuning}), study.home)
-        runs = sum(len(cell.runs) + cell.unknown for cell in runs_of(whole))
+        variant = Study(study.home, plan.model_copy(update={"tuning": tuning}), study.home)
+        runs = sum(len(cell.runs) + cell.unknown for cell in runs_of(variant))
         if seeds is None:
             text = (
                 f"each seed chooses by itself: {runs} runs; verdicts include the randomness of "
@@ -239,11 +243,11 @@ def protocols(study: Study) -> list[str]:
                 f"tuning.once={seeds}: {runs} runs; verdicts ignore the randomness of tuning, so "
                 "that a method can seem to beat itself"
             )
-        lines.append(wrapped(text + " (this plan)" * (seeds == plan.tuning.once)))
+        lines.append(wrap(text + " (this plan)" * (seeds == plan.tuning.once)))
     return lines
 
 
-def not_asked(plan: StudyPlan) -> list[str]:
+def untested_rows(plan: StudyPlan) -> list[str]:
     """Return a line that names the rows that no claim or control uses; empty without any."""
     if plan.is_sweep:
         return []
@@ -252,9 +256,9 @@ def not_asked(plan: StudyPlan) -> list[str]:
         if row.control:
             tested |= {named for named in (name, row.of, row.over) if named}
     untested = [name for name in plan.rows if name not in tested]
-    return [wrapped(f"no claim is about: {', '.join(untested)}")] if untested else []
+    return [wrap(f"no claim is about: {', '.join(untested)}")] if untested else []
 
 
-def wrapped(line: str) -> str:
+def wrap(line: str) -> str:
     """Wrap a line at 80 columns; indent the continuation lines."""
     return fill(line, WIDTH, subsequent_indent=" " * 4, break_on_hyphens=False)

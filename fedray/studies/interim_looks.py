@@ -101,7 +101,7 @@ def check_looks(report: Reporting, where: str) -> None:
             )
 
 
-def within_seeds(report: Reporting) -> Reporting:
+def restrict_looks(report: Reporting) -> Reporting:
     """Return the report with its looks restricted to the report's seeds.
 
     Used when the command line replaces the seeds of the file. Empty and complete looks are dropped.
@@ -131,7 +131,7 @@ def find_looks(study: Study, cells: Mapping[Place, CellResult]) -> Looks:
             continue
         is_own = (tree["table"], tree["scale"]) == (plan.name, plan.scale)
         taken = any(table.source == source for table in study.taken.values())
-        if not (is_own or taken or keys & _reported(tree)):
+        if not (is_own or taken or keys & _reported_runs(tree)):
             continue
         if is_own or set(current["claims"]) < set(page["claims"]):
             dropped += [claim for claim in page["claims"] if claim not in current["claims"]]
@@ -141,7 +141,7 @@ def find_looks(study: Study, cells: Mapping[Place, CellResult]) -> Looks:
             looks.append(Look(source=source, seeds=seeds, changed=changed))
         else:
             explained = True
-    seeds_run = [] if explained or _was_begun(study, current) else _seeds_there(study)
+    seeds_run = [] if explained or _has_earlier_invocation(study, current) else _stored_seeds(study)
     declared = [*plan.report.looked_at, *([seeds_run] if seeds_run else [])]
     looks += [Look(source="", seeds=seeds) for seeds in declared]
     unique: dict[tuple[frozenset[int], tuple[str, ...]], Look] = {}
@@ -175,7 +175,7 @@ def _design_of(tree: Tree) -> Tree | None:
         return None
 
 
-def _reported(tree: Tree) -> set[str]:
+def _reported_runs(tree: Tree) -> set[str]:
     return {seed["run"] for cell in tree["cells"] for seed in cell["seeds"]}
 
 
@@ -189,7 +189,7 @@ def _changes(page: Tree, now: Tree) -> list[str]:
     ]
 
 
-def _seeds_there(study: Study) -> list[int]:
+def _stored_seeds(study: Study) -> list[int]:
     """Return the seeds whose verdicts earlier finished runs allowed to compute without a page.
 
     If these are all seeds of the report, nothing was added after them and the list is empty.
@@ -207,7 +207,7 @@ def _seeds_there(study: Study) -> list[int]:
     return sorted(seeds) if len(seeds) < len(plan.report.seeds) else []
 
 
-def _was_begun(study: Study, now: Tree) -> bool:
+def _has_earlier_invocation(study: Study, now: Tree) -> bool:
     """Return True if an earlier invocation of the same design left the stored runs."""
     for path in (tables_home() / study.plan.name).glob("*/plan.json"):
         try:

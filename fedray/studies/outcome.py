@@ -24,7 +24,7 @@ from fedray.compare.paired import (
     t_interval,
     verdict_of,
 )
-from fedray.compare.paired import compare as compared
+from fedray.compare.paired import compare as compare_sides
 from fedray.records import Metric
 from fedray.studies.cell import Cell, CellState, RunSpec
 from fedray.studies.claims import Claim
@@ -75,19 +75,19 @@ class CellResult:
         state: the cell's progress, tried configurations and choice.
         seeds: the reported runs; empty before a configuration is chosen.
         dropped: the reason of each choice in `state.dropped`.
-        others: the tuning runs, and reported runs of dropped choices.
+        other_runs: the tuning runs, and reported runs of dropped choices.
     """
 
     place: Place
     state: CellState
     seeds: Sequence[SeedResult]
     dropped: Sequence[str]
-    others: Sequence[RunSpec]
+    other_runs: Sequence[RunSpec]
 
     @property
     def runs(self) -> list[RunSpec]:
         """All runs of the cell."""
-        return [*self.others, *(seed.spec for seed in self.seeds)]
+        return [*self.other_runs, *(seed.spec for seed in self.seeds)]
 
 
 @dataclass(frozen=True)
@@ -177,10 +177,10 @@ def by_seed(
 
 def outcome(study: Study) -> Outcome:
     """Compute the results of a table from its finished runs."""
-    cells = {cell.place: _cell(study, cell, at) for cell, at in study.states()}
+    cells = {cell.place: _cell(study, cell, state) for cell, state in study.states()}
     if study.looks is None:
         study.looks = find_looks(study, cells)
-    notes = [*_caveats(study, cells), *_taken(study, cells)]
+    notes = [*_caveats(study, cells), *_reuse_notes(study, cells)]
     return conclude(study.plan, cells, _metrics(cells, study.plan), study.looks, notes)
 
 
@@ -210,7 +210,7 @@ def conclude(
         b = by_seed(cells, plan, worse, by_name[than or metric])
         differences = {seed: a[seed] - b[seed] - margin for seed in a if seed in b}
         size = max(map(abs, [*a.values(), *b.values()]), default=1.0)
-        return compared(better, worse, differences, test, size)
+        return compare_sides(better, worse, differences, test, size)
 
     decided, controls = _verdicts(plan, compare, looks)
     return Outcome(
@@ -220,7 +220,7 @@ def conclude(
         metrics=metrics,
         claims=decided,
         controls=controls,
-        against=_against_first(plan, compare),
+        against=_compare_with_first(plan, compare),
         aggregates=_aggregates(cells, plan, metrics[0]),
         notes=[*notes, *looks.notes(plan)],
         looks=looks,
@@ -242,7 +242,7 @@ def _caveats(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
     return table_caveats(study.plan, cells, experiments, commits)
 
 
-def _taken(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
+def _reuse_notes(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
     """Return a note for each published table whose runs are reused."""
     keys = {run.key for cell in cells.values() for run in cell.runs}
     taken = []
@@ -318,7 +318,7 @@ def _metrics(cells: Mapping[Place, CellResult], plan: StudyPlan) -> list[Metric]
     return [declared.get(name, Metric(name)) for name in plan.metrics]
 
 
-def _against_first(plan: StudyPlan, compare: Compare) -> list[Comparison]:
+def _compare_with_first(plan: StudyPlan, compare: Compare) -> list[Comparison]:
     """Compare the first row with each other row, by column and on the mean over columns."""
     first, *rivals = plan.rows
     columns: list[str | None] = [*plan.columns, *([None] if len(plan.columns) > 1 else [])]

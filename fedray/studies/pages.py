@@ -22,7 +22,7 @@ from fedray.render.table import PAGE, write
 from fedray.render.terminal import print_sections
 from fedray.studies.outcome import Outcome, outcome
 from fedray.studies.plan import Phase, StudyPlan
-from fedray.studies.registration import described
+from fedray.studies.registration import describe_registration
 from fedray.studies.space import Config
 from fedray.studies.store import DATA, FORMAT, RUNS, Measured, PublishedRun, commits_of_runs
 from fedray.studies.study import DIVERGED, Study
@@ -58,7 +58,7 @@ def print_pages(study: Study) -> None:
 
 def conclusion(study: Study) -> Conclusion:
     """Return a study's description for MLflow."""
-    return _of_sweep(study) if study.plan.is_sweep else _of_table(study)
+    return _conclude_sweep(study) if study.plan.is_sweep else _conclude_table(study)
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def conclusion(study: Study) -> Conclusion:
 def write_table(study: Study) -> list[Section]:
     """Write a table in every format; return the sections of its page."""
     result = outcome(study)
-    how = made(study, result)
+    how = provenance(study, result)
     sections = write(result, how, study.home)
     write_json(study.home / DATA, sealed(table_json(study, result, how)))
     seeds = [seed for cell in result.cells.values() for seed in cell.seeds if not seed.reason]
@@ -75,7 +75,7 @@ def write_table(study: Study) -> list[Section]:
     return sections
 
 
-def made(study: Study, result: Outcome) -> Made:
+def provenance(study: Study, result: Outcome) -> Made:
     """Return a table's provenance: command, versions, machine, runs and costs."""
     runs = [run for cell in result.cells.values() for run in cell.runs]
     keys, ends = {run.key for run in runs}, study.measured_runs(runs).values()
@@ -93,7 +93,7 @@ def made(study: Study, result: Outcome) -> Made:
         bytes=sum(end.bytes for end in ends),
         tuning_rounds=_rounds(study, "tuning"),
         report_rounds=_rounds(study, "report"),
-        registered=described(study.registered, study.plan),
+        registered=describe_registration(study.registered, study.plan),
     )
 
 
@@ -155,7 +155,7 @@ def _runs(study: Study, result: Outcome) -> Tree:
     }
 
 
-def _of_table(study: Study) -> Conclusion:
+def _conclude_table(study: Study) -> Conclusion:
     """Return the mean over seeds of each finished cell, once the table is complete."""
     metrics: dict[str, float] = {}
     for place, cell in outcome(study).cells.items():
@@ -301,7 +301,7 @@ def best_line(result: SweepOutcome) -> str:
     )
 
 
-def _of_sweep(study: Study) -> Conclusion:
+def _conclude_sweep(study: Study) -> Conclusion:
     """Return a sweep's description: the best configurations, and counts of trials by status."""
     result = sweep_outcome(study)
     plan, best, metrics = result.plan, result.best, dict[str, float]()
@@ -314,7 +314,11 @@ def _of_sweep(study: Study) -> Conclusion:
                 metrics |= {"best_test": test, grouped(plan.metrics[0]): test}
     ranked = sorted(result.through, key=lambda trial: -(trial.score or 0.0))[:MOST_IN_NOTE]
     rows = [
-        [config_label(trial.config), _shown(trial.objective), _shown(trial.mean(plan.metrics[0]))]
+        [
+            config_label(trial.config),
+            _format_number(trial.objective),
+            _format_number(trial.mean(plan.metrics[0])),
+        ]
         for trial in ranked
     ]
     parts = [f"{len(result.trials)} configurations [{plan.scale} scale]."]
@@ -327,5 +331,5 @@ def _of_sweep(study: Study) -> Conclusion:
     return Conclusion(metrics, "\n\n".join(parts))
 
 
-def _shown(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"

@@ -78,7 +78,7 @@ class Tuning(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _renamed(cls, tree: Any) -> Any:
+    def _rename_old_key(cls, tree: Any) -> Any:
         return rename_seeds(tree) if isinstance(tree, Mapping) else tree
 
 
@@ -247,7 +247,7 @@ class StudyPlan(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _table(cls, tree: Any) -> Any:
+    def _rename_table(cls, tree: Any) -> Any:
         """Accept the key `table` for `name`, as older published tables have it."""
         if isinstance(tree, Mapping) and "table" in tree:
             return {"name" if key == "table" else key: value for key, value in tree.items()}

@@ -70,7 +70,9 @@ class Progress:
         """Show that a run has finished a round."""
         self._update()
         if self._bar is None and self._clock() - self._last_line >= QUIET_SECONDS:
-            so_far = "" if run.objective is None else f"  {self._how(run.objective)} so far"
+            so_far = (
+                "" if run.objective is None else f"  {self._objective_text(run.objective)} so far"
+            )
             rounds = run.spec.experiment.rounds
             name = self._study.name_of(run.spec)
             self._print(f"running  {name}  round {run.last_round}/{rounds}{so_far}")
@@ -81,11 +83,11 @@ class Progress:
         if began is not None and run.status == "finished":
             self._paces.append((self._clock() - began) / run.cost)
         self._update()
-        line = f"{self._over()}/{self._study.total} over  {self._study.name_of(run.spec)}  "
+        line = f"{self._ended_runs()}/{self._study.total} over  {self._study.name_of(run.spec)}  "
         if run.status == "failed" or run.objective is None:
             line += f"failed: {run.reason}"
         else:
-            line += f"{self._how(run.objective)} (round {run.round})"
+            line += f"{self._objective_text(run.objective)} (round {run.round})"
             if run.status == "stopped":
                 line += f"  stopped in round {run.last_round}"
         self._print(f"{line}  {time_of(run.seconds)}")
@@ -97,17 +99,17 @@ class Progress:
         runs = self._study.runs.values()
         costs = [run.cost for run in runs]
         unknown = self._study.total - len(costs)
-        usual = sum(costs) / len(costs)
-        work = sum(run.cost for run in runs if not run.is_over) + unknown * usual
+        mean_cost = sum(costs) / len(costs)
+        work = sum(run.cost for run in runs if not run.is_over) + unknown * mean_cost
         pace = sum(self._paces) / len(self._paces)
         now = self._clock()
-        done = sum(min(now - began, pace * usual) for began in self._began.values())
-        return max(pace * work - done, 0.0) / self._concurrent
+        elapsed = sum(min(now - began, pace * mean_cost) for began in self._began.values())
+        return max(pace * work - elapsed, 0.0) / self._concurrent
 
-    def _how(self, objective: float) -> str:
+    def _objective_text(self, objective: float) -> str:
         return f"{self._study.plan.how} {objective:.4f}"
 
-    def _over(self) -> int:
+    def _ended_runs(self) -> int:
         return sum(run.is_over for run in self._study.runs.values())
 
     def _print(self, line: str) -> None:
@@ -124,8 +126,8 @@ class Progress:
         remaining, total = self.remaining_seconds(), self._study.total
         self._bar.update(
             self._task,
-            completed=self._over() / max(total, 1),
+            completed=self._ended_runs() / max(total, 1),
             description="training",
-            done=f"{self._over()}/{total}",
+            done=f"{self._ended_runs()}/{total}",
             left="" if remaining is None else f"left {time_of(remaining)}",
         )

@@ -44,7 +44,7 @@ def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int
     kinds = set()
     for cell, state in study.states():  # Ray starts its workers meanwhile
         for run in [*cell.all_runs(state), *cell.usual_runs()]:
-            kind = _reads(run.experiment)
+            kind = _input_key(run.experiment)
             if kind not in kinds:
                 kinds.add(kind)
                 _read_inputs(run.experiment, study.name_of(run))
@@ -90,7 +90,7 @@ def check_tracking(nodes: int) -> None:
         )
 
 
-def _reads(experiment: Experiment) -> tuple[object, ...]:
+def _input_key(experiment: Experiment) -> tuple[object, ...]:
     """Return a key that is equal for experiments that read the same inputs."""
     parts = experiment.data, experiment.text, experiment.algorithm.name
     size = experiment.model.feature_dim, experiment.batch_size, experiment.drop_last
@@ -150,8 +150,8 @@ def check_current(runs: Iterable[tuple[RunFolder, Experiment]], otherwise: str) 
             except UserError:
                 checksums[key] = None
         head = folder.read_head()
-        now = head.data_sha256 and (checksums[key] or head.data_sha256)
-        if head.identity != experiment.identity(now or ""):
+        checksum = head.data_sha256 and (checksums[key] or head.data_sha256)
+        if head.identity != experiment.identity(checksum or ""):
             changed.append(str(folder.path))
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""

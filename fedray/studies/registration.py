@@ -77,21 +77,21 @@ def changes(before: Tree, now: Tree) -> list[str]:
             continue
         singular = NAMES.get(key, key.removesuffix("s"))
         if isinstance(old, Sequence) and isinstance(new, Sequence) and not isinstance(old, str):
-            lines += _of_lists(singular, old, new)
+            lines += _list_changes(singular, old, new)
         elif isinstance(old, Mapping) and isinstance(new, Mapping) and key != "tuning":
-            lines += _of_mappings(singular, old, new)
+            lines += _mapping_changes(singular, old, new)
         else:
             lines.append(f"{key} changed")
     return lines
 
 
-def _of_lists(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[str]:
+def _list_changes(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[str]:
     for verb, present, other in (("added", new, old), ("removed", old, new)):
         if entries := [str(entry) for entry in present if entry not in other]:
             yield f"{name}{'s' * (len(entries) > 1)} {', '.join(entries)} {verb}"
 
 
-def _of_mappings(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def _mapping_changes(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     for entry in dict.fromkeys([*old, *new]):
         if old.get(entry) != new.get(entry):
             verb = "added" if entry not in old else "removed" if entry not in new else "changed"
@@ -130,7 +130,7 @@ def register(study: Study, home: Path) -> Registration:
     return entry
 
 
-def registered(home: Path, scale: str) -> Registration | None:
+def first_registration(home: Path, scale: str) -> Registration | None:
     """Return the first registration of a table at a scale, or None.
 
     Raises:
@@ -147,7 +147,7 @@ def _read(home: Path) -> list[Registration]:
     return [validate(Registration, entry, str(path)) for entry in entries]
 
 
-def described(entry: Registration | None, plan: StudyPlan) -> str:
+def describe_registration(entry: Registration | None, plan: StudyPlan) -> str:
     """Return a sentence about a plan's registration, for the table's page."""
     if entry is None:
         return "the plan was not registered before the runs"

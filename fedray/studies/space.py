@@ -68,7 +68,9 @@ class Axis:
     def can_continue(self) -> bool:
         """True if the grid can be extended: it lists numbers of a single key."""
         return (
-            self.distribution == "grid" and len(self.keys) == 1 and all(map(_number, self.values))
+            self.distribution == "grid"
+            and len(self.keys) == 1
+            and all(map(_is_number, self.values))
         )
 
 
@@ -111,7 +113,7 @@ def parse_axis(key: str, tree: Any) -> Axis:
 
 def _check_list(axis: Axis, where: str) -> None:
     values, count = axis.values, len(axis.keys)
-    if len(set(map(_notation, values))) < len(values):
+    if len(set(map(_json_text, values))) < len(values):
         raise UserError(f"{where} lists a value twice: {shown(list(values))}")
     for value in values if count > 1 else ():
         if not isinstance(value, list) or len(value) != count:
@@ -121,7 +123,7 @@ def _check_list(axis: Axis, where: str) -> None:
             )
 
 
-def _notation(value: Any) -> str:
+def _json_text(value: Any) -> str:
     """Return a value as JSON text; 1 and 1.0 give the same text, as they do in an experiment."""
     is_float = isinstance(value, float) and value.is_integer()
     return json.dumps(int(value) if is_float else value, sort_keys=True)
@@ -133,7 +135,7 @@ def _check_range(axis: Axis, where: str) -> None:
             f"space.{axis.key}: keys vary together only in lists; write {{grid: [...]}}"
         )
     values = list(axis.values)
-    numbers = [value for value in values if _number(value)]
+    numbers = [value for value in values if _is_number(value)]
     finite = len(values) == len(numbers) == 2 and all(map(math.isfinite, numbers))
     if not finite or not numbers[0] < numbers[1]:
         raise UserError(
@@ -218,7 +220,7 @@ def grid(axes: Sequence[Axis], samples: int | None = None) -> list[Config]:
         samples: number of combinations to return, spread evenly, both ends included; None: all.
     """
     combinations = [
-        _joined(configs) for configs in itertools.product(*(axis.configs for axis in axes))
+        _merge(configs) for configs in itertools.product(*(axis.configs for axis in axes))
     ]
     if samples is None or samples >= len(combinations):
         return combinations
@@ -233,7 +235,7 @@ def corners(axes: Sequence[Axis]) -> list[Config]:
 
     They suffice to check the bounds of all keys.
     """
-    base = _joined(axis.configs[0] for axis in axes)
+    base = _merge(axis.configs[0] for axis in axes)
     return [{**base, **config} for axis in axes for config in axis.configs]
 
 
@@ -250,7 +252,7 @@ def draws(axes: Sequence[Axis], count: int, seed: int) -> list[Config]:
     }
     drawn: list[Config] = []
     for number in range(count):
-        config = _joined(_draw(axis, float(points[axis.key][number])) for axis in axes)
+        config = _merge(_draw(axis, float(points[axis.key][number])) for axis in axes)
         if config not in drawn:
             drawn.append(config)
     return drawn
@@ -264,11 +266,11 @@ def _draw(axis: Axis, point: float) -> Config:
     if axis.distribution == "randint":
         return {axis.key: int(low + math.floor(point * (high - low + 1)))}
     if axis.distribution == "loguniform":
-        return {axis.key: _rounded(math.exp(math.log(low) + point * math.log(high / low)))}
-    return {axis.key: _rounded(low + point * (high - low))}
+        return {axis.key: _round(math.exp(math.log(low) + point * math.log(high / low)))}
+    return {axis.key: _round(low + point * (high - low))}
 
 
-def _joined(configs: Iterable[Config]) -> Config:
+def _merge(configs: Iterable[Config]) -> Config:
     return {key: value for config in configs for key, value in config.items()}
 
 
@@ -334,7 +336,7 @@ def continue_grid(
         if end in ("first", "last"):
             edges.append(Edge(axis.key, [best[key] for key in axis.keys], end, "joint"))
             continue
-        beyond = _beyond(best, axis, tried, end)
+        beyond = _next_config(best, axis, tried, end)
         why: Why | None = None
         if not extend:
             why = "off"
@@ -379,7 +381,7 @@ def _end(best: Config, axis: Axis, tried: Sequence[Config]) -> End | None:
     return None
 
 
-def _beyond(best: Config, axis: Axis, tried: Sequence[Config], end: End) -> Config:
+def _next_config(best: Config, axis: Axis, tried: Sequence[Config], end: End) -> Config:
     """Return the next configuration beyond `best`, which lies at this end of an axis."""
     line = _line(best, axis.key, tried)
     before = line[1] if end == "lowest" else line[-2]
@@ -392,7 +394,7 @@ def _line(best: Config, key: str, tried: Sequence[Config]) -> list[Any]:
     If `best` is the only such configuration, because another axis was extended to it, return the
     values tried with any configuration.
     """
-    line = {config[key] for config in tried if _equal_besides(config, best, key)}
+    line = {config[key] for config in tried if _equal_except(config, best, key)}
     return sorted(line if len(line) > 1 else {config[key] for config in tried})
 
 
@@ -403,12 +405,12 @@ def next_value(before: float, last: float) -> float:
     """
     value = last * last / before if before > 0 and last > 0 else 2 * last - before
     if isinstance(before, int) and isinstance(last, int):
-        whole = round(value)
-        return whole if whole != last else last + (1 if last > before else -1)
-    return _rounded(value)
+        rounded = round(value)
+        return rounded if rounded != last else last + (1 if last > before else -1)
+    return _round(value)
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     """Round to six significant digits: 0.3, not 0.30000000000000004."""
     return float(f"{value:.6g}")
 
@@ -419,13 +421,14 @@ def _is_ordered(axis: Axis) -> bool:
         return False
     columns = [list(column) for column in zip(*axis.values, strict=True)]
     return all(
-        all(map(_number, column)) and sorted(column) in (column, column[::-1]) for column in columns
+        all(map(_is_number, column)) and sorted(column) in (column, column[::-1])
+        for column in columns
     )
 
 
-def _number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _equal_besides(a: Mapping[str, Any], b: Mapping[str, Any], key: str) -> bool:
+def _equal_except(a: Mapping[str, Any], b: Mapping[str, Any], key: str) -> bool:
     return all(a[other] == b[other] for other in b if other != key)

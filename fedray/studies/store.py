@@ -81,7 +81,7 @@ def commits_of_runs(runs: Iterable[Numbers]) -> list[str]:
     return sorted({run.versions.get("git", "unknown") for run in runs})
 
 
-def measured(folder: Path, plan: StudyPlan, row: str) -> Measured:
+def read_measured(folder: Path, plan: StudyPlan, row: str) -> Measured:
     """Read the result of a row's run.
 
     In a sweep, only the metric that chooses is required.
@@ -295,7 +295,7 @@ def check_table(path: Path) -> Tree:
     """
     if not path.is_file():
         raise UserError(
-            f"{path} is not there; give the folder of a table's invocation, as fedray table "
+            f"{path} does not exist; name the folder of a table's invocation, as fedray table "
             "prints it"
         )
     tree = read_json(path)

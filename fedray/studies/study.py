@@ -28,7 +28,7 @@ from fedray.studies.cell import Cell, CellState, RunEnd, RunSpec
 from fedray.studies.interim_looks import Looks
 from fedray.studies.plan import StudyPlan
 from fedray.studies.registration import Registration
-from fedray.studies.store import Measured, Published, measured
+from fedray.studies.store import Measured, Published, read_measured
 
 FILE = "plan.json"
 FORMAT = 1
@@ -155,7 +155,7 @@ class Study:
     def _read_result(self, key: str, row: str) -> Measured | None:
         """Read a finished run's result for a row; record why if the row cannot use it."""
         try:
-            self._measured[key, row] = measured(self.folder(key), self.plan, row)
+            self._measured[key, row] = read_measured(self.folder(key), self.plan, row)
         except UserError as error:
             self._lacking[key, row] = str(error)
         return self._measured.get((key, row))
@@ -254,7 +254,7 @@ class Study:
 
     def has_result(self, cell: Cell) -> bool:
         """Return True if any run of a cell has a result."""
-        state = next(at for owner, at in self.states() if owner is cell)
+        state = next(cell_state for owner, cell_state in self.states() if owner is cell)
         if self.plan.is_sweep:
             return any(result.objective is not None for result in state.tried)
         return state.phase != "failed"
@@ -262,7 +262,7 @@ class Study:
     @property
     def total(self) -> int:
         """Number of runs, as far as known."""
-        return len(self.runs) + sum(cell.min_further_runs(at) for cell, at in self.states())
+        return len(self.runs) + sum(cell.min_further_runs(state) for cell, state in self.states())
 
     @property
     def remaining_runs(self) -> int:
@@ -391,7 +391,7 @@ def _priority(run: StudyRun) -> tuple[bool, int, int]:
     return run.spec.phase == "report", -run.cost, run.number
 
 
-def unfinished(folder: Path, kind: str) -> Path:
+def latest_unfinished(folder: Path, kind: str) -> Path:
     """Return the latest unfinished invocation in a study's folder.
 
     Raises:

@@ -98,7 +98,7 @@ class StudyTracker:
 def _earlier_runs(study: Study) -> list[RunSpec]:
     """Return the runs that an earlier process of this invocation finished and may not have sent."""
     parent, current = _key_of(study), {run.spec.key for run in study.runs.values()}
-    runs = {run.key: run for cell, at in study.states() for run in cell.all_runs(at)}
+    runs = {run.key: run for cell, state in study.states() for run in cell.all_runs(state)}
     return [
         run
         for key, run in runs.items()
@@ -204,8 +204,8 @@ def _name_of(study: Study) -> str:
 
 
 def _key_of(study: Study) -> str:
-    whole = hashlib.sha256(study.plan.model_dump_json().encode()).hexdigest()
-    return run_key(study.home, whole, experiment=study.plan.name, name=_name_of(study))
+    digest = hashlib.sha256(study.plan.model_dump_json().encode()).hexdigest()
+    return run_key(study.home, digest, experiment=study.plan.name, name=_name_of(study))
 
 
 def _tags(study: Study) -> dict[str, str]:

@@ -218,8 +218,8 @@ class SweepOutcome:
     def best_row(self) -> MeanRow | None:
         """The best mean; configurations that lack a value of `mean_over` do not count."""
         ranked = [] if self.plan.select == "nothing" else self.rows
-        whole = [row for row in ranked if row.score is not None]
-        return max(whole, key=lambda row: row.score or 0.0, default=None)
+        complete = [row for row in ranked if row.score is not None]
+        return max(complete, key=lambda row: row.score or 0.0, default=None)
 
 
 def _without(config: Config, over: Sequence[str]) -> Config:
@@ -254,8 +254,11 @@ def sweep_outcome(study: Study) -> SweepOutcome:
 def best_command(plan: StudyPlan, config: Mapping[str, Any]) -> str:
     """Return the command that runs one configuration alone, with the first seed."""
     base = plan.bases[plan.experiment]
-    usual = {"workers": 1, "report.select": base.get("report", {}).get("select", "validation")}
-    defaults = {k: v for k, v in plan.defaults(base) if usual.get(k) != v}
+    run_defaults = {
+        "workers": 1,
+        "report.select": base.get("report", {}).get("select", "validation"),
+    }
+    defaults = {k: v for k, v in plan.defaults(base) if run_defaults.get(k) != v}
     rounds = {} if plan.report.rounds is None else {"rounds": plan.report.rounds}
     pairs = {**defaults, **plan.set, **rounds, **plan.given, **config}
     if plan.report.seeds[0] != base.get("seed", 0):

@@ -54,27 +54,27 @@ def run_trial(config: Mapping[str, Any], at: str) -> None:
 
     Args:
         config: under "trial", the result of `config_of`, plus the reason as `given_up` if the
-            driver has given the run up.
+            driver gave up the run.
         at: "best" or "final", the round that counts.
     """
     trial = config["trial"]
     if "given_up" in trial:
-        tune.report(_failed(trial["given_up"]))
+        tune.report(_failure_report(trial["given_up"]))
         return
     os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", str(STOPPED_SECONDS))
     folder = Path(trial["folder"])
     try:
-        with closing(_exits_failed(reports(trial, at))) as all_reports:
+        with closing(_fail_on_exit(reports(trial, at))) as all_reports:
             for report in all_reports:
                 tune.report(report)  # raises SystemExit if ASHA stops the trial
     except RunFailed:
         raise
     except Exception as error:
         RunFolder(folder).keep_error(Failure.of(error).traceback)
-        tune.report(_failed(reason_of(error)))
+        tune.report(_failure_report(reason_of(error)))
 
 
-def _failed(reason: str) -> dict[str, Any]:
+def _failure_report(reason: str) -> dict[str, Any]:
     """Return the report of a failed run; Ray Tune requires a score in every report."""
     return {"objective": math.nan, "score": math.nan, "failed": reason}
 
@@ -83,7 +83,7 @@ def _experiment_of(trial: Mapping[str, Any]) -> Experiment:
     return Experiment.model_validate(json.loads(trial["experiment"]))
 
 
-def _exits_failed(
+def _fail_on_exit(
     all_reports: Generator[dict[str, Any], None, None],
 ) -> Generator[dict[str, Any], None, None]:
     """Yield all reports; convert `sys.exit` in user code into a failure.
@@ -236,7 +236,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Record that a run's actor has started or restarted."""
         run = self._run(trial)
-        self._account(run)
+        self._add_time(run)
         run.status, run.ray_id = "running", trial.trial_id
         self._show.begin(run)
         self._track(run)
@@ -298,14 +298,14 @@ class Watcher(tune.Callback):  # type: ignore[misc]
     def _run(self, trial: Any) -> StudyRun:
         return self._study.runs[trial.config["trial"]["number"]]
 
-    def _account(self, run: StudyRun) -> None:
+    def _add_time(self, run: StudyRun) -> None:
         """Add the time since the last call to the run's seconds."""
         now = time.monotonic()
         run.seconds += now - self._started.get(run.number, now)
         self._started[run.number] = now
 
     def _settle(self, run: StudyRun, status: Status) -> None:
-        self._account(run)
+        self._add_time(run)
         run.status = status
         self._study.settle(run)
         self._study.write()
@@ -388,7 +388,7 @@ def _scheduler(study: Study) -> ASHAScheduler | None:
     asha = study.plan.tuning.asha
     if asha is None:
         return None
-    runs = [run for cell, at in study.states() for run in at.pending or cell.usual_runs()]
+    runs = [run for cell, state in study.states() for run in state.pending or cell.usual_runs()]
     rounds = max(run.experiment.rounds for run in runs)
     return _Asha(
         time_attr="round",

@@ -52,7 +52,7 @@ class WarmProcess:
         from fedray.runtime.ray_executor import RayExecutor
         from fedray.runtime.serial import SerialExecutor
 
-        if runs_itself(experiment):
+        if runs_in_process(experiment):
             self._end_workers()
             return lambda assembly: SerialExecutor(assembly, torch.device("cpu"))
         pool = self._workers(experiment)
@@ -94,15 +94,15 @@ def pool_of(experiment: Experiment) -> WorkerPool:
     return WorkerPool(experiment, get_current_placement_group())
 
 
-def runs_itself(experiment: Experiment) -> bool:
+def runs_in_process(experiment: Experiment) -> bool:
     """Return True if a trial's own process runs the client steps.
 
     A process that is on the driver's node only to write results has separate workers.
     """
-    return experiment.workers == 1 and experiment.gpus == 0 and not _is_to_write_alone()
+    return experiment.workers == 1 and experiment.gpus == 0 and not _only_writes_results()
 
 
-def _is_to_write_alone() -> bool:
+def _only_writes_results() -> bool:
     """Return True if the process is pinned to a node for its disk (`resources.trial_bundles`)."""
     import ray
     from ray.util import get_current_placement_group

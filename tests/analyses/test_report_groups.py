@@ -11,7 +11,7 @@ from commands import analyse as main
 from rounds import rounds_in
 
 from fedray.analyses.extra_step import reopen
-from fedray.analyses.groups import OTHER, SAME, WITHIN, Likeness, likenesses
+from fedray.analyses.groups import OTHER, SAME, WITHIN, GroupCosines, group_cosines
 from fedray.compare.frame import load
 from fedray.run import main as fedray_run
 
@@ -36,7 +36,7 @@ def test_cosines_by_hand():
     half = 0.5**0.5
     # two clients, two groups, two classes
     vectors = torch.tensor([[[x, x], [x, y]], [[y, y], [between, x]]])
-    found = Likeness.of([3, 7], vectors)
+    found = GroupCosines.of([3, 7], vectors)
     first, other = found.cosines[0, :, 0], found.cosines[0, :, 1]
     assert first.flatten().tolist() == pytest.approx([1, 0.5, 0.5, 1])
     assert other.flatten().tolist() == pytest.approx([0, (half + 1) / 2, 0.5, half / 2])
@@ -52,15 +52,17 @@ def test_cosines_by_hand():
 
 
 def test_what_there_is_no_pair_of_is_left_out():
-    assert Likeness.of([0], torch.ones(1, 1, 4, 5)).means() == {}
-    assert set(Likeness.of([0], torch.rand(1, 2, 4, 5)).means()) == {WITHIN}
-    assert set(Likeness.of([0, 1], torch.rand(2, 1, 4, 5)).means()) == {SAME}
+    assert GroupCosines.of([0], torch.ones(1, 1, 4, 5)).means() == {}
+    assert set(GroupCosines.of([0], torch.rand(1, 2, 4, 5)).means()) == {WITHIN}
+    assert set(GroupCosines.of([0, 1], torch.rand(2, 1, 4, 5)).means()) == {SAME}
 
 
 def test_clients_that_share_every_group_are_alike_and_others_are_not(done, tmp_path):
     done(tmp_path / "all", "algorithm.aggregation=all", "participation=1")
     done(tmp_path / "two", "algorithm.selected=1", "participation=1")
-    alike, distinct = (likenesses(run, 20, 9) for run in load([tmp_path / "all", tmp_path / "two"]))
+    alike, distinct = (
+        group_cosines(run, 20, 9) for run in load([tmp_path / "all", tmp_path / "two"])
+    )
     assert set(alike) == {"text features", "text prompts", "image features", "visual prompts"}
     for what in alike:
         assert alike[what].means()[SAME] == pytest.approx(1)
@@ -130,7 +132,7 @@ def test_one_clients_matrix_as_numbers(done, tmp_path):
     [
         (["algorithm={name: promptfl, length: 4}"], [], "promptfl has no groups of prompts"),
         (["checkpoint_every=0"], [], "has no checkpoint; run it again with checkpoint_every=1"),
-        (["faults.drop=0.99"], [], "nobody has trained yet"),
+        (["faults.drop=0.99"], [], "no client has trained yet"),
         ([], ["--images", "0"], "'--images': 0 is not in the range 1<=x<=1000000"),
         ([], ["--clients", "0"], "'--clients': 0 is not in the range 1<=x<=1000000"),
     ],

@@ -48,7 +48,7 @@ def test_other_strategies_on_one_model_are_those_of_runs_trained_with_them(
     assert fedray_report([str(out)]) == 0
     assert "group" in capsys.readouterr().out
     assert main(["retest", str(trained), "--with", "lr=0.1", "--out", str(tmp_path / "x")]) == 2
-    assert "lr=0.1 would have changed how" in capsys.readouterr().err
+    assert "lr=0.1 affects training" in capsys.readouterr().err
 
 
 def test_a_global_model_on_every_domain(tmp_path):
@@ -69,9 +69,9 @@ def test_a_global_model_on_every_domain(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "words", "message"),
     [
-        (["rounds=1"], ["--with", "local_epochs=3"], "local_epochs=3 would have changed how"),
+        (["rounds=1"], ["--with", "local_epochs=3"], "local_epochs=3 affects training"),
         (["rounds=1"], ["--with", "algorithm.taau=3"], "unknown key 'taau'"),
-        (["rounds=1"], [], "say what to test under"),
+        (["rounds=1"], [], "name the settings for the test"),
         (["rounds=1"], ["--with", "", "--with", ""], "would be written to"),
         (["rounds=1", "checkpoint_every=0"], ["--with", ""], "has no checkpoint"),
     ],

@@ -20,9 +20,9 @@ from fedray.compare.paired import (
     compare,
     holm,
     iqm,
+    remove_rounding,
     seeds_to_decide,
     t_interval,
-    without_rounding,
 )
 
 p_value = PairedTest().p_value
@@ -92,11 +92,11 @@ def test_an_interval_of_equal_values_has_no_width():
 def test_values_that_differ_are_left_as_they_are(values, size):
     small = [value / 8 * size for value in values]
     if len(set(small)) > 1:
-        assert without_rounding(small, 1000 * size) == small
+        assert remove_rounding(small, 1000 * size) == small
 
 
 def test_rounding_is_no_difference():
-    assert without_rounding([1e-15, -1e-15], 1.0) == [0.0, 0.0]
+    assert remove_rounding([1e-15, -1e-15], 1.0) == [0.0, 0.0]
     assert p_value([1e-15, 1e-15], size=50.0) == 1.0
 
 

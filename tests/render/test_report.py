@@ -17,7 +17,7 @@ from written_runs import ACCURACY, LOSS, Tree, groups_in, write_run
 
 from fedray.compare.blocks import Report
 from fedray.compare.caveats import report_caveats
-from fedray.compare.frame import NOT_COMPARED, differing, group, load, ordered
+from fedray.compare.frame import NOT_COMPARED, differing_keys, group, load, rank_groups
 from fedray.compare.paired import Interval
 from fedray.config import EXECUTION_KEYS, Experiment, override
 from fedray.errors import UserError
@@ -201,7 +201,7 @@ def test_the_best_loss_is_the_lowest(tmp_path: Path) -> None:
         changes = {"algorithm.name": f"fed{name}"}
         write_run(tmp_path / name, [0.1, 0.2], changes, metrics={"train_loss": loss})
     groups = list(groups_in(tmp_path).values())
-    names = [member.method for member in ordered(groups, LOSS, "best")]
+    names = [member.method for member in rank_groups(groups, LOSS, "best")]
     assert names == ["fedb", "feda"]
     run = load([write_run(tmp_path / "c", [0.1, 0.3, 0.2])])[0]
     losses = [Round(i, 1.0, {"train_loss": x}) for i, x in enumerate((3.0, 1.0, 2.0))]
@@ -323,7 +323,7 @@ def test_the_table_fits_eighty_columns(tmp_path: Path) -> None:
         for seed in (0, 1):
             folder = tmp_path / f"{index}{seed}"
             write_run(folder, [0.1, 0.93 - 0.1 * seed], {**changes, "seed": seed}, bytes_=999**3)
-    members = ordered(list(groups_in(tmp_path).values()), ACCURACY, "best")
+    members = rank_groups(list(groups_in(tmp_path).values()), ACCURACY, "best")
     with (tmp_path / "out").open("w+") as file:
         console = Console(file=file, width=80)
         report = Report(members, [ACCURACY], "best", notes=["w " * 60])
@@ -480,7 +480,7 @@ def test_curves_have_a_band_over_seeds(tmp_path: Path, drawn: list[Any]) -> None
     for seed, last in ((0, 0.5), (1, 0.7)):
         write_run(tmp_path / str(seed), [0.0, last], {"seed": seed})
     write_run(tmp_path / "b", [0.0, 0.4], {"algorithm.name": "fedproto"})
-    members = ordered(list(groups_in(tmp_path).values()), ACCURACY, "best")
+    members = rank_groups(list(groups_in(tmp_path).values()), ACCURACY, "best")
     figure_rounds(members, [ACCURACY], tmp_path / "a.png")
     (axes,) = drawn[0].axes
     assert [line.get_label() for line in axes.lines] == ["fedtsp", "fedproto"]
@@ -496,7 +496,7 @@ def test_traffic_adds_up_and_a_silent_method_is_a_level_line(
 ) -> None:
     write_run(tmp_path / "a", [0.0, 0.4, 0.5])
     write_run(tmp_path / "b", [0.0, 0.3, 0.3], {"algorithm.name": "local"}, bytes_=0)
-    members = ordered(list(groups_in(tmp_path).values()), ACCURACY, "best")
+    members = rank_groups(list(groups_in(tmp_path).values()), ACCURACY, "best")
     figure_traffic(members, ACCURACY, tmp_path / "a.png")
     (axes,) = drawn[0].axes
     curve, level = axes.lines
@@ -514,13 +514,13 @@ def test_traffic_adds_up_and_a_silent_method_is_a_level_line(
 def test_only_the_best_curves_are_drawn_and_it_says_so(tmp_path: Path, drawn: list[Any]) -> None:
     for index in range(15):
         write_run(tmp_path / str(index), [0.0, index / 20], {"algorithm.lambda": index})
-    members = ordered(list(groups_in(tmp_path).values()), ACCURACY, "best")
+    members = rank_groups(list(groups_in(tmp_path).values()), ACCURACY, "best")
     figure_rounds(members, [ACCURACY], tmp_path / "a.png")
     (axes,) = drawn[0].axes
     labels = [line.get_label() for line in axes.lines]
     assert labels == [f"fedtsp lambda={index}" for index in range(14, 2, -1)]
     assert drawn[0].get_suptitle() == "the best 12; 3 more are in the table"
-    assert differing([member.keys for member in members]) == ["algorithm.lambda"]
+    assert differing_keys([member.keys for member in members]) == ["algorithm.lambda"]
 
 
 def one(value: float) -> Interval:

@@ -11,7 +11,13 @@ import pytest
 from commands import report as main
 from written_runs import ACCURACY, groups_in, write_run
 
-from fedray.compare.blocks import Report, blocks_of, incompatibilities, methods_differ, why_apart
+from fedray.compare.blocks import (
+    Report,
+    blocks_of,
+    explain_blocks,
+    incompatibilities,
+    method_differences,
+)
 from fedray.records import sealed
 from fedray.render.page import escape_latex
 
@@ -78,7 +84,9 @@ def test_methods_that_were_given_other_models_are_said(tmp_path: Path) -> None:
     write_run(tmp_path / "b", [0.1, 0.3], {"algorithm": "fedavg", "model.group": "mlp"})
     groups = list(groups_in(tmp_path).values())
     assert [member.label for member in groups] == ["fedtsp", "fedavg"]
-    assert methods_differ(groups) == ["methods differ in model.group (fedtsp: digits; fedavg: mlp)"]
+    assert method_differences(groups) == [
+        "methods differ in model.group (fedtsp: digits; fedavg: mlp)"
+    ]
 
 
 def test_each_is_compared_with_each_that_stands_in_its_table(tmp_path: Path) -> None:
@@ -94,7 +102,9 @@ def test_each_is_compared_with_each_that_stands_in_its_table(tmp_path: Path) -> 
         ["fedtsp", "fedproto"],
         ["local"],
     ]
-    assert why_apart(blocks) == ["not compared: fedproto and local have other partitions (seed 1)"]
+    assert explain_blocks(blocks) == [
+        "not compared: fedproto and local have other partitions (seed 1)"
+    ]
 
 
 def test_what_is_not_known_to_be_the_same_is_not_compared(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fedray.render.table import page
 from fedray.studies.cell import DroppedChoice, RunSpec
 from fedray.studies.forecast import headline, planned_cells, runs_of
 from fedray.studies.outcome import outcome
-from fedray.studies.pages import made, table_json
+from fedray.studies.pages import provenance, table_json
 from fedray.studies.plan import Place
 from fedray.studies.space import Edge
 from fedray.studies.study import DIED, DIVERGED, Study
@@ -138,7 +138,7 @@ def test_a_choice_at_the_end_of_a_list_of_several_keys_is_named(play):
     said = "mine: the choice local_epochs=4 batch_size=4 is the last of its list"
     assert any(note.startswith(said) for note in found.notes)
     table = next(
-        each for each in page(found, made(study, found)) if each.title == "What was chosen"
+        each for each in page(found, provenance(study, found)) if each.title == "What was chosen"
     )
     assert "local_epochs, batch_size (last)" in table.rows[0]
 
@@ -150,7 +150,7 @@ def test_what_was_chosen_says_what_a_reported_run_took(play):
     study = play(longer_by_the_seed, report={"seeds": [0, 1]})
     found = outcome(study)
     table = next(
-        each for each in page(found, made(study, found)) if each.title == "What was chosen"
+        each for each in page(found, provenance(study, found)) if each.title == "What was chosen"
     )
     assert {row[table.header.index("a run")] for row in table.rows} == {"3.0 s, 120 B"}
 
@@ -175,7 +175,7 @@ def test_tuning_runs_whose_seeds_are_reported_are_not_run_again(play):
         (0, "tuning"),
         (1, "report"),
     ]
-    assert any("reported were tuned on, too: 0" in note for note in outcome(study).notes)
+    assert any("reported were also used for tuning: 0" in note for note in outcome(study).notes)
 
 
 def test_another_table_finds_the_runs_that_are_there(here, play):
@@ -194,13 +194,13 @@ def test_another_table_finds_the_runs_that_are_there(here, play):
 
 def test_half_a_run_is_not_taken_for_a_whole_one(here, play):
     study = play(flat)
-    key = next(iter(study.runs.values())).wanted.key
+    key = next(iter(study.runs.values())).spec.key
     folder = RunFolder(here / "runs" / key)
     assert folder.is_finished
     folder.write(folder.read().until(1))
     assert not folder.is_finished
     again = Study(here / "again", study.plan, here / "runs")
-    assert again.next().wanted.key == key
+    assert again.next().spec.key == key
 
 
 def test_a_row_takes_over_the_choice_of_another(play):
@@ -312,7 +312,7 @@ def test_the_next_by_validation_is_reported_where_the_first_choice_diverges(play
     assert (at.phase, at.chosen, at.edges) == ("over", {"lr": 0.1}, [])
     cell = outcome(study).cells[MINE]
     assert [each.measured.values["local_accuracy"] for each in cell.seeds] == [0.05] * 3
-    assert len(cell.others) == 3 + 3  # the lost report is of what the row has cost
+    assert len(cell.other_runs) == 3 + 3  # the lost report is of what the row has cost
     assert state_of(study, LOCAL).chosen == {"lr": 0.5}
     assert sorted(outcome(study).claims[0].comparison.differences) == [0, 1, 2]
     notes = outcome(study).notes
@@ -329,7 +329,7 @@ def test_what_is_reported_does_not_depend_on_which_run_ends_first(here, write):
             ready = [trial for trial in study.runs.values() if trial.status == "pending"]
             end(study, ready[-backwards], fragile(("mine", 0.5, 0), ("mine", 0.5, 2)))
         found.append(state_of(study))
-        assert state_of(Study(here / "out", study.plan, study.store)).wanted  # they run again
+        assert state_of(Study(here / "out", study.plan, study.store)).pending  # they run again
     assert found[0] == found[1]
     assert found[0].dropped == [DroppedChoice({"lr": 0.5}, [0, 2])]
 
@@ -343,7 +343,7 @@ def test_where_every_choice_diverges_the_first_is_shown_with_what_it_has(play):
     assert at.dropped == [DroppedChoice({"lr": 0.1}, [1]), DroppedChoice({"lr": 0.01}, [0])]
     found = outcome(study)
     assert sorted(found.claims[0].comparison.differences) == [0, 1]
-    assert "mine: reported is lr=0.5, no other came through: the first" in found.notes
+    assert "mine: reported is lr=0.5, the first choice, because all choices diverged" in found.notes
 
 
 @pytest.mark.parametrize("why", [f"{DIED} twice", "UserError: CUDA out of memory", "OSError: full"])
@@ -352,7 +352,7 @@ def test_no_failure_but_divergence_says_anything_of_a_choice(play, why):
     assert (state_of(study).chosen, state_of(study).dropped) == ({"lr": 0.5}, [])
     assert sorted(outcome(study).claims[0].comparison.differences) == [0, 2]
     found = outcome(study)
-    tree = table_json(study, found, made(study, found))
+    tree = table_json(study, found, provenance(study, found))
     reasons = [run.get("reason") for run in tree["runs"]]
     assert why not in reasons
     study.forget_failures()
@@ -392,7 +392,7 @@ def test_a_later_choice_at_an_edge_is_named(play):
     lost = [("mine", lr, 0) for lr in (0.5, 0.1)]
     study = play(fragile(*lost), **THREE)
     assert state_of(study).edges == [Edge("lr", 0.01, "lowest", "late")]
-    why = "grids are continued for the first choice alone, which diverged later"
+    why = "grids are extended only for the first choice, which diverged later"
     assert f"mine: the choice lr=0.01 is the lowest that was tried ({why})" in outcome(study).notes
 
 
@@ -453,7 +453,7 @@ def test_a_study_goes_on_where_it_was(here, write):
     assert (again.command, again.store) == ("as typed", here / "runs")
     assert again.failures == {trial.spec.key: "it died"}
     assert again.seconds == {trial.spec.key: 3.0}
-    assert trial.spec.key != again.next().wanted.key
+    assert trial.spec.key != again.next().spec.key
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["written", "killed before"])
@@ -482,7 +482,7 @@ def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, is
 def told(study: Study):
     """All that a table says."""
     found = outcome(study)
-    how = made(study, found)
+    how = provenance(study, found)
     tree = table_json(study, found, how)
     del tree["made"]
     for cell in tree["cells"]:
@@ -508,14 +508,14 @@ def test_what_will_be_run_is_counted_and_timed(here, write):
     study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
     mine, local = runs_of(study)
     assert (len(mine.runs), mine.unknown, mine.beyond, mine.finished) == (2, 3, 2, 0)
-    assert "10 runs, up to 14 if grids are continued" in headline(study)
+    assert "10 runs, up to 14 if grids are extended" in headline(study)
     end(study, study.next(), lambda wanted: [(0.0, 0.0), (0.5, 0.5)])  # 2 s for its one round
     mine, local = runs_of(study)
     assert mine.finished == 1
     assert mine.work == 1 + 3 * 2
     assert local.work == 2 + 3 * 2
-    assert "1 are there; about 1 min of computing left" in " ".join(headline(study).split())
-    assert planned_cells(study)[0] == "mine: lr=0.02; lr=0.1; seeds 0, 1, 2; 1 of 5 there"
+    assert "1 are finished; about 1 min of computing left" in " ".join(headline(study).split())
+    assert planned_cells(study)[0] == "mine: lr=0.02; lr=0.1; seeds 0, 1, 2; 1 of 5 finished"
 
 
 @pytest.mark.parametrize(
@@ -535,7 +535,7 @@ def test_a_plan_is_printed_and_nothing_begun(here, write, capsys):
     write(scales={"laptop": {"hours": 2.5}})
     assert main(["tiny", "--plan"]) == 0
     out = capsys.readouterr().out
-    assert "about 2.5 h of one core, says the file" in out
+    assert "about 2.5 h on one core, by the study" in out
     assert "\nlocal: lr=0.02; lr=0.1; seeds 0, 1\n" in out
     assert not (here / "results" / "tables").exists()
 

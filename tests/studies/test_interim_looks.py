@@ -11,7 +11,13 @@ from sweeps import asked
 from fedray.errors import UserError
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table
-from fedray.studies.registration import changes, described, design, register, registered
+from fedray.studies.registration import (
+    changes,
+    describe_registration,
+    design,
+    first_registration,
+    register,
+)
 from fedray.studies.study import Study
 from fedray.table import main
 
@@ -138,11 +144,11 @@ def test_a_registered_plan_is_said_on_the_page_with_what_changed(invoke, write, 
     assert main(["tiny", "--register"]) == 0
     assert "registered before the first run" in capsys.readouterr().out
     study = invoke("--out", "results/tables/tiny/1")
-    text = described(study.registered, study.plan)
+    text = describe_registration(study.registered, study.plan)
     assert text.endswith("nothing changed since")
     assert text in (study.home / "table.md").read_text()
     later = invoke("--out", "results/tables/tiny/2", report={"seeds": [0, 1, 2]}, claims=TWO[1:])
-    assert described(later.registered, later.plan).endswith(
+    assert describe_registration(later.registered, later.plan).endswith(
         "changed since: claim mine > base (local_accuracy_weighted) added; claim mine > base "
         "(local_accuracy) removed; seed 2 added"
     )
@@ -156,12 +162,12 @@ def test_a_plan_is_registered_once_and_replaced_only_before_any_invocation(invok
     assert register(asked(["tiny"]), home) == first
     write(**CHANGES | {"report": {"seeds": [0, 1, 2]}})
     second = register(asked(["tiny"]), home)
-    assert registered(home, "laptop") == second
+    assert first_registration(home, "laptop") == second
     invoke("--out", str(home / "1"), report={"seeds": [0, 1, 2]})
     write(**CHANGES | {"report": {"seeds": [0, 1, 2, 3]}})
     third = register(asked(["tiny"]), home)
     assert third.runs_before == 12
-    assert registered(home, "laptop") == second
+    assert first_registration(home, "laptop") == second
 
 
 def test_pages_older_than_a_registration_before_the_first_run_were_exploration(invoke, write):

@@ -212,7 +212,7 @@ def test_a_resumed_table_keeps_what_it_took(published, here, write):
     (published / "table.json").unlink()
     again = begun("--out", "second", "--resume")
     assert {run.place.row for run in pretend(again, curve)} == {"base"}
-    with pytest.raises(UserError, match=r"--from: .* has begun"):
+    with pytest.raises(UserError, match=r"--from: .* has already begun"):
         begun("--out", "second", "--resume", "--from", "out")
 
 
@@ -247,7 +247,7 @@ def without_checksum(tree: dict) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (lambda tree: None, "is not there; give the folder of a table's invocation"),
+        (lambda tree: None, "does not exist; name the folder of a table's invocation"),
         (lambda tree: "{", "cannot be read: Expecting property name"),
         (lambda tree: "[]", "cannot be read: it is not the file of a table"),
         (lambda tree: "[" * 10**6, "cannot be read: it is nested too deeply"),

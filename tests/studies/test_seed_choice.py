@@ -98,7 +98,7 @@ def test_what_will_be_run_is_counted(here, write):
     study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
     mine, _ = runs_of(study)
     assert (len(mine.runs), mine.unknown, mine.beyond) == (2 * 3, 0, 2 * 3)
-    assert "12 runs, up to 24 if grids are continued" in headline(study)
+    assert "12 runs, up to 24 if grids are extended" in headline(study)
 
 
 @pytest.mark.parametrize("rounds", [None, 1])

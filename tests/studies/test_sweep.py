@@ -22,7 +22,7 @@ from fedray.config import Experiment, dump_yaml
 from fedray.records import Round, RunFolder
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.studies.study import Study, unfinished
+from fedray.studies.study import Study, latest_unfinished
 from fedray.studies.trials import sweep_outcome
 from fedray.sweep import main
 
@@ -254,7 +254,7 @@ def test_killed_and_resumed_is_as_undisturbed(here):
     first.send_signal(signal.SIGKILL)
     first.wait()
     [home] = (results / "tiny").iterdir()
-    assert unfinished(results / "tiny", "sweep") == home
+    assert latest_unfinished(results / "tiny", "sweep") == home
 
     second = subprocess.run(
         [*command, "--resume"], cwd=here, env=environment, capture_output=True, text=True,

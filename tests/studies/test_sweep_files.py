@@ -21,7 +21,7 @@ from fedray.studies.cell import check_cells
 from fedray.studies.flow import Request, begin_or_resume, hold, reload
 from fedray.studies.plan import StudyPlan
 from fedray.studies.space import grid, parse_axis
-from fedray.studies.study import Study, unfinished
+from fedray.studies.study import Study, latest_unfinished
 from fedray.studies.trials import best_command
 from fedray.sweep import main
 
@@ -212,7 +212,7 @@ def test_an_invocation_is_fetched_where_none_is_here(here, monkeypatch):
 
 def test_only_what_was_started_is_resumed(here, capsys):
     study = begun(scales=laptop(set={"rounds": 4}))
-    assert unfinished(here / "results" / "tiny", "sweep") == study.home
+    assert latest_unfinished(here / "results" / "tiny", "sweep") == study.home
     assert main(["tiny", "--resume", "rounds=5"]) == 2
     said = capsys.readouterr().err
     assert "was started with other arguments; pass the original ones " in said
@@ -220,7 +220,7 @@ def test_only_what_was_started_is_resumed(here, capsys):
     assert main(["tiny", "--resume", "--num-samples", "1"]) == 2
     assert "was started with other arguments" in capsys.readouterr().err
     assert main(["tiny", "--out", str(study.home)]) == 2
-    assert "already holds a study; go on with --resume" in capsys.readouterr().err
+    assert "already holds a study; continue it with --resume" in capsys.readouterr().err
     assert main(["other", "--resume", "--out", str(study.home)]) == 2
     assert "holds sweep tiny, not sweep other" in capsys.readouterr().err
     study.status = "finished"
@@ -404,7 +404,7 @@ def test_a_resumed_search_asks_what_it_would_have_asked(here, search):
     asked = cut.next()  # in flight when the driver dies
     cut.write()
     resumed = Study.read(cut.home)
-    assert resumed.next().wanted.config == asked.wanted.config
+    assert resumed.next().spec.config == asked.spec.config
     assert first + searched(resumed) == expected
 
 

@@ -93,7 +93,7 @@ def test_a_sweep_that_another_process_executes_keeps_its_state(
     study.write()
     end(study, study.next(), curve)
     going = study.next()
-    half = result_of(going.wanted, curve(going.wanted))
+    half = result_of(going.spec, curve(going.spec))
     half.info.config["rounds"] = 99
     second = RunFolder(going.folder)
     second.write(half)

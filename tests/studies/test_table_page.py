@@ -25,7 +25,7 @@ from fedray.render.table import MEAN, latex, main_cells
 from fedray.render.table_figure import draw, draw_curves
 from fedray.runtime.assembly import read_images
 from fedray.studies import flow
-from fedray.studies.flow import Request, keep_file, reload
+from fedray.studies.flow import Request, copy_study_file, reload
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table
 from fedray.studies.plan import Place
@@ -381,7 +381,7 @@ def test_what_the_command_refuses(here, write, capsys):
             "local",
             BOTH,
             {},
-            "no global_accuracy; `metrics: {global_accuracy: NAME}` in its",
+            "no global_accuracy; name another metric in its row with",
         ),
         ("fedbn", BOTH, {}, "fedbn has no global_accuracy; "),
         ("local", ["global_accuracy"], {"global_accuracy": "global_test_accuracy"}, None),
@@ -424,7 +424,7 @@ def test_runs_of_other_images_than_there_are_now_are_not_taken(play, here, capsy
     store = here / "results" / "store"
     store.parent.mkdir(parents=True)
     (here / "runs").rename(store)
-    wanted = next(iter(book.runs.values())).wanted
+    wanted = next(iter(book.runs.values())).spec
     images, folder = read_images(wanted.experiment.data).sha256, store / wanted.key
     for content, code in ((images, 0), ("f" * 64, 2)):
         identity = wanted.experiment.identity(content)
@@ -499,12 +499,12 @@ def test_a_resumed_table_says_that_its_file_has_changed(here, write, capsys):
     write()
     book = Study(here / "out", plan_words("table", "tiny"), here / "runs")
     book.home.mkdir()
-    keep_file(Request("table", "tiny"), book)
-    keep_file(Request("table", "tiny"), book)
+    copy_study_file(Request("table", "tiny"), book)
+    copy_study_file(Request("table", "tiny"), book)
     assert capsys.readouterr().out == ""
     kept = (here / "out" / "table.yaml").read_text()
     write(report={"seeds": [5, 6]})
-    keep_file(Request("table", "tiny"), book)
+    copy_study_file(Request("table", "tiny"), book)
     assert "tiny.yaml has changed; " in capsys.readouterr().out
     assert (here / "out" / "table.yaml").read_text() == kept
 

@@ -260,7 +260,9 @@ def test_a_choice_on_validation_images_that_nobody_has_is_refused(write):
     write()
     plan = plan_words("table", "tiny", [f"{FRACTION}=null"])
     experiment = plan.experiment_of(Place("mine", "all"), {}, "report", 0)
-    with pytest.raises(UserError, match=r"no client has validation images; set data\.valid"):
+    with pytest.raises(
+        UserError, match=r"validation images, and no client has any; set data\.valid"
+    ):
         check_metrics(plan, "mine", experiment)
     plan = plan_words("table", "tiny", ["select=test"])
     check_metrics(plan, "mine", plan.experiment_of(Place("mine", "all"), {}, "report", 0))
@@ -375,7 +377,7 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ),
         ({"scales": {"huge": {}}}, r"'huge' is none of laptop, desktop, paper"),
         ({"scales": {}}, r"table tiny\.scales is empty"),
-        ({"scales": {"laptop": {"rows": {"yours": {}}}}}, r"changes row 'yours', which is not"),
+        ({"scales": {"laptop": {"rows": {"yours": {}}}}}, r"changes row 'yours', which the table"),
         ({"tuning": {"once": []}}, r"table tiny\.tuning\.once: seeds=\[\]"),
         ({"select": "nothing"}, r"table tiny\.select is 'nothing', expected validation or test"),
         ({"report": {"seeds": [1, 1]}}, r"table tiny\.report: seeds=\[1, 1\]"),

@@ -380,7 +380,7 @@ def test_what_rows_do_not_search_alike_is_said_once_for_each_key(play, base, sai
     columns = {"a": {"data.samples": 200}, "b": {"data.samples": 300}}
     notes = unlike(play, base, **space, columns=columns)
     key = "batch_size" if "batch_size" in str(base) else "lr"
-    assert notes == [f"Rows do not search {key} alike ({each})" for each in said]
+    assert notes == [f"Rows search {key} differently ({each})" for each in said]
 
 
 def test_keys_that_are_searched_jointly_are_said_each(play):
@@ -390,8 +390,8 @@ def test_keys_that_are_searched_jointly_are_said_each(play):
         play, {"space": {"lr": None, **joint}}, space={"lr": {"grid": [0.1]}}, tuning=tuning
     )
     assert notes == [
-        "Rows do not search lr alike (base: 0.1, 0.2; else 0.1)",
-        "Rows do not search batch_size alike (base: 4, 8; else held at 16)",
+        "Rows search lr differently (base: 0.1, 0.2; else 0.1)",
+        "Rows search batch_size differently (base: 4, 8; else held at 16)",
     ]
 
 
@@ -399,9 +399,7 @@ def test_a_range_that_other_rows_do_not_search_is_said(play):
     tuning = {"seeds": [0], "search": "random", "configurations": 2}
     space = {"lr": {"loguniform": [0.01, 0.1]}}
     notes = unlike(play, {"space": {"lr": None}}, space=space, tuning=tuning)
-    assert notes == [
-        "Rows do not search lr alike (base: held at 0.05; else loguniform 0.01 to 0.1)"
-    ]
+    assert notes == ["Rows search lr differently (base: held at 0.05; else loguniform 0.01 to 0.1)"]
 
 
 def worked(monkeypatch, **steps):

@@ -139,8 +139,8 @@ def test_metrics_without_a_mean_are_those_of_the_trials(file, play):
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ("mean_over: data.root", "mean_over: data.rot", r"is to be one of several keys"),
-        ("  algorithm.tau: {grid: [1, 2]}\n", "", r"is to be one of several keys"),
+        ("mean_over: data.root", "mean_over: data.rot", r"must be one of several keys"),
+        ("  algorithm.tau: {grid: [1, 2]}\n", "", r"must be one of several keys"),
     ],
 )
 def test_what_the_user_can_mend_is_one_sentence(file, before, after, message):

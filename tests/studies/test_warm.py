@@ -24,7 +24,7 @@ from fedray.runtime.session import Session
 from fedray.runtime.worker import MOST_RUNTIMES, Worker
 from fedray.studies.study import Study
 from fedray.studies.trials import sweep_outcome
-from fedray.studies.warm import WarmProcess, runs_itself
+from fedray.studies.warm import WarmProcess, runs_in_process
 
 COMMON = ("rounds=2", "local_epochs=1", "data.samples=250", "data.clients=4")
 BERT = ("text.encoder=bert", "model.feature_dim=16", "text.style=plain")
@@ -160,8 +160,8 @@ def test_the_next_trial_gets_the_workers_if_they_fit(process):
 
 
 def test_one_worker_on_the_cpu_is_the_trials_own_process(process):
-    assert runs_itself(with_workers(1))
-    assert not runs_itself(with_workers(1, "gpus=1"))
+    assert runs_in_process(with_workers(1))
+    assert not runs_in_process(with_workers(1, "gpus=1"))
     experiment = with_workers(1, *COMMON)
     with process.executor(experiment) as executor:
         assert isinstance(executor(Assembly(experiment)), SerialExecutor)
