@@ -333,7 +333,7 @@ class Federation:
         Clients that share a model are tested together, in the same groups in every round.
         """
         phase = self.plan.phase_at(round_)
-        scores = self.scores.found(phase, sent)
+        scores = self.scores.lookup(phase, sent)
         if self.algorithm.is_tested_together and len(scores) < len(sent):
             scores = {}
         asked = {client: payload for client, payload in sent.items() if client not in scores}

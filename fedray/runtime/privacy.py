@@ -110,7 +110,7 @@ def accountant_of(
     )
     if before is not None and before.rounds:
         last = before.rounds[-1]
-        spent, metric = accountant.spent(last.round).known, "epsilon_known_participants"
+        spent, metric = accountant.spent(last.round).if_known, "epsilon_known_participants"
         if spent < last.metrics.get(metric, 0.0):
             raise UserError(
                 f"{folder.releases.path} gives epsilon {spent:.4g}, but {folder.result} has "
