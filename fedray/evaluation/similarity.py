@@ -55,7 +55,7 @@ def _ranks(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def centred_gram(features: Tensor) -> Tensor:
-    """Return the Gram matrix K = X X^T [n, n] of features with centred columns, in double precision.
+    """Return the Gram matrix K = X X^T [n, n] of features with centred columns, in float64.
 
     Args:
         features: features of n images [n, ...], flattened to [n, p].

@@ -164,8 +164,8 @@ def _test_parts(
         if logits.shape != (len(labels), columns):
             raise ValueError(
                 f"{type(algorithm).__name__}.predict returned logits of shape "
-                f"{list(logits.shape)}, expected {[len(labels), columns]}: one row per image (or pixel) and one "
-                "column per class"
+                f"{list(logits.shape)}, expected {[len(labels), columns]}: "
+                "one row per image (or pixel) and one column per class"
             )
         images = len(labels) // everything.labels_per_image
         owner = owners[done : done + images].repeat_interleave(everything.labels_per_image)

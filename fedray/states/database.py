@@ -247,7 +247,7 @@ class StateDatabase:
                 digest = file_checksum(where)
                 place = Place(name, digest)
             if _row_checksum(number, name, digest) != expected:
-                raise damaged(where, ValueError("its content does not match its checksum"))
+                raise damaged(where, ValueError("its content does not fit its checksum"))
             yield number, place, content
 
     def _file(self) -> sqlite3.Connection:
