@@ -15,7 +15,7 @@ from ray.exceptions import RayTaskError
 from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RunFailed
 from fedray.records import ResultFile, Round, RunFolder
-from fedray.runtime.cluster import with_driver
+from fedray.runtime.cluster import driver_placement
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resources import server_bundle
@@ -129,7 +129,7 @@ def _server(experiment: Experiment, out: Path) -> Iterator[Any]:
     server: Any = ray.remote(ServerActor).options(
         num_cpus=bundle.get("CPU", 0),
         num_gpus=bundle.get("GPU", 0),
-        scheduling_strategy=with_driver(bundle),
+        scheduling_strategy=driver_placement(bundle),
     )
     actor = server.remote()
     try:
