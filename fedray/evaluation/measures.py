@@ -374,8 +374,8 @@ def majority_classes(counts: np.ndarray) -> list[frozenset[int]]:
     Args:
         counts: n_{i,c}, training images by client and class [N, C].
     """
-    above = counts > counts.mean(axis=1, keepdims=True)
-    return [frozenset(np.flatnonzero(row).tolist()) for row in above]
+    is_majority = counts > counts.mean(axis=1, keepdims=True)
+    return [frozenset(np.flatnonzero(row).tolist()) for row in is_majority]
 
 
 @metrics.add

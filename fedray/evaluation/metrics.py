@@ -167,10 +167,10 @@ def measure(evaluated: Evaluated) -> dict[str, float]:
 
 def _validation_names(values: Mapping[str, float], declared: Sequence[Metric]) -> dict[str, float]:
     """Return the metrics of test images, renamed to their counterparts on validation images."""
-    named = {name: (find_metric(name, declared), value) for name, value in values.items()}
+    with_metric = {name: (find_metric(name, declared), value) for name, value in values.items()}
     return {
         f"{VALIDATION}{name}": value
-        for name, (metric, value) in named.items()
+        for name, (metric, value) in with_metric.items()
         if metric is None or metric.on == "test"
     }
 

@@ -30,24 +30,24 @@ class ScoreCache:
         """Remove all scores, because any state may have changed."""
         self._scores.clear()
 
-    def lookup(self, phase: int, sent: Downlinks) -> dict[int, Score]:
+    def lookup(self, phase: int, downloads: Downlinks) -> dict[int, Score]:
         """Return the valid scores by client.
 
         Args:
             phase: the first round of the data's phase.
-            sent: the download that each client is tested with.
+            downloads: the download that each client is tested with.
         """
         self._hashes = {}
         scores: dict[int, Score] = {}
-        for client, payload in sent.items():
+        for client, payload in downloads.items():
             if client in self._scores and self._scores[client][0] == self._key(phase, payload):
                 scores[client] = self._scores[client][1]
         return scores
 
-    def keep(self, phase: int, sent: Downlinks, scores: Mapping[int, Score]) -> None:
-        """Store new scores; `phase` and `sent` are those of the preceding `lookup`."""
+    def keep(self, phase: int, downloads: Downlinks, scores: Mapping[int, Score]) -> None:
+        """Store new scores; `phase` and `downloads` are those of the preceding `lookup`."""
         for client, score in scores.items():
-            self._scores[client] = (self._key(phase, sent[client]), score)
+            self._scores[client] = (self._key(phase, downloads[client]), score)
         self._hashes = {}  # the payloads may be freed
 
     def _key(self, phase: int, payload: Payload | None) -> bytes:

@@ -77,13 +77,13 @@ def fine_tuned(
     Paper: FedTSP supplementary C.4, the -FT rows.
     """
     local = algorithm.begin(client, state, down)
-    before = scores(algorithm, local, held_out)
+    untuned = scores(algorithm, local, held_out)
     if isinstance(algorithm, FineTuned):
         epochs = algorithm.fine_tune(local)
     else:
         assert isinstance(algorithm, LocalTraining)
         epochs = fine_tune_head(algorithm, local)
-    return [*zip(before, *(scores(algorithm, tuned, held_out) for tuned in epochs), strict=True)]
+    return [*zip(untuned, *(scores(algorithm, tuned, held_out) for tuned in epochs), strict=True)]
 
 
 TESTS: Mapping[str, Test] = MappingProxyType({"evaluate": own_test, "finetune": fine_tuned})

@@ -236,8 +236,8 @@ class Models(Observer):
 
     def _tested(self) -> Iterator[Tested]:
         states = self._federation.executor.states
-        for sent in self._federation.sent():
-            for client, down in sent.items():
+        for downloads in self._federation.sent():
+            for client, down in downloads.items():
                 yield Tested(client, states.get(client), down)
 
 

@@ -88,9 +88,9 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
                     f"{_how_to_resume(out)}"
                 ) from error
         # The lost server wrote these rounds but did not yield them; the next one continues.
-        written = [done for done in RunFolder(out).rounds() if done.round > last]
-        last = max([last, *(done.round for done in written)])
-        yield from written
+        missed_rounds = [done for done in RunFolder(out).rounds() if done.round > last]
+        last = max([last, *(done.round for done in missed_rounds)])
+        yield from missed_rounds
 
 
 def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> Iterator[Round]:
