@@ -333,7 +333,7 @@ class Federation:
         If clients share a model, all are tested again, because they are tested in fixed groups.
         """
         phase = self.plan.phase_at(round_)
-        scores = self.scores.found(phase, sent)
+        scores = self.scores.lookup(phase, sent)
         if self.algorithm.is_tested_together and len(scores) < len(sent):
             scores = {}
         missing = {client: payload for client, payload in sent.items() if client not in scores}

@@ -277,8 +277,8 @@ class ResizedCrop(Augmentation):
         left_edge = (right * (width - columns + 1).clamp_min(1)).long()
         candidates = torch.stack([top_edge, left_edge, rows, columns], dim=2)
         first = fits.long().argmax(1)
-        chosen = candidates[torch.arange(count), first]
-        return torch.where(fits.any(1, keepdim=True), chosen, self._middle(height, width))
+        boxes_that_fit = candidates[torch.arange(count), first]
+        return torch.where(fits.any(1, keepdim=True), boxes_that_fit, self._middle(height, width))
 
     def _middle(self, height: int, width: int) -> Tensor:
         """Return the largest centred box with an allowed ratio, int64 [4]."""

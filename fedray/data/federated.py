@@ -187,14 +187,14 @@ class FederatedData:
         """Return the images of each client, as counts and as positions."""
         histogram = self.histogram()
         parts = self._parts
-        named = dict(zip(("train", "test", "validation")[: len(parts)], parts, strict=True))
+        splits = dict(zip(("train", "test", "validation")[: len(parts)], parts, strict=True))
         clients = [
-            {"client": i, **{name: part[i].tolist() for name, part in named.items()}}
+            {"client": i, **{name: part[i].tolist() for name, part in splits.items()}}
             for i in range(self.clients)
         ]
         return {
             "sizes": histogram.sum(1).tolist(),
-            **{f"{name}_sizes": [len(part) for part in split] for name, split in named.items()},
+            **{f"{name}_sizes": [len(part) for part in split] for name, split in splits.items()},
             "histogram": histogram.tolist(),
             "clients": clients,
         }
@@ -224,16 +224,16 @@ def local_split(
         UserError: if either part would be empty.
     """
     n = len(indices)
-    held = math.ceil(round(n * test_fraction, 6))
-    if not 0 < held < n:
+    test_size = math.ceil(round(n * test_fraction, 6))
+    if not 0 < test_size < n:
         raise UserError(
             f"{owner} has {n} image{'s' * (n != 1)}, of which data.test_fraction="
-            f"{test_fraction:g} takes {held} for testing; training and testing need at least one "
-            "each: lower data.clients, raise data.partition.min_samples or change "
+            f"{test_fraction:g} takes {test_size} for testing; training and testing need at least "
+            "one each: lower data.clients, raise data.partition.min_samples or change "
             "data.test_fraction"
         )
     order = rng.permutation(indices)
-    return np.sort(order[held:]), np.sort(order[:held])
+    return np.sort(order[test_size:]), np.sort(order[:test_size])
 
 
 def federate(
@@ -271,9 +271,9 @@ def federate(
         data = FederatedData(images, tuple(train), tuple(test), validation=tuple(validation))
         return with_every_domain(data, pools.test) if keys.every_domain else data
     base = base_classes(len(images.class_names)) if keys.novel else None
-    chosen = selection.training((TRAIN, TEST) if keys.test == "local" else (TRAIN,), base)
-    chosen = _subsampled(images.labels, chosen, keys, rng_for)
-    parts = _partitioned(images, chosen, partition, keys.clients, rng_for("partition"))
+    positions = selection.training((TRAIN, TEST) if keys.test == "local" else (TRAIN,), base)
+    positions = _subsampled(images.labels, positions, keys, rng_for)
+    parts = _partitioned(images, positions, partition, keys.clients, rng_for("partition"))
     if keys.test == "local":
         return _with_local_tests(images, parts, keys.test_fraction, rng_for("split"))
     data = _with_official_tests(images, parts, selection.official_test(), base)
@@ -315,13 +315,13 @@ class _Selection:
         validation = _positions(self.images, VALIDATION)
         if self.keys.test == "official":
             return Pools(self.training((TRAIN,)), self.official_test(), validation)
-        train, held = local_split(
+        train, test = local_split(
             self.training((TRAIN, TEST)),
             self.rng_for("split"),
             test_fraction=self.keys.test_fraction,
             owner=self.images.source,
         )
-        return Pools(train, held, validation)
+        return Pools(train, test, validation)
 
     def _subset(self, pool: Indices, count: int | None, purpose: str, key: str) -> Indices:
         """Return `count` images of the pool, drawn at random and sorted; all of them if None."""
@@ -345,29 +345,31 @@ def _refuse_subsampling(protocol: FewShotProtocol, keys: DataConfig) -> None:
         )
 
 
-def _subsampled(labels: Indices, chosen: Indices, keys: DataConfig, rng_for: StreamFor) -> Indices:
-    """Apply the long tail, then the number of shots, to the chosen positions."""
+def _subsampled(
+    labels: Indices, positions: Indices, keys: DataConfig, rng_for: StreamFor
+) -> Indices:
+    """Apply the long tail, then the number of shots, to the positions."""
     labels = np.asarray(labels)
     if keys.imbalance > 1:
-        chosen = chosen[long_tailed(labels[chosen], keys.imbalance, rng_for("imbalance"))]
+        positions = positions[long_tailed(labels[positions], keys.imbalance, rng_for("imbalance"))]
     if keys.shots is not None:
-        chosen = chosen[few_shots(labels[chosen], keys.shots, rng_for("shots"))]
-    return chosen
+        positions = positions[few_shots(labels[positions], keys.shots, rng_for("shots"))]
+    return positions
 
 
 def _partitioned(
     images: ImageSet,
-    chosen: Indices,
+    positions: Indices,
     partition: Partition,
     clients: int,
     rng: np.random.Generator,
 ) -> tuple[Indices, ...]:
-    """Return each client's part of the chosen positions."""
+    """Return each client's part of the positions."""
     domains = images.domains
     if domains is not None:
-        domains = Domains(domains.names, domains.ids[chosen])
-    annotations = Annotations(np.asarray(images.labels)[chosen], domains)
-    return tuple(chosen[part] for part in partition.split(annotations, clients, rng))
+        domains = Domains(domains.names, domains.ids[positions])
+    annotations = Annotations(np.asarray(images.labels)[positions], domains)
+    return tuple(positions[part] for part in partition.split(annotations, clients, rng))
 
 
 def _with_local_tests(
@@ -488,15 +490,15 @@ def long_tailed(labels: Indices, rho: float, rng: np.random.Generator) -> Indice
     classes, totals = np.unique(labels, return_counts=True)
     profile = rho ** (-np.arange(len(classes)) / max(len(classes) - 1, 1))
     most = (totals / profile).min()
-    kept = np.floor(most * profile + 1e-9).astype(np.int64)  # 500 * 10^-1 is 50, not 49
-    if not kept[-1]:
+    counts = np.floor(most * profile + 1e-9).astype(np.int64)  # 500 * 10^-1 is 50, not 49
+    if not counts[-1]:
         raise UserError(
             f"data.imbalance={rho:g} leaves no image of the last of {len(classes)} classes, whose "
             f"first would keep {most:.0f}; lower data.imbalance or use more images"
         )
     selected = [
         rng.permutation(np.flatnonzero(labels == c))[:count]
-        for c, count in zip(classes, kept, strict=True)
+        for c, count in zip(classes, counts, strict=True)
     ]
     return np.sort(np.concatenate(selected)).astype(np.int64, copy=False)
 

@@ -129,9 +129,9 @@ def inspect_folder(root: Path, source: str) -> Look:
         except UserError as error:
             broken.append(str(error))
             continue
-        listed = row._replace(image=b"", where=where)
-        copies[hashlib.sha256(content).hexdigest()].append(listed)
-        look.rows.append(listed)
+        without_image = row._replace(image=b"", where=where)
+        copies[hashlib.sha256(content).hexdigest()].append(without_image)
+        look.rows.append(without_image)
         look.sizes[size] += 1
         look.grey += grey
         if len(look.samples[row.label]) < SAMPLES:
@@ -159,8 +159,8 @@ def check_sizes(root: Path, source: str) -> None:
     sizes: dict[tuple[int, int], str] = {}
     with suppress(UserError, OSError):
         rows = sources.get(source)().listing(root, AS_STORED).rows
-        listed = list(rows if source != "parquet" else islice(rows, _COMPARED))
-        for row in listed[:: max(1, len(listed) // _COMPARED)]:
+        candidates = list(rows if source != "parquet" else islice(rows, _COMPARED))
+        for row in candidates[:: max(1, len(candidates) // _COMPARED)]:
             sizes.setdefault(measure(row.image, row.name(root)), row.name(root))
             if len(sizes) > 1:
                 break

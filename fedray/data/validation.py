@@ -75,13 +75,15 @@ def stratified_split(
     order = rng.permutation(len(indices))
     classes, counts = np.unique(labels, return_counts=True)
     shares = np.round(fraction * counts, 9)  # 0.1 * 30 is 3, without rounding error
-    held = np.minimum(np.floor(shares), counts - 1).astype(np.int64)
-    missing = math.ceil(round(float(fraction * len(indices)), 6)) - int(held.sum())
+    held_out = np.minimum(np.floor(shares), counts - 1).astype(np.int64)
+    missing = math.ceil(round(float(fraction * len(indices)), 6)) - int(held_out.sum())
     ties = rng.permutation(len(classes))
-    largest = ties[np.argsort((held - shares)[ties], kind="stable")]
-    able = largest[(shares > held)[largest] & (held + 1 < counts)[largest]]
-    held[able[:missing]] += 1
-    taken = [order[labels[order] == c][:count] for c, count in zip(classes, held, strict=True)]
-    out = np.zeros(len(indices), dtype=bool)
-    out[np.concatenate([*taken, np.empty(0, dtype=np.int64)])] = True
-    return np.sort(indices[~out]), np.sort(indices[out])
+    largest = ties[np.argsort((held_out - shares)[ties], kind="stable")]
+    able = largest[(shares > held_out)[largest] & (held_out + 1 < counts)[largest]]
+    held_out[able[:missing]] += 1
+    positions = [
+        order[labels[order] == c][:count] for c, count in zip(classes, held_out, strict=True)
+    ]
+    is_held_out = np.zeros(len(indices), dtype=bool)
+    is_held_out[np.concatenate([*positions, np.empty(0, dtype=np.int64)])] = True
+    return np.sort(indices[~is_held_out]), np.sort(indices[is_held_out])

@@ -1,9 +1,10 @@
-"""What is measured.
+"""Evaluation: tests of models, and the metrics computed from them.
 
-score.py       right answers of one test
-testing.py     tests of one client's model, run where the client runs
-metrics.py     the registry of measures, and what they see of a round
-measures.py    the measures
-protocols.py   what a method may offer: a global model, cross-evaluations, fine-tuning, an analysis
-similarity.py  how alike class representations and models are
+score.py        correct answers of one test
+score_cache.py  reuse of scores whose inputs have not changed
+testing.py      tests of one client's model, run where the client runs
+metrics.py      the registry of measures, and their view of a round
+measures.py     the measures
+protocols.py    optional features of a method: a global model, cross-evaluations, fine-tuning,
+analyses similarity.py   similarity of class representations and models accountant.py   privacy loss
 """

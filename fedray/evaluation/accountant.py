@@ -1,8 +1,8 @@
-"""Epsilon of a run: what its releases come to, by Google's dp-accounting.
+"""Epsilon of a run's releases, computed by Google's dp-accounting.
 
-Two runs are neighbours when one client's data is replaced by any other data (its sample counts and
-whatever else is exempt unchanged). A replaced client moves a sum of updates of norm S by up to 2 S,
-so noise of deviation sigma S has a noise multiplier of sigma / 2 in the library's terms.
+Two runs are neighbours if one client's data is replaced by any other data, with its sample counts
+and other exempt information unchanged. Replacing a client moves a sum of updates of norm S by up to
+2 S, so noise of deviation sigma S has a noise multiplier of sigma / 2 in the library's terms.
 
     one Gaussian mechanism, and k of them -> gaussian_epsilon (Balle and Wang, ICML 2018, Thm. 8)
     m of N clients without replacement -> sampled_epsilon (Wang et al., AISTATS 2019, Thm. 27)
@@ -20,31 +20,31 @@ from fedray.core import PrivacyMode
 from fedray.records import Release, without_void
 
 ORDERS = (1.25, 1.5, 1.75, *range(2, 33), 40, 48, 64, 96, 128)
-"""Rényi orders that are tried; the best is taken, so any of them is right."""
+"""Rényi orders to try. Each gives a valid bound, and the smallest bound is used."""
 
 
 class Spent(NamedTuple):
     """Epsilon after a round.
 
     Attributes:
-        total: of the run so far.
-        of_round: of this round alone.
-        known: the total against an attacker who knows which clients took part.
+        total: epsilon of the run so far.
+        of_round: epsilon of this round alone.
+        if_known: the total against an attacker who knows which clients took part.
     """
 
     total: float
     of_round: float
-    known: float
+    if_known: float
 
 
 class Accountant:
-    """Adds up the releases of clients and computes epsilon.
+    """Collects the releases of clients, and computes their epsilon.
 
     Args:
         mode: central or local.
         noise_multiplier: sigma, above 0.
-        delta: what epsilon is reported at.
-        repeatable: that a step done again has the same noise, so that it tells nothing new.
+        delta: the delta at which epsilon is reported.
+        repeatable: whether a repeated step draws the same noise and therefore reveals nothing new.
         earlier: releases of the run before it was resumed.
         note: called with every release before it happens.
     """
@@ -67,32 +67,32 @@ class Accountant:
         self._note = note
 
     def add(self, release: Release) -> None:
-        """Count a release, or take back one that is void."""
+        """Count a release, or cancel a release that is void."""
         self._note(release)
         self._releases.append(release)
 
     def spent(self, round_: int) -> Spent:
-        """Return what has been spent by now, and in this round; of a mean by means of sampling."""
+        """Return epsilon so far and of this round; in central mode, amplified by sampling."""
         releases = self._distinct()
-        now = [release for release in releases if release.round == round_]
-        return Spent(self._best(releases), self._best(now), self._known(releases))
+        in_round = [release for release in releases if release.round == round_]
+        return Spent(self._bound(releases), self._bound(in_round), self._without_sampling(releases))
 
-    def _best(self, releases: Sequence[Release]) -> float:
-        """Return the smaller of two bounds; with local privacy each upload names its client."""
-        known = self._known(releases)
-        return min(known, self._sampled(releases)) if self.mode == "central" else known
+    def _bound(self, releases: Sequence[Release]) -> float:
+        """Return the smaller of two bounds; in local mode, each upload identifies its client."""
+        unamplified = self._without_sampling(releases)
+        return min(unamplified, self._sampled(releases)) if self.mode == "central" else unamplified
 
     def _distinct(self) -> Sequence[Release]:
-        happened = without_void(self._releases)
-        return list(dict.fromkeys(happened)) if self._repeatable else happened
+        valid = without_void(self._releases)
+        return list(dict.fromkeys(valid)) if self._repeatable else valid
 
-    def _known(self, releases: Iterable[Release]) -> float:
-        """Return the epsilon of the client that was asked most often."""
+    def _without_sampling(self, releases: Iterable[Release]) -> float:
+        """Return epsilon of the client with the most releases."""
         times = Counter(client for release in releases for client in release.clients)
         return gaussian_epsilon(self.sigma, max(times.values(), default=0), self.delta)
 
     def _sampled(self, releases: Iterable[Release]) -> float:
-        """Return the epsilon amplified by sampling; a round's steps have the same sample."""
+        """Return epsilon amplified by sampling; all steps of a round share one sample."""
         steps = Counter((r.round, r.sample, r.of) for r in releases)
         rounds = Counter((m, n, k) for (_, m, n), k in steps.items())
         if all(m == n for m, n, _ in rounds):
@@ -102,7 +102,7 @@ class Accountant:
 
 
 def gaussian_epsilon(sigma: float, times: int, delta: float) -> float:
-    """Epsilon of `times` Gaussian mechanisms on updates of norm S with noise sigma S, exactly."""
+    """Return the exact epsilon of `times` Gaussian mechanisms with clip norm S, noise sigma S."""
     import dp_accounting
 
     if times == 0:
@@ -115,25 +115,27 @@ def gaussian_epsilon(sigma: float, times: int, delta: float) -> float:
 def sampled_epsilon(
     sigma: float, rounds: tuple[tuple[tuple[int, int, int], int], ...], delta: float
 ) -> float:
-    """Epsilon of rounds that each draw m of N clients and add noise sigma S to k sums of them.
+    """Return epsilon of rounds that draw m of N clients and add noise sigma S to k sums of them.
 
     Args:
         sigma: noise over clip norm.
-        rounds: how many rounds there are of each (m, N, k).
+        rounds: the number of rounds for each (m, N, k).
         delta: the delta.
     """
     import dp_accounting as dp
 
     events = []
     for (sample, of, times), count in rounds:
-        one = dp.SelfComposedDpEvent(dp.GaussianDpEvent(sigma / 2), times)
-        drawn = dp.SampledWithoutReplacementDpEvent(of, sample, one) if sample < of else one
-        events.append(dp.SelfComposedDpEvent(drawn, count))
+        mechanism = dp.SelfComposedDpEvent(dp.GaussianDpEvent(sigma / 2), times)
+        sampled = (
+            dp.SampledWithoutReplacementDpEvent(of, sample, mechanism) if sample < of else mechanism
+        )
+        events.append(dp.SelfComposedDpEvent(sampled, count))
     return renyi_epsilon(dp.ComposedDpEvent(events), delta, dp.NeighboringRelation.REPLACE_ONE)
 
 
 def renyi_epsilon(event: Any, delta: float, neighbours: Any) -> float:
-    """Epsilon of an event of dp-accounting at `delta`, by its Rényi accountant."""
+    """Return epsilon of a dp-accounting event at `delta`, by the Rényi accountant."""
     from dp_accounting import rdp
 
     accountant = rdp.RdpAccountant(ORDERS, neighbours)

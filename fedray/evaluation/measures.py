@@ -1,4 +1,4 @@
-"""What is measured in a round: one class for the metrics that one computation gives."""
+"""The measures of a round: one class for the metrics of one computation."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Floats = NDArray[np.float64]
 class OwnTest(Measure):
     """Accuracy on the clients' own test splits.
 
-    local_accuracy: mean over clients. local_accuracy_weighted: correct of all / images of all (the
-    official FedTSP code's). std, worst and best: over clients; worst10 and best10: means of the
-    lowest and highest tenth; jain: Jain's fairness index.
+    local_accuracy: mean over clients. local_accuracy_weighted: correct answers over images, both of
+    all clients (the official FedTSP code). std: deviation over clients; worst10 and best10: means
+    of the lowest and highest tenth; jain: Jain's fairness index.
     """
 
     name = "own_test"
@@ -63,7 +63,6 @@ class MacroF1(Measure):
     metrics = (Metric("local_macro_f1", "index"),)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Return where predictions are counted."""
         scores = evaluated.tested.values()
         if not scores or not all(score.predicted for score in scores):
             return {}
@@ -74,26 +73,26 @@ class MacroF1(Measure):
 class TopK(Measure):
     """Share of own test images whose class is among the k likeliest, as a mean over clients.
 
-    With `evaluation.top_k` (FedTSP Fig. 4: 5). Of equally likely classes the first ones count.
+    With `evaluation.top_k` (FedTSP Fig. 4: 5). Among equally likely classes, the first ones count.
     """
 
     name = "top_k"
     metrics = (Metric("local_accuracy_top{k}"),)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        found = [(score.top, score.total) for score in evaluated.tested.values()]
-        shares = [top.correct / total for top, total in found if top is not None]
-        if not shares or found[0][0] is None:
+        counts = [(score.top, score.total) for score in evaluated.tested.values()]
+        shares = [top.correct / total for top, total in counts if top is not None]
+        if not shares or counts[0][0] is None:
             return {}
-        return {f"local_accuracy_top{found[0][0].k}": float(np.mean(shares))}
+        return {f"local_accuracy_top{counts[0][0].k}": float(np.mean(shares))}
 
 
 @metrics.add
 class GlobalTest(Measure):
-    """Personal models on everybody's test images, as mean and deviation over clients.
+    """Personal models on all clients' test images, as mean and deviation over clients.
 
-    With `evaluation.global_test` (FedTSP Fig. 3). global_test_accuracy_top{k}: the true
-    class is among the k likeliest, with `evaluation.top_k` too.
+    With `evaluation.global_test` (FedTSP Fig. 3). With `evaluation.top_k`, too,
+    global_test_accuracy_top{k} is the share of images whose class is among the k likeliest.
     """
 
     name = "global_test"
@@ -104,7 +103,6 @@ class GlobalTest(Measure):
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Over the clients that have joined."""
         scores = [
             score.eval_sets[GLOBAL_TEST]
             for _, score in sorted(evaluated.scores.items())
@@ -113,15 +111,15 @@ class GlobalTest(Measure):
         if not scores:
             return {}
         accuracy = np.array([score.accuracy for score in scores])
-        found = {
+        values = {
             "global_test_accuracy": float(accuracy.mean()),
             "global_test_accuracy_std": float(accuracy.std()),
         }
-        among = [(score.top, score.total) for score in scores if score.top is not None]
-        if among:
-            name = f"global_test_accuracy_top{among[0][0].k}"
-            found[name] = float(np.mean([top.correct / total for top, total in among]))
-        return found
+        top_counts = [(score.top, score.total) for score in scores if score.top is not None]
+        if top_counts:
+            name = f"global_test_accuracy_top{top_counts[0][0].k}"
+            values[name] = float(np.mean([top.correct / total for top, total in top_counts]))
+        return values
 
 
 @metrics.add
@@ -133,7 +131,7 @@ class GlobalModel(Measure):
 
     @classmethod
     def applies_to(cls, method: type[Algorithm]) -> bool:
-        """Return those that may come to one model for all clients."""
+        """Return True for methods that may have one model for all clients."""
         return issubclass(method, HasGlobalModel) and method.one_model
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
@@ -155,10 +153,11 @@ class Newcomers(Measure):
 
 @metrics.add
 class EarlierClients(Measure):
-    """Accuracy of the clients that were there before others joined, on their own test splits.
+    """Accuracy of the clients that were present before others joined, on their own test splits.
 
-    Where clients come late: local_accuracy is the mean over all that have joined, so it changes
-    with who is in it; this one is of the same clients in every round (FedTSP supplementary H.2).
+    Only if clients join late. local_accuracy is the mean over all clients that have joined, which
+    changes when others join; this metric covers the same clients in every round (FedTSP
+    supplementary H.2).
     """
 
     name = "earlier_clients"
@@ -167,13 +166,17 @@ class EarlierClients(Measure):
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
         if not evaluated.newcomers:
             return {}
-        found = {c: score for c, score in evaluated.tested.items() if c not in evaluated.newcomers}
-        return mean_over_models("earlier", [[score] for score in found.values()])
+        scores = {
+            client: score
+            for client, score in evaluated.tested.items()
+            if client not in evaluated.newcomers
+        }
+        return mean_over_models("earlier", [[score] for score in scores.values()])
 
 
 @metrics.add
 class CrossEvaluations(Measure):
-    """Models that a method asks to be tested elsewhere than where they were trained.
+    """Accuracy of models that a method tests elsewhere than where they were trained.
 
     <name>_accuracy: mean over these models of the accuracy on all images that each was tested on
     (DP2FL Tables 2 to 4: global, others, union).
@@ -187,21 +190,21 @@ class CrossEvaluations(Measure):
         return issubclass(method, CrossEvaluated)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for name, models in evaluated.cross_evaluations.items():
-            found |= mean_over_models(name, models)
-        return found
+            values |= mean_over_models(name, models)
+        return values
 
 
 def mean_over_models(name: str, models: Sequence[Sequence[Score]]) -> dict[str, float]:
-    """<name>_accuracy: the mean over models of the accuracy on all images of each.
+    """Return <name>_accuracy: the mean over models of the accuracy on all images of each.
 
     Args:
-        name: of the metric.
-        models: for each model its scores on one or several clients' test splits.
+        name: the prefix of the metric.
+        models: for each model, its scores on one or several clients' test splits.
 
     Returns:
-        Empty where no model was tested on an image.
+        One metric; empty if no model was tested on an image.
     """
     tested = [scores for scores in models if any(score.total for score in scores)]
     if not tested:
@@ -213,8 +216,8 @@ def mean_over_models(name: str, models: Sequence[Sequence[Score]]) -> dict[str, 
 class BaseToNovel(Measure):
     """Base and novel classes: means over clients, HM and CM (FedMGP section 5).
 
-    accuracy_hm: their harmonic mean; accuracy_cm: the mean of local accuracy and HM. Nobody trains
-    on novel classes, so nobody can hold out images of them to validate on.
+    accuracy_hm: the harmonic mean of both; accuracy_cm: the mean of local accuracy and HM. Novel
+    classes have no validation images, because no client trains on them.
     """
 
     name = "base_to_novel"
@@ -230,32 +233,34 @@ class BaseToNovel(Measure):
         scores = list(evaluated.tested.values())
         if not scores:
             return {}
-        found = {
+        values = {
             f"accuracy_{name}": float(np.mean([score.eval_sets[name].accuracy for score in scores]))
             for name in ("base", "novel")
             if name in scores[0].eval_sets
         }
-        if {"accuracy_base", "accuracy_novel"} <= found.keys():
+        if {"accuracy_base", "accuracy_novel"} <= values.keys():
             local = float(np.array([score.accuracy for score in scores]).mean())
-            found["accuracy_hm"] = harmonic_mean(found["accuracy_base"], found["accuracy_novel"])
-            found["accuracy_cm"] = (local + found["accuracy_hm"]) / 2
-        return found
+            values["accuracy_hm"] = harmonic_mean(values["accuracy_base"], values["accuracy_novel"])
+            values["accuracy_cm"] = (local + values["accuracy_hm"]) / 2
+        return values
 
 
 def harmonic_mean(base: float, novel: float) -> float:
-    """HM = 2 B N / (B + N) of the accuracies on base and novel classes; 0 where both are 0."""
+    """Return HM = 2 B N / (B + N) of the base and novel accuracies; 0 if both are 0."""
     return 2 * base * novel / (base + novel) if base + novel else 0.0
 
 
 @metrics.add
 class Domains(Measure):
-    """Accuracy over all images of each domain's clients, and the mean over domains."""
+    """Accuracy over all images of each domain's clients, and the mean over domains.
+
+    A domain without test images is omitted.
+    """
 
     name = "domains"
     metrics = (Metric("accuracy_{domain}"), Metric("accuracy_domains"))
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Return a domain without test images is left out."""
         scores = evaluated.tested
         by_domain = {}
         for name, clients in evaluated.facts.domains.items():
@@ -269,12 +274,12 @@ class Domains(Measure):
 
 @metrics.add
 class DomainClients(Measure):
-    """Accuracy of each domain's clients on their own tests, and its spread over these clients.
+    """Accuracy of each domain's clients on their own tests, and its deviation over these clients.
 
-    FedMGP's Tables 11 and 12 print this mean and deviation, where `domains` pools the images: a
-    client with three test images counts as much as one with three hundred. The deviation is that
-    of these clients, not an estimate for others.
-    client_accuracy_domains: the mean over domains.
+    FedMGP's Tables 11 and 12 print this mean and deviation. Here every client counts the same,
+    while `domains` pools the images. The deviation describes these clients; it is not an estimate
+    for others. client_accuracy_domains: the mean over domains. A domain without test images is
+    omitted.
     """
 
     name = "domain_clients"
@@ -285,7 +290,6 @@ class DomainClients(Measure):
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Return a domain without test images is left out."""
         scores = evaluated.tested
         by_domain = {
             name: [scores[client].accuracy for client in clients if client in scores]
@@ -298,7 +302,7 @@ class DomainClients(Measure):
 class EveryDomain(Measure):
     """Accuracy of every client's model on all test images of each domain (`data.every_domain`).
 
-    The mean over all clients, its deviation, and the mean over domains.
+    Mean and deviation over all clients, and the mean over domains.
     """
 
     name = "every_domain"
@@ -318,27 +322,30 @@ class EveryDomain(Measure):
 
 
 def mean_and_spread(name: str, by_domain: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """<name>_<domain>, <name>_<domain>_std over clients, and <name>_domains, the mean of means."""
-    found = {}
+    """Return mean and deviation over clients for each domain, and the mean over domains.
+
+    The metrics are <name>_<domain>, <name>_<domain>_std and <name>_domains.
+    """
+    metrics_by_name = {}
     for domain, values in by_domain.items():
         if values:
-            found[f"{name}_{domain}"] = float(np.mean(values))
-    if found:
-        found[f"{name}_domains"] = float(np.mean(list(found.values())))
+            metrics_by_name[f"{name}_{domain}"] = float(np.mean(values))
+    if metrics_by_name:
+        metrics_by_name[f"{name}_domains"] = float(np.mean(list(metrics_by_name.values())))
     for domain, values in by_domain.items():
         if values:
-            found[f"{name}_{domain}_std"] = float(np.std(values))
-    return found
+            metrics_by_name[f"{name}_{domain}_std"] = float(np.std(values))
+    return metrics_by_name
 
 
 @metrics.add
 class ClassSizes(Measure):
     """Accuracy on each client's majority and minority classes, of the model that it is tested with.
 
-    Over the own tests of all clients in sum, since a client may have few images of its minority
-    classes. FedGLCL's Fig. 1b asks this of local models, after local training and on everybody's
-    test images: `fedray analyse local_models`. Where every pixel is a sample there are
-    none: a background is no majority class.
+    Summed over all clients' own tests, because a client may have few images of its minority
+    classes. FedGLCL's Fig. 1b tests local models on all clients' test images, after local training:
+    `fedray analyse local_models`. Not for dense prediction, where the background is no majority
+    class.
     """
 
     name = "class_sizes"
@@ -359,25 +366,25 @@ class ClassSizes(Measure):
 
 
 def majority_classes(counts: np.ndarray) -> list[frozenset[int]]:
-    """Return each client's majority classes: those it has more images of than n_i / C, its mean.
+    """Return each client's majority classes, those with more images than its mean n_i / C.
 
-    FedGLCL Fig. 1b splits classes by such a threshold and does not say which. A class that a
-    client has no image of is a minority class; a client with equal counts has no majority.
+    FedGLCL Fig. 1b splits classes by a threshold that it does not state. A class without images is
+    a minority class; a client with equal counts has no majority class.
 
     Args:
         counts: n_{i,c}, training images by client and class [N, C].
     """
-    above = counts > counts.mean(axis=1, keepdims=True)
-    return [frozenset(np.flatnonzero(row).tolist()) for row in above]
+    is_majority = counts > counts.mean(axis=1, keepdims=True)
+    return [frozenset(np.flatnonzero(row).tolist()) for row in is_majority]
 
 
 @metrics.add
 class Dice(Measure):
     """Dice 2 |predicted ∩ true| / (|predicted| + |true|) over each client's test pixels.
 
-    dice_<class>: mean over the clients where the class is predicted or true anywhere; left out
-    when there is none. dice: mean of these without the background's. dice_in_<domain>: the same
-    mean over a domain's clients alone.
+    dice_<class>: mean over the clients where the class is predicted or true anywhere; omitted if
+    there are none. dice: mean of these, without the background. dice_in_<domain>: the same as dice,
+    over a domain's clients. Only for dense prediction; class 0 is the background.
     """
 
     name = "dice"
@@ -388,42 +395,41 @@ class Dice(Measure):
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Return where every pixel is a sample; class 0 is the background."""
         names = evaluated.facts.dense_classes
         if not names or not evaluated.tested:
             return {}
         by_client = {client: _dice(score) for client, score in evaluated.tested.items()}
         means = _mean_over(list(by_client.values()))
-        found = {f"dice_{name}": float(v) for name, v in zip(names, means, strict=True)}
-        found["dice"] = _foreground(means)
+        values = {f"dice_{name}": float(mean) for name, mean in zip(names, means, strict=True)}
+        values["dice"] = _foreground(means)
         for domain, clients in evaluated.facts.domains.items():
             tested = [by_client[client] for client in clients if client in by_client]
             if tested:
-                found[f"dice_in_{domain}"] = _foreground(_mean_over(tested))
-        return {name: value for name, value in found.items() if not np.isnan(value)}
+                values[f"dice_in_{domain}"] = _foreground(_mean_over(tested))
+        return {name: value for name, value in values.items() if not np.isnan(value)}
 
 
 def _dice(score: Score) -> Floats:
-    """Return the value of each class [C]; NaN for a class without pixels."""
-    right, true = np.array(score.classes).T
-    guessed = np.array(score.predicted)
+    """Return the Dice value of each class [C]; NaN for a class without pixels."""
+    correct, true = np.array(score.classes).T
+    predicted = np.array(score.predicted)
     with np.errstate(invalid="ignore"):
-        return np.asarray(2 * right / (guessed + true))
+        return np.asarray(2 * correct / (predicted + true))
 
 
 def _mean_over(rows: Sequence[Floats]) -> Floats:
-    """Mean of rows [C] without their NaN; NaN where every row has one."""
+    """Return the mean of rows [C], ignoring NaN; NaN if every row has NaN."""
     return np.array([_mean(column) for column in np.stack(rows, 1)])
 
 
 def _foreground(by_class: Floats) -> float:
-    """Mean without class 0, the background."""
+    """Return the mean without class 0, the background."""
     return _mean(by_class[1:])
 
 
 def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
+    numbers = values[~np.isnan(values)]
+    return float(numbers.mean()) if len(numbers) else float("nan")
 
 
 @metrics.add
@@ -434,20 +440,21 @@ class TrainLoss(Measure):
     metrics = (Metric("train_loss", "nats", "min", "train"),)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Return the mean training loss of the clients."""
         losses = evaluated.train_losses
         return {"train_loss": sum(losses) / len(losses)} if losses else {}
 
 
 @metrics.add
 class ScheduledLearningRate(Measure):
-    """The clients' learning rate in the round, where `lr_schedule` changes it."""
+    """The clients' learning rate in the round, if `lr_schedule` changes it.
+
+    For a method with several learning rates, this is the rate of the key `lr`.
+    """
 
     name = "learning_rate"
     metrics = (Metric("learning_rate", "number", None, None),)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Return as the schedule gives it; of a method with rates of its own, the key `lr`'s."""
         return {} if evaluated.lr is None else {"learning_rate": evaluated.lr}
 
 
@@ -455,9 +462,9 @@ class ScheduledLearningRate(Measure):
 class FineTuned(Measure):
     """Accuracy after fine-tuning at the end, as means over clients (FedTSP supplementary C.4).
 
-    finetuned_accuracy: after the last epoch; finetuned_accuracy_best: after the epoch, or before
-    the first one, that is the best of each client on its validation images, or on its test with
-    report.select=test (the paper's). Without either there is no best one.
+    finetuned_accuracy: after the last epoch. finetuned_accuracy_best: after each client's best
+    epoch (or before the first one), chosen on its validation images, or on its test images with
+    report.select=test, as in the paper; omitted if there is neither.
     """
 
     name = "fine_tuned"
@@ -468,33 +475,34 @@ class FineTuned(Measure):
         if not tested:
             return {}
         last = [scores[-1].accuracy for scores in tested]
-        found = {"finetuned_accuracy": sum(last) / len(last)}
+        values = {"finetuned_accuracy": sum(last) / len(last)}
         if evaluated.select == "test" or any(map(_validates, tested)):
             best = [_best(scores, evaluated.select).accuracy for scores in tested]
-            found["finetuned_accuracy_best"] = sum(best) / len(best)
-        return found
+            values["finetuned_accuracy_best"] = sum(best) / len(best)
+        return values
 
 
 def _validates(scores: Sequence[Score]) -> bool:
-    """Return whether a client has validation images."""
+    """Return True if the client has validation images."""
     return scores[0].validation is not None and scores[0].validation.total > 0
 
 
 def _best(scores: Sequence[Score], select: Select) -> Score:
-    """Return a client's score after the best epoch, or the last without anything to choose by."""
+    """Return a client's score after its best epoch, or after the last if no images select one."""
     if select == "test":
         return max(scores, key=lambda score: score.accuracy)
     if not _validates(scores):
         return scores[-1]
-    held = [score.validation.accuracy for score in scores if score.validation is not None]
-    return scores[held.index(max(held))]
+    accuracies = [score.validation.accuracy for score in scores if score.validation is not None]
+    return scores[accuracies.index(max(accuracies))]
 
 
 @metrics.add
 class Epsilon(Measure):
     """Epsilon at `privacy.delta`, of the run so far and of the round (docs/privacy.md).
 
-    Against attackers who do not know which clients took part, and against those who do.
+    epsilon assumes an attacker who does not know which clients took part,
+    epsilon_known_participants one who does.
     """
 
     name = "epsilon"
@@ -504,12 +512,11 @@ class Epsilon(Measure):
     )
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Return the epsilons; {} without privacy or without noise."""
         if evaluated.spent is None:
             return {}
-        total, of_round, known = evaluated.spent
+        total, of_round, if_known = evaluated.spent
         return {
             "epsilon": total,
             "epsilon_round": of_round,
-            "epsilon_known_participants": known,
+            "epsilon_known_participants": if_known,
         }

@@ -1,4 +1,4 @@
-"""The registry of what is measured in a round, and what the measures see."""
+"""The registry of measures, and the data that measures compute metrics from."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from fedray.records import VALIDATION, Metric, Select, counterpart, find_metric
 from fedray.registry import Registry
 
 NEAR = 0.8
-"""From this likeness on (of `difflib`) a metric's name is a slip of the pen."""
+"""Similarity (of `difflib`) from which a metric's name counts as a spelling mistake."""
 
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What measures need to know of the data.
+    """Facts about the data that measures need.
 
     Attributes:
-        domains: the clients of each domain, where clients have one.
+        domains: the clients of each domain, if clients have one.
         majority: each client's majority classes, by its training images.
-        dense_classes: in dense prediction the classes' names, the background first.
+        dense_classes: for dense prediction, the class names, background first.
     """
 
     domains: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -39,20 +39,20 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One round as the measures see it.
+    """The results of one round, the input of measures.
 
     Attributes:
-        facts: of the data.
-        scores: of the clients that have joined, on their own test splits; empty where the round
+        facts: facts about the data.
+        scores: scores of the clients that have joined, on their own test splits; empty if the round
             was not evaluated.
-        newcomers: of the clients that come later.
+        newcomers: scores of the clients that join late.
         has_global_model: whether all clients predict with one model.
-        cross_evaluations: by name, for each model its scores on clients' test splits.
-        fine_tuned: for each client its scores before and after each epoch of fine-tuning.
-        train_losses: of the clients that trained.
-        spent: epsilon after the round, where privacy was asked for.
-        lr: the clients' learning rate, where it changes over rounds.
-        select: on which images an epoch or the like may be chosen.
+        cross_evaluations: by name, each model's scores on clients' test splits.
+        fine_tuned: each client's scores before fine-tuning and after each epoch.
+        train_losses: losses of the clients that trained.
+        spent: epsilon after the round, if privacy is on.
+        lr: the clients' learning rate, if it changes over rounds.
+        select: the images that select an epoch of fine-tuning.
     """
 
     facts: DataFacts
@@ -67,105 +67,110 @@ class Evaluated:
     select: Select = "validation"
 
     def on_validation(self) -> Evaluated | None:
-        """Return the same models on validation images; None where nobody was tested on some."""
-        scores = _held(self.scores)
+        """Return the same models' results on validation images; None if there are none."""
+        scores = _validation_scores(self.scores)
         if not scores:
             return None
         return Evaluated(
             self.facts,
             scores=scores,
-            newcomers=_held(self.newcomers),
+            newcomers=_validation_scores(self.newcomers),
             has_global_model=self.has_global_model,
             cross_evaluations={
-                name: [list(_held(dict(enumerate(model))).values()) for model in models]
+                name: [
+                    list(_validation_scores(dict(enumerate(model))).values()) for model in models
+                ]
                 for name, models in self.cross_evaluations.items()
             },
-            fine_tuned=[list(_held(dict(enumerate(each))).values()) for each in self.fine_tuned],
-            select="test",  # validation images choose for themselves
+            fine_tuned=[
+                list(_validation_scores(dict(enumerate(epochs))).values())
+                for epochs in self.fine_tuned
+            ],
+            select="test",  # these scores select for themselves
         )
 
     @cached_property
     def tested(self) -> dict[int, Score]:
-        """The scores of the clients that have test images, by client in order."""
+        """Return the scores of the clients that have test images, ordered by client."""
         return {client: score for client, score in sorted(self.scores.items()) if score.total}
 
 
-def _held(scores: Mapping[int, Score]) -> dict[int, Score]:
+def _validation_scores(scores: Mapping[int, Score]) -> dict[int, Score]:
     """Return the scores on validation images."""
     return {k: score.validation for k, score in scores.items() if score.validation is not None}
 
 
 class Measure(ABC):
-    """Something that is measured in a round: one or several metrics of one computation.
+    """A measurement of a round: the metrics of one computation.
 
-    What it gives on test images it gives on validation images too, as `validation/NAME`: there it
-    is asked again, of the scores on these.
+    A measure also runs on the scores on validation images; these metrics are named
+    `validation/NAME`.
     """
 
     name: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]
-    """What it may give."""
+    """The metrics that `compute` may return."""
     only_on_test: ClassVar[tuple[str, ...]] = ()
-    """Metrics of the test that validation images cannot give, such as those of novel classes."""
+    """Metrics without a counterpart on validation images, such as those of novel classes."""
 
     @classmethod
     def applies_to(cls, method: type[Algorithm]) -> bool:
-        """Return whether runs of a method can have its metrics."""
+        """Return True if runs of a method can have the metrics of this measure."""
         return True
 
     @abstractmethod
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        """Return the metrics that apply to this round, by name; none where it does not."""
+        """Return the metrics of the round by name; empty if the measure does not apply."""
 
 
 metrics: Registry[type[Measure]] = Registry("metric", "fedray.evaluation.measures")
 
 
 def add_declared(
-    found: dict[str, float], given: Mapping[str, float], declared: Sequence[Metric], giver: str
+    target: dict[str, float], values: Mapping[str, float], declared: Sequence[Metric], owner: str
 ) -> None:
-    """Add numbers, each of which must have been declared.
+    """Add numbers to `target`; each must be declared.
 
     Args:
-        found: what they are added to.
-        given: the numbers by name.
-        declared: what they mean.
-        giver: who gives them, for messages.
+        target: the numbers so far, which are extended.
+        values: the numbers to add, by name.
+        declared: the declared metrics.
+        owner: the origin of the numbers, for messages.
 
     Raises:
-        FedrayError: when one is not declared, and as `add_metric`.
+        FedrayError: if a number is not declared, or if `add_metric` raises it.
     """
-    for name, value in given.items():
+    for name, value in values.items():
         if not any(metric.matches(name) for metric in declared):
-            raise FedrayError(f"{giver} gives '{name}', which it has not declared")
-        add_metric(found, name, value)
+            raise FedrayError(f"{owner} returned '{name}', which it does not declare")
+        add_metric(target, name, value)
 
 
 def measure(evaluated: Evaluated) -> dict[str, float]:
-    """Return what all registered measures find in a round, on the test and on validation images.
+    """Return the numbers of all registered measures for a round, on test and on validation images.
 
     Raises:
-        FedrayError: when one of them gives a number that it has not declared, or that another
-            one has given.
+        FedrayError: if a measure returns a number that it does not declare, or that another
+            measure has returned.
     """
-    found: dict[str, float] = {}
-    held: dict[str, float] = {}
+    on_test: dict[str, float] = {}
+    on_validation_images: dict[str, float] = {}
     validated = evaluated.on_validation()
     for entry in metrics.entries():
-        giver = f"metric {entry.name}"
-        add_declared(found, entry().compute(evaluated), entry.metrics, giver)
+        owner = f"metric {entry.name}"
+        add_declared(on_test, entry().compute(evaluated), entry.metrics, owner)
         if validated is not None:
-            again = _of_images(entry().compute(validated), entry.metrics)
-            add_declared(held, again, _on_validation(entry), giver)
-    return {**found, **held}
+            renamed = _validation_names(entry().compute(validated), entry.metrics)
+            add_declared(on_validation_images, renamed, _on_validation(entry), owner)
+    return {**on_test, **on_validation_images}
 
 
-def _of_images(given: Mapping[str, float], declared: Sequence[Metric]) -> dict[str, float]:
-    """Return the numbers about test images, by their names on validation images."""
-    named = {name: (find_metric(name, declared), value) for name, value in given.items()}
+def _validation_names(values: Mapping[str, float], declared: Sequence[Metric]) -> dict[str, float]:
+    """Return the metrics of test images, renamed to their counterparts on validation images."""
+    with_metric = {name: (find_metric(name, declared), value) for name, value in values.items()}
     return {
         f"{VALIDATION}{name}": value
-        for name, (metric, value) in named.items()
+        for name, (metric, value) in with_metric.items()
         if metric is None or metric.on == "test"
     }
 
@@ -178,26 +183,26 @@ def _on_validation(entry: type[Measure]) -> list[Metric]:
     ]
 
 
-def add_metric(found: dict[str, float], name: str, value: float) -> None:
-    """Add a number that nothing else may have given.
+def add_metric(target: dict[str, float], name: str, value: float) -> None:
+    """Add a number to `target`, which must not contain its name.
 
     Raises:
-        FedrayError: when it is there already: a measured number is never replaced; or when it is
-            not a finite number.
+        FedrayError: if the name exists already, because a measured number is never replaced, or if
+            the value is not a finite number.
     """
-    if name in found:
-        raise FedrayError(f"the metric '{name}' is measured already; give yours another name")
+    if name in target:
+        raise FedrayError(f"the metric '{name}' already exists; choose another name")
     if not isinstance(value, int | float) or not math.isfinite(value):
         error = NotFinite if isinstance(value, float) else FedrayError
         raise error(f"the metric '{name}' is {value!r}, expected a finite number")
-    found[name] = value
+    target[name] = value
 
 
 def check_domains(names: Sequence[str]) -> None:
     """Refuse domains whose metrics would have the name of another metric.
 
     Raises:
-        UserError: naming the first such domain.
+        UserError: for the first such domain.
     """
     declared = [metric.name for metric in declared_metrics()]
     owners = dict.fromkeys((name for name in declared if "{" not in name), "")
@@ -206,35 +211,41 @@ def check_domains(names: Sequence[str]) -> None:
             name = template.replace("{domain}", domain)
             owner = owners.setdefault(name, domain)
             if owner != domain:
-                whose = f"a metric of the domain {shown(owner)}" if owner else "another metric"
+                description = (
+                    f"a metric of the domain {shown(owner)}" if owner else "another metric"
+                )
                 raise UserError(
-                    f"the domain {shown(domain)} would be measured as '{name}', which is the name "
-                    f"of {whose}; rename the domain"
+                    f"the metric of the domain {shown(domain)} would be '{name}', the name of "
+                    f"{description}; rename the domain"
                 )
 
 
 def lacks(method: type[Algorithm], name: str) -> bool:
-    """Return whether only methods of another kind have a number."""
+    """Return True if a number exists, but only for methods of another kind."""
     name = name.removeprefix(VALIDATION)
-    givers = [entry for entry in metrics.entries() if find_metric(name, entry.metrics)]
-    own = find_metric(name, analysis_metrics(method))
-    return bool(givers) and own is None and not any(each.applies_to(method) for each in givers)
+    measures = [entry for entry in metrics.entries() if find_metric(name, entry.metrics)]
+    declared = find_metric(name, analysis_metrics(method))
+    return (
+        bool(measures)
+        and declared is None
+        and not any(entry.applies_to(method) for entry in measures)
+    )
 
 
 def check_spelling(method: type[Algorithm], name: str) -> None:
-    """Refuse a number that nothing declares and that is nearly one that something does.
+    """Refuse an unknown metric whose name is similar to that of a known metric.
 
     Raises:
-        UserError: with that one.
+        UserError: with the known name.
     """
-    known = (*declared_metrics(), *analysis_metrics(method))
-    near = get_close_matches(name, [metric.name for metric in known], n=1, cutoff=NEAR)
-    if near and find_metric(name, known) is None:
+    declared = (*declared_metrics(), *analysis_metrics(method))
+    near = get_close_matches(name, [metric.name for metric in declared], n=1, cutoff=NEAR)
+    if near and find_metric(name, declared) is None:
         raise UserError(f"there is no metric {shown(name)}. Did you mean '{near[0]}'?")
 
 
 def declared_metrics() -> tuple[Metric, ...]:
-    """Return what all registered measures' numbers mean, on test and validation images."""
+    """Return the metrics that all registered measures declare, on test and validation images."""
     entries = metrics.entries()
     on_test = [metric for entry in entries for metric in entry.metrics]
     return (*on_test, *(metric for entry in entries for metric in _on_validation(entry)))

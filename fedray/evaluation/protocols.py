@@ -1,4 +1,4 @@
-"""What a method may offer to evaluation; each is asked for, none is required."""
+"""Optional features that a method can offer to evaluation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedray.records import Metric
 
 @runtime_checkable
 class HasGlobalModel(Protocol):
-    """A method whose clients may all predict with one model, whose accuracy is measured then."""
+    """A method whose clients may all predict with one model; its accuracy is then measured."""
 
     def has_global_model(self, state: ServerState) -> bool:
-        """Return whether they do now; a method may come to it late."""
+        """Return True if all clients currently predict with one model."""
 
 
 @runtime_checkable
@@ -28,32 +28,32 @@ class CrossEvaluated(Protocol):
     def cross_evaluations(
         self, state: ServerState, server: Server
     ) -> Mapping[str, Sequence[Downlinks]]:
-        """Further models to test, by the name of a metric, `<name>_accuracy`.
+        """Return further models to test, by the first part of a metric's name, `<name>_accuracy`.
 
-        Each is what some clients are sent instead of their own download, to test it on their test
-        splits; the metric is the mean over the models of the accuracy on all these images.
+        Each model is given by downloads, which replace the clients' own ones for a test on their
+        test splits. The metric is the mean over the models of the accuracy on all these images.
         """
 
 
 @runtime_checkable
 class FineTuned(Protocol):
-    """A method that says how its models are fine-tuned after the last round."""
+    """A method that defines how its models are fine-tuned after the last round."""
 
     def fine_tune(self, local: LocalContext) -> Iterator[LocalContext]:
-        """Train on, `finetune_epochs` times; yield after each what is to be tested."""
+        """Train for `finetune_epochs` epochs; yield the context to test after each epoch."""
 
 
 @runtime_checkable
 class ClassSubset(Protocol):
-    """A model that can answer among classes other than those it was trained on."""
+    """A model that can predict among classes other than those that it was trained on."""
 
     def class_subset(self, classes: Sequence[int] | None) -> AbstractContextManager[None]:
-        """Predict among these classes; None for those that were trained on."""
+        """Predict among these classes; None means the trained classes."""
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """What a method says about its server state.
+    """The results of a method's analysis of its server state.
 
     Attributes:
         metrics: numbers by name, as `analysis_metrics` declares them.
@@ -66,7 +66,7 @@ class Analysis:
 
 @runtime_checkable
 class Analysed(Protocol):
-    """A method that can measure its own server state, without any data.
+    """A method that analyses its server state, without any data.
 
     The class attribute `analysis_metrics` declares its numbers.
     """
@@ -76,6 +76,6 @@ class Analysed(Protocol):
 
 
 def analysis_metrics(algorithm: object) -> Sequence[Metric]:
-    """Return what the numbers of a method's analyses mean; none where it declares none."""
+    """Return the metrics that a method declares for its analyses; empty if it declares none."""
     declared: Sequence[Metric] = getattr(algorithm, "analysis_metrics", ())
     return declared

@@ -1,4 +1,4 @@
-"""Scores that hold as long as what they were measured on: a test is a pure function."""
+"""Reuse of scores: a test is a pure function, so equal inputs give the same score."""
 
 from __future__ import annotations
 
@@ -13,60 +13,59 @@ from fedray.evaluation.score import Score
 
 
 class ScoreCache:
-    """The score of each client's last own test, until its state, or what it is sent, is another.
+    """The score of each client's last own test, valid until its state or its download changes.
 
-    A client that did not train since, and is sent the same bits, has the same score: it is not
-    tested again.
+    A client that has not trained since and receives the same bits is not tested again.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[bytes, Score]] = {}
+        self._scores: dict[int, tuple[bytes, Score]] = {}
         self._hashes: dict[int, bytes] = {}
 
     def forget(self, client: int) -> None:
-        """Forget a client's scores, since its state may have changed."""
-        self._kept.pop(client, None)
+        """Remove a client's score, because its state may have changed."""
+        self._scores.pop(client, None)
 
     def clear(self) -> None:
-        """Forget all scores, since any state may have changed."""
-        self._kept.clear()
+        """Remove all scores, because any state may have changed."""
+        self._scores.clear()
 
-    def found(self, phase: int, sent: Downlinks) -> dict[int, Score]:
-        """Return the scores that hold, by client.
+    def lookup(self, phase: int, downloads: Downlinks) -> dict[int, Score]:
+        """Return the valid scores by client.
 
         Args:
             phase: the first round of the data's phase.
-            sent: what each client is tested with.
+            downloads: the download that each client is tested with.
         """
         self._hashes = {}
-        known: dict[int, Score] = {}
-        for client, payload in sent.items():
-            if client in self._kept and self._kept[client][0] == self._key(phase, payload):
-                known[client] = self._kept[client][1]
-        return known
+        scores: dict[int, Score] = {}
+        for client, payload in downloads.items():
+            if client in self._scores and self._scores[client][0] == self._key(phase, payload):
+                scores[client] = self._scores[client][1]
+        return scores
 
-    def keep(self, phase: int, sent: Downlinks, scores: Mapping[int, Score]) -> None:
-        """Keep new scores; arguments as of `found`, which was asked of the same downloads."""
+    def keep(self, phase: int, downloads: Downlinks, scores: Mapping[int, Score]) -> None:
+        """Store new scores; `phase` and `downloads` are those of the preceding `lookup`."""
         for client, score in scores.items():
-            self._kept[client] = (self._key(phase, sent[client]), score)
-        self._hashes = {}  # of payloads that go
+            self._scores[client] = (self._key(phase, downloads[client]), score)
+        self._hashes = {}  # the payloads may be freed
 
     def _key(self, phase: int, payload: Payload | None) -> bytes:
-        """Return what determines a score besides the state; each distinct payload is read once."""
+        """Return the inputs of a score besides the state; hash each distinct payload once."""
         if id(payload) not in self._hashes:
             self._hashes[id(payload)] = content(payload)
         return self._hashes[id(payload)] + phase.to_bytes(8, "little")
 
 
 def content(payload: Payload | None) -> bytes:
-    """Return a hash of the type and all tensors and numbers of a payload past the gate."""
+    """Return a hash of a payload's type and of all its tensors and numbers."""
     if payload is None:
         return b""
-    found = hashlib.blake2b(payload.full_name().encode(), digest_size=16)
+    digest = hashlib.blake2b(payload.full_name().encode(), digest_size=16)
     for place, _, _, value in payload.items():
         if isinstance(value, Tensor):
-            found.update(f"|{place}|{value.dtype}|{list(value.shape)}|".encode())
-            found.update(value.contiguous().flatten().view(torch.uint8).numpy().data)
+            digest.update(f"|{place}|{value.dtype}|{list(value.shape)}|".encode())
+            digest.update(value.contiguous().flatten().view(torch.uint8).numpy().data)
         else:
-            found.update(f"|{place}|{value!r}|".encode())
-    return found.digest()
+            digest.update(f"|{place}|{value!r}|".encode())
+    return digest.digest()

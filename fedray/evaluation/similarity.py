@@ -1,4 +1,4 @@
-"""How alike class representations are: matrices of cosines, features of two models."""
+"""Similarity of class representations (matrices of cosines) and of two models' features."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from torch import Tensor
 
 
 def retrieval_top1(cosines: Tensor) -> float:
-    """Share of texts whose nearest image prototype is their own (FedTSP supplementary I.2).
+    """Return the share of texts whose nearest image prototype is that of their class.
+
+    FedTSP supplementary I.2.
 
     Args:
         cosines: cos(T_c, I_j) [c, c].
     """
-    own = np.arange(len(cosines))
-    return float((cosines.argmax(dim=1).numpy() == own).mean())
+    classes = np.arange(len(cosines))
+    return float((cosines.argmax(dim=1).numpy() == classes).mean())
 
 
 def matrix_agreement(a: Tensor, b: Tensor) -> tuple[float, float]:
-    """Pearson and Spearman correlation of two matrices' upper triangles (supplementary I.1).
+    """Return the Pearson and Spearman correlations of two matrices' upper triangles.
 
-    The numbers of scipy.stats, whose import takes a second.
+    FedTSP supplementary I.1. Equal to scipy.stats, whose import takes a second.
 
     Args:
         a: symmetric [C, C], C > 2.
-        b: the same.
+        b: symmetric [C, C].
     """
     upper = np.triu_indices(len(a), k=1)
     x, y = a.numpy()[upper], b.numpy()[upper]
@@ -37,7 +39,7 @@ def matrix_agreement(a: Tensor, b: Tensor) -> tuple[float, float]:
 
 
 def _unit(x: NDArray[Any]) -> NDArray[Any]:
-    """Return a vector less its mean, of length 1."""
+    """Return a vector minus its mean, scaled to length 1."""
     centred = x - x.mean()
     largest = np.abs(centred).max()
     scaled: NDArray[Any] = centred / (largest * np.linalg.vector_norm(centred / largest))
@@ -45,18 +47,18 @@ def _unit(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _ranks(x: NDArray[Any]) -> NDArray[Any]:
-    """Ranks from 1; equal values share the mean of theirs."""
-    _, which, counts = np.unique(x, return_inverse=True, return_counts=True)
+    """Return ranks from 1; equal values share their mean rank."""
+    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
     last = counts.cumsum()
-    ranks: NDArray[Any] = (0.5 * (2 * last - counts + 1))[which]
+    ranks: NDArray[Any] = (0.5 * (2 * last - counts + 1))[inverse]
     return ranks
 
 
 def centred_gram(features: Tensor) -> Tensor:
-    """K = X X^T of features X whose columns are centred [n, n], in double precision.
+    """Return the Gram matrix K = X X^T [n, n] of features with centred columns, in float64.
 
     Args:
-        features: of n images [n, ...], flattened to [n, p].
+        features: features of n images [n, ...], flattened to [n, p].
     """
     x = features.flatten(1).double()
     x = x - x.mean(dim=0)
@@ -64,19 +66,19 @@ def centred_gram(features: Tensor) -> Tensor:
 
 
 def linear_cka(a: Tensor, b: Tensor) -> float:
-    """Linear centred kernel alignment <K, L> / (||K|| ||L||), in [0, 1].
+    """Return the linear centred kernel alignment <K, L> / (||K|| ||L||), in [0, 1].
 
-    1 for features that are equal up to rotation and scale. With far fewer images than features it
-    is biased upwards: compare values of one layer on the same images.
+    It is 1 for features that are equal up to rotation and scale. With far fewer images than
+    features it is biased upwards: compare values of one layer on the same images.
 
     Paper: Kornblith et al., "Similarity of Neural Network Representations Revisited", ICML 2019.
 
     Args:
-        a: K, `centred_gram` of one model's features [n, n].
-        b: L, the same of the other model, on the same images.
+        a: K, the `centred_gram` of one model's features [n, n].
+        b: L, that of the other model's features, on the same images.
 
     Returns:
-        0 where either model's features are the same for all images.
+        The alignment; 0 if either model's features are the same for all images.
     """
     norm = float(a.norm() * b.norm())
     return float((a * b).sum()) / norm if norm else 0.0

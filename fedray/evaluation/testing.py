@@ -1,4 +1,4 @@
-"""Tests of a model that one client has, or several share, run where the clients run."""
+"""Tests of a model that one client has, or several clients share; run where the clients run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedray.models import head_tensors
 
 
 class Test(Protocol):
-    """A test of a model; the method's code sees all arguments but the last."""
+    """A test of a model; the method's code gets all arguments but the last."""
 
     def __call__(
         self,
@@ -43,23 +43,23 @@ class Test(Protocol):
 
         Args:
             algorithm: the method.
-            client: the client whose model is tested; of clients that share it, one.
+            client: the client whose model is tested; one of the clients that share it.
             state: its state.
             down: its download.
-            held_out: the images of each client that has this model.
+            held_out: the test images of each client that has this model.
 
         Returns:
-            The scores of each of these clients, one per tested model.
+            For each of these clients, one score per tested model.
         """
 
 
 def own_test(
     algorithm: Algorithm, client: Client, state: ClientState, down: Any, held_out: Sequence[HeldOut]
 ) -> list[tuple[Score, ...]]:
-    """Test the client's model as it starts its next round.
+    """Test the client's model as it would start its next round.
 
-    The method sees neither the round nor its learning rate, so that a client whose state and
-    download are the same has the same score in every round (`ScoreCache`).
+    The method sees neither the round nor its learning rate, so that a client with the same state
+    and download has the same score in every round (`ScoreCache`).
     """
     timeless = replace(client, round=0, setting=algorithm.setting)
     local = algorithm.begin(timeless, state, down)
@@ -69,31 +69,31 @@ def own_test(
 def fine_tuned(
     algorithm: Algorithm, client: Client, state: ClientState, down: Any, held_out: Sequence[HeldOut]
 ) -> list[tuple[Score, ...]]:
-    """Fine-tune after the last round and test; nothing of it is kept.
+    """Fine-tune after the last round and test; the fine-tuned model is discarded.
 
     Returns:
-        The scores before, and after each epoch.
+        The scores before fine-tuning, and after each epoch.
 
     Paper: FedTSP supplementary C.4, the -FT rows.
     """
     local = algorithm.begin(client, state, down)
-    before = scores(algorithm, local, held_out)
+    untuned = scores(algorithm, local, held_out)
     if isinstance(algorithm, FineTuned):
-        turns = algorithm.fine_tune(local)
+        epochs = algorithm.fine_tune(local)
     else:
         assert isinstance(algorithm, LocalTraining)
-        turns = fine_tune_head(algorithm, local)
-    return [*zip(before, *(scores(algorithm, tuned, held_out) for tuned in turns), strict=True)]
+        epochs = fine_tune_head(algorithm, local)
+    return [*zip(untuned, *(scores(algorithm, tuned, held_out) for tuned in epochs), strict=True)]
 
 
 TESTS: Mapping[str, Test] = MappingProxyType({"evaluate": own_test, "finetune": fine_tuned})
-"""The tests by name, as executors are asked for them; part of their random streams' purpose."""
+"""The tests by the name that executors use, which also seeds their random streams."""
 
 
 def fine_tune_head(algorithm: LocalTraining, local: LocalContext) -> Iterator[LocalContext]:
-    """Train the head alone under the method's loss, `finetune_epochs` times an epoch.
+    """Train only the head with the method's loss, for `finetune_epochs` epochs; yield after each.
 
-    The learning rate is the experiment's, where no schedule has changed it.
+    The learning rate is the experiment's, not changed by a schedule.
     """
     head, lr = head_tensors(local.model), algorithm.setting.training.lr
     for epoch in range(algorithm.setting.finetune_epochs):
@@ -107,12 +107,12 @@ def fine_tune_head(algorithm: LocalTraining, local: LocalContext) -> Iterator[Lo
 
 @torch.no_grad()
 def scores(algorithm: Algorithm, local: LocalContext, held_out: Sequence[HeldOut]) -> list[Score]:
-    """Test a model, in evaluation mode, on everything that is held out for its clients.
+    """Test a model in evaluation mode on all held-out images of its clients.
 
     Args:
         algorithm: the method.
-        local: the model.
-        held_out: the images of each client that has this model; the shared ones are the same.
+        local: the context with the model.
+        held_out: the test images of each client that has this model; shared sets are equal.
 
     Returns:
         The score of each client. All images are tested in one pass.
@@ -127,31 +127,34 @@ def scores(algorithm: Algorithm, local: LocalContext, held_out: Sequence[HeldOut
 
 
 def _with_sets(
-    algorithm: Algorithm, local: LocalContext, own: Sequence[Samples], sets: Mapping[str, EvalSet]
+    algorithm: Algorithm,
+    local: LocalContext,
+    own_images: Sequence[Samples],
+    sets: Mapping[str, EvalSet],
 ) -> list[Score]:
-    """Test on each client's own images, among all classes, and on the shared sets."""
-    known = range(local.client.setting.num_classes)
+    """Test on each client's own images, among all trained classes, and on the shared sets."""
+    trained_classes = range(local.client.setting.num_classes)
     shared: dict[str, Score] = {}
     for name, eval_set in sets.items():
-        if eval_set.classes == known:
-            (shared[name],) = _on(algorithm, local, [eval_set.samples], known)
+        if eval_set.classes == trained_classes:
+            (shared[name],) = _test_parts(algorithm, local, [eval_set.samples], trained_classes)
             continue
         assert isinstance(local.model, ClassSubset)
         with local.model.class_subset(eval_set.classes):
-            (shared[name],) = _on(algorithm, local, [eval_set.samples], eval_set.classes)
-    tested = _on(algorithm, local, own, known)
+            (shared[name],) = _test_parts(algorithm, local, [eval_set.samples], eval_set.classes)
+    tested = _test_parts(algorithm, local, own_images, trained_classes)
     return [replace(score, eval_sets=shared) for score in tested] if shared else tested
 
 
-def _on(
+def _test_parts(
     algorithm: Algorithm, local: LocalContext, parts: Sequence[Samples], classes: range
 ) -> list[Score]:
-    """Return the score of each part; a batch may hold images of several parts."""
+    """Return the score of each part; a batch may contain images of several parts."""
     local.model.eval()
     columns, k, device = len(classes), local.client.setting.top_k, local.client.device
     owners = torch.repeat_interleave(torch.tensor([len(part) for part in parts])).to(device)
     counts = torch.zeros(len(parts), 3, columns, dtype=torch.int64, device=device)
-    among = torch.zeros(len(parts), dtype=torch.int64, device=device)
+    top_correct = torch.zeros(len(parts), dtype=torch.int64, device=device)
     largest = torch.full((), -torch.inf, device=device)
     done, everything = 0, Samples.joined(parts)
     for batch in local.client.batches(everything):
@@ -160,35 +163,40 @@ def _on(
         labels = batch.labels - classes.start
         if logits.shape != (len(labels), columns):
             raise ValueError(
-                f"{type(algorithm).__name__}.predict gives logits of shape {list(logits.shape)}, "
-                f"expected {[len(labels), columns]}: a row for each image (or pixel), and a "
-                "column for each class"
+                f"{type(algorithm).__name__}.predict returned logits of shape "
+                f"{list(logits.shape)}, expected {[len(labels), columns]}: "
+                "one row per image (or pixel) and one column per class"
             )
         images = len(labels) // everything.labels_per_image
         owner = owners[done : done + images].repeat_interleave(everything.labels_per_image)
         done += images
         counts += overlap(logits.argmax(dim=1), labels, columns, owner, len(parts))
         if k is not None:
-            among += torch.bincount(owner[within_top(logits, labels, k)], minlength=len(parts))
+            top_correct += torch.bincount(
+                owner[within_top(logits, labels, k)], minlength=len(parts)
+            )
     _check_finite(float(largest), local)
-    found = [Score.by_class(*of_part) for of_part in counts.tolist()]
+    part_scores = [Score.by_class(*of_part) for of_part in counts.tolist()]
     if k is None:
-        return found
-    return [replace(score, top=TopK(k, n)) for score, n in zip(found, among.tolist(), strict=True)]
+        return part_scores
+    return [
+        replace(score, top=TopK(k, count))
+        for score, count in zip(part_scores, top_correct.tolist(), strict=True)
+    ]
 
 
 def _check_finite(largest: float, local: LocalContext) -> None:
-    """Refuse a model whose logits are NaN or infinite: it is right by chance.
+    """Refuse a model whose logits are NaN or infinite: its predictions are arbitrary.
 
     Args:
-        largest: of all logits; -inf alone is a class that a method leaves out.
-        local: whose model it is.
+        largest: the largest logit; -inf alone means that a method excludes a class.
+        local: the context with the model.
 
     Raises:
-        NotFinite: when it is neither finite nor -inf.
+        NotFinite: if `largest` is NaN or +inf.
     """
     if not largest < math.inf:
         raise NotFinite(
-            f"the tested model's logits hold {largest}; lower lr (now "
+            f"the tested model's logits contain {largest}; lower lr (now "
             f"{local.client.setting.training.lr:g}) or the weight of the method's own term"
         )

@@ -141,19 +141,19 @@ class ClientRuntime:
         start, private = time.perf_counter(), PrivateCopies(self.device)
         context.optimizer_state.update(map_tensors(Tensor.clone, state.optimizer))
         copied = ClientState(private.of(state.model), private.of(state.memory))
-        sent = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
+        download = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
         with counted() as tally:
-            result = self.call(name, context, copied, sent)
+            result = self.call(name, context, copied, download)
         work = Work(tally.steps, tally.images, tally.parameters)
         call = Call(self.assembly.algorithm, name, context, down)
-        reply, kept = self._reply(call, result, work, private, is_summed=is_summed)
-        return replace(reply, seconds=time.perf_counter() - start), kept
+        reply, next_state = self._reply(call, result, work, private, is_summed=is_summed)
+        return replace(reply, seconds=time.perf_counter() - start), next_state
 
     def _reply(
         self, call: Call, result: Any, work: Work, private: PrivateCopies, *, is_summed: bool
     ) -> tuple[Reply, ClientState]:
         """Check a step's upload and next state; return the reply (without seconds) and state."""
-        (uplink, after), traffic = result, Traffic()
+        (uplink, next_state), traffic = result, Traffic()
         context, algorithm = call.client, self.assembly.algorithm
         if uplink is None and call.step == "client_update" and algorithm.uploads:
             expected = " or ".join(payload.__name__ for payload in algorithm.uploads)
@@ -163,7 +163,7 @@ class ClientRuntime:
         check_numbers(context.reports, context.train_losses)
         loss = context.train_losses[-1] if context.train_losses else None
         reply = Reply(uplink, traffic, loss, context.reports, work=work)
-        return reply, _detached_state(after, context, private)
+        return reply, _detached_state(next_state, context, private)
 
     def summed(self, reply: Reply) -> tuple[Reply, StateTree | None]:
         """Return a reply without its upload, and the upload's contribution to the method's sums.
@@ -208,9 +208,9 @@ class ClientRuntime:
             context = self.client(client, round_)
             current = self._state_or_first(context, state)
             copied = ClientState(private.of(current.model), private.of(current.memory))
-            sent = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
+            download = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
             held_out = [self.held_out(member, round_) for member in clients]
-            tested = TESTS[name](self.assembly.algorithm, context, copied, sent, held_out)
+            tested = TESTS[name](self.assembly.algorithm, context, copied, download, held_out)
             return [Reply(scores=scores) for scores in tested]
         except (Exception, SystemExit) as error:
             if len(clients) > 1:

@@ -119,7 +119,7 @@ def nodes() -> list[dict[str, float]]:
     ]
 
 
-def with_driver(bundle: Mapping[str, float]) -> Any:
+def driver_placement(bundle: Mapping[str, float]) -> Any:
     """Return the scheduling strategy that places the server on the driver's node.
 
     If the server's bundle does not fit on that node, for example for lack of a GPU, Ray chooses

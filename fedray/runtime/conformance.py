@@ -179,22 +179,22 @@ class Trace:
             if not (name in self.tensors and name in other.tensors):
                 yield f"{name} is in one run only"
                 continue
-            mine, theirs = self.tensors[name], other.tensors[name]
+            expected, actual = self.tensors[name], other.tensors[name]
             try:
-                assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+                assert_close(expected, actual, rtol=tolerance, atol=tolerance)
             except AssertionError as error:
                 yield f"{name}: {one_line(error)}"
         for name in sorted({*self.numbers, *other.numbers}) if tolerance == 0 else ():
-            one, two = self.numbers.get(name), other.numbers.get(name)
-            if one != two and not (one != one and two != two):
-                yield f"{name} is {one}, then {two}"
+            value, other_value = self.numbers.get(name), other.numbers.get(name)
+            if value != other_value and not (value != value and other_value != other_value):
+                yield f"{name} is {value}, then {other_value}"
 
 
-def compare(one: Sequence[Trace], other: Sequence[Trace], tolerance: float = 0.0) -> None:
+def compare(first: Sequence[Trace], second: Sequence[Trace], tolerance: float = 0.0) -> None:
     """Compare two runs round by round; raise a `Violation` at the first difference."""
-    for mine, theirs in zip(one, other, strict=True):
-        for difference in mine.differences(theirs, tolerance):
-            raise Violation(f"round {mine.round}: {difference}")
+    for expected, actual in zip(first, second, strict=True):
+        for difference in expected.differences(actual, tolerance):
+            raise Violation(f"round {expected.round}: {difference}")
 
 
 # --- runs ----------------------------------------------------------------------------------------
@@ -326,9 +326,9 @@ class Watch:
                     return super()._go_on(exchange)
 
         def executor(assembly: Assembly) -> SerialExecutor:
-            watched = serial(assembly)
-            watched._runtime = Runtime(assembly, CPU)
-            return watched
+            serial_executor = serial(assembly)
+            serial_executor._runtime = Runtime(assembly, CPU)
+            return serial_executor
 
         with _global_seed(SEEDS[0]):
             return trace(assembly, executor, make_federation=WatchedFederation)

@@ -182,7 +182,7 @@ def out_of_memory(experiment: Experiment, device: torch.device, where: str) -> U
 
 
 @contextmanager
-def servers_memory(experiment: Experiment, device: torch.device) -> Iterator[None]:
+def explain_server_memory(experiment: Experiment, device: torch.device) -> Iterator[None]:
     """Turn the server's out-of-memory error into one that names the keys to change."""
     try:
         yield

@@ -63,7 +63,7 @@ class ModelProvider(ABC):
         self._data = data
         self._streams = streams
 
-    def _random(self, architecture: str, client: int) -> torch.Generator:
+    def _generator(self, architecture: str, client: int) -> torch.Generator:
         shared = self._experiment.model.init == "shared"
         return self._streams.torch(f"weights/{architecture}", client=0 if shared else client + 1)
 
@@ -182,16 +182,16 @@ class BackboneModels(ModelProvider):
 
     def initial(self, architecture: str, client: int = 0) -> Tensors:
         """Return random weights; with `model.pretrained`, pre-trained layers where they fit."""
-        backbone = self._drawn(architecture, client, self._shape)
+        backbone = self._random_model(architecture, client, self._shape)
         if self._with_auxiliary is None:
             return named_tensors(backbone)
-        auxiliary = self._drawn(self._first, client, self._auxiliary_shape)
+        auxiliary = self._random_model(self._auxiliary_architecture, client, self._auxiliary_shape)
         model = self._with_auxiliary.with_auxiliary(backbone, auxiliary)
-        initialise(model.joint, self._random(f"{architecture}/joint", client))
+        initialise(model.joint, self._generator(f"{architecture}/joint", client))
         return named_tensors(model)
 
-    def _drawn(self, architecture: str, client: int, shape: dict[str, Any]) -> Classifier:
-        model = build(architecture, **shape, generator=self._random(architecture, client))
+    def _random_model(self, architecture: str, client: int, shape: dict[str, Any]) -> Classifier:
+        model = build(architecture, **shape, generator=self._generator(architecture, client))
         if self._experiment.model.pretrained is not None:
             extractor = model.get_submodule("extractor")
             start_from_pretrained(extractor, architecture, self._experiment.model.pretrained)
@@ -201,7 +201,7 @@ class BackboneModels(ModelProvider):
         """Return a model whose parameters are zero."""
         model = skeleton(architecture, **self._shape)
         if self._with_auxiliary is not None:
-            auxiliary = skeleton(self._first, **self._auxiliary_shape)
+            auxiliary = skeleton(self._auxiliary_architecture, **self._auxiliary_shape)
             model = self._with_auxiliary.with_auxiliary(model, auxiliary)
             with torch.no_grad():
                 for parameter in model.joint.parameters():
@@ -209,7 +209,7 @@ class BackboneModels(ModelProvider):
         return model.to(device)
 
     @property
-    def _first(self) -> str:
+    def _auxiliary_architecture(self) -> str:
         """Return the auxiliary model's architecture: the first of the group."""
         return self.architectures[0]
 
@@ -243,7 +243,7 @@ class PromptedModels(ModelProvider):
     def initial(self, architecture: str, client: int = 0) -> Tensors:
         """Return random prompts."""
         model = self._prompted(CPU)
-        model.initialise(self._random(architecture, client))
+        model.initialise(self._generator(architecture, client))
         return named_tensors(model)
 
     def empty(self, architecture: str, device: torch.device = CPU) -> Classifier:

@@ -35,7 +35,7 @@ from fedray.records.observer import Observer
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.cache import shared
 from fedray.runtime.memory import peak_rss
-from fedray.runtime.privacy import statement
+from fedray.runtime.privacy import privacy_statement
 from fedray.runtime.resume import resumed_info
 from fedray.saved_models import (
     ModelFacts,
@@ -236,8 +236,8 @@ class Models(Observer):
 
     def _tested(self) -> Iterator[Tested]:
         states = self._federation.executor.states
-        for sent in self._federation.sent():
-            for client, down in sent.items():
+        for downloads in self._federation.sent():
+            for client, down in downloads.items():
                 yield Tested(client, states.get(client), down)
 
 
@@ -331,7 +331,7 @@ def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> R
         data_sha256=data.images.sha256,
         architectures=tuple(assembly.models.architectures),
         metrics=(*declared_metrics(), *analysis_metrics(assembly.algorithm)),
-        privacy=statement(experiment),
+        privacy=privacy_statement(experiment),
         retested=retested,
         files_sha256=assembly.files,
     )

@@ -90,10 +90,10 @@ class Pretended(Tensor):
 
 def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operation on the CPU tensors inside its operands."""
-    written = [
+    outputs = [
         kwargs[name] if name in kwargs else args[position] for position, name in _writes(func)
     ]
-    check_operands(func, args, kwargs, written)
+    check_operands(func, args, kwargs, outputs)
     stays = "device" not in kwargs or torch.device(kwargs["device"] or NAME).type == NAME
     COUNTS.update(events_of(func, args, kwargs, stays))
     if kwargs.get("device") is not None:
@@ -101,10 +101,10 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     out = func(*map(_unwrap, args), **{name: _unwrap(value) for name, value in kwargs.items()})
     if out is None or not stays:
         return out
-    if any(isinstance(t, Pretended) and t.shape != t.held.shape for t in written):
+    if any(isinstance(t, Pretended) and t.shape != t.held.shape for t in outputs):
         raise NotImplementedError(f"{func} changes the shape of a tensor on {NAME}:0 in place")
-    if written:
-        return written[0] if len(written) == 1 else tuple(written)
+    if outputs:
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
     return _wrap(out)
 
 
@@ -125,7 +125,7 @@ def events_of(func: Any, args: Any, kwargs: dict[str, Any], stays: bool) -> Iter
         yield "synchronisations"
 
 
-def check_operands(func: Any, args: Any, kwargs: dict[str, Any], written: list[Any]) -> None:
+def check_operands(func: Any, args: Any, kwargs: dict[str, Any], outputs: list[Any]) -> None:
     """Raise a `MixedDevicesError` for operands that CUDA would refuse."""
     if any(isinstance(value, torch.Generator) for value in kwargs.values()):
         raise MixedDevicesError(f"{func} draws on {NAME}:0 with a CPU generator")
@@ -137,8 +137,8 @@ def check_operands(func: Any, args: Any, kwargs: dict[str, Any], written: list[A
     if not on_cpu:
         return
     takes_numbers = torch.Tag.pointwise in func.tags or func in NUMBERS
-    changed = {id(tensor) for tensor in written}
-    if any(t.dim() or not takes_numbers or id(t) in changed for t in on_cpu):
+    output_ids = {id(tensor) for tensor in outputs}
+    if any(t.dim() or not takes_numbers or id(t) in output_ids for t in on_cpu):
         shapes = [list(tensor.shape) for tensor in on_cpu]
         raise MixedDevicesError(
             f"{func} got tensors on {NAME}:0 and on the CPU ({shapes}); move them with .to(device)"

@@ -110,7 +110,7 @@ def accountant_of(
     )
     if before is not None and before.rounds:
         last = before.rounds[-1]
-        spent, metric = accountant.spent(last.round).known, "epsilon_known_participants"
+        spent, metric = accountant.spent(last.round).if_known, "epsilon_known_participants"
         if spent < last.metrics.get(metric, 0.0):
             raise UserError(
                 f"{folder.releases.path} gives epsilon {spent:.4g}, but {folder.result} has "
@@ -120,7 +120,7 @@ def accountant_of(
     return accountant
 
 
-def statement(experiment: Experiment) -> dict[str, Any] | None:
+def privacy_statement(experiment: Experiment) -> dict[str, Any] | None:
     """Return the guarantee and its exemptions for result.json; None without privacy."""
     keys = experiment.privacy
     if keys.mode == "none":
@@ -133,7 +133,7 @@ def statement(experiment: Experiment) -> dict[str, Any] | None:
         "delta": keys.delta,
         "neighbours": "one client's data replaced by any other data; exempt information unchanged",
         "covers": COVERS[keys.mode],
-        "noise": _noise(experiment),
+        "noise": _describe_noise(experiment),
         "exempt": [
             *(f"{place} ({kind})" for place, kind in exempt_fields(method.uploads)),
             *ALWAYS_EXEMPT,
@@ -141,7 +141,7 @@ def statement(experiment: Experiment) -> dict[str, Any] | None:
     }
 
 
-def _noise(experiment: Experiment) -> str:
+def _describe_noise(experiment: Experiment) -> str:
     keys = experiment.privacy
     if keys.noise_multiplier == 0:
         return "none: updates are only clipped, which gives no protection and no epsilon"

@@ -120,13 +120,13 @@ class RayExecutor:
         pending = groups
         while pending:
             calls = self._send(kind, name, round_, pending, downloads)
-            pending, lost = [], set[Any]()
+            pending, lost_workers = [], set[Any]()
             for call in calls:
                 try:
                     answer = _answer(call.ref)
                 except LOST as error:
                     pending += call.groups
-                    self._suspend(call, lost, losses, error)
+                    self._suspend(call, lost_workers, losses, error)
                     continue
                 yield call, answer
 
@@ -162,11 +162,13 @@ class RayExecutor:
                     calls.append(Call(worker, share, getattr(worker, kind).remote(name, argument)))
         return calls
 
-    def _suspend(self, call: Call, lost: set[Any], losses: Counter[int], error: Exception) -> None:
+    def _suspend(
+        self, call: Call, lost_workers: set[Any], losses: Counter[int], error: Exception
+    ) -> None:
         """Suspend a worker that lost a call; raise if a client's step was lost too often."""
-        if call.worker in lost:  # the worker had not started this call
+        if call.worker in lost_workers:  # the worker had not started this call
             return
-        lost.add(call.worker)
+        lost_workers.add(call.worker)
         self._pool.suspend(call.worker)
         losses.update(call.clients)
         max_failures = self._max_failures

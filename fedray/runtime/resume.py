@@ -90,17 +90,17 @@ def check_same(folder: RunFolder, before: RunInfo, assembly: Assembly) -> None:
     """Refuse to resume or test a run whose data, files, clients or experiment have changed."""
     keys = assembly.experiment.data
     where = f"data.root={keys.root}" if keys.root else f"data.source={keys.source.name}"
-    pairs = {f"images or labels of {where}": (before.data_sha256, assembly.data.images.sha256)}
-    pairs |= {
+    hashes = {f"images or labels of {where}": (before.data_sha256, assembly.data.images.sha256)}
+    hashes |= {
         f"contents of {key}={path}": (before.files_sha256.get(key), assembly.files[key])
         for key, path in files_of(assembly.experiment).items()
     }
-    for what, (then, now) in pairs.items():
-        if then is not None and then != now:
+    for subject, (earlier, current) in hashes.items():
+        if earlier is not None and earlier != current:
             raise UserError(
-                f"the {what} have changed since {folder.path} was started (content hash "
-                f"{then[:12]}, now {now[:12] or 'missing'}); restore them, or start a new run with "
-                "another --out"
+                f"the {subject} have changed since {folder.path} was started (content hash "
+                f"{earlier[:12]}, now {current[:12] or 'missing'}); restore them, or start a new "
+                "run with another --out"
             )
     partition = before.partition_sha256
     if partition not in (None, assembly.data.sha256):
@@ -133,10 +133,10 @@ def check_nothing_lost(folder: RunFolder, before: Run | None) -> None:
     )
 
 
-def _first_difference(before: Any, now: Any, place: str = "") -> str:
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in sorted({*before, *now}, key=lambda key: (key != "name", key)):
-            if before.get(key) != now.get(key):
+def _first_difference(before: Any, after: Any, place: str = "") -> str:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted({*before, *after}, key=lambda key: (key != "name", key)):
+            if before.get(key) != after.get(key):
                 inner = f"{place}.{key}" if place else str(key)
-                return _first_difference(before.get(key), now.get(key), inner)
-    return f"{place} was {before!r}, now {now!r}"
+                return _first_difference(before.get(key), after.get(key), inner)
+    return f"{place} was {before!r}, now {after!r}"

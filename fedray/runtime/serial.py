@@ -63,8 +63,8 @@ class SerialExecutor:
         """Run a test for every key of `down`."""
         replies: dict[int, Reply] = {}
         for group in groups_of_test(self._assembly, name, round_, down):
-            state, sent = self.states.get(group[0]), down[group[0]]
-            tested = self._runtime.test_together(name, round_, group, state, sent)
+            state, download = self.states.get(group[0]), down[group[0]]
+            tested = self._runtime.test_together(name, round_, group, state, download)
             replies |= zip(group, tested, strict=True)
         return dict(sorted(replies.items()))
 
@@ -83,18 +83,20 @@ class SerialExecutor:
                 continue
             members = [Member(client, self.states.get(client), down[client]) for client in group]
             results = self._runtime.step_together(name, round_, members, is_summed=is_summed)
-            for member, (reply, after) in zip(members, results, strict=True):
-                self._put(member.client, member.state, after)
+            for member, (reply, next_state) in zip(members, results, strict=True):
+                self._put(member.client, member.state, next_state)
                 yield member.client, reply
 
     def _step(
         self, name: str, round_: int, client: int, down: Payload | None, *, is_summed: bool = False
     ) -> Reply:
-        before = self.states.get(client)
-        reply, after = self._runtime.step(name, round_, client, before, down, is_summed=is_summed)
-        self._put(client, before, after)
+        state = self.states.get(client)
+        reply, next_state = self._runtime.step(
+            name, round_, client, state, down, is_summed=is_summed
+        )
+        self._put(client, state, next_state)
         return reply
 
-    def _put(self, client: int, before: ClientState | None, after: ClientState | None) -> None:
-        if after is not None and after is not before:
-            self.states.put(client, after)
+    def _put(self, client: int, state: ClientState | None, next_state: ClientState | None) -> None:
+        if next_state is not None and next_state is not state:
+            self.states.put(client, next_state)

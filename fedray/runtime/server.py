@@ -15,7 +15,7 @@ from ray.exceptions import RayTaskError
 from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RunFailed
 from fedray.records import ResultFile, Round, RunFolder
-from fedray.runtime.cluster import with_driver
+from fedray.runtime.cluster import driver_placement
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resources import server_bundle
@@ -88,9 +88,9 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
                     f"{_how_to_resume(out)}"
                 ) from error
         # The lost server wrote these rounds but did not yield them; the next one continues.
-        written = [done for done in RunFolder(out).rounds() if done.round > last]
-        last = max([last, *(done.round for done in written)])
-        yield from written
+        missed_rounds = [done for done in RunFolder(out).rounds() if done.round > last]
+        last = max([last, *(done.round for done in missed_rounds)])
+        yield from missed_rounds
 
 
 def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> Iterator[Round]:
@@ -129,7 +129,7 @@ def _server(experiment: Experiment, out: Path) -> Iterator[Any]:
     server: Any = ray.remote(ServerActor).options(
         num_cpus=bundle.get("CPU", 0),
         num_gpus=bundle.get("GPU", 0),
-        scheduling_strategy=with_driver(bundle),
+        scheduling_strategy=driver_placement(bundle),
     )
     actor = server.remote()
     try:

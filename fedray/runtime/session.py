@@ -19,7 +19,7 @@ from fedray.plugins import use
 from fedray.records import FolderClaim, Round, Run, RunFolder
 from fedray.records.observer import closing_all
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.devices import pick_device, servers_memory
+from fedray.runtime.devices import explain_server_memory, pick_device
 from fedray.runtime.observers import (
     Checkpoints,
     EarlyStop,
@@ -68,7 +68,7 @@ class Session:
         self._claim = FolderClaim(self._folder)
         self._claim.acquire()
         try:
-            with keep_tracebacks(self._folder), servers_memory(experiment, self._device):
+            with keep_tracebacks(self._folder), explain_server_memory(experiment, self._device):
                 check_experiment(self._folder, experiment)
                 self._before = self._folder.read() if self._folder.has_result else None
                 torch.set_num_threads(experiment.threads)
@@ -95,7 +95,10 @@ class Session:
                 traceback. For a client's error it is a `ClientError`.
         """
         try:
-            with keep_tracebacks(self._folder), servers_memory(self.experiment, self._device):
+            with (
+                keep_tracebacks(self._folder),
+                explain_server_memory(self.experiment, self._device),
+            ):
                 snapshot, earlier = load_checkpoint(self._folder, self._before, self._store)
                 yield from _with_plugins(self.experiment, self._run(snapshot, earlier))
                 self._executor.close()

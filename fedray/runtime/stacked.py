@@ -77,7 +77,7 @@ class StackedRuntime(ClientRuntime):
         """Run one step for several clients; train those of `client_update` together."""
         if not is_stacked(self.assembly, name):
             return super().step_together(name, round_, members, is_summed=is_summed)
-        started, streams = time.perf_counter(), self.assembly.streams
+        start, streams = time.perf_counter(), self.assembly.streams
         seed = streams.entropy("layers/stacked", round_=round_, client=members[0].client)
         _ = self._training_samples  # build it now: building data or models may draw random numbers
         for client, _, _ in members:
@@ -85,13 +85,13 @@ class StackedRuntime(ClientRuntime):
         private = PrivateCopies(self.device)
         with self._isolation.step(seed), self._refuse_draws():
             replies, steps = self._begin(round_, members, private)
-            for _, together in groupby(steps, _Step.form):
-                self._train([*together])
+            for _, same_form in groupby(steps, _Step.form):
+                self._train([*same_form])
             for step in steps:
                 replies[step.member.client] = self._finish(
                     round_, step, private, is_summed=is_summed
                 )
-        seconds = (time.perf_counter() - started) / len(members)
+        seconds = (time.perf_counter() - start) / len(members)
         results = [replies[member.client] for member in members]
         return [(replace(reply, seconds=seconds), state) for reply, state in results]
 
@@ -102,7 +102,7 @@ class StackedRuntime(ClientRuntime):
         failures: dict[int, tuple[Reply, ClientState | None]] = {}
         steps: list[_Step] = []
         downs = {id(member.down): member.down for member in members}
-        sent = {
+        downloads = {
             key: None if down is None else down.map(lambda _, tensor: private.copy(tensor))
             for key, down in downs.items()
         }
@@ -118,7 +118,7 @@ class StackedRuntime(ClientRuntime):
                 copied = ClientState(private.of(state.model), private.of(state.memory))
                 with counted() as tally:
                     method = self.assembly.algorithm
-                    local = method.begin(context, copied, sent[id(member.down)])
+                    local = method.begin(context, copied, downloads[id(member.down)])
                 work = tally.steps, tally.images, tally.parameters
             except (Exception, SystemExit) as error:
                 failures[member.client] = self._failed(error, round_, member)

@@ -1,8 +1,8 @@
-"""Clients' states and checkpoints: small ones in an SQLite file, large ones in other files.
+"""Clients' states and checkpoints: small ones in an SQLite file, large ones in separate files.
 
 tensors.py   nested trees of tensors as safetensors
-database.py  numbered trees of one moment, replaced in one transaction
-store.py     the states of one run, over the database of its last checkpoint
+database.py  numbered trees of one checkpoint, replaced in one transaction
+store.py     the states of one run, on top of the database of its last checkpoint
 """
 
 from fedray.states.database import DATABASE, Entry, StateDatabase

@@ -1,11 +1,12 @@
-"""Trees of tensors under numbers, in one SQLite file and further files, all of one moment.
+"""A consistent snapshot of numbered trees of tensors, in one SQLite file and further files.
 
-    FOLDER/states.sqlite    the facts of that moment, small trees, the names of large ones
-    FOLDER/states/          large trees, a safetensors file each
+    FOLDER/states.sqlite    facts about the snapshot, small trees, the file names of large trees
+    FOLDER/states/          large trees, one safetensors file each
 
-One transaction replaces what has changed: after a kill or a full disk the moment before is whole.
-There is a rollback journal, not a write-ahead log, which network file systems cannot hold. Each row
-has a checksum over its number, its file's name and its content. The facts carry their own.
+Changes are written in one transaction: after a kill or on a full disk, the previous snapshot stays
+complete. SQLite uses a rollback journal, because a write-ahead log does not work on network file
+systems. Each row has a checksum over its number, file name and content; the facts have a separate
+one.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from fedray.states.tensors import (
 FORMAT = 5
 DATABASE = "states.sqlite"
 WAIT_SECONDS = 600.0
-"""How long a process waits for another that reads or writes the file."""
+"""How long a process waits while another one reads or writes the file."""
 _SCHEMA = {
     "facts": "CREATE TABLE facts (json TEXT NOT NULL)",
     "trees": "CREATE TABLE trees (number INTEGER PRIMARY KEY, file TEXT, blob INTEGER, "
@@ -51,19 +52,19 @@ _SCHEMA = {
 }
 _TREES = "SELECT number, file, content, checksum FROM trees LEFT JOIN blobs ON blob = id"
 _PAGE_BYTES = 16384
-"""A quarter less time than with SQLite's usual pages, for 1,000 states of 38 kB."""
+"""Takes a quarter less time than SQLite's default, for 1,000 states of 38 kB."""
 _SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
-"""The last bytes of a journal that names another file, which SQLite may then remove."""
+"""The last bytes of a journal that names another file; SQLite might delete that file."""
 Entry: TypeAlias = StateTree | Place
-"""A tree of tensors, or the place of one that has been written."""
+"""A tree of tensors, or the place of a tree that has been written."""
 
 
 class StateDatabase:
-    """Numbered trees of one moment.
+    """A consistent snapshot of numbered trees.
 
     Args:
-        folder: the folder of the SQLite file; it may be missing.
-        lasting: whether what `save` writes is on the disk when it returns.
+        folder: the folder of the SQLite file; it need not exist.
+        lasting: whether `save` returns only after the data is synced to disk.
 
     Attributes:
         path: the SQLite file.
@@ -81,7 +82,7 @@ class StateDatabase:
         self._open: sqlite3.Connection | None = None
 
     def new_name(self) -> str:
-        """Return a name, without its ending, that no file of a tree ever had."""
+        """Return a file name, without suffix, that no tree has ever had."""
         return f"{self._token}-{next(self._names)}"
 
     # --- writing ----------------------------------------------------------------------------------
@@ -89,19 +90,19 @@ class StateDatabase:
     def save(
         self, facts: Mapping[str, Any], entries: Iterable[tuple[int, Entry]]
     ) -> dict[int, Place | None]:
-        """Replace the facts and some trees in one transaction, and remove replaced files.
+        """Replace the facts and some trees in one transaction, then remove replaced files.
 
-        May run in a thread while others read; readers add what it returns to `places`.
+        May run in a thread while others read; the reader adds the result to `places`.
 
         Args:
-            facts: plain data; read after the entries.
+            facts: JSON values; read after the entries.
             entries: the numbers with their new trees.
 
         Returns:
             The new places of these numbers.
 
         Raises:
-            OSError, SafetensorError: if they cannot be written; all is as it was before.
+            OSError, SafetensorError: if writing fails; the previous snapshot is then unchanged.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -112,13 +113,15 @@ class StateDatabase:
                 for number, entry in entries:
                     replaced += file.execute("SELECT blob FROM trees WHERE number = ?", [number])
                     new[number] = self._put(file, number, entry)
-                # last, so that new blobs take pages that the transaction before left free: these
+                # last, so that new blobs use pages that the previous transaction freed: these
                 # need no copy in the journal
                 file.executemany("DELETE FROM blobs WHERE id = ?", replaced)
                 count = len(self.places) + sum(number not in self.places for number in new)
-                tree = sealed({**facts, "trees": count})
+                sealed_facts = sealed({**facts, "trees": count})
                 file.execute("DELETE FROM facts")
-                file.execute("INSERT INTO facts VALUES (?)", [json.dumps(tree, allow_nan=False)])
+                file.execute(
+                    "INSERT INTO facts VALUES (?)", [json.dumps(sealed_facts, allow_nan=False)]
+                )
                 if self._lasting and self.files.is_dir():
                     sync(self.files)
                 file.execute("COMMIT")
@@ -133,7 +136,7 @@ class StateDatabase:
         return new
 
     def _put(self, file: sqlite3.Connection, number: int, entry: Entry) -> Place | None:
-        """Replace one tree; a small one that was written to a file is copied from there."""
+        """Replace one tree; a small tree in a file is copied into the database."""
         content, place = b"", None
         if isinstance(entry, Place):
             path = self.files / entry.file
@@ -157,14 +160,14 @@ class StateDatabase:
         return place
 
     def remove(self, place: Place) -> None:
-        """Remove a file that nothing names any more; `tidy` tries again."""
+        """Delete a file that is no longer referenced; `tidy` retries if this fails."""
         with suppress(OSError):
             (self.files / place.file).unlink(missing_ok=True)
 
     # --- reading ----------------------------------------------------------------------------------
 
     def load(self) -> dict[str, Any] | None:
-        """Return the facts, after a look at every byte; None if nothing was ever saved.
+        """Return the facts after verifying all data; None if nothing has been saved.
 
         Raises:
             UserError: if a file is damaged, missing or of another format.
@@ -173,7 +176,7 @@ class StateDatabase:
         facts = self.facts()
         if facts is None:
             return None
-        with _saying_damage(self.path):
+        with _reporting_damage(self.path):
             rows = self._rows(f"{_TREES} ORDER BY number")
             places = {number: place for number, place, _ in rows}
             if len(places) != facts["trees"]:
@@ -185,12 +188,15 @@ class StateDatabase:
         return facts
 
     def facts(self) -> dict[str, Any] | None:
-        """Return the facts without a look at the trees; None if nothing was ever saved."""
+        """Return the facts without verifying the trees; None if nothing has been saved."""
         if not self.path.exists():
-            for old in (*self._folder.glob("meta.json"), *self._folder.glob("round_*/meta.json")):
-                raise _another_version(old)
+            for old_file in (
+                *self._folder.glob("meta.json"),
+                *self._folder.glob("round_*/meta.json"),
+            ):
+                raise _another_version(old_file)
             return None
-        with _saying_damage(self.path):
+        with _reporting_damage(self.path):
             _refuse_super_journal(self.path)
             ((version,),) = self._file().execute("PRAGMA user_version").fetchall()
             schema = dict(self._file().execute("SELECT name, sql FROM sqlite_master").fetchall())
@@ -202,20 +208,20 @@ class StateDatabase:
                 raise ValueError("its tables are not those of fedray")
             ((page_bytes,),) = self._file().execute("PRAGMA page_size").fetchall()
             if self.path.stat().st_size % page_bytes:
-                raise ValueError("it is cut")
+                raise ValueError("it is truncated")
             ((text,),) = self._file().execute("SELECT json FROM facts").fetchall()
             return unsealed(parse_json(text))
 
     def read(self, number: int) -> dict[str, Any]:
-        """Return the tree of a number as `find` does; a missing one counts as damage."""
+        """Return the tree of a number like `find`, but treat a missing tree as damage."""
         tree = self.find(number)
         if tree is None:
             raise damaged(self.path, ValueError(f"tree {number} is missing"))
         return tree
 
     def find(self, number: int) -> dict[str, Any] | None:
-        """Return the tree of a number after checking every byte of it; None if there is none."""
-        with _saying_damage(self.path):
+        """Return the tree of a number, verified by its checksum; None if there is none."""
+        with _reporting_damage(self.path):
             rows = list(self._rows(f"{_TREES} WHERE number = ?", number))
             if not rows:
                 return None
@@ -225,13 +231,13 @@ class StateDatabase:
         return read_tree(self.files / place.file)
 
     def close(self) -> None:
-        """Close the file; reading opens it again."""
+        """Close the file; the next read opens it again."""
         if self._open is not None:
             self._open.close()
             self._open = None
 
     def _rows(self, query: str, *values: int) -> Iterator[tuple[int, Place | None, bytes]]:
-        """Yield numbers with their places or contents, each held against its checksum."""
+        """Yield numbers with their places or contents, verified by their checksums."""
         for number, name, content, expected in self._file().execute(query, values):
             where, place = self.path, None
             if name is None:
@@ -252,8 +258,8 @@ class StateDatabase:
 
 def _another_version(path: Path) -> UserError:
     return UserError(
-        f"{path} was written by another version of fedray; go on with that version, or start anew "
-        "with another --out"
+        f"{path} was written by another version of fedray; continue with that version, or start a "
+        "new run with another --out"
     )
 
 
@@ -270,7 +276,9 @@ def _begin(file: sqlite3.Connection, synchronous: str) -> None:
     file.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     file.execute("PRAGMA journal_mode = DELETE")
     file.execute(f"PRAGMA synchronous = {synchronous}")
-    file.execute("PRAGMA secure_delete = OFF")  # some systems write zeros over what goes
+    file.execute(
+        "PRAGMA secure_delete = OFF"
+    )  # some systems overwrite deleted data with zeros by default
     file.execute("PRAGMA trusted_schema = OFF")
     file.execute("BEGIN IMMEDIATE")
     if file.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
@@ -284,15 +292,15 @@ def _row_checksum(number: int, file: str | None, digest: str) -> str:
 
 
 def _refuse_super_journal(path: Path) -> None:
-    """Refuse a journal that names a further file, which SQLite would remove; fedray writes none."""
+    """Refuse a journal that names another file, which SQLite would delete; fedray writes none."""
     journal = path.with_name(f"{path.name}-journal")
     if journal.is_file() and journal.read_bytes()[-8:] == _SUPER_JOURNAL:
         raise ValueError("its journal names another file")
 
 
 @contextmanager
-def _saying_damage(path: Path) -> Iterator[None]:
-    """Turn the errors of reading a damaged file into a `UserError` that names it."""
+def _reporting_damage(path: Path) -> Iterator[None]:
+    """Turn errors from a damaged file into a `UserError` that names the file."""
     try:
         yield
     except UserError:

@@ -1,8 +1,8 @@
-"""The clients' states of one run: what changed since the last checkpoint, over its database.
+"""The clients' states of one run: changes since the last checkpoint, on top of its database.
 
-New states stay in memory, up to a bound, and large ones in files that their workers wrote. A
-checkpoint writes them into the database, during the next round. A client that is not accessed costs
-an entry in a dictionary.
+New states stay in memory, up to a limit; large ones are in files that their workers wrote. A
+checkpoint writes them to the database during the next round. A client that is not accessed costs
+one dictionary entry.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from fedray.states.database import StateDatabase
 from fedray.states.tensors import Place, read_tree, tree_bytes, write_tree
 
 MEMORY = 512 * 2**20
-"""Bytes of states that a process keeps in memory."""
+"""Most bytes of states that a process keeps in memory."""
 State: TypeAlias = ClientState | Place
 
 
 class _Layer:
-    """States that clients got in one span of time; of each client the last one."""
+    """The last state of each client from one span of time."""
 
     def __init__(self) -> None:
-        self.states: OrderedDict[int, ClientState] = OrderedDict()  # the last used at the end
+        self.states: OrderedDict[int, ClientState] = OrderedDict()  # most recently used last
         self.places: dict[int, Place] = {}  # in files
         self.nbytes = 0  # in memory
 
@@ -38,7 +38,7 @@ class _Layer:
         return self.states[client]
 
     def put(self, client: int, state: State) -> Place | None:
-        """Replace a client's state; return the place that it had."""
+        """Replace a client's state; return the place of the previous one, if it was in a file."""
         self.forget(client)
         if isinstance(state, Place):
             old, self.places[client] = self.places.get(client), state
@@ -57,11 +57,11 @@ class _Layer:
 
 
 class StateStore(Mapping[int, ClientState]):
-    """Clients' states by id; a client that never stepped has none.
+    """A mapping of client ids to states; a client that has never run a step has no state.
 
     Args:
-        folder: where the database and files are; None: files alone, in a temporary folder.
-        memory: bytes of states that are kept in memory.
+        folder: the folder of the database and files; None keeps files only, in a temporary folder.
+        memory: most bytes of states that are kept in memory.
     """
 
     def __init__(self, folder: Path | None = None, memory: int = MEMORY) -> None:
@@ -72,7 +72,7 @@ class StateStore(Mapping[int, ClientState]):
 
     @property
     def database(self) -> StateDatabase:
-        """The last checkpoint: states, and under numbers below 0 what else it holds."""
+        """Return the last checkpoint: states, and further data under negative numbers."""
         if self._database is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="fedray-states-")
             self._database = StateDatabase(Path(self._temporary.name))
@@ -80,12 +80,12 @@ class StateStore(Mapping[int, ClientState]):
 
     @property
     def folder(self) -> Path:
-        """The folder of the files."""
+        """Return the folder of the files."""
         return self.database.files
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the states in memory."""
+        """Return the bytes of the states in memory."""
         return self._new.nbytes + self._saving.nbytes + self._read.nbytes
 
     def __getitem__(self, client: int) -> ClientState:
@@ -107,10 +107,10 @@ class StateStore(Mapping[int, ClientState]):
         return sum(1 for _ in self)
 
     def find(self, client: int) -> State | None:
-        """Return a client's state if it is in memory, else its place, if it has one."""
+        """Return a client's state if it is in memory, else its place; None if it has no state."""
         for layer in (self._new, self._saving, self._read):
-            if (known := layer.find(client)) is not None:
-                return known
+            if (recent := layer.find(client)) is not None:
+                return recent
         if client not in self.database.places:
             return None
         place = self.database.places[client]
@@ -122,7 +122,7 @@ class StateStore(Mapping[int, ClientState]):
         return state
 
     def put(self, client: int, state: State) -> None:
-        """Take a client's next state, or the place where a worker has written it."""
+        """Store a client's next state, or the place where a worker has written it."""
         self._read.forget(client)
         replaced = self._new.put(client, state)
         if replaced is not None:
@@ -131,15 +131,15 @@ class StateStore(Mapping[int, ClientState]):
 
     def write(self, client: int, state: ClientState) -> None:
         """Write a client's next state to a file, without keeping it in memory."""
-        self.put(client, self._written(state))
+        self.put(client, self._write_file(state))
 
     def begin(self) -> dict[int, State]:
-        """Return the states that the next checkpoint has to write; `finish` follows."""
+        """Return the states that the next checkpoint must write; call `finish` afterwards."""
         self._saving, self._new = self._new, _Layer()
         return self._saving.items()
 
     def finish(self, places: Mapping[int, Place | None]) -> None:
-        """Go on after a checkpoint is whole, with the new places that the database returned."""
+        """Complete a checkpoint with the new places that the database returned."""
         self.database.places.update(places)
         for client, place in self._saving.places.items():
             if places[client] is None:
@@ -150,7 +150,7 @@ class StateStore(Mapping[int, ClientState]):
         self._saving = _Layer()
 
     def close(self) -> None:
-        """Let all states go but those of the last checkpoint."""
+        """Free all states except those of the last checkpoint."""
         for place in self._new.places.values():
             self.database.remove(place)
         self._new, self._saving, self._read = _Layer(), _Layer(), _Layer()
@@ -160,23 +160,23 @@ class StateStore(Mapping[int, ClientState]):
             self._temporary = self._database = None
 
     def unused_files(self) -> list[Path]:
-        """Return the files that nothing names: a process that was killed left them."""
+        """Return files that nothing references, left by a process that was killed."""
         unsaved = (*self._new.places.values(), *self._saving.places.values())
         places = (*self.database.places.values(), *unsaved)
         used = {place.file for place in places if place is not None}
         entries = own_entries(self.folder, "checkpoints/states")
         return sorted(path for path in entries if path.name not in used)
 
-    def _written(self, state: ClientState) -> Place:
+    def _write_file(self, state: ClientState) -> Place:
         return write_tree(self.folder / f"{self.database.new_name()}.safetensors", vars(state))
 
     def _make_room(self) -> None:
-        """Forget states that the database has, then write others to files, the oldest first."""
+        """Free states that the database has, then write others to files, the oldest first."""
         while self._read.states and self.nbytes > self._memory:
             self._read.forget(next(iter(self._read.states)))
         while self._new.states and self.nbytes > self._memory:
             client, state = next(iter(self._new.states.items()))
-            self._new.put(client, self._written(state))
+            self._new.put(client, self._write_file(state))
 
 
 def state_size(state: ClientState) -> int:

@@ -1,8 +1,8 @@
 """Nested trees of tensors as safetensors, in files or as bytes.
 
-The metadata holds the tree as JSON: the names in their order, and for each tensor its name in the
-file. Tensors read from a file are mapped: memory holds them as long as it likes, and to write to
-them changes no file.
+The metadata contains the tree as JSON: its names in order, and each tensor's name in the file.
+Tensors read from a file are memory-mapped: the system loads and drops pages as needed, and writing
+to the tensors does not change the file.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from fedray.core.state import is_tree
 from fedray.errors import UserError
 
 LARGE = 100_000
-"""Bytes of tensors from which on a tree has a file of its own."""
+"""Bytes of tensors from which a tree is stored in a separate file."""
 DAMAGE = (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError, RuntimeError)
-"""Errors raised by reading a file that is not as it was written."""
+"""Errors raised by reading a damaged file."""
 _TREE = "tree"
 
 
 class Place(NamedTuple):
-    """A tree in a file.
+    """The location of a tree in a file.
 
     Attributes:
         file: the name of the file.
@@ -55,15 +55,15 @@ def write_tree(path: Path, tree: StateTree) -> Place:
     path.touch(exist_ok=False)
     mode = path.stat().st_mode
     serialize_file(specs.tensors, path, specs.metadata)
-    path.chmod(mode)  # safetensors' file is for its owner alone
+    path.chmod(mode)  # safetensors restricts the file to its owner
     return Place(path.name, file_checksum(path))
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """Map a file that `write_tree` wrote.
+    """Read a file that `write_tree` wrote; tensors are memory-mapped.
 
     Raises:
-        UserError: if the file is missing or cut.
+        UserError: if the file is missing or damaged.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -73,13 +73,13 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 
 def tree_to_bytes(tree: StateTree) -> bytes:
-    """Return what `write_tree` would write."""
+    """Return the bytes that `write_tree` would write."""
     specs = _Specs(tree)
     return bytes(serialize(specs.tensors, specs.metadata))
 
 
 def tree_from_bytes(content: bytes) -> dict[str, Any]:
-    """Return the tree that `tree_to_bytes` was given; the errors are those in `DAMAGE`."""
+    """Return the tree of bytes from `tree_to_bytes`; raises the errors in `DAMAGE`."""
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     return _nested(json.loads(header["__metadata__"][_TREE]), load(content).__getitem__)
 
@@ -91,44 +91,45 @@ def file_checksum(path: Path) -> str:
 
 
 def damaged(path: Path, error: Exception) -> UserError:
-    """Return the error that says why a file cannot be read, and what to do."""
+    """Return the error that explains why a file cannot be read, and what to do."""
     where = getattr(error, "filename", None) or path
     if isinstance(error, PermissionError):
         return UserError(
-            f"{where} may not be read by this account; ask its owner for the right, or start anew "
-            "with another --out"
+            f"this account may not read {where}; ask its owner for permission, or start a new "
+            "run with another --out"
         )
     reason = "it is missing" if isinstance(error, FileNotFoundError) else error
     return UserError(
-        f"{where} is damaged ({reason}); restore it from a copy, or start anew with another --out"
+        f"{where} is damaged ({reason}); restore it from a copy, or start a new run with another "
+        "--out"
     )
 
 
 def split_payload(payload: Payload) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a payload's type and numbers as plain data, and its tensors by field."""
-    values = {each.name: getattr(payload, each.name) for each in fields(payload)}
+    """Return a payload's type and numbers as JSON values, and its tensors by field."""
+    values = {field.name: getattr(payload, field.name) for field in fields(payload)}
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor | Mapping)}
     numbers = {name: value for name, value in values.items() if name not in tensors}
     return {"type": payload.full_name(), "numbers": numbers}, tensors
 
 
 def join_payload(facts: Mapping[str, Any], tensors: Mapping[str, Any], where: Path) -> Payload:
-    """Return the payload that `split_payload` was given.
+    """Return the payload that `split_payload` split.
 
     Raises:
-        UserError: if this process has imported no payload of its type.
+        UserError: if no payload class of this type has been imported in this process.
     """
     kind = Payload.types.get(facts["type"])
     if kind is None:
         raise UserError(
-            f"{where} holds a payload of type {facts['type']}, which this version does not know; "
+            f"{where} holds a payload of type {facts['type']}, which this version does not define; "
             "read it with the code that wrote it"
         )
     return kind(**facts["numbers"], **tensors)
 
 
 class _Specs:
-    """What safetensors needs of a tree; the tensors live as long as this."""
+    """The arguments of safetensors for a tree; keeps the tensors alive."""
 
     def __init__(self, tree: StateTree) -> None:
         self.tensors: dict[str, TensorSpec] = {}
@@ -144,15 +145,15 @@ class _Specs:
         }
 
     def _add(self, tensor: Tensor, name: str) -> str:
-        while name in self.tensors:  # keys may hold the slash that joins them
+        while name in self.tensors:  # keys may contain the slash that joins them
             name += "'"
-        kept = tensor.detach().cpu().contiguous()
-        self._alive.append(kept)
+        contiguous = tensor.detach().cpu().contiguous()
+        self._alive.append(contiguous)
         self.tensors[name] = TensorSpec(
-            dtype=str(kept.dtype).removeprefix("torch."),
-            shape=kept.shape,
-            data_ptr=kept.data_ptr(),
-            data_len=kept.nbytes,
+            dtype=str(contiguous.dtype).removeprefix("torch."),
+            shape=contiguous.shape,
+            data_ptr=contiguous.data_ptr(),
+            data_len=contiguous.nbytes,
         )
         return name
 

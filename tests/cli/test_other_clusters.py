@@ -104,7 +104,7 @@ def test_a_cluster_of_somebody_else_is_mentioned_and_left_alone(environment, tmp
     try:
         for words in (RUN, SWEEP):
             said = command(words, environment, tmp_path)
-            assert said.count("a Ray cluster answers at 127.0.0.3:") == 1
+            assert said.count("a Ray cluster runs at 127.0.0.3:") == 1
             assert "set RAY_ADDRESS=auto to use it" in said
             assert f"has {CPUS} CPU" not in said
         words, given = benchmark(tmp_path)

@@ -310,7 +310,7 @@ def test_nothing_is_kept_unasked_and_nothing_travels(run, assemble):
         ("scaffold", {"optimizer": "adam"}, "scaffold treats an update as a sum of gradients"),
         ("fednova", {"optimizer": "adamw"}, "fednova treats an update as a sum of gradients"),
         ("fednova", {"optimizer": {"momentum": 0.9, "keep": True}}, "set optimizer.keep=false"),
-        ("scaffold", {"clip_grad_norm": 1}, "which clip_grad_norm=1 shortens"),
+        ("scaffold", {"clip_grad_norm": 1}, "but clip_grad_norm=1 scales"),
     ],
 )
 def test_refused_in_one_sentence(assemble, method, changes, said):

@@ -297,10 +297,10 @@ IMAGES = [
         "images differ in size: .* set data.image_siz",
     ),
     (at("cat/0.png", content(encoded(size=(9, 8)))), "images differ in size"),
-    (at("cat/0.png", content(animated("GIF"))), "cat/0.png holds 2 images, expected one"),
-    (at("cat/0.png", content(animated("PNG"))), "cat/0.png holds 2 images, expected one"),
-    (at("cat/0.png", content(animated("WEBP"))), "cat/0.png holds 2 images, expected one"),
-    (at("cat/0.png", content(animated("TIFF"))), "cat/0.png holds 2 images, expected one"),
+    (at("cat/0.png", content(animated("GIF"))), "cat/0.png contains 2 images, expected one"),
+    (at("cat/0.png", content(animated("PNG"))), "cat/0.png contains 2 images, expected one"),
+    (at("cat/0.png", content(animated("WEBP"))), "cat/0.png contains 2 images, expected one"),
+    (at("cat/0.png", content(animated("TIFF"))), "cat/0.png contains 2 images, expected one"),
     (at("cat/0.png", content(deep_png(1))), "cat/0.png has pixels of mode I;16, more than 8 bits"),
     (at("cat/0.png", content(deep_png(3))), "cat/0.png has pixels of mode RGB, more than 8 bits"),
     (at("cat/0.png", content(encoded("TIFF", "F"))), "cat/0.png has pixels of mode F"),
@@ -320,7 +320,7 @@ IMAGES = [
 ]
 
 MASKS = [
-    (at("classes.json", pipe), "classes.json is not a regular file"),
+    (at("classes.json", pipe), "classes.json is no plain file"),
     (at("classes.json", missing), "classes.json cannot be read: .*No such file"),
     *[(at("classes.json", content(text)), f"classes.json {match}") for text, match in JSONS],
     (at("classes.json", content('["a", "a"]')), "the classes 0 and 1 are both called 'a'"),
@@ -331,7 +331,10 @@ MASKS = [
     (at("x/train/masks/0.png", pipe), "0.png has no mask"),
     (at("x/train/masks/0.png", missing), "0.png has no mask"),
     (at("x/train/masks/0.png", content(PNG)), "has pixels of mode RGB, expected one class id"),
-    (at("x/train/masks/0.png", content(encoded(mode="L", size=(9, 8)))), "has 9x8 pixels, its im"),
+    (
+        at("x/train/masks/0.png", content(encoded(mode="L", size=(9, 8)))),
+        "has 9x8 pixels, but its im",
+    ),
     (at("x/train/masks/0.png", content(encoded(mode="L"))), "contains class .*, but there are 2"),
     (at("x/train/masks/0.png", torn), "masks/0.png cannot be"),
     (at("x/train/masks/0.png", content(b"x")), "masks/0.png is not an image; replace or remove it"),

@@ -136,7 +136,7 @@ def test_groups_of_classes_go_to_groups_of_clients():
         (lambda: groups((3, 0), (3, 2)), "at least one class and one client"),
         (
             lambda: federate(made(), groups((3, 1), (3, 1)), DataConfig(clients=5), RNG),
-            r"for 4 clients, found data\.c",
+            r"sums to 4 clients, but data\.c",
         ),
         (
             lambda: federate(made(), groups((2, 1), (3, 2)), DataConfig(clients=5), RNG),

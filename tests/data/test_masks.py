@@ -94,7 +94,9 @@ def test_shapes_in_other_sizes_and_grey():
     shapes = load_images("shapes", options=ReadOptions(image_size=20, channels=1))
     assert shapes.shape == (1, 20, 20)
     assert shapes.masks.shape == (800, 20, 20)
-    with pytest.raises(UserError, match=r"data.image_size=15 is too small .* needs 16; raise it"):
+    with pytest.raises(
+        UserError, match=r"data.image_size=15 is too small .* needs at least 16; raise it"
+    ):
         load_images("shapes", options=ReadOptions(image_size=15))
 
 

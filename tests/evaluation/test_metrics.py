@@ -99,7 +99,7 @@ def test_a_number_that_was_not_declared_or_is_there_already_is_refused(monkeypat
     assert measure(given("something")) == {**own_test(SCORES), "something": 1.0}
     with pytest.raises(FedrayError, match=r"metric further gives 'other'"):
         measure(given("other"))
-    with pytest.raises(FedrayError, match=r"'local_accuracy' is measured already"):
+    with pytest.raises(FedrayError, match=r"'local_accuracy' already exists"):
         measure(given("local_accuracy"))
 
 
@@ -181,8 +181,11 @@ def analysed(run, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"undeclared": 1.0}, "the analysis of local gives 'undeclared', which it has not decl"),
-        ({"local_accuracy": 1.0}, "the metric 'local_accuracy' is measured already"),
+        (
+            {"undeclared": 1.0},
+            "the analysis of local returned 'undeclared', which it does not decl",
+        ),
+        ({"local_accuracy": 1.0}, "the metric 'local_accuracy' already exists"),
         ({"drift": float("nan")}, "the metric 'drift' is nan, expected a finite number"),
         ({"drift": torch.ones(1)}, r"the metric 'drift' is tensor\(\[1.\]\), expected a finite"),
     ],
@@ -193,7 +196,7 @@ def test_an_analysis_gives_what_it_has_declared(analysed, given, message):
 
 
 def test_an_analysis_without_any_declaration_is_not_passed_over(analysed):
-    with pytest.raises(FedrayError, match="gives 'drift', which it has not declared"):
+    with pytest.raises(FedrayError, match="returned 'drift', which it does not declare"):
         analysed({"drift": 1.0})
 
 
@@ -248,7 +251,7 @@ def test_every_client_on_every_domain_by_hand():
     ("names", "said"),
     [
         (("domains", "photo"), r"domain 'domains' .* 'client_accuracy_domains', .* another metric"),
-        (("photo", "base"), r"domain 'base' .* 'accuracy_base', which is the name of another"),
+        (("photo", "base"), r"domain 'base' .* 'accuracy_base', the name of another"),
         (("photo", "photo_std"), r"'client_accuracy_photo_std', .* of the domain 'photo_std'"),
     ],
 )

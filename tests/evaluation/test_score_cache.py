@@ -111,7 +111,7 @@ def test_a_score_is_kept_until_its_client_trains():
     kept, sent = ScoreCache(), {0: None, 1: None}
     kept.keep(0, sent, {0: Score(1, 2), 1: Score(2, 2)})
     kept.forget(1)
-    assert kept.found(0, sent) == {0: Score(1, 2)}
-    assert kept.found(5, sent) == {}
+    assert kept.lookup(0, sent) == {0: Score(1, 2)}
+    assert kept.lookup(5, sent) == {}
     kept.clear()
-    assert kept.found(0, sent) == {}
+    assert kept.lookup(0, sent) == {}

@@ -185,7 +185,7 @@ def test_logits_that_are_not_finite_are_no_score(assemble, monkeypatch, value):
 
     monkeypatch.setattr(runtime.assembly.algorithm, "predict", predict)
     reply = runtime.test("evaluate", 1, 0, None, None)
-    assert reply.failure.cause.startswith(f"NotFinite: the tested model's logits hold {value};")
+    assert reply.failure.cause.startswith(f"NotFinite: the tested model's logits contain {value};")
     assert reply.failure.diverged
 
 

@@ -17,7 +17,7 @@ from fedray.runtime.compatibility import check
         (
             "fedproto",
             {"model.group": "unet_tiny"},
-            r"fedproto cannot: .* choose .*fedavg",
+            r"fedproto is defined for one label .* choose .*fedavg",
         ),
         (
             "fedavg",

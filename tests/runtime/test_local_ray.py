@@ -264,7 +264,7 @@ def test_a_cluster_that_answers_is_mentioned_and_not_joined(asked, home, capsys)
         address_file(home, address)
         connect(num_cpus=2)
     assert [options["address"] for options in asked] == ["local"]
-    said = f"a Ray cluster answers at {address}: set RAY_ADDRESS=auto to use it\n"
+    said = f"a Ray cluster runs at {address}; set RAY_ADDRESS=auto to use it\n"
     assert capsys.readouterr() == (said, "")
 
 

@@ -120,12 +120,12 @@ def _restricted(allowed: NDArray[np.bool_], shares: Floats, rng: np.random.Gener
     If all remaining shares are zero in floating point (tiny alpha), one random allowed client gets
     everything, the limit of the Dirichlet distribution at alpha -> 0.
     """
-    kept = np.where(allowed, shares, 0.0)
-    if kept.sum() > 0:
-        return kept
-    chosen = np.zeros_like(shares)
-    chosen[rng.choice(np.flatnonzero(allowed))] = 1.0
-    return chosen
+    remaining = np.where(allowed, shares, 0.0)
+    if remaining.sum() > 0:
+        return remaining
+    single = np.zeros_like(shares)
+    single[rng.choice(np.flatnonzero(allowed))] = 1.0
+    return single
 
 
 def _cut(total: int, shares: Floats, offset: float) -> Indices:

@@ -95,11 +95,11 @@ def _draw_client(
     """
     classes = np.unique(labels[pools.train])
     count = len(classes) - round(params.excluded * len(classes))
-    kept = np.sort(rng.permutation(classes)[: max(1, count)])
-    dominant = rng.choice(kept)
+    kept_classes = np.sort(rng.permutation(classes)[: max(1, count)])
+    dominant = rng.choice(kept_classes)
     train: list[Indices] = []
     remaining: list[Indices] = []
-    for c in kept:
+    for c in kept_classes:
         for_validation = _validation_count(c == dominant, params)
         images = _class_pool(labels, pools, c, for_validation, params, rng)
         pool = min(params.shots, len(images) - for_validation)
@@ -131,7 +131,7 @@ def _validation(
     Raises:
         UserError: if the clients train on too many images of a class.
     """
-    chosen = []
+    parts = []
     for number, images in enumerate(remaining):
         needed, free = _validation_count(number == 0, params), images[~trained[images]]
         if len(free) < needed:
@@ -140,8 +140,8 @@ def _validation(
                 f"{labels[images[0]]} that no client trains on, but a client validates on "
                 f"{needed}; use more images, fewer clients or a smaller data.partition.shots"
             )
-        chosen.append(free[len(free) - needed :])
-    return np.sort(np.concatenate(chosen))
+        parts.append(free[len(free) - needed :])
+    return np.sort(np.concatenate(parts))
 
 
 def _class_pool(
@@ -205,8 +205,8 @@ def proportional(
         )
     tested = available > 0
     factor = (available[tested] / counts[tested]).min()
-    drawn = [
+    parts = [
         rng.permutation(test[labels[test] == c])[: int(factor * count + 1e-9)]
         for c, count in zip(classes[tested], counts[tested], strict=True)
     ]
-    return np.sort(np.concatenate(drawn))
+    return np.sort(np.concatenate(parts))

@@ -16,7 +16,7 @@ class FedTSPDirichletParams(Frozen):
     """Parameters of `fedtsp_dirichlet`."""
 
     alpha: float = Field(0.1, gt=0, le=1e6)
-    """Concentration (FedTSP: 0.1): large values are near uniform, small ones give few classes."""
+    """Concentration (FedTSP: 0.1): large is near uniform; small gives each client few classes."""
     variant: Literal["exact", "official"] = "exact"
     """exact: "evenly distributed", as in the paper; official: as in the official code."""
     min_samples: int | None = Field(None, ge=1, le=10**9)

@@ -14,7 +14,7 @@ class ShardsParams(Frozen):
     """Parameters of `shards`."""
 
     shards_per_client: int = Field(2, ge=1, le=10**6)
-    """S: number of shards per client; a shard has one or two classes."""
+    """S: number of shards per client; a shard usually has one or two classes."""
 
 
 @partitions.add

@@ -307,11 +307,11 @@ def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None
         raise UserError(
             f"the images have {len(names):,} different domains, too many; remove the domains"
         )
-    lacking = next((row for row in rows if not row.domain), None)
-    if lacking is not None:
+    without_domain = next((row for row in rows if not row.domain), None)
+    if without_domain is not None:
         raise UserError(
-            f"{lacking.name()} has no domain, but others have one ({names[0]}, ...); give every "
-            "image a domain, or none"
+            f"{without_domain.name()} has no domain, but others have one ({names[0]}, ...); give "
+            "every image a domain, or none"
         )
     position: dict[str | None, int] = {name: i for i, name in enumerate(names)}
     return Domains(names, np.array([position[row.domain] for row in rows], np.int16))

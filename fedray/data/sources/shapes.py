@@ -62,8 +62,10 @@ class Shapes(Source):
         for style in _STYLES:
             for number in range(_TRAIN + _TEST):
                 image, mask = _draw(style, size, rng)
-                drawn = image.mean(0) if options.channels == 1 else image.transpose(1, 2, 0)
-                pixels = np.ascontiguousarray(np.rint(drawn * 255).astype(np.uint8))
+                grey_or_colour = (
+                    image.mean(0) if options.channels == 1 else image.transpose(1, 2, 0)
+                )
+                pixels = np.ascontiguousarray(np.rint(grey_or_colour * 255).astype(np.uint8))
                 origin = TRAIN if number < _TRAIN else TEST
                 rows.append(Row(pixels, 0, origin, style, mask, f"{style} {number}"))
         return Listing(_NAMES, rows, _STYLES)
