@@ -51,9 +51,7 @@ def _completions() -> list[str]:
 @click.command(cls=Command)
 @click.argument("name", type=Name(_completions))
 @keys
-@click.option(
-    "--changed", is_flag=True, help="Omit settings that keep their defaults."
-)
+@click.option("--changed", is_flag=True, help="Omit settings that keep their defaults.")
 @json_flag
 @with_plugins
 def command(

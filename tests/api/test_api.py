@@ -126,7 +126,7 @@ def test_folders_that_do_not_fit_are_refused(small, tmp_path, monkeypatch):
         small.but(seed=9).train("run", executor="serial", resume=True)
     with pytest.raises(UserError, match="no run to go on with"):
         small.train("other", executor="serial", resume=True)
-    with pytest.raises(UserError, match="name its folder"):
+    with pytest.raises(UserError, match="pass its folder"):
         small.train(resume=True)
     with pytest.raises(UserError, match="holds no run"):
         fedray.load("nowhere")

@@ -172,4 +172,4 @@ def test_a_copy_of_nothing(capsys):
     assert main(["cp", "table", "scalability"]) == 2
     assert "there is no table 'scalability'" in capsys.readouterr().err
     assert main(["cp", "table", "digits", "here", "there"]) == 2
-    assert "'there' is one word too many" in capsys.readouterr().err
+    assert "'there' is one argument too many" in capsys.readouterr().err
