@@ -265,8 +265,8 @@ def _new_names(tree: Tree) -> tuple[dict[str, str], dict[str, str]]:
         configs += [entry["config"] for entry in cell_tree.get("dropped", ())]
         configs += [cell_tree["chosen"]] if cell_tree.get("chosen") is not None else []
         for config in configs:
-            specs = [cell.wanted(config, "tuning", seed) for seed in plan.tuning_seeds]
-            specs += [cell.wanted(config, "report", seed) for seed in plan.report.seeds]
+            specs = [cell.run_spec(config, "tuning", seed) for seed in plan.tuning_seeds]
+            specs += [cell.run_spec(config, "report", seed) for seed in plan.report.seeds]
             for spec in specs:
                 root, before = spec.experiment.data.root, _old_identity(spec.experiment)
                 named_root = None if root is None else Path(root).name

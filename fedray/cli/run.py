@@ -28,7 +28,7 @@ from fedray.command import (
 )
 from fedray.config import Experiment
 from fedray.errors import UserError
-from fedray.files import reserve, results_home, stamp, unused_removed
+from fedray.files import discard_if_empty, reserve, results_home, stamp
 from fedray.plugins import unshipped
 from fedray.records import (
     BEST,
@@ -135,7 +135,7 @@ def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[s
             out=None if resumes else out,
             resume=out if resumes else None,
         )
-        with unused_removed(None if request.resume or request.out else home):
+        with discard_if_empty(None if request.resume or request.out else home):
             one_run(one_request)
     print("\n".join(summary(finished(home, seeds), home)))
     return 0
@@ -161,7 +161,7 @@ def one_run(request: RunRequest) -> Path:
 def run_tracked(request: RunRequest, began: float, process: StoreProcess | None) -> Path:
     """Run the requested experiment and return its folder; `process` logs to MLflow unless None."""
     experiment, out = resolve_request(request)
-    with unused_removed(None if request.resume or request.out else out):
+    with discard_if_empty(None if request.resume or request.out else out):
         prove_writable(RunFolder(out))
         if request.resume:
             warn_if_from_start(RunFolder(out))

@@ -84,7 +84,7 @@ def test_other_sizes_and_colours_are_made_to_fit(picture, tmp_path):
 def test_oblong_models_take_images_of_their_size_alone():
     oblong = Preprocessing(3, 8, 12)
     assert oblong(np.zeros((8, 12, 3), np.uint8)).values.shape == (1, 3, 8, 12)
-    with pytest.raises(UserError, match="has 8x12 pixels, but the model expects 12x8; scale the image"):
+    with pytest.raises(UserError, match="has 8x12 pixels, but the model expects 12x8"):
         oblong(np.zeros((12, 8, 3), np.uint8))
 
 
