@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 
 from fedray.analyses.parameters import costs
-from fedray.cli.dry_run import Asked, check_command, words_of
-from fedray.cli.main import main, word_of
+from fedray.cli.dry_run import PlannedRun, check_command, split_command
+from fedray.cli.main import find_command, main
 from fedray.config import Experiment
 from fedray.core import algorithms
 from fedray.language.descriptions import find_descriptions, shipped_names
@@ -71,13 +71,13 @@ class Tiny:
         Returns:
             How many runs were made.
         """
-        (word, given), asked = words_of(command), check_command(command)
+        (word, given), asked = split_command(command), check_command(command)
         if not asked:
             assert main([word, *given]) == 0, command
             return 0
         if most is not None and len(asked) > most:
             asked = [asked[round(i * (len(asked) - 1) / max(most - 1, 1))] for i in range(most)]
-        params = word_of(word).command.make_context(word, given).params
+        params = find_command(word).command.make_context(word, given).params
         self._commands += 1
         out = params.get("out") or self.home / "results" / f"command_{self._commands}"
         for number, each in enumerate(asked):
@@ -92,10 +92,10 @@ class Tiny:
                 raise
         return len(asked)
 
-    def _count(self, asked: Asked) -> None:
+    def _count(self, asked: PlannedRun) -> None:
         assert costs(self.shrunk(asked.experiment))[0].components
 
-    def _run_one(self, asked: Asked, out: Path) -> None:
+    def _run_one(self, asked: PlannedRun, out: Path) -> None:
         experiment = self.shrunk(asked.experiment)
         cpu = torch.device("cpu")
         done = list(Session(experiment, out, lambda a: SerialExecutor(a, cpu)).rounds())

@@ -1,7 +1,7 @@
-"""fedray from Python: `fedray.Experiment("fedtsp_digits", lr=0.1).train()` (docs/api.md).
+"""The Python interface: `fedray.Experiment("fedtsp_digits", lr=0.1).train()` (docs/api.md).
 
-training.py    one run, round by round: what the command line and Python both go through
-experiment.py  an experiment that is set up and trained
-result.py      what a run left behind, its models included
-studies.py     sweeps and tables
+experiment.py  `Experiment`: set up and train an experiment
+result.py      `Result`: the numbers and models of a run
+studies.py     `Sweep` and `Table` with their results
+training.py    execution of one run, shared by the command line and Python
 """

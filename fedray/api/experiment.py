@@ -1,4 +1,4 @@
-"""An experiment from Python: set up from a name, a file or a mapping, and trained."""
+"""`Experiment`: an experiment that is set up from a name, file or mapping, and trained."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ log = logging.getLogger(__name__)
 
 
 class Experiment:
-    """One federated experiment, complete and checked; it does not change.
+    """A complete and validated federated experiment; immutable.
 
     Args:
-        base: a shipped name (`fedray ls experiments`), a YAML file, or a mapping of keys, which may
-            name with `extends` what it changes.
-        settings: further keys, dotted, `{"data.partition.alpha": 0.1}`.
-        plugins: files, folders or modules of your own (docs/plugins.md).
-        **keys: further keys without a dot, `lr=0.1`; sections as mappings, `data={"clients": 5}`.
+        base: a shipped name (`fedray ls experiments`), a YAML file, or a mapping of keys, whose key
+            `extends` can name an experiment to inherit from.
+        settings: overrides by dotted key, for example `{"data.partition.alpha": 0.1}`.
+        plugins: your files, folders or modules (docs/plugins.md).
+        **keys: further overrides: keys without a dot, `lr=0.1`, or sections as mappings,
+            `data={"clients": 5}`.
 
     Raises:
-        UserError: with one sentence about the first thing that is wrong.
+        UserError: if a key or value is invalid; the message describes the first mistake.
 
     Example:
         >>> experiment = Experiment("fedavg_digits", {"data.clients": 5}, rounds=3)
@@ -56,13 +57,13 @@ class Experiment:
     ) -> None:
         pairs = [(key, plain(value)) for key, value in {**(settings or {}), **keys}.items()]
         pairs = parents_first(pairs)
-        given = [plugins] if isinstance(plugins, str | Path) else plugins
-        tree = with_read_plugins(_tree(base), pairs, [str(each) for each in given])
+        places = [plugins] if isinstance(plugins, str | Path) else plugins
+        tree = with_read_plugins(_tree(base), pairs, [str(place) for place in places])
         self._resolved = from_tree(tree, [pair for pair in pairs if pair[0] != "plugins"])
 
     @property
     def name(self) -> str:
-        """Return the name of the experiment in results and in the tracker."""
+        """Return the name of the experiment in results and in MLflow."""
         return self._resolved.name
 
     @property
@@ -72,7 +73,7 @@ class Experiment:
 
     @property
     def identity(self) -> str:
-        """A hash of all that determines the numbers but the images."""
+        """Return a hash of all settings that determine the results; images are not included."""
         return self._resolved.identity()
 
     def __repr__(self) -> str:
@@ -83,7 +84,7 @@ class Experiment:
         )
 
     def but(self, settings: Mapping[str, Any] | None = None, **keys: Any) -> Experiment:
-        """This experiment with other keys; arguments and errors as of the class."""
+        """Return a copy of this experiment with overrides, given as for the class."""
         return Experiment(self.config, settings, **keys)
 
     def train(
@@ -95,20 +96,21 @@ class Experiment:
         track: bool = False,
         resume: bool = False,
     ) -> Result:
-        """Run it to its end.
+        """Run the experiment to its end.
 
         Args:
             out: a new folder for the results; None: one below $FEDRAY_RESULTS or ~/fedray_results.
-            executor: "ray": workers of a Ray cluster, which is started here when there is none;
-                "serial": this process. The numbers are the same.
-            callbacks: each is called after every round with a copy of its record.
-            track: whether it is logged to MLflow, as the command line does.
-            resume: go on with the run in `out` after its last checkpoint.
+            executor: "ray": run clients on workers of a Ray cluster, which is started on this
+                machine if none is running; "serial": run clients in this process. Results are
+                equal.
+            callbacks: functions that are called after every round with a copy of its record.
+            track: whether to log to MLflow, as the command line does.
+            resume: continue the run in `out` from its last checkpoint.
 
         Raises:
-            UserError: when something is missing, or the folder is taken.
-            RunFailed: when a callback raises an error, or the cluster does not go on.
-            CodeError: when the method's or the model's code raises an error.
+            UserError: if something is missing, or the folder is taken.
+            RunFailed: if a callback raises an error, or the cluster fails.
+            CodeError: if code of the method or model raises an error.
         """
         folder = self._folder(out, resume)
         rounds = self._rounds(folder, executor, list(callbacks), track)
@@ -120,28 +122,28 @@ class Experiment:
     def rounds(
         self, out: str | Path, *, executor: ExecutorName = "ray", track: bool = False
     ) -> Generator[Round, None, None]:
-        """Run it, and yield the record of every round as it comes; arguments as of `train`.
+        """Run the experiment and yield the record of every round; arguments as for `train`.
 
-        Closing the iterator early closes the run; `train(out, resume=True)` continues it.
+        Closing the iterator early stops the run; `train(out, resume=True)` continues it.
         """
         yield from self._rounds(self._folder(out, False), executor, [], track)
 
     def _folder(self, out: str | Path | None, resume: bool) -> Path:
-        """Return the run's folder: a new one, or the one to go on with.
+        """Return the run's folder: a new one, or with `resume` the existing one.
 
         Raises:
-            UserError: when it is taken, or holds nothing to go on with.
+            UserError: if a new folder is taken, or an existing one has no run to continue.
         """
         place = None if out is None else Path(out).expanduser()
         if not resume:
             return new_folder(self.name, place, "resume=True")
         if place is None:
-            raise UserError("resume=True goes on with the run in `out`; name its folder")
+            raise UserError("resume=True continues the run in `out`; pass its folder as `out`")
         place = place.resolve()
         fetch_missing(place)
         folder = RunFolder(place)
         if not folder.config.is_file():
-            raise UserError(f"{place} has no config.yaml, so no run to go on with")
+            raise UserError(f"{place} has no config.yaml, so there is no run to go on with")
         check_owner(place)
         folder.check_plugins(self._resolved.plugins)
         return place
@@ -159,7 +161,7 @@ class Experiment:
 
 
 def _tree(base: str | Path | Mapping[str, Any]) -> Tree:
-    """Return the plain data of an experiment with what it extends."""
+    """Return the keys of an experiment, merged with the experiment that it extends."""
     if not isinstance(base, Mapping):
         return read_experiment(str(base))
     tree = plain(base)
@@ -168,7 +170,7 @@ def _tree(base: str | Path | Mapping[str, Any]) -> Tree:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as YAML would give it: paths as texts, tuples as lists."""
+    """Return a value with the types of YAML: paths become strings, tuples become lists."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""What a run left behind: its rounds, numbers and models, read from its folder."""
+"""`Result`: the rounds, metrics and models of a run, read from its folder."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Frame = Literal["rounds", "clients"]
 
 
 class Result:
-    """A run that was done, here or elsewhere.
+    """The results of a run.
 
     Args:
-        folder: the run's.
+        folder: the folder of the run.
 
     Attributes:
-        folder: the run's.
+        folder: the folder of the run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,17 +36,17 @@ class Result:
 
     @cached_property
     def run(self) -> Run:
-        """Everything that `result.json` holds, typed."""
+        """Return the complete record of the run."""
         return RunFolder(self.folder).read()
 
     @property
     def config(self) -> Tree:
-        """Return every key of the experiment with its value."""
+        """Return all settings of the experiment."""
         return dict(self.run.info.config)
 
     @property
     def rounds(self) -> Sequence[Round]:
-        """The record of every round, round 0 first."""
+        """Return the record of every round, round 0 first."""
         return self.run.rounds
 
     @property
@@ -56,17 +56,17 @@ class Result:
 
     @property
     def best(self) -> Summary | None:
-        """The best round, chosen as `report.select` says; None where nothing chose one."""
+        """Return the best round on the images of `report.select`; None without such images."""
         return self.run.best
 
     @property
     def final(self) -> Summary | None:
-        """The last evaluated round."""
+        """Return the last evaluated round."""
         return self.run.final
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """The numbers of the last evaluated round, by name (`fedray ls metrics`)."""
+        """Return the metrics of the last evaluated round by name (`fedray ls metrics`)."""
         evaluated = self._evaluated()
         return dict(evaluated[-1].metrics) if evaluated else {}
 
@@ -78,22 +78,22 @@ class Result:
 
     @property
     def class_names(self) -> Sequence[str]:
-        """The names of the classes, in the order of their labels."""
+        """Return the names of the classes, in the order of their labels."""
         return RunFolder(self.folder).class_names()
 
     def curve(self, metric: str = HEADLINE) -> dict[int, float]:
-        """Return a number by round, where it was measured."""
+        """Return a metric by round, for the rounds in which it was measured."""
         return self.run.curve(metric)
 
     def to_pandas(self, of: Frame = "rounds") -> pandas.DataFrame:
-        """Return the numbers as a table of pandas.
+        """Return the results as a pandas DataFrame.
 
         Args:
-            of: "rounds": a row per round with its metrics, traffic in bytes and seconds; "clients":
-                a row per evaluated round and client with its accuracy.
+            of: "rounds": one row per round with metrics, traffic in bytes, and seconds; "clients":
+                one row per evaluated round and client with the accuracy.
 
         Raises:
-            UserError: when pandas is not installed, or `of` is neither.
+            UserError: if pandas is not installed, or `of` is invalid.
         """
         if of not in get_args(Frame):
             raise UserError(f"to_pandas(of={of!r}) is neither 'rounds' nor 'clients'")
@@ -103,7 +103,7 @@ class Result:
     def models(
         self, which: Literal["best", "last"] | None = None, *, device: str = "cpu"
     ) -> TrainedModels:
-        """Return the models that the run has kept; see `fedray.trained.open_models`."""
+        """Return the saved models of the run; see `fedray.trained.open_models`."""
         from fedray.trained import open_models
 
         return open_models(self.folder, which, device)
@@ -115,16 +115,17 @@ class Result:
         *,
         device: str = "cpu",
     ) -> TrainedModel:
-        """Return the model of one client, or, for None, the one that all of them share.
+        """Return the model of one client, or the model that all clients share.
 
         Args:
-            client: its id.
-            which: of the best round or of the last; None: the best, or the last where none was
-                chosen.
-            device: where it computes, as PyTorch calls it.
+            client: the id of the client; None: the shared model.
+            which: the model of the "best" or the "last" round; None: the best, or the last if no
+                best round was selected.
+            device: a PyTorch device for the model.
 
         Raises:
-            UserError: when none was kept, or each client has its own and none is named.
+            UserError: if no models were saved, or `client` is None and clients have their own
+                models.
         """
         return self.models(which, device=device).model(client)
 
@@ -157,29 +158,29 @@ def _row(done: Round) -> dict[str, Any]:
 
 
 def frame(rows: Sequence[Mapping[str, Any]], index: Sequence[str] = ()) -> pandas.DataFrame:
-    """Rows as a table of pandas.
+    """Return rows as a pandas DataFrame.
 
     Raises:
-        UserError: when pandas is not installed.
+        UserError: if pandas is not installed.
     """
     try:
         import pandas
     except ImportError:
         raise UserError("pandas is not installed; pip install pandas") from None
-    found = pandas.DataFrame(list(rows))
-    return found.set_index(list(index)) if index and len(found) else found
+    table = pandas.DataFrame(list(rows))
+    return table.set_index(list(index)) if index and len(table) else table
 
 
 def load(folder: str | Path) -> Result:
-    """Return a run from its folder, finished or not.
+    """Return the results of a run, finished or not, from its folder.
 
     Raises:
-        UserError: when there is none, or a file of it is damaged.
+        UserError: if the folder contains no run, or a file is damaged.
     """
     place = Path(folder).expanduser().resolve()
     fetch_missing(place)
     if not RunFolder(place).has_result:
-        raise UserError(f"{place} holds no run; name the folder that a run wrote (results: ...)")
+        raise UserError(f"{place} holds no run; pass the folder that a run printed (results: ...)")
     result = Result(place)
-    _ = result.run  # is refused now, not when it is first asked for
+    _ = result.run  # raises now if a file is damaged
     return result

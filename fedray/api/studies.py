@@ -1,4 +1,4 @@
-"""Sweeps and tables from Python; each runs as its command does, and says as much."""
+"""`Sweep` and `Table`, which run as their commands do and print the same output."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 Paths = str | Path | Sequence[str | Path]
 
 
-def _paths(given: Paths) -> list[str]:
-    return [str(each) for each in ([given] if isinstance(given, str | Path) else given)]
+def _paths(paths: Paths) -> list[str]:
+    return [str(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
 
 
 class _Study:
-    """A sweep or a table: a file or a mapping, and what is asked of it."""
+    """A sweep or table, given by a name, file or mapping, with the options of its run."""
 
     def __init__(
         self,
         kind: Kind,
-        given: str | Path | Mapping[str, Any],
+        study: str | Path | Mapping[str, Any],
         pairs: Mapping[str, Any],
         scale: str | None,
         plugins: Paths,
@@ -43,10 +43,10 @@ class _Study:
         published: Paths = (),
     ) -> None:
         self._tree: Tree | None = None
-        if isinstance(given, Mapping):
-            self._tree = plain(given)
-            given = check_name(str(self._tree.pop("name", kind)))
-        self.name = str(given)
+        if isinstance(study, Mapping):
+            self._tree = plain(study)
+            study = check_name(str(self._tree.pop("name", kind)))
+        self.name = str(study)
         self._request = Request(
             kind=kind,
             name=self.name,
@@ -54,15 +54,15 @@ class _Study:
             scale=scale,
             samples=samples,
             plugins=_paths(plugins),
-            published=[Path(each) for each in _paths(published)],
+            published=[Path(path) for path in _paths(published)],
         )
 
     def _carry_out(self, out: str | Path | None, track: bool, resume: bool) -> tuple[Path, bool]:
-        """Run it; return the folder of the invocation, and whether anything came through.
+        """Run the study; return the folder of the invocation, and whether any run succeeded.
 
         Raises:
             UserError: if something is missing or wrong.
-            KeyboardInterrupt: after Ctrl-C, which Ray Tune answers by ending what runs.
+            KeyboardInterrupt: after Ctrl-C, once Ray Tune has stopped all trials.
         """
         request = self._request
         home = _home(home_of(request.kind, Path(self.name).stem), out, resume)
@@ -74,8 +74,8 @@ class _Study:
                 write_atomic(Path(name), dump_yaml(self._tree))
             if resume:
                 pairs = ()
-            asked = {"name": name, "pairs": pairs, "out": home, "resume": resume, "track": track}
-            _, code = carry_out(Request(**{**vars(request), **asked}))
+            changes = {"name": name, "pairs": pairs, "out": home, "resume": resume, "track": track}
+            _, code = carry_out(Request(**{**vars(request), **changes}))
         if code == INTERRUPTED:
             raise KeyboardInterrupt
         return home, code != RUN_ERROR
@@ -85,13 +85,13 @@ class Sweep(_Study):
     """One experiment in many configurations, tuned by Ray Tune.
 
     Args:
-        sweep: a sweep in tune/, a YAML file, or a mapping of what such a file holds, which may say
-            with `name` what it is called.
-        settings: keys of every run's experiment, dotted.
-        scale: None: the first that the file has.
-        num_samples: number of configurations; of a grid, this number of evenly spread ones.
-        plugins: files, folders or modules of your own.
-        **keys: further keys without a dot, `rounds=5`.
+        sweep: a sweep in tune/, a YAML file, or a mapping with the content of such a file and
+            optionally a `name`.
+        settings: overrides by dotted key, for the experiments of all runs.
+        scale: the size of the study; None: the first in its file.
+        num_samples: number of configurations; from a grid, an evenly spread selection.
+        plugins: your files, folders or modules.
+        **keys: further overrides with keys without a dot, `rounds=5`.
     """
 
     def __init__(
@@ -110,31 +110,31 @@ class Sweep(_Study):
     def run(
         self, out: str | Path | None = None, *, track: bool = False, resume: bool = False
     ) -> SweepResult:
-        """Run it; progress and the table are printed.
+        """Run the sweep; print its progress and the table of trials.
 
         Args:
-            out: the folder of its results; None: new, below $FEDRAY_RESULTS or ~/fedray_results.
-            track: whether it is logged to MLflow.
-            resume: go on with the sweep in `out`.
+            out: folder for the results; None: a new one below $FEDRAY_RESULTS or ~/fedray_results.
+            track: whether to log to MLflow.
+            resume: continue the sweep in `out`.
 
         Raises:
             UserError: if something is missing or wrong.
-            RunFailed: if no configuration came through.
+            RunFailed: if no trial succeeded.
         """
         home, came_through = self._carry_out(out, track, resume)
         if not came_through:
-            raise RunFailed(f"no trial of {self.name} came through; {home}/trials.csv says why")
+            raise RunFailed(f"no trial of {self.name} succeeded; see {home}/trials.csv")
         return SweepResult(home)
 
 
 class SweepResult:
-    """Results of a sweep.
+    """The results of a sweep.
 
     Args:
-        folder: its results.
+        folder: the folder of the results.
 
     Attributes:
-        folder: its results.
+        folder: the folder of the results.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -146,20 +146,20 @@ class SweepResult:
 
     @property
     def trials(self) -> Sequence[Trial]:
-        """Return every configuration with its outcome."""
+        """Return all configurations with their results."""
         return self._outcome.trials
 
     @property
     def best(self) -> Trial | None:
-        """The best configuration; None if nothing chooses."""
+        """Return the best trial; None if no images select it."""
         return self._outcome.best
 
     def runs(self, trial: Trial) -> list[Result]:
-        """Return the runs of a configuration, one per seed."""
+        """Return the runs of a trial, one per seed."""
         return [Result(folder) for folder in trial.runs]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a row per configuration: the swept keys and the results."""
+        """Return one row per trial: the swept keys and the results."""
         metrics = self._outcome.plan.metrics
         rows = [
             {
@@ -177,16 +177,17 @@ class SweepResult:
 
 
 class Table(_Study):
-    """Methods by settings: each tuned with the same effort, several seeds, verdicts.
+    """A comparison of methods, each tuned with the same effort, with tests of claims over seeds.
 
     Args:
-        table: a table in tune/tables/, a YAML file, or a mapping of what such a file holds, which
-            may say with `name` what it is called.
-        settings: keys of every cell's experiment, or of the table (`report.seeds`), dotted.
-        scale: None: the first that the file has.
-        plugins: files, folders or modules of your own.
-        published: folders of tables that were run; what they have run is not run again.
-        **keys: further keys without a dot, `rounds=5`.
+        table: a table in tune/tables/, a YAML file, or a mapping with the content of such a file
+            and optionally a `name`.
+        settings: overrides by dotted key, for the experiments of all cells or for the table
+            (`report.seeds`).
+        scale: the size of the study; None: the first in its file.
+        plugins: your files, folders or modules.
+        published: folders of finished tables whose runs are reused.
+        **keys: further overrides with keys without a dot, `rounds=5`.
     """
 
     def __init__(
@@ -205,21 +206,21 @@ class Table(_Study):
     def run(
         self, out: str | Path | None = None, *, track: bool = False, resume: bool = False
     ) -> TableResult:
-        """Run it; arguments and errors as of `Sweep.run`."""
+        """Run the table; arguments and errors as for `Sweep.run`."""
         home, came_through = self._carry_out(out, track, resume)
         if not came_through:
-            raise RunFailed(f"no cell of {self.name} came through; {home / 'table.md'} says why")
+            raise RunFailed(f"no cell of {self.name} succeeded; see {home / 'table.md'}")
         return TableResult(home)
 
 
 class TableResult:
-    """Results of a table.
+    """The results of a table.
 
     Args:
-        folder: its pages.
+        folder: the folder of the results.
 
     Attributes:
-        folder: its pages.
+        folder: the folder of the results.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -227,7 +228,7 @@ class TableResult:
 
     @cached_property
     def data(self) -> Tree:
-        """Everything: numbers by seed, what was tried and chosen, verdicts, cost.
+        """Return the content of table.json: numbers by seed, tuning, verdicts and costs.
 
         Raises:
             UserError: if table.json is missing, damaged or edited.
@@ -236,33 +237,33 @@ class TableResult:
 
     @property
     def markdown(self) -> str:
-        """The page."""
+        """Return the page as Markdown."""
         return (self.folder / "table.md").read_text(encoding="utf-8")
 
     @property
     def latex(self) -> str:
-        """The table for a paper."""
+        """Return the table as LaTeX."""
         return (self.folder / "table.tex").read_text(encoding="utf-8")
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a row per cell, metric and seed, with its value in the unit that is shown."""
+        """Return one row per cell, metric and seed; shares are in percent."""
         rows = [
             {"row": c["row"], "column": c["column"], "metric": name, "seed": int(seed), "value": v}
             for c in self.data["cells"]
-            for name, found in c["metrics"].items()
-            for seed, v in found["by_seed"].items()
+            for name, numbers in c["metrics"].items()
+            for seed, v in numbers["by_seed"].items()
         ]
         return frame(rows, index=["row", "column", "metric", "seed"])
 
 
 def _home(below: Path, out: str | Path | None, resume: bool) -> Path:
-    """Return the folder of an invocation; make a new one.
+    """Return the folder of an invocation: `out`, or a new one.
 
     Raises:
-        UserError: if it is to be resumed and not named, or cannot be made.
+        UserError: if `resume` is set without `out`, or the folder cannot be created.
     """
     if out is not None:
         return Path(out).expanduser().resolve()
     if resume:
-        raise UserError("resume=True goes on with what is in `out`; name its folder")
+        raise UserError("resume=True continues the study in `out`; pass its folder as `out`")
     return reserve(below / stamp())

@@ -1,4 +1,7 @@
-"""One run, round by round: begun, tracked, watched, and left in a true state at its end."""
+"""Execution of one run, round by round, with callbacks and tracking.
+
+The command line and the Python interface both start runs with `begin` and drive them with `follow`.
+"""
 
 from __future__ import annotations
 
@@ -19,29 +22,29 @@ from fedray.tracking import Tracker
 
 ExecutorName: TypeAlias = Literal["ray", "serial"]
 Callback: TypeAlias = Callable[[Round], object]
-"""Called after every round with its record, a copy; what it returns is not looked at."""
+"""Called after every round with a copy of its record; the return value is ignored."""
 
 
 def new_folder(name: str, out: Path | None, go_on: str = "") -> Path:
-    """Return the folder of a new run: `out`, or one in the results named after the time.
+    """Return the folder of a new run: `out`, or a new one below the results, named by time.
 
-    The latter is made, so that nobody else takes it.
+    A new folder is created at once, so that no other process takes the name.
 
     Args:
-        name: of the experiment.
-        out: the folder that is asked for, if one is.
-        go_on: the call that resumes a run; "" on the command line.
+        name: the name of the experiment.
+        out: the requested folder, if any.
+        go_on: the argument that resumes a run, for the message; "" on the command line.
 
     Raises:
-        UserError: when there is a run in it, or it cannot be made.
+        UserError: if the folder contains a run, or cannot be created.
     """
     if out is None:
         return reserve(results_home() / "runs" / f"{name}-{stamp()}")
     out = out.resolve()
-    how = go_on or f"--resume {out}"
+    how_to_resume = go_on or f"--resume {out}"
     if RunFolder(out).is_taken:
-        raise UserError(f"{out} already holds a run; go on with {how}, or name another")
-    check_owner(out, how)
+        raise UserError(f"{out} already holds a run; go on with {how_to_resume}, or name another")
+    check_owner(out, how_to_resume)
     return out
 
 
@@ -53,18 +56,18 @@ def begin(
     say: Callable[[str], object],
     wait: Callable[[str], object] = lambda what: None,
 ) -> Generator[Round, None, None]:
-    """Yield the rounds of a run on the chosen executor; its folder is claimed.
+    """Start a run: claim its folder, and return an iterator over its rounds.
 
     Args:
-        experiment: what to run, resolved.
-        out: the run's folder.
-        executor: where steps run: Ray's workers, or this process.
+        experiment: the resolved experiment.
+        out: the folder of the run.
+        executor: "ray": run clients on Ray workers; "serial": in this process.
         began: when start-up began, in seconds since the epoch.
         say: called with messages for the user before the first round.
-        wait: called with a text about what the run waits for.
+        wait: called with a description of the current phase of start-up.
 
     Raises:
-        UserError: when something is missing, or the cluster has no room.
+        UserError: if something is missing, or the cluster is too small.
     """
     if executor == "serial":
         from fedray.runtime.devices import device_of_this_process
@@ -98,17 +101,17 @@ def follow(
     callbacks: Sequence[Callback] = (),
     stopped: Callable[[KeyboardInterrupt], object] = lambda stop: None,
 ) -> Generator[Round, None, None]:
-    """Drive a run to its end, and yield each round.
+    """Execute a run to its end, and yield each round.
 
     Args:
-        out: the run's folder.
-        rounds: its rounds, from `begin`.
-        tracker: follows the folder; None: the run is not tracked. It is closed at the end.
-        callbacks: called with every round.
-        stopped: called when the run is stopped from outside.
+        out: the folder of the run.
+        rounds: the rounds, from `begin`.
+        tracker: logs the run to MLflow, and is closed at the end; None: no logging.
+        callbacks: functions that are called with every round.
+        stopped: called if the run is interrupted.
 
     Raises:
-        RunFailed: when a callback raises an error, which is named.
+        RunFailed: if a callback raises an error.
     """
     watch = Tracking(tracker, out)
     observers = (watch, Callbacks(callbacks))
@@ -124,7 +127,7 @@ def follow(
 
 
 def _observed(rounds: Iterable[Round], observers: Sequence[Observer]) -> Iterator[Round]:
-    """Yield each round once all observers have seen it."""
+    """Yield each round after all observers have received it."""
     for done in rounds:
         for observer in observers:
             observer.after_round(done)
@@ -132,14 +135,14 @@ def _observed(rounds: Iterable[Round], observers: Sequence[Observer]) -> Iterato
 
 
 class Tracking(Observer):
-    """Brings MLflow up to date after each round; a run that cannot begin is not tracked.
+    """Observer that updates MLflow after each round; a run that fails to start is not logged.
 
     Args:
-        tracker: None: the run is not tracked.
-        out: the run's folder, which is whole when this is closed.
+        tracker: None: nothing is logged.
+        out: the folder of the run, complete when the observer is closed.
 
     Attributes:
-        status: of the run, once it has ended.
+        status: how the run ended; set before closing.
     """
 
     def __init__(self, tracker: Tracker | None, out: Path) -> None:
@@ -148,13 +151,13 @@ class Tracking(Observer):
         self._has_begun = False
 
     def after_round(self, done: Round) -> None:
-        """Let MLflow have the round soon."""
+        """Schedule an update of MLflow."""
         self._has_begun = True
         if self._tracker is not None:
             self._tracker.follow(self._out, "RUNNING")
 
     def close(self) -> None:
-        """Let MLflow have all of the run, and wait for it some time."""
+        """Send the rest of the run to MLflow, and wait for a limited time."""
         if self._tracker is not None:
             if self._has_begun or self.status == "FINISHED":
                 self._tracker.follow(self._out, self.status)
@@ -162,16 +165,16 @@ class Tracking(Observer):
 
 
 class Callbacks(Observer):
-    """Calls functions of the user with each round, a copy each, so that none changes the record."""
+    """Observer that calls the user's functions, each with its own copy of the round."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = callbacks
 
     def after_round(self, done: Round) -> None:
-        """Call each.
+        """Call all functions.
 
         Raises:
-            RunFailed: when one raises an error.
+            RunFailed: if a function raises an error.
         """
         for callback in self._callbacks:
             try:
@@ -181,12 +184,12 @@ class Callbacks(Observer):
                 name = getattr(callback, "__qualname__", type(callback).__qualname__)
                 raise RunFailed(
                     f"the callback {name} failed after round {done.round}: {named(error)} "
-                    f"({where.filename}, line {where.lineno}); the rounds until then are kept"
+                    f"({where.filename}, line {where.lineno}); all finished rounds are saved"
                 ) from error
 
 
 def _each_once(rounds: Iterable[Round]) -> Iterator[Round]:
-    """Yield the rounds without repetition: a server that died does its last one again."""
+    """Yield the rounds without repetitions: a restarted server repeats its last round."""
     last = -1
     for done in rounds:
         if done.round > last:

@@ -15,10 +15,10 @@ from fedray.render.terminal import print_sections
 
 
 class _Analyses(Group):
-    """All analyses; none of their modules is imported before it is asked for."""
+    """All analyses; an analysis is imported when its command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return their names."""
+        """Return the names of the analyses."""
         return list(MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
@@ -26,37 +26,40 @@ class _Analyses(Group):
         return command_of(find(cmd_name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each name and what it shows."""
+        """Write the analyses and their descriptions into the help text."""
         with formatter.section("Analyses"):
             formatter.write_dl(list(MODULES.items()))
 
 
-@click.group(cls=_Analyses, epilog="fedray analyse NAME --help lists the options of one.")
+@click.group(cls=_Analyses, epilog="fedray analyse NAME --help lists the options of an analysis.")
 def command() -> None:
-    """Look at one aspect of finished runs."""
+    """Analyse one aspect of finished runs."""
 
 
-def command_of(chosen: Analysis) -> click.Command:
-    """Return the command of an analysis: what all have, and its own options."""
+def command_of(analysis: Analysis) -> click.Command:
+    """Return the command of an analysis, with the common options and those of the analysis."""
 
-    @click.command(chosen.name, cls=Command, help=f"Show {MODULES[chosen.name]}.")
+    @click.command(analysis.name, cls=Command, help=f"Show {MODULES[analysis.name]}.")
     @click.argument("folders", nargs=-1, required=True, type=PATH, metavar="RUN...")
     @click.option(
-        "--out", type=PATH, metavar="DIR", help="Default: RUN/report, or ./report for several."
+        "--out",
+        type=PATH,
+        metavar="DIR",
+        help="Folder for tables and figures; default: RUN/report, or ./report for several runs.",
     )
     @click.option(
         "--select",
         type=click.Choice(get_args(Select)),
-        help="Choose best rounds on these images; default: as each run's report.select says.",
+        help="Images that select the best round; default: each run's report.select.",
     )
     @trust
     def analyse(
         folders: Sequence[Path], out: Path | None, select: Select | None, **options: Any
     ) -> None:
-        out = out or chosen.out or default_folder(folders)
-        sections, files = carry_out(chosen, Request(folders, out, select, options))
+        out = out or analysis.out or default_folder(folders)
+        sections, files = carry_out(analysis, Request(folders, out, select, options))
         print_sections(sections)
         print("wrote " + "\n      ".join(map(str, files)))
 
-    analyse.params[3:3] = chosen.options
+    analyse.params[3:3] = analysis.options
     return analyse

@@ -1,6 +1,6 @@
-"""Entries of the registries and keys of an experiment, for listings and the reference page.
+"""Registered names and experiment keys, read from the code for listings and reference pages.
 
-Calling these functions imports every module that registers something.
+Calling these functions imports every module that registers a name.
 """
 
 from __future__ import annotations
@@ -30,30 +30,26 @@ from fedray.registry import parameters_of, registry, summary_of
 
 
 def entries(kind: str) -> list[Entry]:
-    """Return all entries of a listing, sorted by name.
-
-    Args:
-        kind: a key of `KINDS`.
-    """
+    """Return all entries of a kind (a key of `KINDS`), sorted by name."""
     return [_entry(entry) for entry in registry(KINDS[kind]).entries()]
 
 
 def keys() -> list[Entry]:
-    """Return every key of an experiment in its order, without keys of components."""
+    """Return every key of an experiment in order, without the parameters of components."""
     return list(_keys(Experiment, ""))
 
 
 def _keys(model: type[BaseModel], prefix: str) -> Iterator[Entry]:
-    for found in parameters(model):
-        key, inner = f"{prefix}{found.name}", model.model_fields[found.name].annotation
+    for parameter in parameters(model):
+        key, inner = f"{prefix}{parameter.name}", model.model_fields[parameter.name].annotation
         if inspect.isclass(inner) and issubclass(inner, Frozen):
             yield from _keys(inner, f"{key}.")
             continue
-        told = replace(found, name=key, text="")
+        listed = replace(parameter, name=key, text="")
         if inner is Component:
-            told = replace(told, type="name", default=found.default[6:].partition("'")[0])
-        text, file = found.text.rstrip("."), "config/experiment.py"
-        yield Entry(key, key, text, "-", "", file, (told,))
+            listed = replace(listed, type="name", default=parameter.default[6:].partition("'")[0])
+        text, file = parameter.text.rstrip("."), "config/experiment.py"
+        yield Entry(key, key, text, "-", "", file, (listed,))
 
 
 def _entry(entry: Any) -> Entry:
@@ -75,14 +71,14 @@ def _entry(entry: Any) -> Entry:
 
 
 def is_method(entry: Any) -> bool:
-    """Return True for an entry of the registry of methods."""
+    """Return True if a registry entry is a method."""
     return inspect.isclass(entry) and issubclass(entry, Algorithm)
 
 
 def _meaning(metric: Metric, *, alone: bool) -> str:
-    """Return a metric's name with its unit, direction and images.
+    """Describe a metric: its name, unit, direction, and the images it is measured on.
 
-    On validation images as `validation/NAME`, unless it exists on the test `alone`.
+    Test metrics are also measured on validation images, unless `alone` is set.
     """
     better = f"{metric.direction} is better" if metric.direction else "no direction"
     on = "test and validation" if metric.on == "test" and not alone else metric.on
@@ -90,15 +86,15 @@ def _meaning(metric: Metric, *, alone: bool) -> str:
 
 
 def _file(entry: Any) -> str:
-    """Return the file below the package that defines an entry; "" if it is elsewhere."""
+    """Return the path within the package of the file that defines an entry; "" for plug-ins."""
     defined = entry if inspect.isclass(entry) else getattr(entry, "make", type(entry))
     while isinstance(defined, partial):
         defined = defined.func
-    found = getattr(inspect.getmodule(defined), "__file__", None)
+    file = getattr(inspect.getmodule(defined), "__file__", None)
     root = Path(fedray.__file__).parent
-    if found is None or not Path(found).is_relative_to(root):
+    if file is None or not Path(file).is_relative_to(root):
         return ""
-    return Path(found).relative_to(root).as_posix()
+    return Path(file).relative_to(root).as_posix()
 
 
 def parameters(params: type[BaseModel]) -> Iterator[Parameter]:
@@ -116,22 +112,22 @@ def parameters(params: type[BaseModel]) -> Iterator[Parameter]:
 
 @cache
 def parameter_texts(params: type[BaseModel]) -> dict[str, str]:
-    """Return the docstring below each field of a model and its bases."""
-    found: dict[str, str] = {}
+    """Return the docstrings of the fields of a model and its bases, by field name."""
+    texts: dict[str, str] = {}
     for owner in reversed(params.__mro__):
         if not issubclass(owner, BaseModel) or owner is BaseModel:
             continue
         try:
             source = inspect.getsource(owner)
-        except OSError:  # joined from its bases
+        except OSError:  # a class created at run time has no source
             continue
         body = ast.parse(dedent(source)).body[0]
         assert isinstance(body, ast.ClassDef)
         for field, after in zip(body.body, body.body[1:], strict=False):
             text = _literal(after)
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and text:
-                found[field.target.id] = " ".join(text.split())
-    return found
+                texts[field.target.id] = " ".join(text.split())
+    return texts
 
 
 def _literal(node: ast.stmt) -> str | None:
@@ -146,7 +142,7 @@ def _type(field: FieldInfo) -> str:
 
 
 def _without_metadata(annotation: Any) -> Any:
-    """Return a type whose parts are not annotated with bounds or checks."""
+    """Return a type without the bounds and checks of `Annotated`, at any depth."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _without_metadata(parts[0])

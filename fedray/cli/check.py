@@ -1,4 +1,4 @@
-"""Whether a method keeps the laws of the platform: `fedray check METHOD`."""
+"""`fedray check METHOD`: test that a method computes the same numbers however it is executed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 @click.argument("words", nargs=-1, required=True, metavar="METHOD|KEY=VALUE...")
 @plugins
 def command(words: Sequence[str], plugin: Sequence[str]) -> int:
-    """Run a method on a few digits in several ways that must give the same numbers.
+    """Check that a method computes the same numbers however it is executed.
 
-    Again, clients in another order, resumed, on Ray, on a pretended accelerator. Names of methods,
-    or all; keys are set for all of them. Exit code 1: a law is broken.
+    Runs each METHOD on a few images of digits: twice, with clients in another order, resumed,
+    on Ray, and on a simulated accelerator. Pass names of methods, or all; keys apply to all
+    methods. Exit code 1: a check failed.
     """
     say_next("importing PyTorch")
     from fedray.config import parse_assignments
@@ -42,14 +43,14 @@ def command(words: Sequence[str], plugin: Sequence[str]) -> int:
         broken = [
             verdict
             for method, experiment in zip(methods, experiments, strict=True)
-            for verdict in shown(method, conformance.check(experiment))
+            for verdict in print_verdicts(method, conformance.check(experiment))
             if verdict.difference
         ]
     return RUN_ERROR if broken else 0
 
 
-def shown(method: str, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
-    """Print a method's verdicts as they come, and how long they took."""
+def print_verdicts(method: str, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+    """Print and yield each verdict on a method when it is reached, then the elapsed time."""
     started = time.monotonic()
     print(method, flush=True)
     for verdict in verdicts:

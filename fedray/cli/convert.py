@@ -1,9 +1,9 @@
-"""Bring results of the second edition into the form of the third: `fedray convert DIR`.
+"""`fedray convert DIR`: convert results of the second edition to the format of the third.
 
-The second edition kept the rounds in result.json, and a run's identity held the paths of files and
-the label `scale`. The command rewrites the folders of runs and the table.json of tables, and
-renames the folders of a table's runs after their new identity. Checkpoints are left alone: a
-converted run is read, reported and used, but not resumed.
+The second edition stored the rounds in result.json, and included file paths and the label `scale`
+in a run's identity. The command rewrites the files of runs and tables, and renames the run folders
+of a table to their new identities. Checkpoints are not converted: a converted run can be read,
+reported and used, but not resumed.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ from fedray.studies.store import DATA, FORMAT, RUNS, name_of
 from fedray.studies.study import FILE
 
 _SCHEMA, _TABLE = 4, 2
-"""The formats of result.json and table.json that the second edition wrote."""
+"""The versions of result.json and table.json in the second edition."""
 
 
 @click.command(cls=Command)
 @click.argument("folders", nargs=-1, required=True, type=PATH)
 @trust
 def command(folders: Sequence[Path]) -> None:
-    """Bring results of the second edition into the form of the third.
+    """Convert results of fedray's second edition to the current format.
 
-    Converts runs, and tables with their runs, in or below FOLDERS. Their files are replaced;
+    Converts runs, and tables with their runs, in and below FOLDERS. Files are replaced in place;
     converted runs cannot be resumed.
     """
     converted = 0
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(f"{folder} is not a folder; pass that of a run, a sweep or a table")
+            raise UserError(f"{folder} is not a folder; pass the folder of a run, sweep or table")
         for path, what in convert(folder):
             print(f"{path}: {what}", flush=True)
             converted += 1
@@ -79,7 +79,7 @@ def command(folders: Sequence[Path]) -> None:
 
 
 def convert(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Convert what is in or below a folder, and yield each place with what was done there.
+    """Convert the runs and tables in and below a folder; yield each path with a summary.
 
     Raises:
         UserError: if a file is damaged, or a file that an experiment names is missing.
@@ -99,8 +99,8 @@ def _is_old(path: Path, key: str) -> bool:
 
 def _named(path: Path, work: Any) -> tuple[Path, str]:
     try:
-        found: tuple[Path, str] = work(path)
-        return found
+        result: tuple[Path, str] = work(path)
+        return result
     except UserError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -114,15 +114,15 @@ def _convert_run(path: Path) -> tuple[Path, str]:
     folder, tree = RunFolder(path.parent), read_json(path)
     if tree.get("schema") != _SCHEMA:
         raise UserError(
-            f"{path} has schema {tree.get('schema', 1)}; only {_SCHEMA}, the second edition's, can "
-            "be converted"
+            f"{path} has schema {tree.get('schema', 1)}; only schema {_SCHEMA}, written by the "
+            "second edition, can be converted"
         )
     head = unsealed({key: value for key, value in tree.items() if key != "rounds"})
-    rounds, costs = [_round(each) for each in tree["rounds"]], _costs(head)
+    rounds, costs = [_round(round_tree) for round_tree in tree["rounds"]], _costs(head)
     if folder.rounds_file.is_file():
         lines = folder.rounds_file.read_bytes().split(b"\n")[:-1]
         trees = [unsealed(parse_json(line)) for line in lines]
-        rounds = [_round(each) for each in trees]
+        rounds = [_round(round_tree) for round_tree in trees]
         costs = Costs(**trees[-1]["costs"]) if trees else costs
     experiment = _experiment(folder)
     info = _info(head, experiment)
@@ -149,14 +149,15 @@ def _renamed(place: Path, name: str) -> Path:
 
 
 def _experiment(folder: RunFolder) -> Experiment:
-    """Return a run's experiment with the files that it names; its data may be elsewhere.
+    """Return a run's experiment; its images may be missing.
 
     Raises:
-        UserError: if one of these files is missing: its content is part of the identity.
+        UserError: if a file that the experiment names is missing, because its content is part of
+            the identity.
     """
     tree = read_mapping(folder.config)
     for section, key in (("faults", "reply_timeout_s"), ("data", "verified_since")):
-        tree.get(section, {}).pop(key, None)  # keys of the second edition alone
+        tree.get(section, {}).pop(key, None)  # keys that only the second edition had
     write_atomic(folder.config, dump_yaml(tree))
     data = dict(tree.get("data", {}))
     root = data.pop("root", None)
@@ -164,8 +165,8 @@ def _experiment(folder: RunFolder) -> Experiment:
     for key, path in files_of(experiment).items():
         if not content_of(path):
             raise UserError(
-                f"{folder.path}: {key}={path} is missing; put it there, because its content is "
-                "part of the run's identity"
+                f"{folder.path}: {key}={path} is missing; restore the file, because its content "
+                "is part of the run's identity"
             )
     data_keys = experiment.data.model_copy(update={"root": root})
     return experiment.model_copy(update={"data": data_keys})
@@ -174,8 +175,8 @@ def _experiment(folder: RunFolder) -> Experiment:
 def _info(head: Mapping[str, Any], experiment: Experiment) -> RunInfo:
     same = ("name", "scale", "algorithm", "seed", "partition_sha256", "data_sha256", "privacy")
     earlier = [
-        EarlierEnvironment(each["until_round"], Environment(each["versions"]))
-        for each in head.get("earlier_versions", ())
+        EarlierEnvironment(environment["until_round"], Environment(environment["versions"]))
+        for environment in head.get("earlier_versions", ())
     ]
     return RunInfo(
         **{key: head[key] for key in same},
@@ -205,7 +206,7 @@ def _round(tree: Mapping[str, Any]) -> Round:
         up=Traffic(tree["up_params_by_kind"], tree["up_bytes_by_kind"]),
         down=Traffic(tree["down_params_by_kind"], tree["down_bytes_by_kind"]),
         participants=tree["participants"],
-        events=[Event(each["client"], each["what"]) for each in tree["events"]],
+        events=[Event(event["client"], event["what"]) for event in tree["events"]],
         client_seconds=tree.get("client_seconds"),
     )
 
@@ -234,19 +235,19 @@ def _convert_table(path: Path) -> tuple[Path, str]:
     after = sealed({**tree, "format": FORMAT})
     if path.read_text(encoding="utf-8").count("\n") > 1:
         write_json(path, after)
-    else:  # as `make docs` takes a table
+    else:  # keep the compact form of tables stored for the documentation
         write_atomic(path, json.dumps(after, separators=(",", ":")) + "\n")
     if (book := path.with_name(FILE)).is_file():
         _convert_book(book, keys)
         store = Path(read_checked(book)["store"])
         seeds = [seed for cell in tree["cells"] for seed in cell["seeds"] if not seed["reason"]]
         write_run_list(path.parent, [store / seed["run"] for seed in seeds])
-    unknown = f", {lost} of them are not of this plan and stay as they were" if lost else ""
+    unknown = f", {lost} of them are not in the table's plan and are unchanged" if lost else ""
     return path, f"{len(tree.get(RUNS, ()))} runs{unknown}"
 
 
 def _convert_book(path: Path, keys: Mapping[str, str]) -> None:
-    """Rename the runs in the state of a table's invocation."""
+    """Replace the run keys in the saved state of a table's invocation."""
     tree = read_checked(path)
     for part in ("seconds", "failures"):
         tree[part] = {keys.get(key, key): value for key, value in tree[part].items()}
@@ -254,23 +255,23 @@ def _convert_book(path: Path, keys: Mapping[str, str]) -> None:
 
 
 def _new_names(tree: Tree) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the new names and the new keys of a table's runs by the old ones."""
+    """Return two mappings of a table's runs: old to new names, and old to new keys."""
     plan = validate(StudyPlan, tree["plan"], "plan")
     names, keys = dict[str, str](), dict[str, str]()
-    written = {(each["row"], each["column"]): each for each in tree["cells"]}
+    cell_trees = {(cell_tree["row"], cell_tree["column"]): cell_tree for cell_tree in tree["cells"]}
     for place in plan.places:
-        cell, of = Cell(plan, place), written.get((place.row, place.column), {})
-        configs = [*cell.first, *(each["config"] for each in of.get("tried", ()))]
-        configs += [each["config"] for each in of.get("dropped", ())]
-        configs += [of["chosen"]] if of.get("chosen") is not None else []
+        cell, cell_tree = Cell(plan, place), cell_trees.get((place.row, place.column), {})
+        configs = [*cell.first, *(entry["config"] for entry in cell_tree.get("tried", ()))]
+        configs += [entry["config"] for entry in cell_tree.get("dropped", ())]
+        configs += [cell_tree["chosen"]] if cell_tree.get("chosen") is not None else []
         for config in configs:
-            wanted = [cell.run_spec(config, "tuning", seed) for seed in plan.tuning_seeds]
-            wanted += [cell.run_spec(config, "report", seed) for seed in plan.report.seeds]
-            for each in wanted:
-                root, before = each.experiment.data.root, _old_identity(each.experiment)
+            specs = [cell.run_spec(config, "tuning", seed) for seed in plan.tuning_seeds]
+            specs += [cell.run_spec(config, "report", seed) for seed in plan.report.seeds]
+            for spec in specs:
+                root, before = spec.experiment.data.root, _old_identity(spec.experiment)
                 named_root = None if root is None else Path(root).name
-                names[_hash([before, named_root])] = name_of(each.experiment)
-                keys[_hash([before, root])] = each.key
+                names[_hash([before, named_root])] = name_of(spec.experiment)
+                keys[_hash([before, root])] = spec.key
     return names, keys
 
 
@@ -279,9 +280,9 @@ def _hash(tree: Any) -> str:
 
 
 def _old_identity(experiment: Experiment) -> str:
-    """Return the identity that the second edition gave to an experiment before its data were read.
+    """Return the second edition's identity of an experiment whose data have not been read.
 
-    It held paths and the label `scale`.
+    That identity includes file paths and the label `scale`.
     """
     tree = experiment.record()
     for key in (*EXECUTION_KEYS, "name"):

@@ -1,4 +1,4 @@
-"""`fedray cost EXPERIMENT [key=value ...]`: what a method keeps, trains and sends."""
+"""`fedray cost EXPERIMENT [key=value ...]`: count the numbers a method keeps, trains and sends."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ COLUMNS = ("parameters", "trained", "memory", "up", "down")
 @json_flag
 @plugins
 def command(experiment: str, keys: Sequence[str], as_json: bool, plugin: Sequence[str]) -> None:
-    """Count what a method keeps, trains and sends.
+    """Count the parameters a method keeps and trains, and the numbers it sends.
 
-    EXPERIMENT is a shipped name or a YAML file.
+    EXPERIMENT is a shipped name or a YAML file. Nothing is trained.
     """
     resolved = resolve(experiment, keys, plugin, trusted=False)
-    found = costs(resolved)
+    sides = costs(resolved)
     if as_json:
-        print(json.dumps([each.tree() for each in found], indent=1))
+        print(json.dumps([side.tree() for side in sides], indent=1))
         return
     data = resolved.data.source.name
-    print(f"{resolved.algorithm.name} on {data}: numbers by component; up and down in a round")
-    print_sections([_section(each) for each in found])
+    print(f"{resolved.algorithm.name} on {data}: numbers by component; up and down per round")
+    print_sections([_section(side) for side in sides])
 
 
 def _section(cost: Cost) -> Section:
-    """Return a side's components and their sum."""
+    """Return the table of one side (client or server): its components and their total."""
     components = dict(cost.components)
     if len(components) > 1:
         components["in all"] = cost.total
@@ -50,10 +50,10 @@ def _section(cost: Cost) -> Section:
     ]
     first = cost.total.first
     below = [f"before round 1: {first:,} numbers"] if first else []
-    for way, size in (("up", cost.up.bytes), ("down", cost.down.bytes)):
+    for direction, size in (("up", cost.up.bytes), ("down", cost.down.bytes)):
         if size:
             kinds = ", ".join(f"{kind} {size_of(count)}" for kind, count in size.items())
-            below.append(f"bytes {way}: {kinds}")
+            below.append(f"bytes {direction}: {kinds}")
     return Section("", (), [cost.side, *COLUMNS], rows, below)
 
 

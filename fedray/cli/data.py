@@ -1,4 +1,4 @@
-"""Check your own images before a run: `fedray data FOLDER [key=value ...]`."""
+"""`fedray data FOLDER [key=value ...]`: check your own images before a run."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fedray.runtime.assembly import partition_images
 from fedray.runtime.resolve import from_tree, resolve
 
 MOST_CLASSES = 40
-"""Classes that are listed one by one."""
+"""Maximal number of classes that are printed."""
 KEYS = ("data.", "seed", "report.")
-"""What the partition depends on."""
+"""Prefixes of the keys that a partition depends on."""
 PARTITION = {"data.partition": "{name: dirichlet, alpha: 0.5}", "data.clients": "5"}
-"""Of few images, unless an experiment or words say otherwise."""
+"""Default partition, without `--experiment`."""
 
 
 @click.command(
@@ -34,13 +34,17 @@ PARTITION = {"data.partition": "{name: dirichlet, alpha: 0.5}", "data.clients": 
 )
 @click.argument("folder", type=PATH)
 @keys
-@click.option("--experiment", help="Partition as this one does; default: 5 clients, Dir(0.5).")
-@click.option("--out", type=PATH, help="Draw samples.png and partition.png there.")
+@click.option(
+    "--experiment",
+    metavar="NAME",
+    help="Experiment whose partition is used; default: 5 clients, Dirichlet with alpha 0.5.",
+)
+@click.option("--out", type=PATH, help="Folder for the figures samples.png and partition.png.")
 @click.option(
     "--descriptions",
     type=PATH,
     metavar="FILE",
-    help="Write a file of class descriptions to fill in, for text.descriptions.",
+    help="Write a JSON template for class descriptions, to be used as text.descriptions.",
 )
 def command(
     folder: Path,
@@ -49,46 +53,44 @@ def command(
     out: Path | None,
     descriptions: Path | None,
 ) -> int:
-    """Look at images as a run would: classes, sizes, counts, splits, problems.
+    """Check your own images before a run: classes, counts, sizes, splits, problems.
 
-    FOLDER holds images or parquet files; keys are those of the partition, for example
-    data.clients=10. Exits with 2 if a run would be refused.
+    FOLDER contains images or parquet files. Keys set the partition, for example
+    data.clients=10. Exit code 2: a run would refuse the images.
     """
     root = folder.expanduser()
     check_words(keys)
     if descriptions is not None and descriptions.exists():
-        raise UserError(f"{descriptions} is there already; give another name")
+        raise UserError(f"{descriptions} is there already; pass another file name")
     look = inspect_folder(root, source_for(root))
-    for line in said(look, root):
+    for line in describe_lines(look, root):
         print(line)
-    found = run_keys(look, root, keys, named=experiment is not None)
-    dealt = None if look.stops else _partition(look, experiment, found)
-    if dealt is not None:
-        print(_clients(dealt))
-    _draw(out, look, dealt)
+    assignments = run_keys(look, root, keys, named=experiment is not None)
+    data = None if look.stops else _partition(look, experiment, assignments)
+    if data is not None:
+        print(_clients(data))
+    _draw(out, look, data)
     _describe(descriptions, look)
-    for what in look.stops:
-        print(f"a run would be refused: {what}")
+    for problem in look.stops:
+        print(f"a run would be refused: {problem}")
     if look.stops:
         return USER_ERROR
     name = experiment or "fedavg_digits model.group=cnn4"
-    print(f"run it: fedray run {name} {shlex.join(found)}")
+    print(f"run it: fedray run {name} {shlex.join(assignments)}")
     return 0
 
 
 def check_words(words: Sequence[str]) -> None:
-    """Refuse keys that no partition depends on.
-
-    Raises:
-        UserError: naming the first.
-    """
+    """Raise `UserError` for the first key that does not affect the partition."""
     for word in words:
         if "=" not in word or not word.startswith(KEYS):
-            raise UserError(f"{shown(word)} is no key of the data, as data.clients=10 or seed=1")
+            raise UserError(
+                f"{shown(word)} is no key of the data; pass for example data.clients=10 or seed=1"
+            )
 
 
-def said(look: Look, root: Path) -> Iterator[str]:
-    """Yield what was found, line by line; what a run would be refused for is not among it."""
+def describe_lines(look: Look, root: Path) -> Iterator[str]:
+    """Yield lines that describe the images; problems that stop a run are printed separately."""
     counts, sizes = look.counts, look.sizes
     total = len(look.rows)
     domains = sorted({row.domain for row in look.rows if row.domain})
@@ -101,7 +103,7 @@ def said(look: Look, root: Path) -> Iterator[str]:
     for name, (train, test) in list(zip(look.class_names, counts, strict=True))[:MOST_CLASSES]:
         yield f"  {name:<24} {train:>7,}" + (f" {test:>7,}" if official else "")
     if len(look.class_names) > MOST_CLASSES:
-        yield f"  and {len(look.class_names) - MOST_CLASSES} classes more"
+        yield f"  and {len(look.class_names) - MOST_CLASSES} more classes"
     if sizes:
         sides = [side for size in sizes for side in size]
         several = f"{len(sizes)}, with sides of {min(sides)} to {max(sides)} pixels"
@@ -109,9 +111,8 @@ def said(look: Look, root: Path) -> Iterator[str]:
         yield f"sizes: {of}; {look.grey:,} grey, {total - look.grey:,} colour"
     if look.image_size is not None:
         yield (
-            f"images differ in size: a run needs data.image_size, for example "
-            f"data.image_size={look.image_size} (the shorter side is scaled to it, the middle cut "
-            "out)"
+            f"images differ in size: set data.image_size, for example "
+            f"data.image_size={look.image_size} (scales the shorter side, then crops the centre)"
         )
     for note in look.notes:
         yield f"note: {note}"
@@ -124,27 +125,27 @@ def said(look: Look, root: Path) -> Iterator[str]:
 
 
 def run_keys(look: Look, root: Path, words: Sequence[str], *, named: bool = False) -> list[str]:
-    """Return the words that run an experiment on these images.
+    """Return the assignments with which `fedray run` uses these images.
 
     Args:
-        look: what is known of them.
-        root: where they are.
-        words: what was given, which counts.
-        named: whether an experiment says how they are partitioned.
+        look: facts about the images.
+        root: the folder of the images.
+        words: assignments of the user, which take precedence.
+        named: whether a given experiment defines the partition.
     """
-    given = {word.partition("=")[0] for word in words}
+    given_keys = {word.partition("=")[0] for word in words}
     keys = {"data.source": look.source, "data.root": str(root.absolute())}
     if look.image_size is not None:
         keys["data.image_size"] = str(look.image_size)
     if not named:
         keys |= PARTITION
-    if any(key.startswith("data.partition.") for key in given):
+    if any(key.startswith("data.partition.") for key in given_keys):
         keys.pop("data.partition", None)
-    return [*(f"{key}={value}" for key, value in keys.items() if key not in given), *words]
+    return [*(f"{key}={value}" for key, value in keys.items() if key not in given_keys), *words]
 
 
 def _partition(look: Look, name: str | None, keys: Sequence[str]) -> FederatedData | None:
-    """Return each client's images; None, after a message, if the partition is impossible."""
+    """Partition the images; if that fails, add the reason to `look.stops` and return None."""
     try:
         if name is None:
             base = {"algorithm": "local", "model": {"group": "cnn4"}}
@@ -157,23 +158,23 @@ def _partition(look: Look, name: str | None, keys: Sequence[str]) -> FederatedDa
         return None
 
 
-def _clients(dealt: FederatedData) -> str:
-    sizes = dealt.histogram().sum(1)
-    classes = (dealt.histogram() > 0).sum(1)
+def _clients(data: FederatedData) -> str:
+    sizes = data.histogram().sum(1)
+    classes = (data.histogram() > 0).sum(1)
     return (
-        f"{dealt.clients} clients with {sizes.min():,} to {sizes.max():,} images of "
+        f"{data.clients} clients with {sizes.min():,} to {sizes.max():,} images of "
         f"{classes.min()} to {classes.max()} classes"
     )
 
 
-def _draw(out: Path | None, look: Look, dealt: FederatedData | None) -> None:
+def _draw(out: Path | None, look: Look, data: FederatedData | None) -> None:
     if out is None:
         return
     make_folder(out)
     plot_samples(look.samples, look.class_names, out / "samples.png")
     print(f"wrote {out / 'samples.png'}")
-    if dealt is not None:
-        plot_partition(dealt.histogram(), dealt.class_names, out / "partition.png")
+    if data is not None:
+        plot_partition(data.histogram(), data.class_names, out / "partition.png")
         print(f"wrote {out / 'partition.png'}")
 
 
@@ -183,6 +184,7 @@ def _describe(path: Path | None, look: Look) -> None:
     make_folder(path.parent)
     write_json(path, blank(look.class_names))
     print(
-        f"wrote {path}: fill in three sentences a class, each on another aspect of the look, and "
-        f"pass text.descriptions={path}; without any, text.style=handcrafted"
+        f"wrote {path}: fill in three sentences per class, each on another aspect of its "
+        f"appearance, and pass text.descriptions={path}; without descriptions, use "
+        "text.style=handcrafted"
     )

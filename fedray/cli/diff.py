@@ -1,4 +1,4 @@
-"""`fedray diff A B`: how two runs differ."""
+"""`fedray diff A B`: compare two runs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fedray.records import RunFolder
 def command(first: Path, second: Path) -> None:
     """Show how two runs differ: keys, inputs, environments, and the first number.
 
-    A and B are folders of runs.
+    A and B are run folders.
     """
     then, now = RunFolder(first).read(), RunFolder(second).read()
-    found = gaps(then, now)
-    numbers = [f"the first of {len(found)} is {found[0]}"] if found else []
+    differences = gaps(then, now)
+    numbers = [f"the first of {len(differences)} is {differences[0]}"] if differences else []
     parts = {
         "experiment": config_changes(then.info.config, now.info.config),
         "inputs": input_changes(then.info, now.info),

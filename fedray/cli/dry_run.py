@@ -1,4 +1,4 @@
-"""What a command of this package would do, without doing it: its words, its experiments."""
+"""Resolution of a command's experiments without running them, for `fedray papers --check`."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import re
 import shlex
 from typing import Any, NamedTuple
 
-from fedray.cli.main import word_of
+from fedray.cli.main import find_command
 from fedray.config import Experiment
 from fedray.errors import UserError, shown
 
 MODULES = {"fedray.run": "run", "fedray.sweep": "sweep", "fedray.table": "table"}
-"""The words that have a module of their own."""
+"""Modules that can be called with `python -m`, and their subcommands."""
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*=")
 
 
-class Asked(NamedTuple):
-    """An experiment that a command would run.
+class PlannedRun(NamedTuple):
+    """A run that a command would start.
 
     Attributes:
-        label: a study's configuration in few words; "" for a single run.
-        experiment: resolved.
+        label: the cell and configuration of a study; "" for a single run.
+        experiment: the resolved experiment.
     """
 
     label: str
     experiment: Experiment
 
 
-def words_of(command: str) -> tuple[str, list[str]]:
-    """Return the word of a command, and what stands behind it; variables before it are left out.
+def split_command(command: str) -> tuple[str, list[str]]:
+    """Return the subcommand and the arguments of a shell command; skip leading variables.
 
     Raises:
-        UserError: if it is no command of this package.
+        UserError: if the command does not call fedray.
     """
     try:
         words = shlex.split(command)
@@ -48,36 +48,36 @@ def words_of(command: str) -> tuple[str, list[str]]:
     raise UserError(f"{shown(command)} is no command of fedray; write fedray run ..., fedray sweep")
 
 
-def check_command(command: str) -> list[Asked]:
-    """Parse a command's words and resolve every experiment that it would run; run nothing.
+def check_command(command: str) -> list[PlannedRun]:
+    """Parse a command and resolve every experiment that it would run, without running any.
 
     Returns:
-        The experiments; none for a command that reads results, which are not there.
+        The runs; empty for a command that reads results.
 
     Raises:
-        UserError: as the command itself would say it.
-        MissingRoot: if all that is wrong is that data is not here.
+        UserError: if the command would raise it.
+        MissingRoot: if the only problem is that a data set is missing on this machine.
     """
-    word, given = words_of(command)
-    params = word_of(word).command.make_context(f"fedray {word}", given).params
+    word, args = split_command(command)
+    params = find_command(word).command.make_context(f"fedray {word}", args).params
     if word in ("sweep", "table"):
-        return _asked_by_study(word, params)
+        return _plan_study(word, params)
     if word == "run" and params["resume"] is not None:
         return []
     if word in ("run", "cost"):
-        return _asked_by_run(params)
+        return _plan_run(params)
     return []
 
 
-def _asked_by_run(params: dict[str, Any]) -> list[Asked]:
+def _plan_run(params: dict[str, Any]) -> list[PlannedRun]:
     from fedray.runtime.resolve import resolve
 
     if params["experiment"] is None or "=" in params["experiment"]:
         raise UserError("name an experiment, for example fedtsp_digits")
-    return [Asked("", resolve(params["experiment"], params["keys"], params["plugin"]))]
+    return [PlannedRun("", resolve(params["experiment"], params["keys"], params["plugin"]))]
 
 
-def _asked_by_study(kind: Any, params: dict[str, Any]) -> list[Asked]:
+def _plan_study(kind: Any, params: dict[str, Any]) -> list[PlannedRun]:
     from fedray.cli.study import request_of
     from fedray.compare.labels import config_label
     from fedray.studies.cell import Cell, check_cells
@@ -90,7 +90,7 @@ def _asked_by_study(kind: Any, params: dict[str, Any]) -> list[Asked]:
     cells = [Cell(plan, place) for place in plan.places]
     check_cells(cells)
     return [
-        Asked(f"{cell.place} {config_label(run.config)}", run.experiment)
+        PlannedRun(f"{cell.place} {config_label(run.config)}", run.experiment)
         for cell in cells
         for config in cell.first
         for run in [cell.run_spec(config, "tuning", plan.tuning_seeds[0])]

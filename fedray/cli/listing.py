@@ -1,6 +1,7 @@
-"""What can be chosen by name, and what is shipped as a file: for `ls`, `show` and completion.
+"""Registered names and shipped files, for `fedray ls`, `show` and shell completion.
 
-Listing what fedray itself registers reads one file and imports nothing heavy.
+The names that fedray itself registers are read from listing.json, so that no listing has to import
+PyTorch.
 """
 
 from __future__ import annotations
@@ -34,23 +35,22 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "metrics": "metric",
     }
 )
-"""What the listings are called, and the kind of registry behind each."""
+"""The listings and the kind of registry behind each."""
 
 TOGETHER: Mapping[str, tuple[str, ...]] = MappingProxyType({"models": ("groups", "architectures")})
-"""Listings of several kinds: `model.group` takes both."""
+"""Listings that combine several kinds, because `model.group` accepts both."""
 
 KEYS = "keys"
 """The listing of an experiment's keys."""
 
 LISTINGS = ("algorithms", *FOLDERS, KEYS, *TOGETHER, *list(KINDS)[1:])
-"""Everything that `fedray ls` lists."""
-
+"""The kinds that `fedray ls` accepts."""
 
 FAMILIES = ("text_guided", "prototypes", "averaging", "personalised", "prompts", "distillation")
 """Packages of methods in the order of listings."""
 
-WRITTEN = PACKAGE / "listing.json"
-"""What fedray itself registers, as `make docs` wrote it."""
+LISTING_FILE = PACKAGE / "listing.json"
+"""All names that fedray itself registers, generated from the code by `make docs`."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Parameter:
     """One parameter of an entry.
 
     Attributes:
-        name: as the experiment spells it.
-        type: its type in Python.
-        default: as YAML would have it; "" where it must be given.
-        bounds: "> 0" and the like; "" without.
-        text: what its docstring says.
+        name: the key in an experiment file.
+        type: the Python type.
+        default: the default as in YAML; "" if the parameter is required.
+        bounds: bounds such as "> 0"; "" without bounds.
+        text: the docstring.
     """
 
     name: str
@@ -74,18 +74,18 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that can be chosen by name.
+    """A registered name: a method, model, data source, metric and so on.
 
     Attributes:
-        name: what the experiment calls it.
-        title: what its paper calls it, or its name.
+        name: the name in an experiment file.
+        title: the name in the paper, or `name`.
         summary: one line.
-        paper: authors, venue, arXiv number; "-" where there is none.
-        travels: what a method sends; "" for anything else.
-        file: the source file below the package; "" where it is elsewhere.
+        paper: authors, venue, arXiv number; "-" without a paper.
+        travels: what a method sends; "" for other kinds.
+        file: the source file, relative to the package; "" for plug-ins.
         parameters: its typed parameters.
-        gives: of a metric, the numbers that it may give and what they mean.
-        stacked: of a method, "yes", or why its clients cannot be stacked; "" for anything else.
+        gives: the numbers that a metric computes, with their meaning; empty for other kinds.
+        stacked: "yes", or why a method does not support stacked clients; "" for other kinds.
     """
 
     name: str
@@ -101,12 +101,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Shipped:
-    """An experiment, sweep or table.
+    """An experiment, sweep or table that fedray ships as a file.
 
     Attributes:
-        name: what `run`, `sweep` or `table` is given.
-        summary: the first line of its file.
-        file: its path.
+        name: the argument of `fedray run`, `sweep` or `table`.
+        summary: the first line of the file.
+        file: the path of the file.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Shipped:
 
 
 def by_family(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Return methods by the first sentence of their package's docstring, and plug-ins' last."""
+    """Group methods by family, under the first line of the family's docstring; plug-ins last."""
     families: dict[str, list[Entry]] = {}
     for entry in entries:
         families.setdefault(entry.file.split("/")[1] if entry.file else "", []).append(entry)
@@ -130,23 +130,25 @@ def _heading(family: str) -> str:
     return (ast.get_docstring(ast.parse(source)) or family).split("\n")[0].rstrip(".")
 
 
-def registered(plugins: Sequence[Plugin] = ()) -> dict[str, list[Entry]]:
-    """Return the entries of every registry, by the keys of `KINDS`, and the experiment's keys.
+def read_entries(plugins: Sequence[Plugin] = ()) -> dict[str, list[Entry]]:
+    """Return the entries of all registries by `KINDS`, and the experiment's keys under `KEYS`.
+
+    The code is imported only if there are plug-ins.
 
     Raises:
-        UserError: if a plug-in does not import or takes a name that is taken.
+        UserError: if a plug-in cannot be imported, or registers a name that exists already.
     """
     if plugins or installed_points():
-        return imported(plugins)
-    found = json.loads(WRITTEN.read_text(encoding="utf-8"))
-    return {kind: [_entry(tree) for tree in trees] for kind, trees in found.items()}
+        return import_entries(plugins)
+    listing = json.loads(LISTING_FILE.read_text(encoding="utf-8"))
+    return {kind: [_entry(tree) for tree in trees] for kind, trees in listing.items()}
 
 
-def imported(plugins: Sequence[Plugin] = ()) -> dict[str, list[Entry]]:
-    """Return the entries of every registry as their code has them; this imports PyTorch.
+def import_entries(plugins: Sequence[Plugin] = ()) -> dict[str, list[Entry]]:
+    """Return the same as `read_entries`, read from the code; this imports PyTorch.
 
     Raises:
-        UserError: if a plug-in does not import or takes a name that is taken.
+        UserError: if a plug-in cannot be imported, or registers a name that exists already.
     """
     from fedray.cli.catalogue import entries, keys
 
@@ -155,31 +157,31 @@ def imported(plugins: Sequence[Plugin] = ()) -> dict[str, list[Entry]]:
 
 
 def _entry(tree: Mapping[str, Any]) -> Entry:
-    parameters = tuple(Parameter(**each) for each in tree["parameters"])
+    parameters = tuple(Parameter(**parameter) for parameter in tree["parameters"])
     return Entry(**{**tree, "parameters": parameters, "gives": tuple(tree["gives"])})
 
 
-def listed(listing: str, plugins: Sequence[Plugin] = ()) -> Sequence[Entry | Shipped]:
-    """Return what a listing holds, sorted by name; keys in the order of the experiment.
+def list_entries(listing: str, plugins: Sequence[Plugin] = ()) -> Sequence[Entry | Shipped]:
+    """Return the entries of a listing, sorted by name; keys in the order of the experiment.
 
     Args:
         listing: one of `LISTINGS`.
-        plugins: of the user.
+        plugins: plug-ins of the user.
     """
     if listing in FOLDERS:
-        return shipped(listing)
-    entries = registered(plugins)
-    found = [entry for kind in TOGETHER.get(listing, (listing,)) for entry in entries[kind]]
-    return found if listing == KEYS else sorted(found, key=lambda entry: entry.name)
+        return shipped_files(listing)
+    entries = read_entries(plugins)
+    rows = [entry for kind in TOGETHER.get(listing, (listing,)) for entry in entries[kind]]
+    return rows if listing == KEYS else sorted(rows, key=lambda entry: entry.name)
 
 
-def shipped(kind: str) -> list[Shipped]:
-    """Return the files of a kind, a key of `FOLDERS`."""
+def shipped_files(kind: str) -> list[Shipped]:
+    """Return the shipped files of a kind (a key of `FOLDERS`)."""
     return [Shipped(name, _first_line(path), str(path)) for name, path in files(kind).items()]
 
 
 def _first_line(path: Path) -> str:
-    """Return what a file's first line says of it; "" if that is no comment."""
+    """Return the comment in the first line of a file; "" if that line is not a comment."""
     with path.open(encoding="utf-8") as lines:
         first = lines.readline().strip()
     return first.lstrip("# ").rstrip(".") if first.startswith("#") else ""

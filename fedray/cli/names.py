@@ -1,4 +1,4 @@
-"""What can be chosen by name: `fedray ls`; a copy of a file to edit: `fedray cp`."""
+"""`fedray ls`, which lists names, and `fedray cp`, which copies a shipped file to edit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from fedray.cli.listing import LISTINGS, Entry, Shipped, by_family, listed
+from fedray.cli.listing import LISTINGS, Entry, Shipped, by_family, list_entries
 from fedray.command import PATH, Command, Name, json_flag
 from fedray.command import plugins as with_plugins
 from fedray.errors import UserError, nearest, shown
@@ -20,65 +20,69 @@ from fedray.plugins import Plugin
 from fedray.shipped import FOLDERS, files, names
 
 COMMANDS = {"experiments": "run", "sweeps": "sweep", "tables": "table"}
-"""What takes a file of each kind."""
+"""The subcommand that runs a file of each kind."""
 KINDS = {kind.removesuffix("s"): kind for kind in COMMANDS}
-"""The kinds by the word that the command line has for one of them."""
+"""The kinds by their singular, as given to `fedray cp`."""
 
 
-@click.command(cls=Command, epilog="fedray show NAME says more of each.")
+@click.command(cls=Command, epilog="fedray show NAME explains a name.")
 @click.argument("kind", required=False, type=click.Choice(LISTINGS), metavar="[KIND]")
 @json_flag
 @with_plugins
 def ls(kind: str | None, as_json: bool, plugin: Sequence[str]) -> None:
-    """List what can be chosen by name.
+    """List the names that an experiment, sweep or table can use.
 
-    Without KIND: how many there are of each.
+    KIND is for example experiments, algorithms, models, sources, metrics or keys. Without KIND,
+    all kinds are listed with the number of their names.
     """
-    plugins = plugins_of(plugin)
+    plugins = load_plugins(plugin)
     if as_json:
         kinds = [kind] if kind else LISTINGS
-        found = {each: [asdict(one) for one in listed(each, plugins)] for each in kinds}
-        print(json.dumps(found[kind] if kind else found, indent=1, ensure_ascii=False))
+        trees = {
+            listing: [asdict(entry) for entry in list_entries(listing, plugins)]
+            for listing in kinds
+        }
+        print(json.dumps(trees[kind] if kind else trees, indent=1, ensure_ascii=False))
         return
     if kind == "algorithms":
-        methods = [each for each in listed(kind, plugins) if isinstance(each, Entry)]
+        methods = [entry for entry in list_entries(kind, plugins) if isinstance(entry, Entry)]
         print("\n\n".join(_families(by_family(methods))))
         return
-    rows = _entries(listed(kind, plugins)) if kind else _kinds(plugins)
+    rows = _entries(list_entries(kind, plugins)) if kind else _kinds(plugins)
     print("\n".join(in_columns(list(rows))))
 
 
-def plugins_of(given: Sequence[str]) -> tuple[Plugin, ...]:
-    """Return the plug-ins of the flag, trusted; without any, nothing is imported to read them."""
-    if not given:
+def load_plugins(places: Sequence[str]) -> tuple[Plugin, ...]:
+    """Return the plug-ins of `--plugin`, which are trusted."""
+    if not places:
         return ()
-    from fedray.config import named_plugins
+    from fedray.config import named_plugins  # slow to import
 
-    return named_plugins(given)
+    return named_plugins(places)
 
 
-def _entries(found: Iterable[Entry | Shipped]) -> Iterator[tuple[str, str]]:
-    for each in found:
-        paper = f"  ({each.paper})" if isinstance(each, Entry) and each.paper != "-" else ""
-        stacks = "  [stacks]" if isinstance(each, Entry) and each.stacked == "yes" else ""
-        yield each.name, f"{each.summary}{paper}{stacks}"
+def _entries(entries: Iterable[Entry | Shipped]) -> Iterator[tuple[str, str]]:
+    for entry in entries:
+        paper = f"  ({entry.paper})" if isinstance(entry, Entry) and entry.paper != "-" else ""
+        stacks = "  [stacks]" if isinstance(entry, Entry) and entry.stacked == "yes" else ""
+        yield entry.name, f"{entry.summary}{paper}{stacks}"
 
 
 def _families(families: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
-    """Yield each family of methods, its heading above its methods."""
+    """Yield the text of each family: a heading and its methods."""
     for heading, methods in families.items():
         yield "\n".join([f"{heading}:", *in_columns([*_entries(methods)])])
 
 
 def _kinds(plugins: Sequence[Plugin]) -> Iterator[tuple[str, str]]:
-    """Yield how many there are of each kind, with the first names."""
+    """Yield each kind with the number of its names and the first of them."""
     for kind in LISTINGS:
-        names = [each.name for each in listed(kind, plugins)]
+        names = [entry.name for entry in list_entries(kind, plugins)]
         yield kind, f"{len(names):>3}  {', '.join(names[:20])}"
 
 
 def in_columns(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yield each row on one line; on a terminal no wider than it is."""
+    """Yield one line per row; on a terminal, cut lines at its width."""
     wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     first = max((len(name) for name, _ in rows), default=0)
     for name, text in rows:
@@ -89,74 +93,72 @@ def in_columns(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
 # --- copies ---------------------------------------------------------------------------------------
 
 
-def _copied() -> list[str]:
+def _completions() -> list[str]:
     return [*KINDS, *(name for kind in COMMANDS for name in names(kind))]
 
 
 @click.command(cls=Command)
-@click.argument("words", nargs=-1, required=True, type=Name(_copied), metavar="[KIND] NAME [DEST]")
+@click.argument(
+    "words", nargs=-1, required=True, type=Name(_completions), metavar="[KIND] NAME [DEST]"
+)
 def cp(words: Sequence[str]) -> None:
-    """Copy an experiment, sweep or table, to edit it.
+    """Copy an experiment, sweep or table to edit it.
 
-    NAME is one of fedray ls experiments, sweeps or tables; an experiment's copy holds every value.
-    DEST is a folder, or a file ending in .yaml; default: here. If a sweep and a table have the same
-    name, the kind (experiment, sweep, table) says which is meant.
+    NAME is listed by fedray ls experiments, sweeps or tables. The copy of an experiment also
+    contains the values that it inherits. DEST is a folder or a .yaml file; default: the current
+    folder. KIND (experiment, sweep or table) is needed if several kinds have this name.
     """
-    kinds, rest = _split(words)
-    kind, source = found(rest[0], kinds)
-    dest = target(PATH.convert(rest[1] if len(rest) > 1 else ".", None, None), source)
+    kinds, args = _split(words)
+    kind, source = find_shipped(args[0], kinds)
+    dest = destination(PATH.convert(args[1] if len(args) > 1 else ".", None, None), source)
     text = source.read_text(encoding="utf-8")
     if kind == "experiments":
-        text = whole_experiment(rest[0])
+        text = whole_experiment(args[0])
     make_folder(dest.parent)
     write_atomic(dest, text)
     print(f"wrote {dest}\nrun it: fedray {COMMANDS[kind]} {dest}")
 
 
 def whole_experiment(name: str) -> str:
-    """Return a shipped experiment with every file that it extends laid under it."""
+    """Return the text of a shipped experiment, merged with the files that it extends."""
     from fedray.config import dump_yaml, read_experiment
 
     tree = {key: value for key, value in read_experiment(name).items() if key != "name"}
-    return f"# Copied from {name} with all that it extends.\n" + dump_yaml(tree)
+    return f"# Copied from {name}, merged with the files that it extends.\n" + dump_yaml(tree)
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the kinds that are meant, and the other words: a name and perhaps a place.
+    """Return the kinds to search, and the remaining arguments: NAME and optionally DEST.
 
     Raises:
-        UserError: if there are more.
+        UserError: if there are too many arguments.
     """
     is_named = words[0] in KINDS and len(words) > 1
-    kinds, rest = ([KINDS[words[0]]], words[1:]) if is_named else (list(FOLDERS), words)
-    if len(rest) > 2:
-        raise UserError(f"{shown(rest[2])} is one word too many; fedray cp --help lists them")
-    return kinds, list(rest)
+    kinds, args = ([KINDS[words[0]]], words[1:]) if is_named else (list(FOLDERS), words)
+    if len(args) > 2:
+        raise UserError(f"{shown(args[2])} is one argument too many; see fedray cp --help")
+    return kinds, list(args)
 
 
-def found(name: str, kinds: Sequence[str]) -> tuple[str, Path]:
-    """Return the kind and the file of a name, which is looked for among these kinds.
+def find_shipped(name: str, kinds: Sequence[str]) -> tuple[str, Path]:
+    """Return the kind and the file of a shipped name, searched for among `kinds`.
 
     Raises:
-        UserError: when there is none, or one of several kinds.
+        UserError: if no file or more than one has this name.
     """
-    there = [kind for kind in kinds if name in files(kind)]
-    if not there:
-        known = [each for kind in kinds for each in names(kind)]
+    matches = [kind for kind in kinds if name in files(kind)]
+    if not matches:
+        all_names = [other for kind in kinds for other in names(kind)]
         what = "experiment, sweep or table" if len(kinds) > 1 else kinds[0].removesuffix("s")
-        raise UserError(f"there is no {what} {shown(name)}.{nearest(name, known)}")
-    if len(there) > 1:
-        ways = " or ".join(f"fedray cp {kind.removesuffix('s')} {name}" for kind in there)
-        raise UserError(f"{name} is the name of several; write {ways}")
-    return there[0], files(there[0])[name]
+        raise UserError(f"there is no {what} {shown(name)}.{nearest(name, all_names)}")
+    if len(matches) > 1:
+        commands = " or ".join(f"fedray cp {kind.removesuffix('s')} {name}" for kind in matches)
+        raise UserError(f"{name} is the name of several files; write {commands}")
+    return matches[0], files(matches[0])[name]
 
 
-def target(dest: Path, source: Path) -> Path:
-    """Return the file to write.
-
-    Raises:
-        UserError: when it is there already.
-    """
+def destination(dest: Path, source: Path) -> Path:
+    """Return the path of the copy; raise `UserError` if the file exists."""
     path = dest if dest.suffix in (".yaml", ".yml") else dest / source.name
     if path.exists():
         raise UserError(f"{path} is there already; name another file, for example mine.yaml")

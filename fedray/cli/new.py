@@ -1,4 +1,4 @@
-"""A file to begin with: `fedray new method|model|source|project NAME`."""
+"""`fedray new method|model|source|project NAME`: create a file or project from a template."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from fedray.cli.listing import KINDS as LISTED
-from fedray.cli.listing import registered
+from fedray.cli.listing import read_entries
 from fedray.command import Command
 from fedray.errors import UserError, shown
 from fedray.files import write_atomic
@@ -16,26 +16,27 @@ from fedray.plugins import check_module_name
 
 TEMPLATES = Path(__file__).parent / "templates"
 KINDS = {"method": "algorithms", "model": "architectures", "source": "sources"}
-"""What a file may have, and the listing that it is added to."""
+"""The kinds of single files, and the listing of each."""
 PROJECT = {
     "README.md": "README.md",
     "new_project.yaml": "{name}.yaml",
     "new_project_tax.yaml": "tune/{name}_tax.yaml",
     "project_test.txt": "test_{name}.py",
 }
-"""The files of a project besides its method and model, and what they are called there."""
+"""Templates of a project's files (besides its method and model), and the names of the files."""
 NET = "_net"
-"""What follows a project's name in the name of its model."""
+"""Suffix of a project's model."""
 LONGEST = 40
+"""Maximal number of characters of a name."""
 
 
 @click.command(cls=Command)
 @click.argument("kind", type=click.Choice([*KINDS, "project"]))
 @click.argument("name")
 def command(kind: str, name: str) -> None:
-    """Write something of your own to begin with.
+    """Create a method, model, data source or project from a template.
 
-    NAME is what it is called: letters, digits and underscores.
+    NAME consists of letters, digits and underscores. The new file runs without changes.
     """
     check(kind, name)
     single = Path(f"{name}.py")
@@ -51,27 +52,23 @@ def command(kind: str, name: str) -> None:
 
 
 def check(kind: str, name: str) -> None:
-    """Refuse a name that Python cannot import, or that an entry of the registry has.
-
-    Raises:
-        UserError: with what is wrong about it.
-    """
+    """Raise `UserError` if Python cannot import the name, or if it is registered already."""
     if not name.isidentifier() or keyword.iskeyword(name) or len(name) > LONGEST:
         raise UserError(
-            f"{shown(name)} is no name that Python can import; use letters, digits and underscores"
+            f"{shown(name)} cannot be imported by Python; use letters, digits and underscores"
         )
     check_module_name(name, Path.cwd())
-    known = registered()
+    entries = read_entries()
     names = {KINDS[kind]: name} if kind != "project" else {"algorithms": name}
     if kind == "project":
         names["architectures"] = f"{name}{NET}"
     for listing, new in names.items():
-        if new in {entry.name for entry in known[listing]}:
+        if new in {entry.name for entry in entries[listing]}:
             raise UserError(f"there is {LISTED[listing]} '{new}' already; take another name")
 
 
 def project(name: str) -> dict[Path, str]:
-    """Return the texts of a project by their paths."""
+    """Return the files of a project: their texts by path."""
     folder = Path(name)
     texts = {
         folder / f"{name}_method.py": _named("method", f"{name}_method.py", name),
@@ -84,7 +81,7 @@ def project(name: str) -> dict[Path, str]:
 
 
 def run_command(kind: str, name: str) -> str:
-    """Return the command that runs it."""
+    """Return the command that runs a new file or project."""
     if kind == "project":
         return f"cd {name} && fedray run {name}.yaml"
     key = {"method": "algorithm", "model": "model.group", "source": "data.source"}[kind]
@@ -92,7 +89,7 @@ def run_command(kind: str, name: str) -> str:
 
 
 def _named(kind: str, file: str, name: str) -> str:
-    """Return a template under another name."""
+    """Return the text of a template with its placeholder name replaced."""
     text = (TEMPLATES / f"{kind}.py").read_text(encoding="utf-8")
     title = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
     text = text.replace(f"new_{kind}.py", file).replace(f"new_{kind}", name)

@@ -1,4 +1,4 @@
-"""Use a run's models on images: `fedray predict RUN IMAGE...`."""
+"""`fedray predict RUN IMAGE...`: classify images with the models of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedray.trained import Predictions, TrainedModel
 
 SHOWN = 3
-"""How many of the likeliest classes are shown."""
+"""Number of classes printed per image, the likeliest first."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 
 
@@ -27,19 +27,19 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", "
 @click.option(
     "--client",
     type=click.IntRange(0, MOST_CLIENTS - 1),
-    help="Whose model; not needed if all clients share one.",
+    help="Client whose model predicts; not needed if all clients share one model.",
 )
-@click.option("--last", is_flag=True, help="The model of the last round, not of the best.")
+@click.option("--last", is_flag=True, help="Use the model of the last round, not of the best.")
 @json_flag
 @trust
 def command(
     run: Path, images: Sequence[Path], client: int | None, last: bool, as_json: bool
 ) -> None:
-    """Classify images with the models that a run has kept.
+    """Classify images with the saved models of a run.
 
-    RUN is its folder, IMAGES are files or folders.
+    RUN is the folder of the run; IMAGES are files or folders.
     """
-    paths = [path for given in images for path in _files(given)]
+    paths = [path for folder in images for path in _files(folder)]
     from fedray.trained import open_models
 
     model = open_models(run.resolve(), "last" if last else None).model(client)
@@ -48,51 +48,65 @@ def command(
         print(line)
 
 
-def _files(given: Path) -> list[Path]:
-    """Return the file, or the images of a folder, sorted.
+def _files(place: Path) -> list[Path]:
+    """Return a list with the given file, or the sorted images of the given folder.
 
     Raises:
-        UserError: when there is none.
+        UserError: if the folder contains no images.
     """
-    if not given.is_dir():
-        return [given]
-    found = sorted(path for path in given.iterdir() if path.suffix.lower() in SUFFIXES)
-    if not found:
-        raise UserError(f"{given} holds no images ({', '.join(SUFFIXES)})")
-    return found
+    if not place.is_dir():
+        return [place]
+    files = sorted(path for path in place.iterdir() if path.suffix.lower() in SUFFIXES)
+    if not files:
+        raise UserError(f"{place} contains no images ({', '.join(SUFFIXES)})")
+    return files
 
 
-def json_lines(model: TrainedModel, paths: Sequence[Path], found: Predictions) -> Iterator[str]:
-    """Yield a list of JSON: file, class, and, of whole images, the probability of each class."""
+def json_lines(
+    model: TrainedModel, paths: Sequence[Path], predictions: Predictions
+) -> Iterator[str]:
+    """Yield a JSON list with a class and the probabilities for each file.
+
+    Dense models give the label of each pixel instead.
+    """
     rows = []
-    for path, logits, label in zip(paths, found.probabilities, found.labels, strict=True):
-        row: dict[str, object] = {"image": str(path), "client": _whose(model)}
+    results = zip(paths, predictions.probabilities, predictions.labels, strict=True)
+    for path, probabilities, label in results:
+        row: dict[str, object] = {"image": str(path), "client": _owner_id(model)}
         if label.ndim:
             row["labels"] = label.tolist()
         else:
-            row["class"] = found.class_names[int(label)]
-            row["probabilities"] = dict(zip(found.class_names, logits.tolist(), strict=True))
+            row["class"] = predictions.class_names[int(label)]
+            row["probabilities"] = dict(
+                zip(predictions.class_names, probabilities.tolist(), strict=True)
+            )
         rows.append(row)
     yield json.dumps(rows, indent=1, ensure_ascii=False)
 
 
-def text_lines(model: TrainedModel, paths: Sequence[Path], found: Predictions) -> Iterator[str]:
-    """Yield the model, and a line per image: the likeliest classes, or those of pixels."""
-    facts, whose = model.owner.facts, _whose(model)
-    who = "the model that all clients share" if whose is None else f"the model of client {whose}"
-    how = f", {facts.chosen}" if facts.chosen else ""
-    yield f"{who}, round {facts.round}{how}; {model.preprocessing}"
+def text_lines(
+    model: TrainedModel, paths: Sequence[Path], predictions: Predictions
+) -> Iterator[str]:
+    """Yield a line about the model, and a line per image with its likeliest classes.
+
+    Dense models give the classes with the largest shares of pixels instead.
+    """
+    facts, client = model.owner.facts, _owner_id(model)
+    name = "the model that all clients share" if client is None else f"the model of client {client}"
+    selection = f", {facts.chosen}" if facts.chosen else ""
+    yield f"{name}, round {facts.round}{selection}; {model.preprocessing}"
     width = max(len(str(path)) for path in paths)
-    for path, shares, label in zip(paths, found.probabilities, found.labels, strict=True):
-        by_class = label.flatten().bincount(minlength=len(found.class_names)) / label.numel()
+    results = zip(paths, predictions.probabilities, predictions.labels, strict=True)
+    for path, shares, label in results:
+        by_class = label.flatten().bincount(minlength=len(predictions.class_names)) / label.numel()
         values, classes = (by_class if label.ndim else shares).topk(min(SHOWN, len(by_class)))
         named = [
-            f"{found.class_names[c]} {value:.3f}"
+            f"{predictions.class_names[c]} {value:.3f}"
             for value, c in zip(values.tolist(), classes.tolist(), strict=True)
         ]
         yield f"{path!s:<{width}}  {'  '.join(named)}"
 
 
-def _whose(model: TrainedModel) -> int | None:
-    """Return the client whose model it is; None of the one that all share."""
+def _owner_id(model: TrainedModel) -> int | None:
+    """Return the client that the model belongs to; None if all clients share it."""
     return None if model.owner.is_global else model.client

@@ -1,4 +1,4 @@
-"""Progress of a run: one line per round, and on a terminal a bar below the lines."""
+"""Progress of a run: one line per round, and a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ from fedray.units import size_of, time_of
 
 
 def accuracy(done: Round) -> str:
-    """Return the local accuracy of a round, on validation images too where there are some."""
-    held = done.metrics.get(f"{VALIDATION}{HEADLINE}")
-    beside = "" if held is None else f" (validation {held:.4f})"
-    return f"accuracy {done.metrics[HEADLINE]:.4f}{beside}"
+    """Return the text of a round's local accuracy, with that on validation images if measured."""
+    validation = done.metrics.get(f"{VALIDATION}{HEADLINE}")
+    suffix = "" if validation is None else f" (validation {validation:.4f})"
+    return f"accuracy {done.metrics[HEADLINE]:.4f}{suffix}"
 
 
 def describe(done: Round, *, traffic: bool = True) -> str:
-    """Return one round in a few words: accuracy, loss, traffic, faults."""
-    words = []
+    """Return a short text about a round: accuracy, loss, traffic, faults."""
+    parts = []
     if HEADLINE in done.metrics:
-        words.append(accuracy(done))
+        parts.append(accuracy(done))
     if "train_loss" in done.metrics:
-        words.append(f"loss {done.metrics['train_loss']:.3f}")
+        parts.append(f"loss {done.metrics['train_loss']:.3f}")
     up, down = done.up.total_bytes, done.down.total_bytes
     if traffic and (up or down):
-        words.append(f"up {size_of(up)}, down {size_of(down)}")
+        parts.append(f"up {size_of(up)}, down {size_of(down)}")
     if done.events:
-        words.append(f"{len(done.events)} fault(s)")
-    return ", ".join(words)
+        parts.append(f"{len(done.events)} fault(s)")
+    return ", ".join(parts)
 
 
 class Pace:
-    """Seconds left of a run, by the mean of its rounds without the first that is seen.
+    """Estimate of a run's remaining time: the mean duration of its rounds without the first.
 
-    That one, and what comes before it, costs what no other does: imports, first decoding, round 0.
+    The first round is left out, because it includes imports, decoding of images and round 0.
     """
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
         self._seen: list[tuple[int, float]] = []
 
-    def left(self, done: int, now: float) -> float | None:
-        """Seconds left after a round; None before there is anything to judge by.
+    def remaining(self, done: int, now: float) -> float | None:
+        """Return the estimated seconds after a round; None before the third call.
 
         Args:
-            done: the round's number.
-            now: the time.
+            done: the number of the round.
+            now: the current time in seconds.
         """
         self._seen.append((done, now))
         if len(self._seen) < 3:
@@ -69,18 +69,18 @@ class Pace:
 
 
 class Elapsed(ProgressColumn):
-    """Seconds since the bar is there, which move while nothing else does."""
+    """Column with the elapsed seconds, which shows that the run is alive during long rounds."""
 
     def render(self, task: Task) -> Text:
-        """Return the seconds of one bar."""
+        """Return the elapsed seconds as text."""
         return Text(seconds_of(task.elapsed or 0))
 
 
 class RoundProgress:
-    """Shows rounds as they come.
+    """Prints each round when it has finished.
 
     Args:
-        rounds: T.
+        rounds: number of rounds of the run.
     """
 
     def __init__(self, rounds: int) -> None:
@@ -106,18 +106,18 @@ class RoundProgress:
         return self
 
     def __call__(self, done: Round) -> None:
-        """Show one round."""
+        """Print one round."""
         number = done.round
-        seconds = self._pace.left(number, time.monotonic())
-        left = "" if seconds is None or number == self._rounds else f"left {time_of(seconds)}"
+        seconds = self._pace.remaining(number, time.monotonic())
+        remaining = "" if seconds is None or number == self._rounds else f"left {time_of(seconds)}"
         words = describe(done, traffic=self._bar is None)
         line = f"round {number}/{self._rounds}  {words}  {time_of(done.seconds)}"
         if self._bar is None:
-            print(f"{line}  {left}".rstrip(), flush=True)
+            print(f"{line}  {remaining}".rstrip(), flush=True)
             return
         self._bar.console.print(line, highlight=False, markup=False)
-        text, left = ("finishing", "") if number == self._rounds else ("training", left)
-        self._bar.update(self._task, completed=number, description=text, left=left)
+        text, remaining = ("finishing", "") if number == self._rounds else ("training", remaining)
+        self._bar.update(self._task, completed=number, description=text, left=remaining)
 
     def __exit__(
         self,

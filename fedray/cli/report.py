@@ -1,4 +1,4 @@
-"""`fedray report DIR [DIR ...]`: finished runs as tables, figures and one page."""
+"""`fedray report DIR [DIR ...]`: compare finished runs in tables, figures and a page."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from fedray.render.terminal import print_sections
 
 TABLES = ("md", "csv", "tex")
 FORMATS = (*TABLES, *FIGURES, "html")
-"""What a report can be."""
+"""Formats of a report."""
 USUAL_FORMATS = ("md", "csv", "png")
 OTHERS = ("jpg", "jpeg", "xlsx", "docx", "htm", "eps", "txt", "json", "tsv")
-"""Suffixes of files that a report cannot be."""
+"""Suffixes that are refused instead of being taken for the name of a folder."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """How a report is written.
+class ReportStyle:
+    """Options for writing a report.
 
     Attributes:
-        folders: the runs', which a page names.
-        formats: what a folder gets.
-        figure: what a figure's file shows the metric against.
-        columns: how many columns of a paper figures span.
-        order: the labels as the command named their runs, for LaTeX.
+        folders: the folders of the command line; HTML pages take the title from them.
+        formats: the formats that are written into a folder.
+        figure: the horizontal axis of a single figure file.
+        columns: width of figures, in columns of a paper.
+        order: labels of the rows in the order of the command line, for LaTeX.
     """
 
     folders: Sequence[Path]
@@ -64,7 +64,7 @@ class Look:
     "outs",
     type=PATH,
     multiple=True,
-    help=f"A file ({', '.join(f'.{kind}' for kind in FORMATS)}) or a folder for tables and "
+    help=f"Output file ({', '.join(f'.{kind}' for kind in FORMATS)}), or folder for tables and "
     "figures; repeatable; default: DIR/report, or ./report for several DIRs.",
 )
 @click.option(
@@ -72,21 +72,21 @@ class Look:
     "formats",
     type=click.Choice(FORMATS),
     multiple=True,
-    help="What a folder gets; repeatable; default: md, csv and png.",
+    help="Format of the files in a folder; repeatable; default: md, csv and png.",
 )
 @click.option(
     "--figure",
     type=click.Choice(["rounds", "traffic"]),
     default="rounds",
     show_default=True,
-    help="What a figure's file shows the metric against.",
+    help="Horizontal axis if --out is a figure file.",
 )
 @click.option(
     "--columns",
     type=click.Choice([1, 2]),
     default=2,
     show_default=True,
-    help="How many columns of a paper figures span.",
+    help="Width of figures, in columns of a paper.",
 )
 @click.option(
     "--filter",
@@ -94,7 +94,7 @@ class Look:
     type=WORD,
     multiple=True,
     metavar="KEY=VALUE",
-    help="Only runs whose experiment has this value, or one of several: seed=0,1; repeatable.",
+    help="Only runs with this value, or one of several values (seed=0,1); repeatable.",
 )
 @click.option(
     "--label",
@@ -102,8 +102,7 @@ class Look:
     type=WORD,
     multiple=True,
     metavar="RUN=TEXT",
-    help="What a row is called: RUN is a method, a label of the table or a run's folder; "
-    "repeatable.",
+    help="Label of a row: RUN is a method, a label of the table or a run's folder; repeatable.",
 )
 @click.option(
     "--metric",
@@ -112,24 +111,24 @@ class Look:
     multiple=True,
     default=[HEADLINE],
     show_default=True,
-    help="Repeatable; the first one ranks.",
+    help="Metric to report (see fedray ls metrics); repeatable; the first one ranks the rows.",
 )
 @click.option(
     "--at",
     type=click.Choice(get_args(At)),
-    help="What is ranked; default: best, or final where no run has a best round.",
+    help="Rank by the best or the final round; default: best, or final if no run has a best round.",
 )
 @click.option(
     "--select",
     type=click.Choice(get_args(Select)),
-    help="Choose best rounds on these images; default: as each run's report.select says.",
+    help="Images that select the best round; default: each run's report.select.",
 )
 @click.option(
     "--base",
     type=WORD,
     metavar="METHOD",
-    help="What the others are compared with, seed by seed: a method, or a whole label of the "
-    "table; default: the best.",
+    help="Baseline of the paired comparison by seed: a method or a label of the table; default: "
+    "the best.",
 )
 def command(
     folders: Sequence[Path],
@@ -144,9 +143,9 @@ def command(
     select: Select | None,
     base: str | None,
 ) -> None:
-    """Compare runs: one line and one curve per configuration, over its seeds.
+    """Compare finished runs in a table and figures, averaged over seeds.
 
-    Only what is comparable is compared: same images, clients, protocol and choice of rounds.
+    Runs are compared only if their images, clients, protocol and selection of rounds are equal.
     """
     runs = filter_runs(load(folders, select), wanted)
     metrics = [metric_of(runs, name) for name in dict.fromkeys(names)]
@@ -158,24 +157,24 @@ def command(
     report = Report(rank_groups(groups, metrics[0], at), metrics, at, base, notes)
     print_sections([*sections(report), *caveats(report)])
     order = [member.label for member in groups]
-    look = Look(folders, formats or USUAL_FORMATS, figure, columns, order)
+    style = ReportStyle(folders, formats or USUAL_FORMATS, figure, columns, order)
     files: list[Path] = []
     for out in outs or [default_folder(folders)]:
         if is_file(out):
             make_folder(out.parent)
-            write_file(report, out, look)
+            write_file(report, out, style)
             files.append(out)
         else:
             make_folder(out)
-            files += write_folder(report, out, look)
+            files += write_folder(report, out, style)
     print("wrote " + "\n      ".join(map(str, files)))
 
 
 def is_file(out: Path) -> bool:
-    """Return True if a path names a file that a report can be; an existing folder is a folder.
+    """Return True if a path names a report file, False if it names a folder.
 
     Raises:
-        UserError: if the path ends like a file of another kind.
+        UserError: if the suffix belongs to a format that is not supported.
     """
     if out.is_dir():
         return False
@@ -183,41 +182,43 @@ def is_file(out: Path) -> bool:
     if kind in FORMATS:
         return True
     if kind.lower() in FORMATS:
-        raise UserError(f"--out {out}: end the name in .{kind.lower()}, in small letters")
+        raise UserError(f"--out {out}: write the suffix in small letters, .{kind.lower()}")
     if kind in OTHERS:
-        raise UserError(f"--out {out}: a report is {', '.join(FORMATS)}; end the name in one")
+        raise UserError(f"--out {out}: a report cannot be .{kind}; use one of {', '.join(FORMATS)}")
     return False
 
 
-def write_file(report: Report, path: Path, look: Look) -> None:
-    """Write the report as the file's suffix says."""
+def write_file(report: Report, path: Path, style: ReportStyle) -> None:
+    """Write the report in the format of the file's suffix."""
     writers: dict[str, Callable[[], str]] = {
         ".md": lambda: markdown([*sections(report), *caveats(report)]),
-        ".tex": lambda: latex(report, path.stem, look.order),
-        ".html": lambda: html(page(report, look.folders)),
+        ".tex": lambda: latex(report, path.stem, style.order),
+        ".html": lambda: html(page(report, style.folders)),
     }
     if path.suffix in writers:
         write_atomic(path, writers[path.suffix]())
     elif path.suffix == ".csv":
         write_csv(report, path)
-    elif look.figure == "traffic":
-        figure_traffic(report.groups, report.metric, path, look.columns)
+    elif style.figure == "traffic":
+        figure_traffic(report.groups, report.metric, path, style.columns)
     else:
-        figure_rounds(report.groups, report.metrics, path, look.columns)
+        figure_rounds(report.groups, report.metrics, path, style.columns)
 
 
-def write_folder(report: Report, out: Path, look: Look) -> list[Path]:
-    """Write tables and figures into a folder, each format once; returns the files."""
+def write_folder(report: Report, out: Path, style: ReportStyle) -> list[Path]:
+    """Write tables and figures in all formats into a folder; return the files."""
     files = []
-    for kind in dict.fromkeys(look.formats):
+    for kind in dict.fromkeys(style.formats):
         if kind in FIGURES:
             by_round, by_traffic = out / f"by_round.{kind}", out / f"by_traffic.{kind}"
-            figure_rounds(report.groups, report.metrics, by_round, look.columns)
-            figure_traffic(report.groups, report.metric, by_traffic, look.columns)
+            figure_rounds(report.groups, report.metrics, by_round, style.columns)
+            figure_traffic(report.groups, report.metric, by_traffic, style.columns)
             files += [by_round, by_traffic]
-            files += swept_figures(report.groups, out, report.metric, report.at, kind, look.columns)
+            files += swept_figures(
+                report.groups, out, report.metric, report.at, kind, style.columns
+            )
             files += write_heat_maps(report.groups, out, kind)
         else:
             files.append(out / ("page.html" if kind == "html" else f"table.{kind}"))
-            write_file(report, files[-1], look)
+            write_file(report, files[-1], style)
     return files

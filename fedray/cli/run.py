@@ -1,4 +1,4 @@
-"""One experiment: `fedray run EXPERIMENT [KEY=VALUE]...`."""
+"""`fedray run EXPERIMENT [KEY=VALUE]...`: run one experiment, with one seed or several."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ from fedray.units import size_of, time_of
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a command line asks for.
+class RunRequest:
+    """The arguments of the command line.
 
     Attributes:
         experiment: a shipped name or a file.
-        keys: `key=value`.
-        executor: ray or serial.
+        keys: assignments `key=value`.
+        executor: "ray" or "serial".
         out: a new folder for the results.
-        resume: the folder of a run to go on with.
-        no_track: whether MLflow is left out.
-        plugin: files, folders or modules.
-        among: of several seeds: the words that ask for them all.
+        resume: the folder of a run to continue.
+        no_track: True if nothing is logged to MLflow.
+        plugin: files, folders or modules of plug-ins.
+        among: if this run is one of several seeds, the arguments that request all of them.
     """
 
     experiment: str | None
@@ -71,139 +71,147 @@ class Asked:
 
 @click.command(
     cls=Command,
-    epilog="fedray ls experiments lists those that are shipped, fedray show NAME an experiment's "
-    "keys.",
+    epilog="fedray ls experiments lists the shipped experiments; fedray show NAME lists the keys "
+    "of an experiment.",
 )
 @click.argument("experiment", required=False, type=Name(partial(shipped.names, "experiments")))
 @keys
-@click.option("--executor", type=click.Choice(["ray", "serial"]), default="ray", show_default=True)
-@click.option("--out", type=PATH, help="A new folder for the results.")
-@click.option("--resume", type=PATH, help="Go on with the run in this folder.")
+@click.option(
+    "--executor",
+    type=click.Choice(["ray", "serial"]),
+    default="ray",
+    show_default=True,
+    help="Run clients on Ray workers or in this process; results are equal.",
+)
+@click.option("--out", type=PATH, help="New folder for the results.")
+@click.option("--resume", type=PATH, help="Continue the run in this folder.")
 @click.option("--no-track", is_flag=True, help="Do not log to MLflow.")
 @plugins
 def command(**words: Any) -> int:
     """Run one federated experiment.
 
-    EXPERIMENT is a shipped name or a YAML file. Keys are for example algorithm.lambda=7 seed=1;
-    seed=0,1,2 makes a run of each.
+    EXPERIMENT is a shipped name or a YAML file. KEY=VALUE overrides a setting, for example
+    algorithm.lambda=7 or seed=1; seed=0,1,2 runs one seed after the other.
     """
-    asked = Asked(**words)
-    name = asked.experiment
+    request = RunRequest(**words)
+    name = request.experiment
     if name and "=" in name and not Path(name).is_file():
-        asked = replace(asked, experiment=None, keys=[name, *asked.keys])
-    what = asked.experiment or asked.resume or "the experiment"
+        request = replace(request, experiment=None, keys=[name, *request.keys])
+    what = request.experiment or request.resume or "the experiment"
     say_next(f"importing PyTorch, reading {what}")
-    seeds, others = several_seeds(asked.keys)
+    seeds, assignments = several_seeds(request.keys)
     if seeds:
-        return run_seeds(asked, seeds, others)
-    one_run(asked)
+        return run_seeds(request, seeds, assignments)
+    one_run(request)
     return 0
 
 
-def run_seeds(asked: Asked, seeds: Sequence[int], others: Sequence[str]) -> int:
-    """Run one seed after the other, each in a folder of its own; return the exit code.
+def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[str]) -> int:
+    """Run one seed after the other, each in its own subfolder; return the exit code.
 
     Raises:
-        UserError: if the command line contradicts itself or a folder is taken.
+        UserError: if arguments contradict each other or a folder is taken.
     """
-    if asked.experiment is None:
+    if request.experiment is None:
         raise UserError("several seeds need the experiment's name, with --resume too")
-    if asked.resume and asked.out:
-        raise UserError("--out and --resume both name the runs' folder; give one of them")
-    home = folder_of(asked, Path(asked.experiment).stem)
-    if asked.resume:
+    if request.resume and request.out:
+        raise UserError("--out and --resume both name the runs' folder; pass only one of them")
+    home = folder_of(request, Path(request.experiment).stem)
+    if request.resume:
         fetch_missing(home)
-    among = [asked.experiment, *others, f"seed={','.join(map(str, seeds))}"]
+    among = [request.experiment, *assignments, f"seed={','.join(map(str, seeds))}"]
     if RunFolder(home).is_taken:
-        raise UserError(f"{home} is a run itself; several seeds need a folder of their own")
-    begun_before = [out for seed in seeds if RunFolder(out := seed_folder(home, seed)).is_taken]
-    if begun_before and not asked.resume:
-        raise UserError(f"{begun_before[0]} already holds a run; go on with --resume {home}")
+        raise UserError(f"{home} contains a single run; pass another folder for several seeds")
+    taken = [out for seed in seeds if RunFolder(out := seed_folder(home, seed)).is_taken]
+    if taken and not request.resume:
+        raise UserError(f"{taken[0]} already holds a run; go on with --resume {home}")
     for seed in seeds:
         out = seed_folder(home, seed)
-        begun = out in begun_before
-        alone = replace(
-            asked,
-            keys=[*others, f"seed={seed}"],
+        resumes = out in taken
+        one_request = replace(
+            request,
+            keys=[*assignments, f"seed={seed}"],
             among=among,
-            out=None if begun else out,
-            resume=out if begun else None,
+            out=None if resumes else out,
+            resume=out if resumes else None,
         )
-        with discard_if_empty(None if asked.resume or asked.out else home):
-            one_run(alone)
+        with discard_if_empty(None if request.resume or request.out else home):
+            one_run(one_request)
     print("\n".join(summary(finished(home, seeds), home)))
     return 0
 
 
-def folder_of(asked: Asked, name: str) -> Path:
-    """Return the folder that was given, or a new one of the results, which is made.
+def folder_of(request: RunRequest, name: str) -> Path:
+    """Return the folder of `--out` or `--resume`, or create a new one below the results.
 
     Raises:
-        UserError: if it cannot be made.
+        UserError: if the folder cannot be created.
     """
-    given = asked.resume or asked.out
-    return given.resolve() if given else reserve(results_home() / "runs" / f"{name}-{stamp()}")
+    folder = request.resume or request.out
+    return folder.resolve() if folder else reserve(results_home() / "runs" / f"{name}-{stamp()}")
 
 
-def one_run(asked: Asked) -> Path:
+def one_run(request: RunRequest) -> Path:
     """Run the experiment of the command line, print its result, and return its folder."""
     began = time.time()
-    with nullcontext() if asked.no_track else start_process() as process:  # imports meanwhile
-        return run_tracked(asked, began, process)
+    with nullcontext() if request.no_track else start_process() as process:  # imports MLflow early
+        return run_tracked(request, began, process)
 
 
-def run_tracked(asked: Asked, began: float, process: StoreProcess | None) -> Path:
-    """Run what the command line asks for; `process` tracks it, if it is not None."""
-    experiment, out = what_and_where(asked)
-    with discard_if_empty(None if asked.resume or asked.out else out):
+def run_tracked(request: RunRequest, began: float, process: StoreProcess | None) -> Path:
+    """Run the requested experiment and return its folder; `process` logs to MLflow unless None."""
+    experiment, out = resolve_request(request)
+    with discard_if_empty(None if request.resume or request.out else out):
         prove_writable(RunFolder(out))
-        if asked.resume:
-            say_where_it_begins(RunFolder(out))
-        print(headline(experiment, asked.executor), flush=True)
+        if request.resume:
+            warn_if_from_start(RunFolder(out))
+        print(headline(experiment, request.executor), flush=True)
         if elsewhere := unshipped(experiment.plugins):
             say(elsewhere)
         tracker = None if process is None else run_tracker(experiment, out, process)
-        # last: it has claimed the folder
-        rounds = begin(experiment, out, asked.executor, began, say, say_next)
-        run(experiment, out, rounds, tracker, how_to_go_on(out, asked))
-    print_summary(out, tracker, asked.executor)
+        # last, because `begin` claims the folder
+        rounds = begin(experiment, out, request.executor, began, say, say_next)
+        drive(experiment, out, rounds, tracker, resume_hint(out, request))
+    print_summary(out, tracker, request.executor)
     return out
 
 
-def what_and_where(asked: Asked) -> tuple[Experiment, Path]:
-    """Return the experiment and the run's folder, from the command line.
+def resolve_request(request: RunRequest) -> tuple[Experiment, Path]:
+    """Return the experiment and the run's folder.
 
     Raises:
-        UserError: if they contradict each other or the folder is taken.
+        UserError: if arguments contradict each other or the folder is taken.
     """
     from fedray.runtime.resolve import resolve
     from fedray.runtime.resume import check_experiment
 
-    named, given = asked.experiment, list(asked.keys)
-    if asked.resume and asked.out:
-        raise UserError("--out and --resume both name the run's folder; give one of them")
-    if asked.resume:
-        out = asked.resume.resolve()
+    named, assignments = request.experiment, list(request.keys)
+    if request.resume and request.out:
+        raise UserError("--out and --resume both name the run's folder; pass only one of them")
+    if request.resume:
+        out = request.resume.resolve()
         fetch_missing(out)
         if not RunFolder(out).config.is_file():
             raise UserError(f"--resume {out}: there is no config.yaml, so no run to go on with")
         config = str(RunFolder(out).config)
-        experiment = resolve(named or config, given, asked.plugin, trusted=named is not None)
+        experiment = resolve(
+            named or config, assignments, request.plugin, trusted=named is not None
+        )
         check_experiment(RunFolder(out), experiment)
         check_owner(out)
         RunFolder(out).check_plugins(experiment.plugins)
         return experiment, out
     if named is None:
         raise UserError("name an experiment, for example fedtsp_digits, or --resume DIR")
-    experiment = resolve(named, given, asked.plugin)
-    return experiment, new_folder(experiment.name, asked.out)
+    experiment = resolve(named, assignments, request.plugin)
+    return experiment, new_folder(experiment.name, request.out)
 
 
-def say_where_it_begins(folder: RunFolder) -> None:
-    """Say if a resumed run begins again at round 0.
+def warn_if_from_start(folder: RunFolder) -> None:
+    """Print a message if a resumed run starts at round 0, because it has no checkpoint.
 
     Raises:
-        UserError: if it has to, though it had checkpoints.
+        UserError: if the run had checkpoints that are now missing.
     """
     from fedray.checkpoint import CheckpointStore
     from fedray.runtime.resume import check_nothing_lost
@@ -214,36 +222,36 @@ def say_where_it_begins(folder: RunFolder) -> None:
 
 
 def headline(experiment: Experiment, executor: str) -> str:
-    """Return one line about what is going to run."""
+    """Return the first line of the output, which describes the run."""
     e = experiment
     where = f"{e.workers} Ray worker(s)" if executor == "ray" else "this process"
-    own = f", with {', '.join(plugin.label for plugin in e.plugins)}" if e.plugins else ""
+    plugin_text = f", with {', '.join(plugin.label for plugin in e.plugins)}" if e.plugins else ""
     return (
         f"{e.name}: {e.algorithm.name} on {e.data.source.name}, "
-        f"{e.data.clients} clients, {e.rounds} rounds, seed {e.seed}, in {where}{own}"
+        f"{e.data.clients} clients, {e.rounds} rounds, seed {e.seed}, in {where}{plugin_text}"
     )
 
 
 def say(line: str) -> None:
-    """Print a line at once."""
+    """Print a line without buffering."""
     print(line, flush=True)
 
 
-def run(
+def drive(
     experiment: Experiment,
     out: Path,
     rounds: Generator[Round, None, None],
     tracker: Tracker | None,
-    how_to_go_on: Callable[[], str],
+    resume_hint: Callable[[], str],
 ) -> None:
-    """Drive a run to its end: show it, track it, and leave the tracker in a true state.
+    """Execute a run to its end; print and track its rounds, and record how the run ended.
 
     Raises:
-        KeyboardInterrupt: if it is stopped, after the command that resumes it was printed.
+        KeyboardInterrupt: if the run is stopped; the command that resumes it has been printed.
     """
 
     def stopped(stop: KeyboardInterrupt) -> None:
-        say_stopped(stop, how_to_go_on())
+        say_stopped(stop, resume_hint())
 
     try:
         with (
@@ -257,26 +265,26 @@ def run(
         raise
 
 
-def how_to_go_on(out: Path, asked: Asked) -> Callable[[], str]:
-    """Return a function that prints how to resume a stopped run, or that this is impossible."""
-    flags = [] if asked.executor == "ray" else ["--executor", asked.executor]
-    flags += ["--no-track"] if asked.no_track else []
-    if asked.among:
-        flags += [word for plugin in asked.plugin for word in ("--plugin", plugin)]
-        return lambda: go_on_with("fedray.run", *asked.among, "--resume", out.parent, *flags)
+def resume_hint(out: Path, request: RunRequest) -> Callable[[], str]:
+    """Return a function that returns how to resume a stopped run, or why it cannot be resumed."""
+    flags = [] if request.executor == "ray" else ["--executor", request.executor]
+    flags += ["--no-track"] if request.no_track else []
+    if request.among:
+        flags += [word for plugin in request.plugin for word in ("--plugin", plugin)]
+        return lambda: go_on_with("fedray.run", *request.among, "--resume", out.parent, *flags)
 
     def say() -> str:
         from fedray.checkpoint import CheckpointStore
 
         if CheckpointStore(out, identity="").latest() is None:
-            return f"no checkpoint is in {out} yet, so there is nothing to go on with"
+            return f"no checkpoint is in {out} yet, so the run cannot be resumed"
         return go_on_with("fedray.run", "--resume", out, *flags)
 
     return say
 
 
 def accuracy_lines(done: Run) -> Iterator[str]:
-    """Yield a run's result, how its best round was chosen, and why it ended early."""
+    """Yield lines with a run's accuracy, how its best round was selected, and any early stop."""
     stopping, best, final = done.info.stopping, done.best, done.final
     if final is None:
         return
@@ -300,7 +308,7 @@ def accuracy_lines(done: Run) -> Iterator[str]:
 
 
 def print_summary(out: Path, tracker: Tracker | None, executor: str) -> None:
-    """Print the last lines: best, final, traffic, times, and where everything is."""
+    """Print the last lines of the output: accuracy, traffic, times and folders."""
     done = RunFolder(out).read()
     for line in accuracy_lines(done):
         print(line)
@@ -308,17 +316,17 @@ def print_summary(out: Path, tracker: Tracker | None, executor: str) -> None:
 
     for line in privacy_lines(done):
         print(line)
-    up = sum((each.up for each in done.rounds), Traffic())
-    down = sum((each.down for each in done.rounds), Traffic())
+    up = sum((round_.up for round_ in done.rounds), Traffic())
+    down = sum((round_.down for round_ in done.rounds), Traffic())
     print(f"sent: up {size_of(up.total_bytes)}, down {size_of(down.total_bytes)}")
-    who = "the server" if executor == "ray" else "this process"
-    after = sum(each.seconds for each in done.rounds if each.round > 0)
+    process = "the server" if executor == "ray" else "this process"
+    after = sum(round_.seconds for round_ in done.rounds if round_.round > 0)
     start = done.costs.startup_seconds
     print(
         f"time: {time_of(start + after)} ({time_of(start)} to the end of round 0, "
-        f"{time_of(after)} for the others)"
+        f"{time_of(after)} for the other rounds)"
     )
-    print(f"peak memory of {who}: {size_of(done.costs.peak_rss_bytes)}")
+    print(f"peak memory of {process}: {size_of(done.costs.peak_rss_bytes)}")
     print(f"results: {out}")
     if tracker is not None:
         print(f"compare: {tracker.hint}")

@@ -1,4 +1,4 @@
-"""One experiment with several seeds: `seed=0,1,2` of `fedray run`."""
+"""Several seeds of one experiment, requested by `fedray run ... seed=0,1,2`."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ def several_seeds(assignments: Sequence[str]) -> tuple[list[int], list[str]]:
     """Return the seeds of `seed=0,1,2` or `seed=[0,1,2]`, and all other assignments.
 
     Returns:
-        No seeds where there is no such assignment; it then is one run's own.
+        An empty list and all assignments if there is no list of seeds.
 
     Raises:
-        UserError: when a seed stands twice, or there are two such assignments.
+        UserError: if a seed or the assignment is repeated.
     """
-    found = [(text, _SEVERAL.fullmatch(text.removeprefix("seed="))) for text in assignments]
-    asked = [match for text, match in found if text.startswith("seed=") and match]
-    if not asked:
+    matches = [(text, _SEVERAL.fullmatch(text.removeprefix("seed="))) for text in assignments]
+    seed_lists = [match for text, match in matches if text.startswith("seed=") and match]
+    if not seed_lists:
         return [], list(assignments)
-    others = [text for text in assignments if not text.startswith("seed=")]
-    if len(others) < len(assignments) - 1:
-        raise UserError("seed= stands twice; give all seeds in one, for example seed=0,1,2")
-    seeds = [int(text) for text in asked[0][1].split(",")]
+    remaining = [text for text in assignments if not text.startswith("seed=")]
+    if len(remaining) < len(assignments) - 1:
+        raise UserError("seed= is set twice; list all seeds together, for example seed=0,1,2")
+    seeds = [int(text) for text in seed_lists[0][1].split(",")]
     if len(set(seeds)) < len(seeds) or len(seeds) > MOST_SEEDS:
         raise UserError(
-            f"seed={shown(asked[0][1])}: expected different seeds, at most {MOST_SEEDS}"
+            f"seed={shown(seed_lists[0][1])}: expected different seeds, at most {MOST_SEEDS}"
         )
-    return seeds, others
+    return seeds, remaining
 
 
 def seed_folder(home: Path, seed: int) -> Path:
@@ -45,16 +45,16 @@ def seed_folder(home: Path, seed: int) -> Path:
 
 
 def summary(runs: Sequence[Run], home: Path) -> Iterator[str]:
-    """Yield the mean over seeds of the runs' accuracies, with its interval."""
+    """Yield lines with the mean accuracy over seeds and its interval, and the folder."""
     seeds = ", ".join(str(run.info.seed) for run in runs)
     final = [run.final.local_accuracy for run in runs if run.final is not None]
     best = [run.best.local_accuracy for run in runs if run.best is not None]
-    words = [f"last {_spread(final)}"]
+    parts = [f"last {_spread(final)}"]
     if len(best) == len(runs):
-        words.insert(0, f"{_spread(best)} (each {BEST[runs[0].info.select]})")
+        parts.insert(0, f"{_spread(best)} (each {BEST[runs[0].info.select]})")
     yield ""
-    yield f"local accuracy over seeds {seeds}, mean {SPREAD} seeds: {', '.join(words)}"
-    yield f"results: {home}, a folder of each seed; compare: fedray report {home}"
+    yield f"local accuracy over seeds {seeds}, mean {SPREAD} seeds: {', '.join(parts)}"
+    yield f"results: {home}, one folder per seed; compare: fedray report {home}"
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -1,7 +1,7 @@
-"""Explanation of a name: `fedray show NAME [key=value ...]`.
+"""`fedray show NAME [key=value ...]`: explain a name.
 
-Of an experiment every value and where it is from; of what can be chosen by name its parameters,
-paper and source file; of a sweep or table its file.
+For an experiment, all settings and where each is set; for a registered name, its parameters, paper
+and source file; for a sweep or table, the content of its file.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from fedray.cli.listing import KINDS, Entry, Parameter, registered
-from fedray.cli.names import plugins_of
+from fedray.cli.listing import KINDS, Entry, Parameter, read_entries
+from fedray.cli.names import load_plugins
 from fedray.command import Command, Name, json_flag, keys
 from fedray.command import plugins as with_plugins
 from fedray.errors import UserError, nearest
@@ -32,10 +32,10 @@ class Setting:
     """One key of an experiment.
 
     Attributes:
-        key: dotted.
+        key: the dotted key.
         value: the resolved value.
-        source: what the file says of it; `DEFAULT` where no file sets it, `GIVEN` where the
-            command does, "" where a file sets it and does not say.
+        source: the comment in the file that sets the key, or ""; `DEFAULT` if no file sets it;
+            `GIVEN` if the command line sets it.
     """
 
     key: str
@@ -43,36 +43,37 @@ class Setting:
     source: str
 
 
-def _shown() -> list[str]:
-    entries = {entry.name for found in registered().values() for entry in found}
+def _completions() -> list[str]:
+    entries = {entry.name for listing in read_entries().values() for entry in listing}
     return sorted(entries.union(*(names(kind) for kind in FOLDERS)))
 
 
 @click.command(cls=Command)
-@click.argument("name", type=Name(_shown))
+@click.argument("name", type=Name(_completions))
 @keys
-@click.option("--changed", is_flag=True, help="Only what the experiment or the command sets.")
+@click.option("--changed", is_flag=True, help="Omit settings that keep their defaults.")
 @json_flag
 @with_plugins
 def command(
     name: str, keys: Sequence[str], changed: bool, as_json: bool, plugin: Sequence[str]
 ) -> None:
-    """Explain a name.
+    """Show the settings of an experiment, or explain a method, model, metric, ...
 
-    Of an experiment every value and where it is from, with keys as fedray run has them; of a
-    method, model, source, ... its parameters, bounds, defaults, paper and file.
+    For an experiment, every setting and where it is set; KEY=VALUE overrides a setting as in
+    fedray run. For other names, the parameters with bounds and defaults, the paper and the
+    source file.
     """
     if keys or is_experiment(name):
-        found = settings(name, keys, plugin)
+        rows = settings(name, keys, plugin)
         if changed:
-            found = [each for each in found if each.source != DEFAULT]
-        print(_as_json(found)) if as_json else print_settings(found)
+            rows = [row for row in rows if row.source != DEFAULT]
+        print(_as_json(rows)) if as_json else print_settings(rows)
         return
-    plugins = plugins_of(plugin)
-    entries = list(entries_called(name, plugins))
+    plugins = load_plugins(plugin)
+    entries = list(find_entries(name, plugins))
     paths = [(kind, files(kind)[name]) for kind in FOLDERS if name in files(kind)]
     if not entries and not paths:
-        raise UserError(f"there is nothing called '{name}'.{_near(name, plugins)}")
+        raise UserError(f"there is nothing called '{name}'.{_suggestion(name, plugins)}")
     if as_json:
         trees = [{"kind": kind, **asdict(entry)} for kind, entry in entries]
         trees += [{"kind": kind, "name": name, "file": str(path)} for kind, path in paths]
@@ -84,29 +85,29 @@ def command(
 
 
 def is_experiment(name: str) -> bool:
-    """Return whether a name is that of a shipped experiment, or of a file."""
+    """Return True if a name is a shipped experiment or a file."""
     return name.endswith((".yaml", ".yml")) or "/" in name or name in names("experiments")
 
 
-def _near(name: str, plugins: Sequence[Plugin]) -> str:
-    known = {entry.name for found in registered(plugins).values() for entry in found}
-    near = nearest(name, known.union(*(names(kind) for kind in FOLDERS)))
-    return near if "Did you mean" in near else " fedray ls lists what there is."
+def _suggestion(name: str, plugins: Sequence[Plugin]) -> str:
+    all_names = {entry.name for listing in read_entries(plugins).values() for entry in listing}
+    near = nearest(name, all_names.union(*(names(kind) for kind in FOLDERS)))
+    return near if "Did you mean" in near else " fedray ls lists all names."
 
 
-# --- what can be chosen by name -------------------------------------------------------------------
+# --- registered names -----------------------------------------------------------------------------
 
 
-def entries_called(name: str, plugins: Sequence[Plugin]) -> Iterator[tuple[str, Entry]]:
-    """Yield the entries of a name, in all registries and among the keys, with their kinds."""
-    for listing, entries in registered(plugins).items():
+def find_entries(name: str, plugins: Sequence[Plugin]) -> Iterator[tuple[str, Entry]]:
+    """Yield kind and entry of a name, from all registries and the experiment's keys."""
+    for listing, entries in read_entries(plugins).items():
         for entry in entries:
             if entry.name == name:
                 yield KINDS.get(listing, KEY), entry
 
 
 def entry_lines(kind: str, entry: Entry) -> Iterator[str]:
-    """Yield what is known of an entry, in 80 columns."""
+    """Yield lines of at most 80 columns that describe an entry."""
     title = f" ({entry.title})" if entry.title != entry.name else ""
     yield f"{kind} {entry.name}{title}"
     yield from _wrapped(f"{entry.summary}.", 2)
@@ -123,7 +124,7 @@ def entry_lines(kind: str, entry: Entry) -> Iterator[str]:
             yield from _wrapped(f"{label}: {text}", 2)
     if entry.gives:
         yield "  gives:"
-        yield from (line for each in entry.gives for line in _wrapped(each, 4))
+        yield from (line for metric in entry.gives for line in _wrapped(metric, 4))
     if kind == KEY:
         yield from _wrapped(f"value: {_value(entry.parameters[0])}", 2)
         return
@@ -134,7 +135,7 @@ def entry_lines(kind: str, entry: Entry) -> Iterator[str]:
 
 
 def _value(parameter: Parameter) -> str:
-    """Type, bounds and default."""
+    """Return a parameter's type, bounds and default as text."""
     default = f"default {parameter.default}" if parameter.default else "must be given"
     return f"{' '.join(filter(None, (parameter.type, parameter.bounds)))}; {default}"
 
@@ -162,9 +163,9 @@ def _wrapped(text: str, indent: int) -> list[str]:
 def settings(
     name: str, assignments: Iterable[str] = (), plugins: Iterable[str] = ()
 ) -> list[Setting]:
-    """Return every key of an experiment, resolved, in the order of config.yaml.
+    """Return all resolved settings of an experiment, in the order of config.yaml.
 
-    Its data need not be there: `data.root` is not resolved.
+    `data.root` is not resolved, so that the images may be missing.
 
     Raises:
         UserError: if the experiment, an assignment or a source is wrong.
@@ -185,10 +186,10 @@ def settings(
     tree = with_read_plugins(merged(chain), pairs, plugins, trusted=False)
     pairs = [pair for pair in pairs if pair[0] != "plugins"]
     tree = override(tree, pairs)
-    others = [pair for pair in pairs if pair[0] != "data.root"]
+    loadable = [pair for pair in pairs if pair[0] != "data.root"]
     data = tree.get("data")
     root = data.pop("root", None) if isinstance(data, dict) else None
-    resolved = load_experiment(tree, others).record()
+    resolved = load_experiment(tree, loadable).record()
     resolved["data"]["root"] = root
     sources = sources_of(chain) | dict.fromkeys(flatten(override({}, pairs)), GIVEN)
     return [
@@ -198,31 +199,31 @@ def settings(
 
 
 def _source(key: str, sources: Mapping[str, str], with_plugins: bool) -> str:
-    """Return where a key's value is from."""
+    """Return where a key is set."""
     if with_plugins and key.startswith("plugins."):
         return GIVEN
     return sources.get(key, DEFAULT)
 
 
-def print_settings(found: Sequence[Setting]) -> None:
-    """Keys, values and sources in three columns, as wide as the terminal."""
+def print_settings(rows: Sequence[Setting]) -> None:
+    """Print keys, values and sources in three columns, as wide as the terminal."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column, ratio in (("key", 6), ("value", 5), ("source", 6)):
         table.add_column(column, overflow="fold", ratio=ratio)
-    for each in found:
-        table.add_row(each.key, plain(each.value), each.source)
+    for setting in rows:
+        table.add_row(setting.key, plain(setting.value), setting.source)
     Console(highlight=False, markup=False).print(table)
 
 
-def _as_json(found: Sequence[Setting]) -> str:
-    return json.dumps([asdict(each) for each in found], indent=1, ensure_ascii=False)
+def _as_json(rows: Sequence[Setting]) -> str:
+    return json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False)
 
 
 def plain(value: Any) -> str:
-    """Return a value as YAML has it, on one line."""
+    """Return a value as one line of YAML."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""`fedray sweep NAME [KEY=VALUE]...` and `fedray table NAME [KEY=VALUE]...`: run a study."""
+"""`fedray sweep`, `fedray table` and `fedray decide`: run a study."""
 
 from __future__ import annotations
 
@@ -21,86 +21,88 @@ published = click.option(
     type=PATH,
     multiple=True,
     metavar="DIR",
-    help="Take finished runs from the table.json in this folder; repeatable.",
+    help="Reuse the finished runs in this folder's table.json; repeatable.",
 )
 
 
 def _common(kind: Kind, *, begins: bool = True) -> Callable[[F], F]:
-    """Return what adds the words and flags that the commands share.
+    """Return a decorator that adds the common arguments of the commands.
 
     Args:
-        kind: of which studies names are completed.
+        kind: the kind of study, for shell completion.
         begins: whether the command runs one invocation, which can be planned and resumed.
     """
     name = Name(partial(shipped.names, f"{kind}s"))
     adds: list[Callable[[Any], Any]] = [
         click.argument("name", required=False, type=name, default=""),
         keys,
-        click.option("--scale", type=click.Choice(SCALES), help="Default: the file's first."),
+        click.option(
+            "--scale",
+            type=click.Choice(SCALES),
+            help="Size of the study; default: the first in its file.",
+        ),
         click.option("--no-track", is_flag=True, help="Do not log to MLflow."),
         plugins,
     ]
     of_one = [
-        click.option("--resume", is_flag=True, help="Go on with the latest unfinished invocation."),
-        click.option("--out", type=PATH, help="The folder of this invocation's results."),
-        click.option("--plan", is_flag=True, help="Print what would be run, and end."),
+        click.option("--resume", is_flag=True, help="Continue the latest unfinished invocation."),
+        click.option("--out", type=PATH, help="Folder for the results of this invocation."),
+        click.option("--plan", is_flag=True, help="Print the runs without starting them."),
     ]
     adds += of_one if begins else []
 
     def add(function: F) -> F:
-        for each in reversed(adds):
-            function = each(function)
+        for decorator in reversed(adds):
+            function = decorator(function)
         return function
 
     return add
 
 
-@click.command(cls=Command, epilog="fedray ls sweeps lists those that can be found from here.")
+@click.command(cls=Command, epilog="fedray ls sweeps lists the available sweeps.")
 @_common("sweep")
 @click.option(
     "--num-samples",
     "samples",
     type=click.IntRange(1, MOST_CONFIGURATIONS),
-    help="Try so many configurations; of a grid, so many evenly spread ones.",
+    help="Number of configurations to try; from a grid, an evenly spread selection.",
 )
 def sweep(**words: Any) -> int:
     """Run one experiment in many configurations.
 
-    NAME is a sweep in tune/, or a YAML file. Keys are of every experiment (rounds=5) and of the
-    study (seed=0,1 select=test).
+    NAME is a sweep in tune/ or a YAML file. KEY=VALUE overrides a setting of all runs
+    (rounds=5) or of the sweep (seed=0,1 select=test).
     """
     return carry_out(request_of("sweep", **words))[1]
 
 
-@click.command(cls=Command, epilog="fedray ls tables lists those that can be found from here.")
+@click.command(cls=Command, epilog="fedray ls tables lists the available tables.")
 @_common("table")
 @published
-@click.option(
-    "--register", is_flag=True, help="Write the plan and its hash down before the first run."
-)
+@click.option("--register", is_flag=True, help="Save the plan and its hash before the first run.")
 def table(**words: Any) -> int:
-    """Compare methods: each tuned with the same effort, several seeds, verdicts.
+    """Compare methods, each tuned with the same effort, and test claims over seeds.
 
-    NAME is a table in tune/tables/, or a YAML file. Keys are of every experiment (rounds=5) and of
-    the study (report.seeds=[0,1] tuning.configurations=4).
+    NAME is a table in tune/tables/ or a YAML file. KEY=VALUE overrides a setting of all runs
+    (rounds=5) or of the table (report.seeds=[0,1] tuning.configurations=4).
     """
     return carry_out(request_of("table", **words))[1]
 
 
-@click.command(cls=Command, epilog="fedray ls tables lists those that can be found from here.")
+@click.command(cls=Command, epilog="fedray ls tables lists the available tables.")
 @_common("table", begins=False)
 @published
 @click.option(
     "--hours",
     type=click.FloatRange(0, min_open=True),
     required=True,
-    help="Begin nothing that would take longer, in all.",
+    help="Time budget; no run starts that would exceed it.",
 )
 def decide(*, hours: float, **words: Any) -> int:
-    """Add seeds to a table until its claims are decided, the cheapest one first.
+    """Add seeds to a table until its claims are decided, the cheapest claim first.
 
-    The table is tested with test=anytime, whose verdicts stay valid however often seeds are added.
-    Runs that are finished are not run again, so that the command can be stopped and repeated.
+    The table uses test=anytime, whose verdicts stay valid however often seeds are added.
+    Finished runs are reused, so the command can be stopped and repeated.
     """
     from fedray.studies.decide import decide_claims
 
@@ -118,7 +120,7 @@ def request_of(
     published: Sequence[Path] = (),
     **words: Any,
 ) -> Request:
-    """Return what a command line asks for."""
+    """Return the request of a command line."""
     from fedray.config import parse_assignments
 
     return Request(

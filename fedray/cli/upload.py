@@ -1,4 +1,4 @@
-"""`fedray upload DIR ...`: send to MLflow what it lacks of runs, sweeps and tables."""
+"""`fedray upload DIR ...`: upload the results of runs, sweeps and tables that MLflow lacks."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from fedray.tracking import (
 
 @dataclass(frozen=True)
 class Uploaded:
-    """What one upload sent of a folder.
+    """The result of uploading one folder.
 
     Attributes:
-        folder: of the run or study.
-        added: what each of its runs lacked.
+        folder: the folder of the run or study.
+        added: how much was sent for each of its runs.
     """
 
     folder: Path
@@ -40,9 +40,9 @@ class Uploaded:
 
     def __str__(self) -> str:
         counts = {
-            "rounds": sum(each.rounds for each in self.added),
-            "params": sum(each.params for each in self.added),
-            "files": sum(each.files for each in self.added),
+            "rounds": sum(run.rounds for run in self.added),
+            "params": sum(run.params for run in self.added),
+            "files": sum(run.files for run in self.added),
         }
         if not any(counts.values()):
             return f"{self.folder}: nothing was missing"
@@ -52,37 +52,37 @@ class Uploaded:
 
 
 def upload(folders: Sequence[Path], uri: str, experiment: str | None = None) -> list[Uploaded]:
-    """Send to MLflow what it lacks of every run and study in or below the folders.
+    """Upload what MLflow lacks of every run and study in and below the folders.
 
-    A repetition sends nothing. The status of what another process is executing is left alone.
+    A second call sends nothing. The status of runs that are still executed is not changed.
 
     Args:
         folders: folders of runs, sweeps or tables.
         uri: an absolute tracking URI.
-        experiment: MLflow experiment of runs that MLflow does not know; None: the study's, or
+        experiment: MLflow experiment for runs that are new to MLflow; None: that of the study, or
             `experiment_name`.
 
     Raises:
-        UserError: if a folder holds no results, or cannot be read.
+        UserError: if a folder contains no results, or cannot be read.
         FedrayError: if MLflow fails.
     """
     stores: dict[str, Store] = {}
     uploaded = []
-    for folder, usual, runs in _read(folders):
-        name = experiment or usual
+    for folder, default_name, runs in _read(folders):
+        name = experiment or default_name
         store = stores.setdefault(name, Store(uri, name))
         try:
             uploaded.append(Uploaded(folder, [store.sync(run) for run in runs]))
         except Exception as error:
             raise FedrayError(
                 f"MLflow at {mask(uri)} did not take {folder} ({reason(error)}); "
-                "start the server, or name another one with --uri, and upload again"
+                "start the server, or pass another one with --uri, and upload again"
             ) from error
     return uploaded
 
 
 def _read(folders: Sequence[Path]) -> Iterable[tuple[Path, str, Sequence[TrackedRun]]]:
-    """Yield each study in or below the folders, and each run of none, with its experiment."""
+    """Yield folder, MLflow experiment and runs of each study, and of each run outside a study."""
     from fedray.studies.pages import conclusion
     from fedray.studies.study import FILE
     from fedray.studies.tracking import study_runs
@@ -93,8 +93,8 @@ def _read(folders: Sequence[Path]) -> Iterable[tuple[Path, str, Sequence[Tracked
         name, runs = study_runs(home, conclusion)
         tracked |= {run.key for run in runs}
         yield home, name, runs
-    others = [folder for folder in folders if folder not in homes]
-    for folder, run in find_runs(others):
+    remaining = [folder for folder in folders if folder not in homes]
+    for folder, run in find_runs(remaining):
         tracked_alone = tracked_run(folder)
         if tracked_alone.key not in tracked:
             usual = experiment_name(run.info.name, run.info.config)
@@ -104,13 +104,13 @@ def _read(folders: Sequence[Path]) -> Iterable[tuple[Path, str, Sequence[Tracked
 @click.command(cls=Command)
 @click.argument("folders", nargs=-1, required=True, type=PATH)
 @click.option("--uri", type=WORD, help="Default: $MLFLOW_TRACKING_URI, or the results' database.")
-@click.option("--experiment", type=WORD, help="MLflow experiment of what MLflow does not know.")
+@click.option("--experiment", type=WORD, help="MLflow experiment for runs that are new to MLflow.")
 def command(folders: Sequence[Path], uri: str | None, experiment: str | None) -> None:
-    """Send to MLflow what it lacks of runs; repeat as you like.
+    """Upload results to MLflow, as far as MLflow lacks them.
 
-    FOLDERS are those of runs, sweeps or tables, or folders above them.
+    FOLDERS contain runs, sweeps or tables, at any depth. The command can be repeated.
     """
     uri = uri or resolve_uri(results_home())
     for uploaded in upload(folders, uri, experiment):
         print(uploaded)
-    print(f"look at them: {ui_command(uri)}")
+    print(f"view them: {ui_command(uri)}")

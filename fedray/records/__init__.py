@@ -1,14 +1,15 @@
-"""What a run leaves behind, typed; the only reader and writer of a run's folder.
+"""Typed records of a run; the only reader and writer of a run's folder.
 
-metric.py       what a number means, and which round is the best by it
-run.py          a run: what determined it, its rounds, best and final
+metric.py       the declaration of a metric, and the selection of the best round
+run.py          a run: its settings, rounds, best and final
 environment.py  hardware, numerical libraries and versions
-release.py      what clients released under differential privacy
+release.py      releases of clients under differential privacy
 folder.py       the run's folder and its files
-writer.py       writes them while a run is going
-claim.py        keeps others out of the folder, and proves that it can be written
-names.py        the names that fedray gives; no other entry of a run's folder is removed
-checked_json.py JSON that carries its own checksum
+writer.py       writes the files while a run is executed
+observer.py     the interface of observers of a run
+claim.py        locks the folder, and checks that it can be written
+names.py        the names of fedray's files; other entries of a run's folder are never removed
+checked_json.py JSON with a checksum
 """
 
 from fedray.records.checked_json import (

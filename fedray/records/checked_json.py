@@ -1,4 +1,4 @@
-"""JSON that carries its own checksum, so that a damaged or edited file is refused."""
+"""JSON files with a checksum, so that damaged and edited files are refused."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def checksum(*parts: str) -> str:
 
 
 def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree with a checksum of all of it."""
+    """Return the tree with a checksum of its content."""
     return {**tree, CHECKSUM: checksum(json.dumps(tree, sort_keys=True, separators=(",", ":")))}
 
 
 def unsealed(tree: Any) -> dict[str, Any]:
-    """Return the tree that was given to `sealed`; raise ValueError if it is anything else."""
+    """Return the tree without its checksum; raise ValueError if the checksum does not fit."""
     if not isinstance(tree, dict):
         raise ValueError(f"it holds {type(tree).__name__}, expected a mapping")
     if CHECKSUM not in tree:
         raise ValueError("it has no checksum")
-    rest = {key: value for key, value in tree.items() if key != CHECKSUM}
-    if sealed(rest) != tree:
+    content = {key: value for key, value in tree.items() if key != CHECKSUM}
+    if sealed(content) != tree:
         raise ValueError("its content does not fit its checksum")
-    return rest
+    return content
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON; raise ValueError also for NaN, infinities and endless nesting."""
+    """Parse JSON; raise ValueError also for NaN, infinities and excessive nesting."""
     try:
         return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
@@ -55,12 +55,12 @@ def read_json(path: Path) -> Any:
 
 
 def read_checked(path: Path) -> dict[str, Any]:
-    """Return a JSON file's content as `sealed` got it; raise UserError if it was edited."""
+    """Return a JSON file's content without its checksum; raise UserError if it was edited."""
     return check(read_json(path), path)
 
 
 def check(tree: Any, path: Path) -> dict[str, Any]:
-    """Return a file's content without its checksum; raise UserError if that does not fit."""
+    """Return a tree without its checksum; raise UserError about `path` if it does not fit."""
     try:
         return unsealed(tree)
     except ValueError as error:

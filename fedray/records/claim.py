@@ -1,4 +1,4 @@
-"""The claim on a run's folder: locked, and proved writable, before anything is computed."""
+"""Exclusive access to a run's folder: it is locked and tested for writing before a run starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedray.records.folder import RunFolder
 from fedray.records.names import refuse_links
 
 LOCK_SECONDS = 20
-"""How long to wait for another process: a killed run's actors need a few seconds to end."""
+"""Maximal wait for another process; the actors of a killed run need a few seconds to end."""
 _PROBE_BYTES = 2**16
 
 
@@ -27,11 +27,11 @@ class FolderClaim:
         self._made: list[Path] = []
 
     def acquire(self) -> None:
-        """Make the folder if it is missing, lock it, write to it, and tidy it up.
+        """Create the folder if missing, lock it, test writing, and remove unfinished files.
 
         Raises:
-            UserError: if it cannot be written, a link leads out of it, or another process is
-                running in it.
+            UserError: if the folder cannot be written, a link leads out of it, or another process
+                is running in it.
         """
         path = self._folder.path
         try:
@@ -51,26 +51,26 @@ class FolderClaim:
             raise cannot_write(path, error) from None
 
     def release(self) -> None:
-        """Let others in, and remove folders that this claim made and that hold nothing else.
+        """Unlock the folder, and remove folders that this claim created and that are still empty.
 
-        The file of the lock is removed with such a folder alone, by its holder. A process that
-        waits for it notices that the file is gone, and opens a new one (a promise of filelock).
+        The lock file is only removed together with such a folder. A process that waits for the
+        lock notices that its file is gone and opens a new one (guaranteed by filelock).
         """
         path, lock = self._folder.path, self._folder.lock
         with suppress(OSError):
             if path in self._made and self._lock.is_locked and list(path.iterdir()) == [lock]:
                 lock.unlink()
-        with suppress(OSError):  # a folder that holds something else stays
+        with suppress(OSError):  # folders with other content are kept
             for made in reversed(self._made):
                 made.rmdir()
         self._made.clear()
         self._lock.release(force=True)
 
     def _make(self, path: Path) -> None:
-        missing = [each for each in (path, *path.parents) if not each.exists()]
-        for each in reversed(missing):
-            each.mkdir(exist_ok=True)
-            self._made.append(each)
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            self._made.append(folder)
         if not path.is_dir():
             raise NotADirectoryError(None, "it is a file, not a folder")
 
@@ -84,12 +84,12 @@ def is_claimed(folder: RunFolder) -> bool:
             return False
     except Timeout:
         return True
-    except OSError:  # a folder that only others may write
+    except OSError:  # no permission to write
         return False
 
 
 def prove_writable(folder: RunFolder) -> None:
-    """Refuse a run's folder that cannot be written; nothing is left behind."""
+    """Raise `UserError` if a run's folder cannot be written; leave no files behind."""
     claim = FolderClaim(folder)
     claim.acquire()
     claim.release()

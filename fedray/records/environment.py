@@ -25,30 +25,29 @@ _PACKAGES = (
 _NUMERIC = ("git", "fedray", "torch", "torchvision", "transformers", "open-clip-torch", "numpy")
 """The versions that may change numbers."""
 _LOW = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
-"""Instructions for low precision, as Linux calls them."""
+"""Linux's names of the instructions for low precision."""
 _BLAS, _BLAS_VERSION = r"BLAS_INFO=(\w+)", r"(?:Math Kernel Library|OpenBLAS) Version ([\w.]+)"
 _DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 
 
 @dataclass(frozen=True, config=RECORD)
 class Environment:
-    """What "the same hardware and versions" refers to.
+    """The hardware, libraries and versions that numbers depend on.
 
     Attributes:
-        versions: of Python and of the installed packages that matter; "git" is the commit of a
-            checkout.
+        versions: versions of Python and of relevant packages; "git" is the commit of a checkout.
         system: operating system, kernel and C library.
-        cpu: the processor's model.
-        instructions: the instruction set that PyTorch uses, those that low precision depends on,
-            and a limit of oneDNN's, if set.
-        cores: processors that this process may use.
-        threads: of one client step.
-        blas: the library of matrix products, with its version.
-        onednn: oneDNN's version; "" without oneDNN.
+        cpu: the model of the processor.
+        instructions: the instruction set that PyTorch uses, instructions for low precision, and
+            the limit of oneDNN, if set.
+        cores: number of processors that this process may use.
+        threads: number of threads of one client step.
+        blas: the BLAS library and its version.
+        onednn: the version of oneDNN; "" without oneDNN.
         gpus: the models of the GPUs.
-        driver: of the GPUs.
-        cuda: that PyTorch was built for.
-        cudnn: its version.
+        driver: the version of the GPU driver.
+        cuda: the version of CUDA that PyTorch was built for.
+        cudnn: the version of cuDNN.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -79,9 +78,9 @@ class Environment:
         return ", ".join(f"{name}{value}" for name, value in parts.items() if value)
 
     def changes(self, now: Environment) -> list[str]:
-        """Return what differs between this environment and `now` and may change numbers.
+        """Return the differences between this environment and `now` that may change numbers.
 
-        What one of the two does not know is no difference.
+        Values that are unknown in one of the two are skipped.
 
         Returns:
             Phrases such as "torch 2.14, now 2.15".
@@ -94,7 +93,7 @@ class Environment:
         ]
 
     def _numeric(self) -> dict[str, str]:
-        """Return what may change numbers as text."""
+        """Return the values that may change numbers, as text by name."""
         hardware = {**vars(self), "gpus": ", ".join(self.gpus), "threads": self.threads or ""}
         for name in ("versions", "system", "cores"):
             del hardware[name]
@@ -105,7 +104,7 @@ def environment(threads: int | None = None) -> Environment:
     """Describe this process's machine and packages.
 
     Args:
-        threads: of one client step; None: as many as PyTorch uses now.
+        threads: number of threads of one client step; None: the number that PyTorch uses now.
     """
     import torch
 
@@ -131,22 +130,22 @@ def environment(threads: int | None = None) -> Environment:
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of Python and the packages, and the git commit of a checkout."""
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            numbers[package] = version(package)
         except PackageNotFoundError:
             continue
     root = Path(__file__).parents[2]
     if (root / ".git").exists():
-        found["git"] = _output(
+        numbers["git"] = _output(
             *("git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12")
         )
-    return {name: text for name, text in found.items() if text}
+    return {name: text for name, text in numbers.items() if text}
 
 
 def _output(*command: str) -> str:
-    """Return the first line that a program prints; "" if it cannot be run."""
+    """Return the first line of a program's output; "" if the program cannot be run."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -165,13 +164,13 @@ def _cpu_facts() -> str:
 def _instructions() -> str:
     import torch
 
-    there = set(_first(r"flags\s*:\s*(.+)", _cpu_facts()).split())
-    names = [torch.backends.cpu.get_cpu_capability(), *(each for each in _LOW if each in there)]
+    flags = set(_first(r"flags\s*:\s*(.+)", _cpu_facts()).split())
+    names = [torch.backends.cpu.get_cpu_capability(), *(flag for flag in _LOW if flag in flags)]
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
     return " ".join([*names, f"(oneDNN: {limit})"] if limit else names)
 
 
 def _first(pattern: str, text: str) -> str:
-    """Return the group that matches; "" if nothing does."""
-    found = re.search(pattern, text)
-    return found[1].strip() if found else ""
+    """Return the first group of a match of `pattern`; "" without a match."""
+    match = re.search(pattern, text)
+    return match[1].strip() if match else ""

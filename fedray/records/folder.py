@@ -1,19 +1,19 @@
-"""A run's folder: the only place that reads and writes its files.
+"""`RunFolder`: the only code that reads and writes the files of a run.
 
 config.yaml      the complete experiment
-result.json      what determined the numbers, the environment, best and final, costs and times
+result.json      settings and environment of the run, best and final round, costs and times
 rounds.jsonl     one line per round, appended after the round
-partition.json   who owns which image, with its hash; partition.png shows it
+partition.json   the assignment of images to clients, with its hash; partition.png shows it
 matrices.json    the last and the first analyses of a method, [C, C] each, and their rounds
-releases.jsonl   what clients released under differential privacy, if the experiment asks for it
-plugins/         the texts of the user's own modules, as they were run
-error.txt        tracebacks of what failed
+releases.jsonl   releases of clients under differential privacy, if enabled
+plugins/         the plug-ins' source files, as they were run
+error.txt        tracebacks of errors
 owner.json       the run that a copy at a URI belongs to, if FEDRAY_RESULTS is a URI
 checkpoints/     the latest federated checkpoint
 models/          the models of the best round and of the last
 
-Each JSON file, and each line of rounds.jsonl, carries a checksum; a damaged or edited file is
-refused with one sentence. A line's checksum covers the lines above it and the run's identity.
+Each JSON file, and each line of rounds.jsonl, has a checksum; damaged and edited files are refused
+with a `UserError`. The checksum of a line covers the lines above it and the run's identity.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from fedray.records.release import ReleaseLog
 from fedray.records.run import Costs, Round, Run, RunInfo, Summary
 
 SCHEMA = 5
-"""Of result.json; 1 to 4 are those of the first and second edition, which held the rounds."""
+"""Version of result.json; in versions 1 to 4 (first and second edition), it held the rounds."""
 RESULT = "result.json"
 ROUNDS = "rounds.jsonl"
 LIST = "runs.json"
-"""In the folder of a table: the folders of the runs that it reports."""
+"""File in the folder of a table that lists the folders of its runs."""
 ARTIFACTS = ("config.yaml", RESULT, ROUNDS, "partition.json", "partition.png", "matrices.json")
-"""The files of a run's folder that a tracker keeps."""
+"""The files of a run's folder that are uploaded to MLflow."""
 When = Literal["first", "last"]
 Analyses: TypeAlias = Mapping[str, Any]
 """A round's analyses: its number `round`, and `matrices` [C, C] as nested lists by name."""
@@ -56,13 +56,13 @@ class ResultFile(RunInfo):
     """The content of result.json.
 
     Attributes:
-        best: the best round so far; None if nothing may choose.
+        best: the best round so far; None if no images select it.
         final: the last evaluated round.
         costs: time and memory so far.
         started: when the run began.
-        ended: when its last round was over; None while a round is left to do.
-        done: the last round that is in rounds.jsonl for sure; -1 for none.
-        rounds_checksum: the checksum of that round's line, or the run's identity.
+        ended: when the last round ended; None while rounds remain.
+        done: the last round that is certainly in rounds.jsonl; -1 for none.
+        rounds_checksum: the checksum of the line of round `done`; without rounds, the identity.
     """
 
     best: Summary | None = None
@@ -89,8 +89,10 @@ class ResultFile(RunInfo):
 
     @property
     def info(self) -> RunInfo:
-        """Return what determined the numbers."""
-        return RunInfo(**{each.name: getattr(self, each.name) for each in fields(RunInfo)})
+        """Return the settings that determined the numbers."""
+        return RunInfo(
+            **{info_field.name: getattr(self, info_field.name) for info_field in fields(RunInfo)}
+        )
 
 
 _HEAD, _ROUND, _COSTS = TypeAdapter(ResultFile), TypeAdapter(Round), TypeAdapter(Costs)
@@ -114,27 +116,27 @@ class RunFolder:
 
     @property
     def has_result(self) -> bool:
-        """Return True if a run got so far that it wrote result.json, with or without rounds."""
+        """Return True if result.json exists, with or without rounds."""
         return self.result.is_file()
 
     @property
     def has_rounds(self) -> bool:
-        """Return True if rounds.jsonl holds a whole round."""
+        """Return True if rounds.jsonl contains a complete round."""
         return bool(self._lines())
 
     @property
     def is_taken(self) -> bool:
-        """Return True if a run was ever begun here."""
+        """Return True if the folder contains files of a run."""
         traces = (self.config, self.result, self.rounds_file, self.path / "checkpoints")
         return any(trace.exists() for trace in traces)
 
     @property
     def is_finished(self) -> bool:
-        """Return True if a run ended here and closed its files."""
+        """Return True if the run has ended and closed its files."""
         return self.has_result and self.read_head().ended is not None
 
     def read_head(self) -> ResultFile:
-        """Return the content of result.json, which is that of the run's last start or stop."""
+        """Return the content of result.json, written when the run was last started or stopped."""
         tree = read_json(self.result)
         if not isinstance(tree, dict) or not {"config", "identity"} <= tree.keys():
             raise UserError(f"{self.result} is not a run's result")
@@ -147,8 +149,8 @@ class RunFolder:
         schema = tree.pop("schema", None)
         if schema != SCHEMA:
             raise UserError(
-                f"{self.result} has schema {schema}, and this version reads {SCHEMA}; read it with "
-                "the version of fedray that wrote it"
+                f"{self.result} has schema {schema}, but this version of fedray reads {SCHEMA}; "
+                "use the version that wrote it"
             )
         try:
             return _HEAD.validate_python(tree)
@@ -156,16 +158,16 @@ class RunFolder:
             raise UserError(f"{self.result} cannot be read: {_reason(error)}") from None
 
     def read(self) -> Run:
-        """Return the run so far.
+        """Return the run with its rounds so far.
 
         Raises:
-            UserError: if there is none, or a file is damaged.
+            UserError: if there is no run, or a file is damaged.
         """
         head = self.read_head()
         run = self._read_rounds(head)
         if head.done < 0 or head.rounds_checksum in run.checksums:
             return run
-        if self.read_head() != head:  # the run was just resumed, which cut its rounds
+        if self.read_head() != head:  # the run was resumed meanwhile, which cut its rounds
             return self.read()
         raise UserError(
             f"{self.rounds_file} lacks round {head.done}, which {RESULT} says was done; restore "
@@ -173,7 +175,7 @@ class RunFolder:
         )
 
     def rounds(self) -> Sequence[Round]:
-        """Return the rounds that were written, as `read` does; none without a result."""
+        """Return the rounds so far, read as by `read`; empty without result.json."""
         return self.read().rounds if self.has_result else ()
 
     def _read_rounds(self, head: ResultFile) -> Run:
@@ -189,12 +191,12 @@ class RunFolder:
                 ) from None
             rounds.append(done)
             checksums.append(seal)
-        if checksums[-1] == head.rounds_checksum:  # no round since result.json was written
+        if checksums[-1] == head.rounds_checksum:  # result.json is newer than the last round
             costs = head.costs
         return Run(head.info, rounds, costs, head.started, checksums[1:])
 
     def _lines(self) -> list[bytes]:
-        """Return the whole lines of rounds.jsonl; a torn last one belongs to a killed process."""
+        """Return the complete lines of rounds.jsonl, without a partial line of a killed process."""
         try:
             return self.rounds_file.read_bytes().split(b"\n")[:-1]
         except FileNotFoundError:
@@ -203,7 +205,7 @@ class RunFolder:
             raise UserError(f"{self.rounds_file} cannot be read: {error}") from None
 
     def cut_rounds(self, count: int) -> None:
-        """Cut rounds.jsonl after its first `count` lines; make it if it is missing."""
+        """Truncate rounds.jsonl to its first `count` lines; create the file if missing."""
         size = sum(len(line) + 1 for line in self._lines()[:count])
         with self.rounds_file.open("ab") as file:
             file.truncate(size)
@@ -214,7 +216,7 @@ class RunFolder:
         write_json(self.result, sealed({"schema": SCHEMA, **tree}))
 
     def write(self, run: Run) -> None:
-        """Write result.json and rounds.jsonl of a run whose rounds are known; make the folder."""
+        """Write result.json and rounds.jsonl of a complete run; create the folder if missing."""
         self.path.mkdir(parents=True, exist_ok=True)
         lines, chain = [], [run.info.identity]
         for done in run.rounds:
@@ -237,26 +239,26 @@ class RunFolder:
         return first
 
     def first_analyses(self, until: int) -> Analyses | None:
-        """Return the first analyses, if they are of a round up to `until`."""
+        """Return the first analyses if their round is at most `until`; otherwise None."""
         first = read_checked(self.matrices)["first"] if self.matrices.exists() else None
         return first if first and first["round"] <= until else None
 
     def class_names(self) -> list[str]:
-        """Return the names of the classes, in the order of their labels; empty if not known."""
+        """Return the names of the classes, in the order of their labels; empty if unknown."""
         return read_checked(self.partition)["class_names"] if self.partition.exists() else []
 
     def test_images(self) -> int | None:
-        """Return how many test images the clients have in all; None if that is not known."""
+        """Return the total number of the clients' test images; None if unknown."""
         if not self.partition.exists():
             return None
         return sum(map(int, read_checked(self.partition)["test_sizes"]))
 
     def write_partition(self, manifest: Mapping[str, Any]) -> None:
-        """Write who owns which image."""
+        """Write the assignment of images to clients."""
         write_json(self.partition, sealed(manifest))
 
     def write_plugins(self, plugins: Iterable[Plugin]) -> None:
-        """Write the texts of the plug-ins that travel."""
+        """Write the source files of plug-ins that are sent to workers."""
         for plugin in plugins:
             for file, text in plugin.files.items():
                 copy = self.plugins / file
@@ -264,20 +266,21 @@ class RunFolder:
                 write_atomic(copy, text)
 
     def check_plugins(self, plugins: Iterable[Plugin]) -> None:
-        """Refuse to resume with a plug-in whose file has changed since."""
+        """Raise `UserError` if a file of a plug-in has changed since the run started."""
         for plugin in plugins:
             changed = changed_file(plugin)
             if changed is not None:
                 copy = self.plugins / Path(changed).relative_to(plugin.folder)
                 raise UserError(
-                    f"{changed} is not what {self.path} began with; go on with what it was by "
-                    f"--plugin {copy}, or begin anew with another --out"
+                    f"{changed} has changed since {self.path} was started; resume with the old "
+                    f"version, --plugin {copy}, or start a new run with another --out"
                 )
 
     def keep_error(self, traceback: str) -> str:
-        """Append a traceback without secrets to error.txt; make the folder if missing.
+        """Append a traceback without secrets to error.txt; create the folder if missing.
 
-        Return the file's path, or "" if it was not written.
+        Returns:
+            The path of the file, or "" if it could not be written.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -289,30 +292,33 @@ class RunFolder:
 
 
 def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
-    """Return the runs at or below the given folders: each folder and its run, sorted, each once.
+    """Return all runs in and below the given folders, as sorted pairs of folder and run.
 
-    A folder with a runs.json, such as a table's, represents the runs that this file lists.
+    A folder with a runs.json, for example of a table, stands for the runs that the file lists.
 
     Raises:
-        UserError: if a given folder is missing or holds no run, or a result cannot be read.
+        UserError: if a given folder is missing or contains no run, or a result cannot be read.
     """
-    found: dict[Path, Run] = {}
+    runs: dict[Path, Run] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(f"{folder} is not a folder; pass a run's or sweep's folder")
-        listed = (folder / LIST).is_file()
-        results = () if listed else folder.rglob(RESULT)  # Ray Tune's lie beside a params.json
-        below = [each.parent for each in results if not (each.parent / "params.json").is_file()]
-        if listed:
+            raise UserError(f"{folder} is not a folder; pass the folder of a run, sweep or table")
+        has_list = (folder / LIST).is_file()
+        # Ray Tune writes files of this name next to a params.json
+        results = () if has_list else folder.rglob(RESULT)
+        below = [
+            result.parent for result in results if not (result.parent / "params.json").is_file()
+        ]
+        if has_list:
             below = _listed_runs(folder)
         if not below:
             raise UserError(f"there is no {RESULT} in or below {folder}; pass a run's folder")
-        found |= {path.resolve(): RunFolder(path).read() for path in below}
-    return sorted(found.items())
+        runs |= {path.resolve(): RunFolder(path).read() for path in below}
+    return sorted(runs.items())
 
 
 def write_run_list(folder: Path, runs: Iterable[Path]) -> None:
-    """Write the list of runs that a folder represents, for example those that a table reports."""
+    """Write the list of runs that a folder stands for, for example the runs of a table."""
     names = [os.path.relpath(run, folder) for run in dict.fromkeys(runs)]
     write_json(folder / LIST, sealed({"runs": names}))
 
@@ -322,14 +328,14 @@ def _listed_runs(folder: Path) -> list[Path]:
     for run in runs:
         if not (run / RESULT).is_file():
             raise UserError(
-                f"{folder / LIST} lists a run that is not there, {run.resolve()}; copy it there "
-                "from the computer that has it"
+                f"{folder / LIST} lists a missing run, {run.resolve()}; copy it from the computer "
+                "that has it"
             )
     return runs
 
 
 def round_line(round_: Round, costs: Costs, before: str) -> tuple[str, str]:
-    """Return a line of rounds.jsonl and its checksum, given that of the line above.
+    """Return a line of rounds.jsonl and its checksum, given the checksum of the line above.
 
     Raises:
         ValueError: if a number is not finite.
@@ -345,14 +351,14 @@ _SEAL_LENGTH = len(_SEAL) + 64 + len(_END)
 
 
 def _parse_line(line: str, before: str) -> tuple[Round, Costs, str]:
-    """Return the round, the costs and the checksum of a line, given that of the line above."""
+    """Return round, costs and checksum of a line, given the checksum of the line above."""
     body, seal = line[:-_SEAL_LENGTH] + "}", line[-_SEAL_LENGTH:]
     tree = parse_json(body)
-    found = checksum(before, body)
-    if seal != f"{_SEAL}{found}{_END}":
-        raise ValueError("it is damaged, or not this run's round that comes after the line above")
+    expected = checksum(before, body)
+    if seal != f"{_SEAL}{expected}{_END}":
+        raise ValueError("it is damaged, or does not follow the line above in this run")
     costs = _COSTS.validate_python(tree.pop("costs"))
-    return _ROUND.validate_python(tree), costs, found
+    return _ROUND.validate_python(tree), costs, expected
 
 
 def _reason(error: Exception) -> str:

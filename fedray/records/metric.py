@@ -1,4 +1,4 @@
-"""What a number in a result means, and which round is the best by it."""
+"""Declarations of metrics, and the selection of the best round by a metric."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 RECORD = ConfigDict(extra="forbid")
-"""Of every record: a file with an unknown key is refused."""
+"""Configuration of all records: a file with an unknown key is refused."""
 
 Unit = Literal["share", "nats", "correlation", "index", "number"]
-"""share: of 1, shown in percent; nats: a cross-entropy or a loss made of some; correlation: in
-[-1, 1]; index: in [0, 1] but no share; number: anything else."""
+"""share: a fraction in [0, 1], shown in percent; nats: a cross-entropy or a sum of losses;
+correlation: in [-1, 1]; index: in [0, 1] but not a fraction; number: anything else."""
 Direction = Literal["max", "min"]
 MeasuredOn = Literal["train", "validation", "test"]
 Select = Literal["validation", "test"]
@@ -25,24 +25,24 @@ many papers."""
 HEADLINE = "local_accuracy"
 """The metric that every run has; it defines the best round."""
 REPORTED = "client/"
-"""Prefix of numbers that clients report: they never replace a measured one."""
+"""Prefix of numbers that clients report, so that they never replace a measured metric."""
 VALIDATION = "validation/"
-"""Prefix of metrics on validation images; the rest is the metric's name on the test."""
+"""Prefix of metrics on validation images, before the name of the test metric."""
 BEST: Mapping[Select, str] = MappingProxyType(
     {"validation": "best on validation", "test": "best on test"}
 )
-"""Label of a number that was chosen on these images."""
+"""Label of a number from the round that was selected on these images."""
 
 
 @dataclass(frozen=True, config=RECORD)
 class Metric:
-    """One number that may be measured in a round.
+    """The declaration of a metric.
 
     Attributes:
-        name: its key in `Round.metrics`; may hold {placeholders} for a domain, a class or a model.
+        name: its key in `Round.metrics`; may contain {placeholders} for a domain, class or model.
         unit: see `Unit`.
-        direction: which way is better; None where neither is.
-        on: the images it is measured on; None if it is not about images.
+        direction: whether larger or smaller values are better; None if neither.
+        on: the images it is measured on; None if it does not depend on images.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Metric:
 
 
 def find_metric(name: str, declared: Iterable[Metric]) -> Metric | None:
-    """Return the declaration that `name` belongs to; an exact name wins over a family."""
+    """Return the declaration of `name`; an exact match wins over one with placeholders."""
     candidates = [metric for metric in declared if metric.matches(name)]
     return max(candidates, key=lambda each: (each.name == name, len(each.name)), default=None)
 
@@ -73,18 +73,18 @@ def counterpart(metric: Metric) -> Metric:
 
 
 def chosen_by(metric: Metric, measured: Collection[str], select: Select) -> str | None:
-    """Return the name of the number whose best value defines a metric's best round.
+    """Return the name of the metric whose best value defines the best round of `metric`.
 
-    For a metric of the test that is the metric on the images of `select`, or the headline's if that
-    was not measured or neither direction is better. Any other metric chooses for itself.
+    For a test metric, this is the same metric on the images of `select`, or `HEADLINE` if that
+    was not measured or has no direction. Any other metric selects its own best round.
 
     Args:
         metric: the metric whose best round is wanted.
-        measured: the names of all measured numbers.
-        select: the images that choose.
+        measured: the names of all measured metrics.
+        select: the images that select the best round.
 
     Returns:
-        None if nothing may choose: `select` is "validation" and there are no validation images.
+        None if `select` is "validation" and there are no validation images.
     """
     if metric.on != "test":
         return metric.name
@@ -94,7 +94,7 @@ def chosen_by(metric: Metric, measured: Collection[str], select: Select) -> str 
 
 
 def best_round(curve: Mapping[int, float], direction: Direction | None) -> int | None:
-    """Return the first of the best rounds of a curve, without round 0; direction None means up."""
+    """Return the first best round of a curve, without round 0; direction None means "max"."""
     trained = {round_: value for round_, value in sorted(curve.items()) if round_ > 0}
     sign = -1 if direction == "min" else 1
     return max(trained, key=lambda round_: sign * trained[round_], default=None)
@@ -109,6 +109,6 @@ class Stopping:
     direction: Direction | None
 
     def is_due(self, values: Sequence[float]) -> bool:
-        """Return True if the last `patience` values, from round 1, do not improve on one before."""
+        """Return True if the last `patience` of the values, from round 1 on, bring no new best."""
         best = best_round(dict(enumerate(values, 1)), self.direction)
         return best is not None and len(values) - best >= self.patience

@@ -1,4 +1,4 @@
-"""The names that fedray gives to files and folders of a run; no other entry is ever removed."""
+"""Names of fedray's files and folders in a run's folder; other entries are never removed."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ _STATES = re.compile(_NAMES["checkpoints/states"])
 
 
 def own_entries(folder: Path, place: str) -> list[Path]:
-    """Return the entries of a folder whose names fedray gives, unfinished ones too."""
+    """Return the entries of a folder that have fedray's names, temporary files included."""
     names = re.compile(_NAMES[place])
     entries = folder.iterdir() if folder.is_dir() else ()
     return [path for path in entries if names.fullmatch(path.name) or is_temporary(path.name)]
 
 
 def check_state_file(name: str) -> str:
-    """Return the name of a file of states, after checking that fedray gives such names.
+    """Return the name of a file of states, if it has the form of fedray's names.
 
     Raises:
-        ValueError: for any other name; a path in an edited database could lead out of the folder.
+        ValueError: for any other name, because a path in an edited database could lead out of the
+            folder.
     """
     if not _STATES.fullmatch(name):
         raise ValueError(f"it names the file {name[:80]!r}, which is no file of states")
@@ -41,11 +42,11 @@ def check_state_file(name: str) -> str:
 
 
 def refuse_links(folder: Path, entries: Iterable[Path] | None = None) -> None:
-    """Refuse a folder in which an entry of fedray's is a link that leads out of the folder.
+    """Raise `UserError` if one of fedray's entries in a folder is a link out of the folder.
 
     Args:
-        folder: the folder of a run, a sweep or a table; it may be missing.
-        entries: the entries to check; by default those that fedray gives to a run.
+        folder: the folder of a run, sweep or table; may be missing.
+        entries: the entries to check; None: those with fedray's names for a run.
     """
     home = os.path.realpath(folder)
     for path in _all_own(folder) if entries is None else entries:
@@ -53,13 +54,13 @@ def refuse_links(folder: Path, entries: Iterable[Path] | None = None) -> None:
         if path.is_symlink() and os.path.commonpath([home, target]) != home:
             raise UserError(
                 f"{path} is a link to {target}, outside {folder}; fedray would replace and "
-                "remove files there. Put what the link leads to in its place, or choose another "
-                "folder with --out"
+                "remove files there. Replace the link by its target, or choose another folder "
+                "with --out"
             )
 
 
 def _all_own(folder: Path) -> Iterator[Path]:
-    """Yield every entry of a run's folder that has a name of fedray's, in folders before files."""
+    """Yield all entries of a run's folder with fedray's names, those of plug-ins included."""
     for place in _NAMES:
         yield from own_entries(folder / place, place)
     for parent, folders, files in os.walk(folder / "plugins"):

@@ -1,4 +1,4 @@
-"""Observers of a run, which see each round after it has finished."""
+"""The interface of observers, which receive each finished round of a run."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from fedray.records.run import Round
 
 
 class Observer:
-    """Sees every finished round of a run, and the run's end."""
+    """Receives every finished round of a run, and the run's end."""
 
     def after_round(self, done: Round) -> None:
-        """See a round."""
+        """Receive a finished round."""
 
     def close(self) -> None:
-        """See that no round follows in this process."""
+        """Release resources; no round follows in this process."""
 
 
 @contextmanager
 def closing_all(observers: Sequence[Observer]) -> Iterator[None]:
-    """Close observers at the end, the last one first, each even if another raises an error."""
+    """Close all observers on exit, in reverse order, even if one of them raises an error."""
     with ExitStack() as stack:
         for observer in observers:
             stack.callback(observer.close)

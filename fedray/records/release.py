@@ -1,7 +1,7 @@
-"""A run's releases under differential privacy, one line each, never taken back.
+"""The releases of a run under differential privacy, one line each; lines are never removed.
 
-A line is written before the clients are asked: a resumed run counts what the killed process had
-asked for, whether or not a checkpoint knows of it.
+A line is written before the clients start, so that a resumed run also counts releases that are
+missing in the last checkpoint of the killed process.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from fedray.records.metric import RECORD
 
 @dataclass(frozen=True, config=RECORD)
 class Release:
-    """One step in which clients upload something that noise covers.
+    """One step in which clients upload a payload with noise.
 
     Attributes:
         round: the round.
         step: the client step.
-        clients: ids of the clients that were asked.
-        sample: how many clients the round drew.
-        of: how many clients it drew them from; `sample` if everybody is asked.
-        void: whether the step turned out to upload nothing that noise covers.
+        clients: ids of the participating clients.
+        sample: number of clients that the round drew.
+        of: number of clients that it drew from; equal to `sample` under full participation.
+        void: whether the step turned out to upload no payload with noise.
     """
 
     round: int
@@ -43,25 +43,27 @@ _RELEASE = TypeAdapter(Release)
 
 
 def without_void(releases: Iterable[Release]) -> Sequence[Release]:
-    """Return the releases that happened: a void one cancels the last of its round and step."""
-    found: list[Release] = []
+    """Return the actual releases: a void entry cancels the last one of its round and step."""
+    counted: list[Release] = []
     for release in releases:
         step = release.round, release.step
         if release.void:
-            del found[max(i for i, r in enumerate(found) if (r.round, r.step) == step)]
+            del counted[max(i for i, r in enumerate(counted) if (r.round, r.step) == step)]
         else:
-            found.append(release)
-    return found
+            counted.append(release)
+    return counted
 
 
 class ReleaseLog:
-    """The file of a run's releases; it need not exist."""
+    """The file of a run's releases; may be missing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> Sequence[Release]:
-        """Return all releases, void ones too; remove a torn last line: nobody was asked yet.
+        """Return all releases, void ones included; remove an incomplete last line.
+
+        An incomplete line is removed because its clients had not started.
 
         Raises:
             UserError: if the file is damaged.
@@ -74,14 +76,14 @@ class ReleaseLog:
         except (OSError, ValueError) as error:
             raise UserError(
                 f"{self.path} cannot be read ({one_line(error)}), so the clients' releases are not "
-                "known; restore it, or start anew with another --out"
+                "known; restore the file, or start a new run with another --out"
             ) from None
         if torn:
             write_atomic(self.path, whole + end)
         return releases
 
     def append(self, release: Release) -> None:
-        """Append a line and wait until it is on the disk; make the folder if it is missing."""
+        """Append a release and flush it to the disk; create the folder if missing."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_RELEASE.dump_json(release).decode() + "\n")

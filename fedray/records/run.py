@@ -1,4 +1,4 @@
-"""A run's records: what determined its numbers, its rounds, and their summary."""
+"""The records of a run: its settings, rounds, summaries and costs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from fedray.records.metric import (
 )
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
-"""How a run ended, in MLflow's words."""
+"""How a run ended, as named by MLflow."""
 Counts = Mapping[str, int | float]
-"""Numbers by kind; an int stays an int."""
+"""Numbers by kind of payload."""
 MEASURED_SECONDS = ("seconds", "client_seconds")
 """Fields of a round that differ between runs of one experiment."""
 
@@ -37,8 +37,8 @@ class Traffic:
     """Parameters and bytes of payloads in one direction, by kind ("weights", "prototypes", ...).
 
     Attributes:
-        params: how many numbers travelled; a mean over runs may be a fraction.
-        bytes: their size.
+        params: number of parameters sent; a mean over runs may be a fraction.
+        bytes: size of the parameters.
     """
 
     params: Counts = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Traffic:
 
     @staticmethod
     def total(parts: Iterable[Traffic]) -> Traffic:
-        """Return the sum of many, added in their order; kinds are sorted."""
+        """Return the sum of several parts; kinds are sorted."""
         params: dict[str, float] = {}
         size: dict[str, float] = {}
         for part in parts:
@@ -72,12 +72,12 @@ class Traffic:
 
 @dataclass(frozen=True, config=RECORD)
 class Work:
-    """What steps did, counted where they ran.
+    """The amount of computation in client or server steps.
 
     Attributes:
-        steps: of optimisers.
-        images: read by models; an image counts each time that a model reads it.
-        parameters: numbers that optimisers trained; of several clients or rounds the mean over
+        steps: number of optimiser steps.
+        images: number of images passed through models, counted at every pass.
+        parameters: number of trained parameters; over several clients or rounds, the mean over
             those that trained.
     """
 
@@ -104,7 +104,7 @@ class Work:
 
 @dataclass(frozen=True, config=RECORD)
 class Event:
-    """Something that happened in a round: a reply dropped, late, arrived, or an error."""
+    """An incident in a round: a reply that was dropped, delayed or arrived late, or an error."""
 
     client: int
     what: str
@@ -117,17 +117,17 @@ class Round:
     Attributes:
         round: 0 is the evaluation before the first round.
         seconds: wall time of the round, evaluation included.
-        metrics: by name.
+        metrics: values by name of the metric.
         per_client: accuracy on a client's own test split by client id; empty without evaluation.
         up: uploads of the round.
         down: downloads of the round.
-        participants: ids of the clients that were asked.
-        events: what went wrong.
+        participants: ids of the participating clients.
+        events: incidents such as dropped replies.
         matrices: a method's analyses [C, C] as nested lists, by name; written to matrices.json.
-        client_seconds: wall time of one client's steps where they ran, the mean over the clients
-            that were asked; None if none was.
-        client_work: what the clients' steps did; None if it was not counted.
-        server_work: what the server's steps did.
+        client_seconds: wall time of a client's steps on its worker, averaged over participants;
+            None without participants.
+        client_work: computation in the clients' steps; None if not counted.
+        server_work: computation in the server's steps; None if not counted.
     """
 
     round: int
@@ -151,9 +151,9 @@ class Costs:
     """Time and memory of a run so far.
 
     Attributes:
-        wall_seconds: from the beginning of round 0 to the end of the last round.
-        startup_seconds: from the start of the process to the end of round 0.
-        peak_rss_bytes: the largest memory of the server's process.
+        wall_seconds: time from the start of round 0 to the end of the last round.
+        startup_seconds: time from the start of the process to the end of round 0.
+        peak_rss_bytes: peak memory of the server's process.
     """
 
     wall_seconds: float = 0.0
@@ -171,25 +171,25 @@ class EarlierEnvironment:
 
 @dataclass(frozen=True, config=RECORD)
 class RunInfo:
-    """What determined a run's numbers, and what it is called.
+    """The name of a run, and everything that determined its numbers.
 
     Attributes:
         name: the experiment's name.
         scale: laptop or paper, a label.
         algorithm: the method's name.
         config: the complete experiment.
-        seed: of every random stream.
-        identity: hash of all that determines the numbers, the content of data and files included.
-        environment: hardware and versions that made the numbers.
-        partition_sha256: hash of who owns which image.
+        seed: the seed of all random streams.
+        identity: hash of all settings that determine the numbers, and of the data's content.
+        environment: hardware and versions.
+        partition_sha256: hash of the assignment of images to clients.
         data_sha256: content hash of images and labels.
         files_sha256: content hashes of the files that the experiment names, by their keys.
-        architectures: each client's.
+        architectures: the architecture of each client.
         metrics: declarations of the numbers in the rounds.
         privacy: what epsilon covers, against whom, and what is exempt; None without privacy.
         retested: `folder` and `identity` of the run that trained the models, if this run only
             tests them.
-        earlier_environments: of a run that was resumed in another environment, first ones first.
+        earlier_environments: earlier environments of a resumed run, in order.
     """
 
     name: str
@@ -220,13 +220,13 @@ class RunInfo:
 
     @property
     def select(self) -> Select:
-        """Return the images that choose the best round."""
+        """Return the images that select the best round."""
         select: Select = self.config["report"]["select"]
         return select
 
     @property
     def stopping(self) -> Stopping | None:
-        """Return the rule of early stopping; None for never."""
+        """Return the rule of early stopping; None without early stopping."""
         keys = self.config.get("early_stopping") or {}
         if keys.get("patience") is None:
             return None
@@ -236,9 +236,11 @@ class RunInfo:
         return Stopping(keys["patience"], name, metric.direction)
 
     def metric(self, name: str) -> Metric:
-        """Return the declaration of a number in the rounds, or that of an undeclared one."""
-        found = find_metric(name, self.metrics)
-        return replace(found, name=name) if found else Metric(name, "number", None, None)
+        """Return the declaration of a metric; metrics without one count as plain numbers."""
+        declaration = find_metric(name, self.metrics)
+        return (
+            replace(declaration, name=name) if declaration else Metric(name, "number", None, None)
+        )
 
 
 def data_name(config: Mapping[str, Any]) -> str:
@@ -251,14 +253,14 @@ def data_name(config: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, config=RECORD)
 class Summary:
-    """One evaluated round in short.
+    """The main numbers of an evaluated round.
 
     Attributes:
         round: the round.
-        local_accuracy: on the test.
-        local_accuracy_weighted: likewise, weighted by the clients' images.
-        validation: local accuracy on validation images; None without any.
-        chosen: the images that chose the round; None if it was not chosen.
+        local_accuracy: mean over clients of the accuracy on their test images.
+        local_accuracy_weighted: the same, weighted by the clients' numbers of images.
+        validation: local accuracy on validation images; None without validation images.
+        chosen: the images that selected the round; None if it was not selected.
     """
 
     round: int
@@ -276,9 +278,9 @@ class Summary:
         return cls(done.round, *test, done.metrics.get(f"{VALIDATION}{HEADLINE}"))
 
     def better(self, before: Summary | None, select: Select) -> Summary | None:
-        """Return the better of this round and the best one before; of equal ones the earlier.
+        """Return the better of this round and the best earlier one; ties go to the earlier.
 
-        The untrained model of round 0 is no candidate, nor is a round without what chooses.
+        Round 0 and rounds without the selecting metric are never the best.
         """
         value = self._ranking_value(select)
         if self.round == 0 or value is None:
@@ -295,12 +297,12 @@ class Run:
     """A run as its folder holds it.
 
     Attributes:
-        info: what determined the numbers.
-        rounds: so far, round 0 first.
+        info: the settings that determined the numbers.
+        rounds: the rounds so far, round 0 first.
         costs: time and memory.
-        started: when the run began; None if not known.
-        checksums: of the lines of rounds.jsonl, each with those above it; empty for a run that was
-            not read from its folder.
+        started: when the run began; None if unknown.
+        checksums: checksums of the lines of rounds.jsonl; empty if the run was not read from its
+            folder.
     """
 
     info: RunInfo
@@ -335,15 +337,15 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Return True if no round is left to do."""
+        """Return True if no rounds remain."""
         tested_only = self.info.retested is not None
         return self.done >= self.info.planned or tested_only or self.stopped_early
 
     @property
     def best(self) -> Summary | None:
-        """Return the first round of the highest local accuracy on the images that choose.
+        """Return the first round with the highest local accuracy on the images of `report.select`.
 
-        None if nothing may choose: nobody has validation images, and `report.select` is not "test".
+        None if `report.select` is "validation" and there are no validation images.
         """
         best = None
         for evaluated in self._evaluated():
@@ -358,23 +360,23 @@ class Run:
 
     @property
     def client_work(self) -> Work | None:
-        """Return what clients did in all rounds; None if a round was not counted."""
+        """Return the clients' computation in all rounds; None if a round was not counted."""
         return _in_all(done.client_work for done in self.rounds)
 
     @property
     def server_work(self) -> Work | None:
-        """Return what the server did in all rounds; None if a round was not counted."""
+        """Return the server's computation in all rounds; None if a round was not counted."""
         return _in_all(done.server_work for done in self.rounds)
 
     def _evaluated(self) -> list[Summary]:
         return [summary for done in self.rounds if (summary := Summary.of(done)) is not None]
 
     def curve(self, metric: str) -> dict[int, float]:
-        """Return the metric by round, where it was measured."""
+        """Return a metric by round, for the rounds in which it was measured."""
         return {r.round: r.metrics[metric] for r in self.rounds if metric in r.metrics}
 
     def best_round(self, metric: str, select: Select | None = None) -> int | None:
-        """Return the best round of a metric, see `chosen_by`; None where nothing may choose."""
+        """Return the best round of a metric, see `chosen_by`; None if no images select it."""
         curve = self.curve(metric)
         measured = {name for done in self.rounds if done.round > 0 for name in done.metrics}
         name = chosen_by(self.info.metric(metric), measured, select or self.info.select)
@@ -386,7 +388,7 @@ class Run:
     def value(
         self, metric: str, at: Literal["best", "final"], select: Select | None = None
     ) -> float | None:
-        """Return the metric in its best round (see `best_round`) or the last; None without one."""
+        """Return the metric in its best round (see `best_round`) or last round; None without it."""
         curve = self.curve(metric)
         if at == "best":
             best = self.best_round(metric, select)

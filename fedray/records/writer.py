@@ -1,4 +1,4 @@
-"""Writes a run while it is going: a round costs the same at any length."""
+"""`RunWriter`, which writes the files of a run round by round, at constant cost per round."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fedray.records.run import Costs, Round, Run, RunInfo, Summary
 class RunWriter:
     """Appends rounds to rounds.jsonl; writes result.json at the start and when it is closed.
 
-    It keeps no round in memory.
+    Rounds are not kept in memory.
 
     Args:
-        folder: the run's; it exists.
-        info: what determines the numbers.
-        earlier: what an interrupted run had written, cut to the rounds that still count; rounds
-            after them are removed from the file.
+        folder: the folder of the run, which exists.
+        info: the settings that determine the numbers.
+        earlier: the interrupted run to continue, cut to the rounds of its checkpoint; later rounds
+            are removed from the file.
         began: when the run was started, in seconds since the epoch; None: now.
     """
 
@@ -42,7 +42,7 @@ class RunWriter:
         self._file = folder.rounds_file.open("ab", buffering=0)
 
     def append(self, round_: Round, costs: Costs) -> None:
-        """Write one more round.
+        """Append a round.
 
         Raises:
             ValueError: if a number is not finite; nothing of the round is written.
@@ -65,16 +65,16 @@ class RunWriter:
 
     @property
     def best(self) -> int | None:
-        """Return the best round so far; None while there is none, or nothing may choose it."""
+        """Return the best round so far; None if no images select it, or no round was evaluated."""
         return None if self._head.best is None else self._head.best.round
 
     @property
     def descriptor(self) -> int:
-        """Return the descriptor of rounds.jsonl, for who needs the rounds on the disk."""
+        """Return the file descriptor of rounds.jsonl, for flushing it to the disk."""
         return self._file.fileno()
 
     def close(self, *, stopped_early: bool = False) -> None:
-        """Write result.json with the results so far, perhaps before the last planned round."""
+        """Write result.json with the results so far, and close the files."""
         if self._file.closed:
             return
         os.fsync(self._file.fileno())
@@ -86,7 +86,7 @@ class RunWriter:
     def _write(self, line: bytes) -> None:
         before = os.fstat(self._file.fileno()).st_size
         try:
-            while line:  # a full disk takes a part, then says why
+            while line:  # a full disk accepts a part before it raises an error
                 line = line[self._file.write(line) :]
         except OSError:
             os.truncate(self._folder.rounds_file, before)

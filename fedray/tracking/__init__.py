@@ -1,12 +1,12 @@
-"""Runs in MLflow. The files of a run are its result; MLflow holds the same and may be missing.
+"""Logging of runs to MLflow. The files of a run are complete without it.
 
-    describe.py      what MLflow shows of a run: name, params, tags, metrics, data; a run's key
-    mlflow_store.py  `Store.sync` makes MLflow hold one run; the only place that writes to it
-    process.py       `StoreProcess`, a `Store` in a process of its own
-    sync.py          `tracked_run` reads a folder; `Tracker` syncs in a thread while a run goes
+    describe.py      name, params, tags, metrics and data of a run in MLflow; the key of a run
+    mlflow_store.py  `Store.sync` sends one run to MLflow; the only code that writes to MLflow
+    process.py       `StoreProcess`, a `Store` in its own process
+    sync.py          `tracked_run` reads a folder; `Tracker` syncs in a thread during a run
     notes.py         the description of a run
     models.py        the models of a run as an MLflow model
-    view.py          the columns that MLflow's table of runs shows first
+    view.py          the default columns of MLflow's table of runs
 
 Importing this package imports neither MLflow nor torch.
 """

@@ -1,4 +1,4 @@
-"""What MLflow shows of a run: name, params, tags, metrics, data; and the key of a run."""
+"""The description of a run in MLflow: name, params, tags, metrics, data; and the run's key."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from fedray.records import (
 )
 
 MAX_NAME = 250
-"""Characters of a param's, tag's or metric's name that MLflow takes."""
+"""MLflow's limit on characters of the name of a param, tag or metric."""
 MAX_PARAM = 6000
-"""Characters of a param's value that MLflow takes (500 before MLflow 2.9)."""
+"""MLflow's limit on characters of a param's value (500 before MLflow 2.9)."""
 MAX_TAG = 8000
-"""Characters of a tag's value that MLflow takes."""
+"""MLflow's limit on characters of a tag's value."""
 
 IDENTITY_TAG = "fedray.identity"
 """Tag with the hash of everything that determines the numbers."""
 METADATA = "tracking.json"
-"""File in a run's folder with its key and what a later upload needs."""
+"""File in a run's folder with its key and its names in MLflow, for later uploads."""
 METHOD_TAG, DATA_TAG, SEED_TAG = "fedray.method", "fedray.data", "fedray.seed"
-"""Tags that tell runs apart; the name of a run consists of the same three."""
+"""Tags that identify runs; the name of a run consists of the same three values."""
 FOLDER_TAG = "fedray.folder"
 """Tag with the name of the run's folder."""
 NOTE_TAG = "mlflow.note.content"
@@ -58,7 +58,7 @@ ARTIFACT = "artifact:"
 
 
 def run_name(info: RunInfo) -> str:
-    """Return the name of a run, "fedtsp digits seed 0"; the data is cut at `MAX_RUN_NAME`."""
+    """Return the name of a run, "fedtsp digits seed 0"; shorten the data to fit `MAX_RUN_NAME`."""
     method, data, seed = info.algorithm, data_name(info.config), f"seed {info.seed}"
     room = MAX_RUN_NAME - len(f"{method}  {seed}")
     data = data if len(data) <= room else f"{data[: max(room - 1, 1)]}…"
@@ -82,8 +82,8 @@ def experiment_name(info_name: str, config: Mapping[str, Any]) -> str:
 def describe_run(info: RunInfo) -> tuple[dict[str, str], dict[str, str]]:
     """Return the params of a run, its complete configuration by dotted key, and its tags.
 
-    The tag `select` names the images that select the best round; `chosen` is there if these are
-    the test images.
+    The tag `select` names the images that select the best round; the tag `chosen` is only set if
+    these are the test images.
     """
     tags = {
         METHOD_TAG: info.algorithm,
@@ -106,7 +106,7 @@ def describe_run(info: RunInfo) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def source_tags(command: str, versions: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags that fill MLflow's columns for user, source (`command`) and commit."""
+    """Return the tags of MLflow's columns for user, source (`command`) and commit."""
     tags = {"mlflow.source.name": command, "mlflow.source.type": "LOCAL"}
     with suppress(OSError, KeyError):  # a container's user may have no name
         tags["mlflow.user"] = getpass.getuser()
@@ -119,7 +119,7 @@ def source_tags(command: str, versions: Mapping[str, str]) -> dict[str, str]:
 
 
 def as_params(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return values as MLflow's params: text unchanged, others as JSON, within MLflow's limits."""
+    """Return values as MLflow params within MLflow's limits: strings unchanged, others as JSON."""
     texts = {
         key: value if isinstance(value, str) and value else json.dumps(value, default=str)
         for key, value in values.items()
@@ -136,9 +136,9 @@ def shorten(value: str, limit: int = MAX_PARAM) -> str:
 
 
 def valid_name(name: str) -> str:
-    """Return a name that MLflow takes: 250 characters of [A-Za-z0-9_./ -].
+    """Return a name that MLflow accepts: at most 250 characters of [A-Za-z0-9_./ -].
 
-    A name that has to be changed gets a hash, so that names stay distinct.
+    A changed name ends with a hash, so that names stay distinct.
     """
     cleaned = posixpath.normpath(re.sub(r"[^A-Za-z0-9_./ -]", "_", name)).lstrip("./ ")
     if cleaned == name and len(name) <= MAX_NAME:
@@ -151,7 +151,7 @@ def valid_name(name: str) -> str:
 
 
 def best_metrics(run: Run) -> dict[str, float]:
-    """Return the best round of a run and its accuracy; {} if nothing may choose one."""
+    """Return the best round of a run and its accuracy; {} if no images select it."""
     best = run.best
     if best is None:
         return {}
@@ -177,8 +177,8 @@ def with_totals(rounds: Iterable[Round]) -> Iterator[tuple[Round, dict[str, floa
 def grouped(name: str) -> str:
     """Return the name in MLflow of the metric that a run calls `name`.
 
-    MLflow's chart view groups metrics by what stands before the last `/`, and sorts the groups by
-    name: the headline metric comes first, then the other metrics of the models.
+    MLflow's chart view groups metrics by the part before the last `/`, and sorts the groups by
+    name. The groups are named so that the headline metric comes first, then other accuracies.
     """
     if name == HEADLINE or name.startswith(VALIDATION):
         return f"accuracy/{valid_name(name)}"
@@ -199,22 +199,24 @@ def metrics_of(done: Round) -> dict[str, float]:
     Metrics of single clients are left out; they go into per_client.json.
     """
     headline_first = sorted(done.metrics.items(), key=lambda item: item[0] != HEADLINE)
-    found = {grouped(name): value for name, value in headline_first}  # pages list in this order
+    metrics = {
+        grouped(name): value for name, value in headline_first
+    }  # MLflow's pages keep this order
     for direction, traffic in (("up", done.up), ("down", done.down)):
         for unit, total, by_kind in (
             ("bytes", traffic.total_bytes, traffic.bytes),
             ("params", traffic.total_params, traffic.params),
         ):
-            found[f"traffic/{direction}_{unit}"] = float(total)
+            metrics[f"traffic/{direction}_{unit}"] = float(total)
             for kind, value in by_kind.items():
-                found[valid_name(f"traffic/by kind/{direction}_{unit}_{kind}")] = float(value)
-    found[SECONDS] = done.seconds
+                metrics[valid_name(f"traffic/by kind/{direction}_{unit}_{kind}")] = float(value)
+    metrics[SECONDS] = done.seconds
     if done.client_seconds is not None:
-        found["time/client_seconds"] = done.client_seconds
-    found["round/faults"] = float(len(done.events))
+        metrics["time/client_seconds"] = done.client_seconds
+    metrics["round/faults"] = float(len(done.events))
     if done.participants:
-        found["round/participants"] = float(len(done.participants))
-    return found
+        metrics["round/participants"] = float(len(done.participants))
+    return metrics
 
 
 def per_client_json(rounds: Iterable[Round]) -> str:
@@ -241,7 +243,7 @@ def per_client_json(rounds: Iterable[Round]) -> str:
 
 @dataclass(frozen=True)
 class DataInput:
-    """The images of a run and their partition, as a data set of MLflow."""
+    """The images of a run and their partition, as an MLflow dataset."""
 
     name: str
     digest: str  # of images, labels and partition; at most 36 characters
@@ -250,7 +252,7 @@ class DataInput:
 
 
 def data_of(info: RunInfo) -> DataInput | None:
-    """Return the data set of a run; None if the run does not know its hashes yet."""
+    """Return the MLflow dataset of a run; None before its data has been hashed."""
     if info.data_sha256 is None or info.partition_sha256 is None:
         return None
     data = info.config["data"]
@@ -273,23 +275,23 @@ def data_of(info: RunInfo) -> DataInput | None:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as MLflow is to hold it.
+    """The content of a run in MLflow.
 
     Attributes:
-        key: finds the run again; see `run_key`.
-        name: shown to people.
+        key: identifies the run; see `run_key`.
+        name: the displayed name.
         params: configuration by dotted key, within MLflow's limits.
-        tags: by name.
-        status: RUNNING, or how it ended; None for a run that another process is still executing,
-            whose status is left alone.
+        tags: values by name.
+        status: RUNNING, or how the run ended; None for a run that another process is executing,
+            whose status is not changed.
         started_ms: start in milliseconds since the epoch.
         seconds: duration; None: until now.
         rounds: all rounds so far.
         parent: key of the parent run.
-        data: data sets.
+        data: MLflow datasets.
         metrics: final numbers by name.
         files: artifacts, each with its folder among the artifacts ("" for the top).
-        texts: artifacts by their path among the artifacts.
+        texts: text artifacts by their path among the artifacts.
         models: folders that `models_of` returned, by their path among the artifacts.
         note: description in Markdown; `artifact:NAME` is replaced by the address of an artifact.
     """
@@ -329,31 +331,34 @@ def run_key(
 ) -> str:
     """Return the key of the run in a folder; create it in tracking.json if missing.
 
-    A folder that is moved keeps its key. A folder that was deleted and is run again gets a new key,
-    so that two runs never share an MLflow run.
+    A moved folder keeps its key. A folder that was deleted and run again gets a new key, so that
+    two runs never share an MLflow run.
 
     Args:
         out: the run's folder; created if missing.
-        identity: hash of the experiment; a key of another experiment is replaced.
+        identity: hash of the experiment; the key of another experiment is replaced.
         experiment: MLflow experiment for a later upload; None: `experiment_name`.
         name: MLflow run name for a later upload; None: `run_name`.
         parent: key of the parent run, for a later upload.
     """
     metadata = read_metadata(out)
-    known = metadata.get("identity") == identity
+    is_same = metadata.get("identity") == identity
     fresh = f"{out.resolve().name or 'run'}-{identity[:12]}-{secrets.token_hex(4)}"
-    key = metadata["key"] if known else re.sub(r"[^A-Za-z0-9_.-]", "_", fresh)
-    given = {"experiment": experiment, "name": name, "parent": parent}
-    wanted = {**(metadata if known else {}), **{k: v for k, v in given.items() if v is not None}}
-    wanted |= {"key": key, "identity": identity}
-    if wanted != metadata:
+    key = metadata["key"] if is_same else re.sub(r"[^A-Za-z0-9_.-]", "_", fresh)
+    settings = {"experiment": experiment, "name": name, "parent": parent}
+    updated = {
+        **(metadata if is_same else {}),
+        **{k: v for k, v in settings.items() if v is not None},
+    }
+    updated |= {"key": key, "identity": identity}
+    if updated != metadata:
         out.mkdir(parents=True, exist_ok=True)
-        write_json(out / METADATA, wanted)
+        write_json(out / METADATA, updated)
     return str(key)
 
 
 def read_metadata(out: Path) -> dict[str, Any]:
-    """Return the tracking.json of a folder, {} if there is none; raise UserError if damaged."""
+    """Return the content of tracking.json, {} if it is missing; raise UserError if damaged."""
     path = out / METADATA
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))

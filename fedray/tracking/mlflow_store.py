@@ -1,9 +1,9 @@
-"""MLflow: where runs are tracked, and `Store`, the only place that writes them.
+"""The tracking URI, and `Store`, the only code that writes to MLflow.
 
-`Store.sync` makes MLflow hold one run as it should be. Every call may be repeated, by this process
-or another one, after any failure: `sync` asks MLflow for what it has and sends the rest. The time
-stamp of a metric follows from the run (its start and the seconds of its rounds), so a request that
-MLflow carried out although its answer was lost adds nothing when it is repeated.
+`Store.sync` brings one run in MLflow up to date. Any process can repeat a call after any failure,
+because `sync` asks MLflow for its content and sends the rest. Time stamps of metrics are computed
+from the run (its start and the seconds of its rounds), so that repeating a request whose answer was
+lost adds nothing.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from fedray.tracking.view import VIEW_TAG, view_state
 KEY_TAG = "fedray.key"
 PARENT_TAG = "mlflow.parentRunId"
 KIND_TAG, MODEL_TRAINING = "mlflow.experimentKind", "custom_model_development"
-"""Tag that makes MLflow 3 open an experiment as model training instead of work on agents."""
+"""Tag that makes MLflow 3 show an experiment as model training instead of agents."""
 MARKER = SECONDS
-"""The metric that is sent last; a round that has it is complete."""
+"""The metric that is sent last; a round with this metric is complete."""
 OURS = "<!-- written by fedray; delete this line to keep your own words -->\n"
 """First line of the descriptions that `sync` may replace."""
 METRICS_PER_BATCH = 1000
@@ -68,7 +68,7 @@ _ENVIRONMENT = {
 }
 
 
-# --- where ---------------------------------------------------------------------------------------
+# --- tracking URI ---------------------------------------------------------------------------------
 
 
 def resolve_uri(results: Path) -> str:
@@ -110,24 +110,24 @@ def check_installed() -> None:
     spec = importlib.util.find_spec("mlflow")
     if spec is None or spec.origin is None:
         places = ", ".join((spec and spec.submodule_search_locations) or ())
-        found = f" (import mlflow finds only the folder {places})" if places else ""
+        hint = f" (import mlflow finds only the folder {places})" if places else ""
         raise UserError(
-            f"mlflow is not installed{found}; pip install 'mlflow>=3.17', or pass --no-track"
+            f"mlflow is not installed{hint}; pip install 'mlflow>=3.17', or pass --no-track"
         )
 
 
-# --- what ----------------------------------------------------------------------------------------
+# --- store ----------------------------------------------------------------------------------------
 
 
 def set_environment() -> None:
-    """Set MLflow's variables that are not set; MLflow reads some of them when it is imported."""
+    """Set defaults of MLflow's environment variables; call this before importing MLflow."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
 
 @dataclass(frozen=True)
 class Added:
-    """How much one `sync` sent that MLflow did not have; `run_id` is MLflow's."""
+    """How much one `sync` sent; `run_id` is the id of the run in MLflow."""
 
     run_id: str
     rounds: int = 0
@@ -137,7 +137,7 @@ class Added:
 
 @dataclass
 class _Held:
-    """What MLflow holds of one run, as far as `sync` has to know."""
+    """The content of one run in MLflow, as far as `sync` needs it."""
 
     run_id: str
     started_ms: int  # time stamps of metrics count from it
@@ -170,7 +170,7 @@ class Store:
         self.experiment_id = ""
         self._held: dict[str, _Held] = {}
 
-    # Everything below raises whatever MLflow, its server or its database raise.
+    # The methods below raise the errors of MLflow, its server and its database.
 
     def connect(self) -> None:
         """Open MLflow and the experiment; create the database and the experiment if missing."""
@@ -191,9 +191,9 @@ class Store:
         self._client = client
 
     def sync(self, run: TrackedRun) -> Added:
-        """Make MLflow hold this run: create or find it by its key, and send what is missing.
+        """Create the run in MLflow or find it by its key, and send the content that is missing.
 
-        MLflow keeps params, tags and rounds that it has. Files, the description and the final
+        Params, tags and rounds in MLflow are not changed. Files, the description and the final
         metrics are sent once the run has ended. If a request fails, call `sync` again.
         """
         self.connect()
@@ -220,7 +220,7 @@ class Store:
     # --- experiment and run -----------------------------------------------------------------------
 
     def _alone(self) -> AbstractContextManager[object]:
-        """Keep other processes of this machine from creating the same thing in a database file."""
+        """Return a lock that keeps other processes from creating the same entry in a database."""
         path = sqlite_path(self.uri)
         if path is None:
             return nullcontext()
@@ -262,7 +262,7 @@ class Store:
             status=now.info.status,
             params=set(now.data.params),
             tags=dict(now.data.tags),
-            data={each.dataset.digest for each in now.inputs.dataset_inputs},
+            data={item.dataset.digest for item in now.inputs.dataset_inputs},
             steps=steps,
         )
 
@@ -273,19 +273,21 @@ class Store:
             tags={KEY_TAG: run.key, **self._parent_tag(run)},
             run_name=run.name,
         )
-        # A server may have got the request twice; every process then takes the same run of the two.
+        # A server may receive the request twice; all processes then use the same one of both runs.
         return (sqlite_path(self.uri) is None and self._find(run.key)) or str(made.info.run_id)
 
     def _find(self, key: str) -> str | None:
         """Return the id of the run with this key, or None.
 
-        A run in this experiment comes before one in another. Of several, the fullest is taken: a
-        request that was repeated or carried out late leaves an empty one.
+        Runs in this experiment come before runs in others. Of several runs, return the one with the
+        most content, because repeated and delayed requests leave empty runs.
         """
         twins = self._all_with(key, [self.experiment_id])
         if not twins:
-            everywhere = [each.experiment_id for each in self._client.search_experiments()]
-            twins = self._all_with(key, everywhere)
+            all_experiments = [
+                experiment.experiment_id for experiment in self._client.search_experiments()
+            ]
+            twins = self._all_with(key, all_experiments)
         return str(max(twins, key=_fullness).info.run_id) if twins else None
 
     def _all_with(self, key: str, experiments: Sequence[str]) -> list[Any]:
@@ -295,21 +297,21 @@ class Store:
         return sorted(runs, key=lambda run: str(run.info.run_id))
 
     def _delete_empty_twins(self, held: _Held, key: str) -> None:
-        """Delete runs of this key that a repeated or late request created and nobody filled."""
+        """Delete empty runs with this key, created by repeated or delayed requests."""
         for twin in self._all_with(key, [self.experiment_id]):
             is_empty = not (twin.data.metrics or twin.data.params)
             if is_empty and twin.info.run_id != held.run_id:
                 self._client.delete_run(twin.info.run_id)
 
     def _parent_tag(self, run: TrackedRun) -> dict[str, str]:
-        """Return the tag that names the parent; none while MLflow does not have the parent."""
+        """Return the tag with the parent's id; {} if MLflow does not have the parent yet."""
         if run.parent is None:
             return {}
         held = self._held.get(run.parent)
         run_id = held.run_id if held is not None else self._find(run.parent)
         return {} if run_id is None else {PARENT_TAG: run_id}
 
-    # --- what a run holds -------------------------------------------------------------------------
+    # --- content of a run -------------------------------------------------------------------------
 
     def _add_params(self, held: _Held, params: Mapping[str, str]) -> int:
         from mlflow.entities import Param
@@ -335,21 +337,21 @@ class Store:
 
         inputs = [
             DatasetInput(
-                Dataset(each.name, each.digest, "fedray", each.source, profile=each.profile),
+                Dataset(item.name, item.digest, "fedray", item.source, profile=item.profile),
                 [InputTag("mlflow.data.context", "clients")],
             )
-            for each in run.data
-            if each.digest not in held.data
+            for item in run.data
+            if item.digest not in held.data
         ]
         if inputs:
             self._client.log_inputs(held.run_id, inputs)
-        held.data |= {each.digest for each in run.data}
+        held.data |= {item.digest for item in run.data}
 
     def _add_rounds(self, held: _Held, run: TrackedRun) -> int:
-        """Send the rounds that are missing, as many per request as MLflow takes."""
+        """Send the missing rounds, as many per request as MLflow accepts."""
         from mlflow.entities import Metric
 
-        new = [each for each in with_totals(run.rounds) if each[0].round not in held.steps]
+        new = [pair for pair in with_totals(run.rounds) if pair[0].round not in held.steps]
         batch: list[Any] = []
         for done, totals in new:
             stamp = held.started_ms + round(1000 * totals[TOTALS[-1]])
@@ -365,7 +367,7 @@ class Store:
         return len(new)
 
     def _add_final(self, held: _Held, run: TrackedRun, now: Mapping[str, float]) -> None:
-        """Send the final metrics whose value in MLflow differs; their step is the last round."""
+        """Send the final metrics that differ in MLflow, at the step of the last round."""
         from mlflow.entities import Metric
 
         step = max(held.steps, default=0)
@@ -382,7 +384,7 @@ class Store:
         return held.started_ms + round(1000 * run.seconds)
 
     def _set_status(self, held: _Held, run: TrackedRun) -> None:
-        """Set the status; FAILED and KILLED do not replace that of a run which has ended."""
+        """Set the status; FAILED and KILLED do not replace the status of a run that has ended."""
         if run.status is None or run.status == held.status:
             return
         if run.status == "RUNNING":
@@ -395,7 +397,7 @@ class Store:
         held.status = run.status
 
     def _describe(self, held: _Held, note: str) -> None:
-        """Write the description, unless a user has written one; HTML in it is escaped."""
+        """Write the description with HTML escaped, unless a user has written one."""
         before = held.tags.get(NOTE_TAG, "")
         link = rf"get-artifact?run_uuid={held.run_id}&path=\1"
         text = shorten(OURS + re.sub(rf"{ARTIFACT}([\w.-]+)", link, escape_html(note)), MAX_TAG)
@@ -406,14 +408,14 @@ class Store:
     # --- files ------------------------------------------------------------------------------------
 
     def _add_files(self, held: _Held, run: TrackedRun) -> int:
-        """Send files and texts that are missing or have another size, and models if missing."""
-        there: dict[str, dict[str, int | None]] = {}
+        """Send files and texts that are missing or differ in size, and models if missing."""
+        sizes: dict[str, dict[str, int | None]] = {}
 
         def has(folder: str, name: str, size: int) -> bool:
-            if folder not in there:
+            if folder not in sizes:
                 items = self._client.list_artifacts(held.run_id, folder or None)
-                there[folder] = {item.path: item.file_size for item in items}
-            return there[folder].get(f"{folder}/{name}" if folder else name) == size
+                sizes[folder] = {item.path: item.file_size for item in items}
+            return sizes[folder].get(f"{folder}/{name}" if folder else name) == size
 
         added = 0
         for path, folder in run.files:
@@ -435,7 +437,7 @@ class Store:
 
 
 def _make_database(path: Path) -> None:
-    """Copy MLflow's empty tables to `path`; the file appears there in one step."""
+    """Create an MLflow database at `path` atomically, from a copy of an empty one."""
     with TemporaryDirectory(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent) as folder:
         new = Path(folder) / path.name
         try:
@@ -446,9 +448,9 @@ def _make_database(path: Path) -> None:
 
 
 def _template() -> Path:
-    """Return a database with the tables of this MLflow; make it once, in the cache.
+    """Return an empty database of the installed MLflow version, created once in the cache.
 
-    MLflow makes its tables by dozens of migrations, which take seconds.
+    MLflow creates its tables by dozens of migrations, which take seconds.
     """
     path = cache_folder() / "mlflow" / f"{version('mlflow')}.db"
     if not path.is_file():
@@ -467,17 +469,17 @@ database = sqlite3.connect(sys.argv[1])
 database.execute("DELETE FROM experiments")
 database.commit()
 """
-"""Make MLflow's tables without its default experiment, which holds the place of its files.
+"""Script that creates MLflow's tables without the default experiment, which contains a path.
 
-MLflow makes the experiment when it opens a database that lacks it.
+MLflow creates that experiment when it opens the database.
 """
 
 
 def _make_tables(path: Path) -> None:
-    """Make an sqlite database with MLflow's tables.
+    """Create an sqlite database with MLflow's tables, in another process.
 
-    MLflow cannot repair a database whose making was interrupted. Another process makes it, so that
-    this one holds no connection to it, and so that Ctrl-C does not reach it.
+    The process is not reached by Ctrl-C, because MLflow cannot repair an incomplete database, and
+    leaves no connection open in this process.
     """
     command = [sys.executable, "-c", _TABLES, str(path)]
     apart: Any = {"timeout": 600, "start_new_session": True}
@@ -492,7 +494,7 @@ def _fullness(run: Any) -> tuple[float, int]:
 
 
 def _quoted(text: str) -> str:
-    """Return a string in MLflow's search language, which has no way to escape a quote."""
+    """Return a quoted string for MLflow's search language, which cannot escape quotes."""
     quote = "'" if '"' in text else '"'
     if quote in text:
         raise ValueError(f"the run's key {text!r} has both kinds of quotes")
@@ -505,7 +507,7 @@ def _quoted(text: str) -> str:
 _ANSWERS = {
     "401": "it refuses the user or the password (401); set MLFLOW_TRACKING_USERNAME and "
     "MLFLOW_TRACKING_PASSWORD, or ~/.mlflow/credentials",
-    "403": "this user may not do that (403)",
+    "403": "this user has no permission (403)",
 }
 
 
@@ -523,6 +525,6 @@ def reason(error: BaseException) -> str:
 
 
 def refused(error: BaseException) -> bool:
-    """Return True if MLflow refused this request, so that it may take other runs."""
+    """Return True if MLflow refused only this request and may accept other runs."""
     code = getattr(error, "error_code", None)
     return code is not None and code not in ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE")

@@ -1,6 +1,6 @@
-"""The models of a run (`keep.log=true`) as an MLflow model with a signature.
+"""The models of a run as an MLflow model with a signature (`keep.log=true`).
 
-`mlflow.pyfunc.load_model` loads them through `fedray.trained.pyfunc`.
+`mlflow.pyfunc.load_model` loads them with `fedray.trained.pyfunc`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ EVERYBODY = -1
 
 
 def models_of(folder: Path, run: Run) -> Path | None:
-    """Return the folder of a run's models, those of the best round first.
+    """Return the folder of a run's models: those of the best round, or of the last.
 
-    None if the run keeps none, or does not ask for them in MLflow (`keep.log`).
+    None if the run saves no models, or does not log them (`keep.log`).
     """
     if not run.info.config.get("keep", {}).get("log"):
         return None
@@ -30,7 +30,7 @@ def models_of(folder: Path, run: Run) -> Path | None:
 
 
 def save_models(kept: Path, temporary: Path) -> Path:
-    """Save the models of a run as an MLflow model, with what is needed to load them."""
+    """Save the models of a run as an MLflow model, with the config that loading needs."""
     import mlflow.pyfunc
 
     from fedray.saved_models import SavedModels

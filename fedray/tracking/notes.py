@@ -11,8 +11,8 @@ def run_note(done: Run) -> str:
     """Return the description of a run: method, data, accuracy, traffic, partition."""
     info, final, best = done.info, done.final, done.best
     data = info.config["data"]
-    up = Traffic.total(each.up for each in done.rounds).total_bytes
-    down = Traffic.total(each.down for each in done.rounds).total_bytes
+    up = Traffic.total(round_.up for round_ in done.rounds).total_bytes
+    down = Traffic.total(round_.down for round_ in done.rounds).total_bytes
     lines = [
         f"**{info.algorithm}** on **{data_name(info.config)}**: {data['clients']} clients, "
         f"partition `{data['partition']['name']}`, {max(done.done, 0)} of {info.planned} rounds, "
@@ -26,10 +26,10 @@ def run_note(done: Run) -> str:
     if final is not None:
         lines.append(f"Local accuracy in the last round: {100 * final.local_accuracy:.2f} %.")
     lines.append(f"Sent: up {size_of(up)}, down {size_of(down)}.")
-    lines.append("Again: `python -m fedray.run config.yaml`, with the file among the artifacts.")
-    return "\n\n".join([*lines, picture("who holds which class", "partition.png")])
+    lines.append("Repeat: `python -m fedray.run config.yaml`, with the file from the artifacts.")
+    return "\n\n".join([*lines, picture("images by class and client", "partition.png")])
 
 
 def picture(what: str, file: str) -> str:
-    """Return the Markdown of a figure among the artifacts."""
+    """Return Markdown that shows a figure from the artifacts."""
     return f"![{what}]({ARTIFACT}{file})"

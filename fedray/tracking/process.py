@@ -1,4 +1,4 @@
-"""A process that writes runs to MLflow, so that the process that trains does not import it."""
+"""A process that writes runs to MLflow, so that the training process does not import MLflow."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _SERVE = "from fedray.tracking.process import serve; serve()"
 
 
 class NotTaken(Exception):
-    """MLflow did not take a run.
+    """MLflow did not accept a run.
 
     Attributes:
-        reason: why, in a few words.
-        is_refusal: whether MLflow may take other runs.
+        reason: a short reason.
+        is_refusal: True if MLflow refused only this run and may accept others.
     """
 
     def __init__(self, reason: str, *, is_refusal: bool = False) -> None:
@@ -42,7 +42,7 @@ class NotTaken(Exception):
 
 @dataclass(frozen=True)
 class _Answer:
-    """What came of one `Store.sync`; `reason` is "" if MLflow took the run."""
+    """The outcome of one `Store.sync`; `reason` is "" if MLflow accepted the run."""
 
     experiment_id: str
     reason: str = ""
@@ -50,15 +50,15 @@ class _Answer:
 
 
 class StoreProcess:
-    """A `Store` in a process of its own, which imports MLflow at once.
+    """A `Store` in its own process, which imports MLflow immediately.
 
-    The process ends with this one, however this one ends.
+    The process ends with this one, even if this one is killed.
 
     Args:
         uri: an absolute tracking URI; see `resolve_uri`.
 
     Attributes:
-        uri: the same.
+        uri: the tracking URI.
         experiment_id: MLflow's id of the experiment; "" until the process has opened it.
 
     Raises:
@@ -79,10 +79,10 @@ class StoreProcess:
         self.end()
 
     def sync(self, run: TrackedRun, experiment: str, question: str) -> None:
-        """Make MLflow hold this run, and wait until it does; see `Store`.
+        """Bring a run in MLflow up to date, and wait for the result; see `Store`.
 
         Raises:
-            NotTaken: if MLflow fails, or the process has ended; the next call starts another one.
+            NotTaken: if MLflow fails, or the process has ended; the next call starts a new one.
         """
         if self._has_ended:
             raise NotTaken("tracking has ended")
@@ -100,7 +100,7 @@ class StoreProcess:
             raise NotTaken(answer.reason, is_refusal=answer.is_refusal)
 
     def end(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         self._has_ended = True
         self._kill()
 
@@ -111,10 +111,10 @@ class StoreProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            start_new_session=True,  # Ctrl-C ends the run, whose last state is still sent
+            start_new_session=True,  # not reached by Ctrl-C, so that the last state is still sent
         )
         assert process.stdin is not None
-        with suppress(OSError):  # has ended already; `sync` finds out
+        with suppress(OSError):  # the process has ended; `sync` reports this
             _send(process.stdin, self.uri)
         return process
 
@@ -133,7 +133,7 @@ def _send(stream: Any, value: Any) -> None:
 def serve() -> None:
     """Sync each run that arrives on stdin, and answer on stdout; end when stdin is closed."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what MLflow prints is no answer
+    os.dup2(2, 1)  # keep MLflow's output apart from the answers
     arrived = SimpleQueue[Any]()
     threading.Thread(target=_receive, args=(arrived,), daemon=True).start()
     uri = arrived.get()
@@ -152,7 +152,7 @@ def serve() -> None:
 
 
 def _receive(arrived: SimpleQueue[Any]) -> None:
-    """Hand on what arrives; end the process when the other one has ended or closed the stream."""
+    """Queue the runs that arrive; end the process when the other end closes the stream."""
     with suppress(EOFError):
         while True:
             arrived.put(pickle.load(sys.stdin.buffer))
@@ -160,7 +160,7 @@ def _receive(arrived: SimpleQueue[Any]) -> None:
 
 
 def _import_mlflow(uri: str) -> None:
-    """Import what the first `sync` would import, for a database too; errors come again there."""
+    """Import the modules that the first `sync` needs; `sync` reports import errors."""
     with suppress(ImportError):
         import_module("mlflow")
         if sqlite_path(uri) is not None:

@@ -1,4 +1,4 @@
-"""From a run's folder to MLflow: `tracked_run` reads it; `Tracker` syncs while the run goes."""
+"""`tracked_run`, which reads a run's folder for MLflow, and `Tracker`, which syncs during a run."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ CLOSE_SECONDS = 30.0
 CLOSE_SECONDS_DOWN = 5.0
 """Longest wait of `Tracker.close` if MLflow has failed before."""
 QUIET_SECONDS = 0.5
-"""How long `Tracker.close` waits before it says so."""
+"""Wait of `Tracker.close` before it prints a message."""
 CLOSE_TRIES = 3
-"""How often the last state is sent, a second apart, while MLflow fails."""
+"""Number of attempts to send the last state, a second apart."""
 SHARE = 0.05
-"""Largest share of a run's time in which the thread of a `Tracker` may work."""
+"""Largest share of a run's time in which the thread of a `Tracker` works."""
 LONGEST_PAUSE = 60.0
 """Longest pause between two syncs, in seconds, however long the last one took."""
 
@@ -57,15 +57,15 @@ def tracked_run(
     planned: RunInfo | None = None,
     artifacts: Sequence[str] = ARTIFACTS,
 ) -> TrackedRun:
-    """Read a run's folder as MLflow is to hold it.
+    """Read a run's folder and return the run's content in MLflow.
 
     Args:
         folder: the run's folder.
-        status: of the run. None: the status is left alone while a process has claimed the folder;
-            otherwise it follows from the folder, whose tracking.json is trusted.
-        key: key of the run; None: that of the folder.
+        status: status of the run. None: unchanged while a process has claimed the folder,
+            otherwise derived from the files.
+        key: key of the run; None: the key in the folder's tracking.json.
         planned: describes the run while it has no result.json.
-        artifacts: names of the files that MLflow keeps once the run has ended.
+        artifacts: names of the files to upload once the run has ended.
     """
     files = RunFolder(folder)
     run = None if planned is not None and not files.has_result else files.read()
@@ -78,7 +78,7 @@ def tracked_run(
     metadata = read_metadata(folder)
     params, tags = describe_run(info)
     if run is None:
-        del tags[IDENTITY_TAG]  # that of a run covers its data
+        del tags[IDENTITY_TAG]  # unknown until the data is read
     data = data_of(info)
     tracked = TrackedRun(
         key=key,
@@ -104,9 +104,9 @@ def with_artifacts(
     results: Sequence[tuple[RunFolder, Run | None]],
     artifacts: Sequence[str],
 ) -> TrackedRun:
-    """Add what MLflow keeps of a run that has ended: files, accuracies by client, and models.
+    """Add the artifacts of a run that has ended: files, accuracies by client, and models.
 
-    Of several seeds in `results`, each gets a folder among the artifacts.
+    If `results` has several seeds, each seed gets its own folder among the artifacts.
     """
     paths: list[tuple[Path, str]] = []
     texts, models = {}, {}
@@ -132,28 +132,28 @@ def folder_status(files: RunFolder, run: Run | None) -> Status | None:
 
 
 def started_ms(run: Run | None) -> int:
-    """Return when a run began, in milliseconds since the epoch; now for one that has no rounds."""
+    """Return when a run began, in milliseconds since the epoch; the current time if unknown."""
     began = time.time() if run is None or run.started is None else run.started.timestamp()
     return int(began * 1000)
 
 
 class Tracker:
-    """A thread that keeps MLflow up to date with runs, and for which no run waits.
+    """Keeps MLflow up to date from a thread, so that runs never wait for MLflow.
 
-    The thread reads a run's folder; another process writes to MLflow (`StoreProcess`). A server
-    that fails is tried again now and then. The first failure is reported on stderr, and at the end
-    whether MLflow lacks anything; both with the command that uploads it.
+    The thread reads a run's folder; another process writes to MLflow (`StoreProcess`). A failing
+    server is tried again after a pause. The first failure is reported on stderr, and at the end
+    whether MLflow lacks anything; both messages contain the command for a later upload.
 
     Args:
         uri: an absolute tracking URI; see `resolve_uri`.
         experiment: MLflow experiment.
-        folder: folder of the run or study, for the message.
+        folder: folder of the run or study, for the messages.
         question: see `Store`.
-        retry_seconds: how long a failed server is left alone.
-        process: writes to `uri`, where it was started before; it is ended with the tracker.
+        retry_seconds: pause after a failure of the server.
+        process: a process already started for `uri`; it is ended with the tracker.
 
     Attributes:
-        failure: why MLflow failed first; None if it has not.
+        failure: reason of the first failure of MLflow; None without failures.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Tracker:
 
     @property
     def hint(self) -> str:
-        """Return how to look at the runs: a command, and the page if MLflow has answered."""
+        """Return how to view the runs: a command, and the address of the page if known."""
         command, experiment_id = ui_command(self.uri), self._process.experiment_id
         if not experiment_id:
             return command
@@ -190,16 +190,16 @@ class Tracker:
         return f"{command}\n  then open http://127.0.0.1:5000{view_path(experiment_id)}"
 
     def follow(self, folder: Path, status: Status | Literal["RUNNING"]) -> None:
-        """Bring MLflow up to date with the folder of a run soon; see `update`."""
+        """Schedule an update of MLflow from the folder of a run; see `update`."""
         self.update(str(folder), lambda: tracked_run(folder, status))
 
     def update(self, name: str, read: Callable[[], TrackedRun]) -> None:
-        """Bring MLflow up to date with a run soon, and return at once.
+        """Schedule an update of a run in MLflow, and return without waiting.
 
         Args:
             name: identifies the run; a later update replaces one that has not been sent.
-            read: reads the run's state, in the thread, when it is sent. Runs are sent in the order
-                of their first update, so call this for a parent before its children.
+            read: called in the thread to read the run's state when it is sent. Runs are sent in
+                the order of their first update, so call this for a parent before its children.
         """
         with self._changed:
             if self._closing:
@@ -211,7 +211,7 @@ class Tracker:
             self._changed.notify()
 
     def close(self, wait_seconds: float | None = None) -> None:
-        """Send what is left, wait for it, and end the process that writes."""
+        """Send pending updates, wait for a limited time, and end the writing process."""
         with self._changed:
             first, self._closing = not self._closing, True
             self._changed.notify()
@@ -222,7 +222,7 @@ class Tracker:
                 self._process.end()
 
     def _wait(self, wait_seconds: float | None) -> None:
-        """Wait until MLflow has everything; say what it lacks if that takes too long."""
+        """Wait until all updates are sent; after too long, report the runs that MLflow lacks."""
         if self._thread is None:
             return
         if wait_seconds is None:
@@ -241,7 +241,7 @@ class Tracker:
                 f"({self._cause}); the results are complete. To upload them: {self._command}"
             )
         elif self.failure is not None:
-            self._say("MLflow has everything after all")
+            self._say("MLflow is complete now")
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class Tracker:
                 closing = self._closing
             is_connected, began = self._process.experiment_id != "", time.monotonic()
             self._flush()
-            worked = time.monotonic() - began if is_connected else 0.0  # imports come once
+            worked = time.monotonic() - began if is_connected else 0.0  # without one-time imports
             pause = self._retry if self._down else min(worked / SHARE, LONGEST_PAUSE)
         for _ in range(CLOSE_TRIES - 1):
             if self._down:
@@ -262,7 +262,7 @@ class Tracker:
                 self._flush()
 
     def _flush(self) -> None:
-        """Sync every run that is due, as far as MLflow takes them."""
+        """Sync all scheduled runs; stop at the first failure of MLflow."""
         with self._changed:
             due = dict(self._due)
         self._down = False
@@ -276,7 +276,7 @@ class Tracker:
                     continue
                 return
             with self._changed:
-                if self._due[name] is read:  # no later update has replaced it
+                if self._due[name] is read:  # not replaced by a later update
                     del self._due[name]
 
     def _fail(self, why: str) -> None:
@@ -285,7 +285,7 @@ class Tracker:
             self.failure = why
             self._say(
                 f"MLflow at {mask(self.uri)} is not up to date ({why}); the run goes on, and its "
-                f"folder has everything. To upload it later: {self._command}"
+                f"folder is complete. To upload it later: {self._command}"
             )
 
     @property
@@ -298,19 +298,19 @@ class Tracker:
 
 
 def start_process() -> StoreProcess:
-    """Start the process that writes to $MLFLOW_TRACKING_URI, or to a database with the results."""
+    """Start the process that writes to $MLFLOW_TRACKING_URI, or to the results' database."""
     return StoreProcess(resolve_uri(results_home()))
 
 
 def tracker_for(experiment: str, folder: Path | None = None, question: str = "") -> Tracker:
-    """Return a tracker at $MLFLOW_TRACKING_URI, or at a database with the results."""
+    """Return a tracker for $MLFLOW_TRACKING_URI, or for the results' database."""
     return Tracker(resolve_uri(results_home()), experiment, folder=folder, question=question)
 
 
 def run_tracker(
     experiment: Experiment, folder: Path, process: StoreProcess | None = None
 ) -> Tracker:
-    """Return the tracker of a run that belongs to no study, as `tracker_for` does."""
+    """Return a tracker for a run that belongs to no study; see `tracker_for`."""
     process = process or start_process()
     name = experiment_name(experiment.name, experiment.tree())
     return Tracker(process.uri, name, folder=folder, process=process)

@@ -1,7 +1,7 @@
-"""The columns that MLflow's table of runs shows first.
+"""A shared view of MLflow's table of runs that shows the main metrics.
 
-MLflow hides all metrics by default. A shared view is a tag of the experiment that holds the state
-of its page; an address with the name of the view opens it.
+MLflow hides all metrics by default. A shared view is stored as a tag of the experiment, and opened
+by an address with its name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COLUMNS = (
 
 
 def view_state() -> str:
-    """Return the state of the page for the tag."""
+    """Return the content of the tag `VIEW_TAG`."""
     columns = [f"{kind}.`{name}`" for kind, name in COLUMNS]
     return json.dumps({"selectedColumns": columns})
 

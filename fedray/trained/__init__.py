@@ -1,10 +1,10 @@
-"""Trained models, taken out of a run's folder: no data is needed, nor Ray.
+"""Trained models, loaded from a run's folder without the run's data and without Ray.
 
-images.py  tensors, arrays, PIL images and files, as what a model sees
-model.py   one client's model: predictions, weights, export
-opened.py  all models that a run has kept
-card.py    the model card of an exported model
-pyfunc.py  the same models as MLflow loads them
+images.py   preprocessing of tensors, arrays, PIL images and files
+model.py    `TrainedModel`, one client's model: predictions, weights, export
+loading.py  `open_models`, which loads all models of a run
+card.py     the model card of an exported model
+pyfunc.py   the loader for MLflow
 """
 
 from fedray.trained.loading import TrainedModels, open_models

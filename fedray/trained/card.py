@@ -1,4 +1,4 @@
-"""The model card of an exported model: what it is, its measured accuracy, and how to use it."""
+"""The model card of an exported model: origin, measured accuracy, classes and usage."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from fedray.trained.model import TrainedModel
 
 MOST_CLASSES = 50
-"""Named one by one; of more the first."""
+"""Maximal number of classes listed by name."""
 
 
 def card(model: TrainedModel) -> str:
-    """Return a model's page in Markdown, without a licence, which its owner has to give."""
+    """Return the model card in Markdown, without a licence, which the owner must add."""
     facts = [*_what(model), *_measured(model), *_classes(model)]
     return "\n".join([*map(escape_html, facts), *_use(model)]) + "\n"
 
@@ -50,38 +50,38 @@ def _measured(model: TrainedModel) -> Iterator[str]:
     yield ""
     yield "| what | value |"
     yield "|---|---|"
-    own = None if model.owner.is_global else _own_accuracy(model)
-    if own is not None:
-        yield f"| accuracy on the test images of client {model.client} | {own:.4f} |"
+    accuracy = None if model.owner.is_global else _own_accuracy(model)
+    if accuracy is not None:
+        yield f"| accuracy on the test images of client {model.client} | {accuracy:.4f} |"
     for name in ("local_accuracy", "global_accuracy", "validation/local_accuracy"):
         if name in facts.metrics:
             yield f"| {name}, over all clients | {facts.metrics[name]:.4f} |"
     yield ""
     if facts.chosen.endswith("test"):
-        yield "The round was chosen on these test images, so the numbers are too good."
+        yield "The round was selected on these test images, so the numbers are too optimistic."
         yield ""
 
 
 def _own_accuracy(model: TrainedModel) -> float | None:
-    """Return the client's own accuracy in that round, where the run's records say so."""
+    """Return the client's accuracy in the model's round; None if not recorded."""
     folder = RunFolder(model.owner.folder)
     if not folder.has_result:
         return None
-    done = [each for each in folder.rounds() if each.round == model.owner.facts.round]
+    done = [round_ for round_ in folder.rounds() if round_.round == model.owner.facts.round]
     return done[0].per_client.get(model.client) if done else None
 
 
 def _classes(model: TrainedModel) -> Iterator[str]:
     names = list(model.class_names)
-    rest = f", and {len(names) - MOST_CLASSES} more" if len(names) > MOST_CLASSES else ""
+    suffix = f", and {len(names) - MOST_CLASSES} more" if len(names) > MOST_CLASSES else ""
     yield f"## {len(names)} classes, in the order of the logits"
     yield ""
-    yield ", ".join(names[:MOST_CLASSES]) + rest
+    yield ", ".join(names[:MOST_CLASSES]) + suffix
     yield ""
 
 
 def _use(model: TrainedModel) -> Iterator[str]:
-    besides = sorted(model.classifier)
+    extra_tensors = sorted(model.classifier)
     yield "## Use"
     yield ""
     yield f"Images: {model.preprocessing}."
@@ -95,6 +95,6 @@ def _use(model: TrainedModel) -> Iterator[str]:
     yield "```"
     yield ""
     yield "`model.safetensors` holds the weights by the names of `model.state_dict()`."
-    if besides:
-        named = ", ".join(f"`classifier.{name}`" for name in besides)
-        yield f"The method classifies with {named} besides."
+    if extra_tensors:
+        names = ", ".join(f"`classifier.{name}`" for name in extra_tensors)
+        yield f"The method also classifies with {names}."

@@ -1,4 +1,4 @@
-"""The models that a run has kept, opened from its folder alone."""
+"""Loading of a run's saved models from its folder."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class TrainedModels:
     """The models of one round of a run.
 
     Args:
-        folder: the run's.
-        kept: what it has kept of them.
-        device: where they compute.
+        folder: the folder of the run.
+        kept: the saved models.
+        device: the device of the models.
 
     Attributes:
-        folder: the run's.
-        assembly: the parts of the run, without its images.
+        folder: the folder of the run.
+        assembly: the components of the run, without images.
     """
 
     def __init__(self, folder: Path, kept: SavedModels, device: torch.device) -> None:
@@ -43,17 +43,17 @@ class TrainedModels:
 
     @property
     def facts(self) -> ModelFacts:
-        """Return facts about the models: the round, how it was chosen, its metrics."""
+        """Return facts about the models: the round, how it was selected, its metrics."""
         return self._kept.facts
 
     @property
     def class_names(self) -> Sequence[str]:
-        """The classes that they choose from, in the order of the labels."""
+        """Return the names of the classes, in the order of the labels."""
         return self.assembly.setting.class_names
 
     @cached_property
     def preprocessing(self) -> Preprocessing:
-        """Describe how images become the models' input."""
+        """Return the preprocessing of images for the models."""
         keys = self.assembly.experiment.data
         filter_ = keys.resize or sources.get(keys.source.name).resampling
         return Preprocessing(*self.facts.image, filter_, keys.resize is not None)
@@ -67,18 +67,19 @@ class TrainedModels:
         return self.facts.clients
 
     def model(self, client: int | None = None) -> TrainedModel:
-        """Return one client's model, or the one that all clients share.
+        """Return the model of one client, or the model that all clients share.
 
         Args:
-            client: its id; None for the shared one.
+            client: the id of the client; None: the shared model.
 
         Raises:
-            UserError: when there is no such client, or None is given and each has its own.
+            UserError: if there is no such client, or `client` is None and clients have their own
+                models.
         """
         if client is None and not self.is_global:
             raise UserError(
-                f"in {self.folder} every client has a model of its own; say whose, a client from 0 "
-                f"to {len(self) - 1}"
+                f"in {self.folder} every client has a model of its own; pass a client from 0 to "
+                f"{len(self) - 1}"
             )
         if client is not None and not 0 <= client < len(self):
             raise UserError(f"{self.folder} has the clients 0 to {len(self) - 1}, not {client}")
@@ -91,7 +92,7 @@ class TrainedModels:
         return algorithm.begin(context, state, tested.down)
 
     def _client(self, client: int) -> Client:
-        """Return the client without images, with an empty model of its own."""
+        """Return a client without images, with an uninitialised model."""
         models, data = self.assembly.models, self.assembly.data
         architecture = models.architectures[client]
         none = Samples(data.images.images, data.images.labels, np.zeros(0, np.int64))
@@ -110,46 +111,43 @@ class TrainedModels:
 def open_models(
     folder: Path, which: Literal["best", "last"] | None = None, device: str = "cpu"
 ) -> TrainedModels:
-    """Open the models that a run has kept.
+    """Load the saved models of a run.
 
     Args:
-        folder: the run's.
-        which: of the best round or of the last; None: the best, or the last where none was chosen.
-        device: where they are to compute, as PyTorch calls it.
+        folder: the folder of the run.
+        which: the models of the "best" or the "last" round; None: the best, or the last if no best
+            round was selected.
+        device: a PyTorch device for the models.
 
     Raises:
-        UserError: when there are none, or they are damaged, or there is no such device.
+        UserError: if there are no models, they are damaged, or the device cannot be used.
     """
     if which not in (None, "best", "last"):
         raise UserError(f"which={which!r} is neither 'best' nor 'last' (nor None)")
-    best, last = (models_folder(folder, each) for each in ("best", "last"))
+    best, last = (models_folder(folder, name) for name in ("best", "last"))
     wanted = {"best": [best], "last": [last], None: [best, last]}[which]
-    found = next((place for place in wanted if place.is_dir()), None)
-    if found is None and which == "last" and best.is_dir():
-        found = best if _is_of_last_round(folder, best) else None
-    if found is None:
+    chosen = next((place for place in wanted if place.is_dir()), None)
+    if chosen is None and which == "last" and best.is_dir():
+        chosen = best if _is_of_last_round(folder, best) else None
+    if chosen is None:
         raise UserError(_why_there_are_none(folder, which))
-    return TrainedModels(folder, SavedModels(found), _usable(device))
+    return TrainedModels(folder, SavedModels(chosen), _usable(device))
 
 
 def _usable(device: str) -> torch.device:
-    """Return the device, if it is there.
-
-    Raises:
-        UserError: with what PyTorch says of it.
-    """
+    """Return the device; raise `UserError` with PyTorch's message if it cannot be used."""
     try:
-        found = torch.device(device)
-        torch.zeros(1, device=found)
+        torch_device = torch.device(device)
+        torch.zeros(1, device=torch_device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(
-            f"device={device!r} cannot be used ({one_line(error)}); take 'cpu'"
+            f"device={device!r} cannot be used ({one_line(error)}); pass 'cpu'"
         ) from None
-    return found
+    return torch_device
 
 
 def _is_of_last_round(folder: Path, best: Path) -> bool:
-    """Return whether the best round was the last, which is kept once."""
+    """Return True if the best round is also the last, whose models are then saved once."""
     if not RunFolder(folder).has_result:
         return False
     run = RunFolder(folder).read()
@@ -159,30 +157,30 @@ def _is_of_last_round(folder: Path, best: Path) -> bool:
 def _why_there_are_none(folder: Path, which: str | None) -> str:
     run = RunFolder(folder)
     if not run.config.is_file():
-        return f"{folder} holds no run; name the folder that a run wrote (results: ...)"
+        return f"{folder} holds no run; pass the folder that a run printed (results: ...)"
     if which == "best":
         return (
-            f"{folder} has kept no models of a best round: nothing chose one "
-            "(data.validation_fraction=0.1 or report.select=test), or keep.models did not ask; "
-            "take the last ones"
+            f"{folder} has no models of a best round: no images selected one (set "
+            "data.validation_fraction=0.1 or report.select=test), or keep.models did not ask for "
+            "them; use the models of the last round"
         )
     if run.has_result and not run.read().is_finished:
-        return f"the run in {folder} has not come to its end; go on with --resume {folder}"
-    return f"{folder} has kept no models; run it again with keep.models=best"
+        return f"the run in {folder} has not finished; go on with --resume {folder}"
+    return f"{folder} has no models; run the experiment again with keep.models=best"
 
 
 def read_without_data(folder: Path) -> Experiment:
-    """Return a run's experiment, without asking where its images are.
+    """Return the experiment of a run without resolving the folder of its images.
 
     Raises:
-        UserError: when there is none.
+        UserError: if the folder contains no run.
     """
     tree = read_mapping(RunFolder(folder).config)
     return load_experiment({**tree, "data": {**tree.get("data", {}), "root": None}})
 
 
 def without_data(experiment: Experiment, facts: ModelFacts) -> Assembly:
-    """Return the parts of a run whose clients have no images."""
+    """Return the components of a run whose clients have no images."""
     channels, height, width = facts.image
     images = ImageSet(
         source=experiment.data.source.name,

@@ -1,4 +1,4 @@
-"""One client's model as it was tested: it predicts, gives its weights, and is exported."""
+"""`TrainedModel`, one client's model as it was tested: predictions, weights and export."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from fedray.trained.loading import TrainedModels
 
 BATCH = 500
-"""Images that are predicted at a time, as a run does."""
+"""Batch size of predictions, as in a run's evaluation."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model says about n images.
+    """The predictions of a model for n images.
 
     Attributes:
-        logits: `[n, C]`, or, of a model that predicts every pixel, `[n, H, W, C]`; on the CPU.
-        class_names: C names.
+        logits: `[n, C]`, or `[n, H, W, C]` from a dense model; on the CPU.
+        class_names: the names of the C classes.
     """
 
     logits: Tensor
@@ -40,17 +40,17 @@ class Predictions:
 
     @property
     def labels(self) -> Tensor:
-        """The likeliest class of each image `[n]`, or pixel `[n, H, W]`, int64."""
+        """Return the most likely class of each image `[n]` or pixel `[n, H, W]`, int64."""
         return self.logits.argmax(-1)
 
     @property
     def names(self) -> list[str]:
-        """The likeliest class of each image by its name; of pixels, one after the other."""
+        """Return the name of the most likely class of each image, or of each pixel in turn."""
         return [self.class_names[label] for label in self.labels.flatten().tolist()]
 
     @property
     def probabilities(self) -> Tensor:
-        """The softmax of the logits; of a method that compares by cosines it is flat."""
+        """Return the softmax of the logits; nearly uniform if the logits are cosines."""
         return self.logits.float().softmax(-1)
 
     def __len__(self) -> int:
@@ -61,10 +61,10 @@ class Predictions:
 
 
 class _Watched(dict[str, Any]):
-    """A mapping that knows what was read of it.
+    """A dictionary that records which entries are read.
 
     Attributes:
-        read: the entries.
+        read: the entries read so far.
     """
 
     def __init__(self, entries: Mapping[str, Any]) -> None:
@@ -76,7 +76,7 @@ class _Watched(dict[str, Any]):
         return self.read[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an entry, if it is there."""
+        """Return an entry, or `default` if it is missing."""
         try:
             return self[name]
         except KeyError:
@@ -84,14 +84,14 @@ class _Watched(dict[str, Any]):
 
 
 class TrainedModel:
-    """The model of one client, or the one that all clients share.
+    """The model of one client, or the model that all clients share.
 
     Args:
-        owner: the models of the run that it is of.
+        owner: the models of the run.
         local: the client with its loaded model, as it was tested.
 
     Attributes:
-        client: whose it is.
+        client: the id of the client.
     """
 
     def __init__(self, owner: TrainedModels, local: LocalContext) -> None:
@@ -102,28 +102,28 @@ class TrainedModel:
 
     @property
     def class_names(self) -> Sequence[str]:
-        """Return the names of the logits' columns."""
+        """Return the names of the classes, in the order of the logits."""
         return self.owner.class_names
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """Describe how images become the model's input."""
+        """Return the preprocessing of images for the model."""
         return self.owner.preprocessing
 
     @property
     def module(self) -> torch.nn.Module:
-        """The network: `Pixels` to features and, where it has a head, logits."""
+        """Return the network, which maps `Pixels` to features and, with a head, to logits."""
         return self._local.model
 
     @torch.no_grad()
     def predict(self, images: Images) -> Predictions:
-        """Classify images as the run's own test does.
+        """Classify images as in the run's evaluation.
 
         Args:
-            images: see `Images`; other sizes are scaled.
+            images: see `Images`; images of other sizes are scaled.
 
         Raises:
-            UserError: when they are none, cannot be read, or do not fit.
+            UserError: if an image is invalid, cannot be read, or does not fit the model.
         """
         use(self.owner.assembly.experiment.plugins)
         pixels = self.preprocessing(images)
@@ -146,23 +146,22 @@ class TrainedModel:
         self._local.model.eval()
         device = self._local.client.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(0)  # of layers that draw when they test
+            torch.manual_seed(0)  # for layers that draw random numbers in evaluation
             return self.owner.assembly.algorithm.predict(self._local.model(pixels), self._local)
 
     def state_dict(self) -> Tensors:
         """Return a copy of the model's parameters and buffers by name, on the CPU.
 
-        Of a prompt method they are the prompts; the CLIP is the one that the card names.
+        For a prompt method, these are the prompts, without the CLIP that the card names.
         """
         named = named_tensors(self._local.model)
         return {name: tensor.cpu().contiguous().clone() for name, tensor in named.items()}
 
     @cached_property
     def classifier(self) -> Tensors:
-        """Return tensors that the method classifies with besides the model, for example prototypes.
+        """Return tensors outside the model that predictions read, for example prototypes.
 
-        Of all that the client keeps this is what a prediction reads. Empty where the model's own
-        logits are the answer.
+        Empty if the method predicts with the model's own logits.
         """
         if type(self.owner.assembly.algorithm).predict is Algorithm.predict:
             return {}
@@ -178,14 +177,14 @@ class TrainedModel:
         }
 
     def export(self, folder: str | Path) -> Path:
-        """Write the weights as safetensors, with a card, into a new folder.
+        """Write the weights as safetensors, and a model card, into a new folder.
 
         Args:
-            folder: `model.safetensors` (weights; what else classifies, as `classifier.NAME`) and
-                `README.md` are written there.
+            folder: the folder of `model.safetensors` (the weights, and the tensors of `classifier`
+                as `classifier.NAME`) and `README.md`.
 
         Raises:
-            UserError: when there is an export already.
+            UserError: if the folder contains an export.
         """
         from safetensors.torch import save_file
 
@@ -194,9 +193,9 @@ class TrainedModel:
         place = Path(folder).expanduser()
         file = place / "model.safetensors"
         if file.exists():
-            raise UserError(f"{file} is there already; name another folder")
+            raise UserError(f"{file} is there already; pass another folder")
         place.mkdir(parents=True, exist_ok=True)
-        besides = {f"classifier.{name}": tensor for name, tensor in self.classifier.items()}
-        save_file({**self.state_dict(), **besides}, file)
+        extra = {f"classifier.{name}": tensor for name, tensor in self.classifier.items()}
+        save_file({**self.state_dict(), **extra}, file)
         (place / "README.md").write_text(card(self), encoding="utf-8")
         return place

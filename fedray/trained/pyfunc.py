@@ -1,6 +1,6 @@
-"""A run's models for MLflow: `mlflow.pyfunc.load_model(...).predict(images)`.
+"""The MLflow loader of a run's models, for `mlflow.pyfunc.load_model(...).predict(images)`.
 
-`fedray.tracking.models` names this module as what loads them.
+`fedray.tracking.models` registers this module as the loader.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from fedray.trained.model import TrainedModel
 
 
 class ClientModels:
-    """The models of a run behind the one method that MLflow calls.
+    """The models of a run with MLflow's interface.
 
     Args:
-        folder: with the run's config.yaml and its models.
+        folder: a folder with the run's config.yaml and models.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -30,27 +30,28 @@ class ClientModels:
         self._opened: dict[int, TrainedModel] = {}
 
     def predict(self, images: Any, params: Mapping[str, Any] | None = None) -> np.ndarray:
-        """Return the names of the likeliest classes [n]; of dense models of every pixel [n, H, W].
+        """Return the names of the most likely classes [n], or [n, H, W] from dense models.
 
         Args:
-            images: uint8 `[n, channels, H, W]`, alone or under "images".
-            params: `client`: whose model answers; negative: the one that all clients share.
+            images: uint8 `[n, channels, H, W]`, or a mapping with such an array under "images".
+            params: `client` is the id of the client whose model predicts; negative: the model that
+                all clients share.
 
         Raises:
             UserError: as `TrainedModels.model` and `TrainedModel.predict`.
         """
-        given = images["images"] if isinstance(images, Mapping) else images
+        batch = images["images"] if isinstance(images, Mapping) else images
         client = int((params or {}).get("client", -1))
         if client not in self._opened:
             self._opened[client] = self.models.model(None if client < 0 else client)
-        found = self._opened[client].predict(np.asarray(given))
-        return np.array(found.names).reshape(tuple(found.labels.shape))
+        predictions = self._opened[client].predict(np.asarray(batch))
+        return np.array(predictions.names).reshape(tuple(predictions.labels.shape))
 
 
 def _load_pyfunc(folder: str) -> ClientModels:
-    """Open the models for MLflow, from the folder that was logged.
+    """Load the models for MLflow from the logged folder.
 
-    Who loads a model from MLflow runs its code, so its plug-ins run without a question.
+    Loading a model from MLflow runs its code anyway, so its plug-ins are trusted.
     """
     trust(read_plugins(listed(read_mapping(RunFolder(Path(folder)).config))))
     return ClientModels(Path(folder))

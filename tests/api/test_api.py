@@ -126,7 +126,7 @@ def test_folders_that_do_not_fit_are_refused(small, tmp_path, monkeypatch):
         small.but(seed=9).train("run", executor="serial", resume=True)
     with pytest.raises(UserError, match="no run to go on with"):
         small.train("other", executor="serial", resume=True)
-    with pytest.raises(UserError, match="name its folder"):
+    with pytest.raises(UserError, match="pass its folder"):
         small.train(resume=True)
     with pytest.raises(UserError, match="holds no run"):
         fedray.load("nowhere")
@@ -160,7 +160,7 @@ def test_a_sweep_is_asked_as_its_command_is(tmp_path, monkeypatch):
 
     monkeypatch.setattr("fedray.api.studies.carry_out", carry_out)
     sweep = fedray.Sweep("fedtsp_lambda", {"data.partition": {"alpha": 0.5}}, rounds=3)
-    with pytest.raises(RunFailed, match="no trial of fedtsp_lambda came through"):
+    with pytest.raises(RunFailed, match="no trial of fedtsp_lambda succeeded"):
         sweep.run(tmp_path / "sweep")
     request = asked[0]
     assert (request.kind, request.name) == ("sweep", "fedtsp_lambda")

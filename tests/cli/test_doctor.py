@@ -63,9 +63,9 @@ def test_what_is_missing_ends_with_1_and_a_cure(healthy, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("variable", "value", "check", "state", "said"),
     [
-        ("RAY_ADDRESS", "127.0.0.1:1", ray_cluster, "missing", "nobody answers at RAY_ADDRESS"),
+        ("RAY_ADDRESS", "127.0.0.1:1", ray_cluster, "missing", "no answer from RAY_ADDRESS"),
         ("FEDRAY_RESULTS", f"{__file__}/results", folders, "missing", "cannot be written"),
-        ("FEDRAY_DATA", "/no/such/folder", folders, "note", "is no folder"),
+        ("FEDRAY_DATA", "/no/such/folder", folders, "note", "is not a folder"),
         ("MLFLOW_TRACKING_URI", "http://127.0.0.1:1", tracker, "note", "nobody answers"),
         ("MLFLOW_TRACKING_URI", "file:///tmp/x", tracker, "missing", "is a folder"),
     ],

@@ -11,7 +11,7 @@ import pytest
 
 from fedray.__main__ import main
 from fedray.cli.catalogue import entries, keys
-from fedray.cli.listing import KEYS, KINDS, LISTINGS, listed, registered
+from fedray.cli.listing import KEYS, KINDS, LISTINGS, list_entries, read_entries
 from fedray.config import COMPONENTS, Experiment, flatten, read_experiment
 from fedray.shipped import FOLDERS, files, names
 
@@ -57,7 +57,9 @@ def test_ls_alone_counts_every_kind(capsys):
     assert main(["ls"]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert list(lines) == list(LISTINGS)
-    assert lines["models"].split()[0] == str(len(listed("groups")) + len(listed("architectures")))
+    assert lines["models"].split()[0] == str(
+        len(list_entries("groups")) + len(list_entries("architectures"))
+    )
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
@@ -71,7 +73,7 @@ def test_files_are_listed_with_their_first_lines(kind, capsys):
 
 
 def test_the_written_listing_is_what_the_registries_say():
-    assert registered() == {kind: entries(kind) for kind in KINDS} | {KEYS: keys()}
+    assert read_entries() == {kind: entries(kind) for kind in KINDS} | {KEYS: keys()}
 
 
 def test_a_listing_is_read_without_pytorch():
@@ -170,4 +172,4 @@ def test_a_copy_of_nothing(capsys):
     assert main(["cp", "table", "scalability"]) == 2
     assert "there is no table 'scalability'" in capsys.readouterr().err
     assert main(["cp", "table", "digits", "here", "there"]) == 2
-    assert "'there' is one word too many" in capsys.readouterr().err
+    assert "'there' is one argument too many" in capsys.readouterr().err

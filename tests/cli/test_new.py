@@ -44,7 +44,7 @@ def test_a_file_runs_by_the_command_that_is_printed(kind, capsys):
 
 
 def test_a_projects_model_may_not_take_a_name_that_is_there(monkeypatch, capsys):
-    known = new.registered()
+    known = new.read_entries()
     net = replace(known["architectures"][0], name="mine_net")
     known["architectures"].append(net)
     monkeypatch.setattr(new, "registered", lambda: known)

@@ -11,7 +11,7 @@ from stand_ins import Tiny
 
 import fedray
 from _build.papers import papers_page
-from fedray.cli.dry_run import check_command, words_of
+from fedray.cli.dry_run import check_command, split_command
 from fedray.cli.main import main
 from fedray.cli.papers import PAPERS, PaperCommand, every_command, read_papers
 from fedray.config import MissingRoot, read_mapping
@@ -179,7 +179,7 @@ def test_a_command_is_refused_as_it_would_be(command, said):
 
 
 def test_variables_before_a_command_are_no_words_of_it():
-    found = words_of("FEDRAY_DATA=/data SEED=1 fedray report 'a b'")
+    found = split_command("FEDRAY_DATA=/data SEED=1 fedray report 'a b'")
     assert found == ("report", ["a b"])
 
 
@@ -209,7 +209,7 @@ def test_fedtsps_personal_half_is_shown():
     item = next(each for each in read_papers()["fedtsp"].items if each.item == "Table 5")
     for commands in (item.laptop, item.paper):
         assert commands[1].endswith("--metric finetuned_accuracy_best")
-        assert words_of(commands[1])[1][0] == words_of(commands[0])[1][-1]
+        assert split_command(commands[1])[1][0] == split_command(commands[0])[1][-1]
 
 
 def test_every_table_answers_an_item_at_each_of_its_scales():

@@ -82,7 +82,7 @@ def test_folders_that_are_taken_are_refused_before_the_first_seed(tmp_path, caps
     assert "seed_1 already holds a run; go on with" in capsys.readouterr().err
     (tmp_path / "config.yaml").touch()
     assert main([*WORDS, "seed=2,3", *SERIAL, "--out", str(tmp_path)]) == 2
-    assert "is a run itself; several seeds need a folder of their own" in capsys.readouterr().err
+    assert "contains a single run; pass another folder for several seeds" in capsys.readouterr().err
 
 
 def test_several_seeds_need_a_name(capsys):

@@ -112,5 +112,5 @@ def test_without_a_checkpoint_there_is_nothing_to_go_on_with(tmp_path, capsys, m
     monkeypatch.setattr(run, "begin", stop)
     assert main(["fedavg_digits", "--out", str(out), "--no-track"]) == 130
     assert capsys.readouterr().err == (
-        f"interrupted; no checkpoint is in {out} yet, so there is nothing to go on with\n"
+        f"interrupted; no checkpoint is in {out} yet, so the run cannot be resumed\n"
     )

@@ -12,13 +12,13 @@ import pytest
 from click.shell_completion import ShellComplete
 
 import fedray
-from fedray.cli.main import GROUPS, WORDS, group, main
+from fedray.cli.main import COMMANDS, GROUPS, group, main
 from fedray.shipped import FOLDERS, names
 
 PAGE = Path(fedray.__file__).parents[1] / "docs" / "command.md"
 
 
-@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("word", COMMANDS)
 def test_every_word_says_how_it_is_used(word, capsys):
     assert main([word, "--help"]) == 0
     said = capsys.readouterr().out
@@ -31,7 +31,7 @@ def test_help_shows_every_word_in_its_group_in_80_columns(capsys):
     said = capsys.readouterr().out
     assert all(len(line) <= 80 for line in said.splitlines())
     groups = dict(zip(GROUPS, said.split("\n\n")[-len(GROUPS) - 1 : -1], strict=True))
-    for name, word in WORDS.items():
+    for name, word in COMMANDS.items():
         assert f"\n  {name} " in groups[word.group], name
 
 
@@ -114,4 +114,6 @@ print(sorted(set({heavy.split()}) & sys.modules.keys()), file=sys.__stdout__)"""
 @pytest.mark.skipif(not PAGE.exists(), reason="docs/ is not part of the wheel")
 def test_the_page_has_a_row_for_every_word():
     rows = re.findall(r"^\| `(\w+)", PAGE.read_text(), re.MULTILINE)
-    assert rows == [name for group in GROUPS for name, word in WORDS.items() if word.group == group]
+    assert rows == [
+        name for group in GROUPS for name, word in COMMANDS.items() if word.group == group
+    ]

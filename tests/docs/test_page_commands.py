@@ -13,7 +13,7 @@ from pages import DOCS, ROOT, commands, files, ours, pages
 from PIL import Image
 from stand_ins import Tiny
 
-from fedray.cli.dry_run import check_command, words_of
+from fedray.cli.dry_run import check_command, split_command
 from fedray.cli.main import main
 from fedray.plugins import use
 
@@ -103,7 +103,7 @@ def tiny(here, tiny_clip, tiny_bert, monkeypatch):
 def test_every_command_runs_at_a_tiny_size(tiny, here, page, monkeypatch, capsys):
     prepare(page, here, monkeypatch)
     for command in ours(page):
-        word, given = words_of(command)
+        word, given = split_command(command)
         if command.startswith(QUICK) and "project" not in given:
             assert main(command.split()[1:]) == 0, command
         elif word in ("run", "sweep", "table") and check_command(command):

@@ -98,8 +98,8 @@ def test_a_copy_is_kept_and_a_changed_file_is_not_gone_on_with(tmp_path, capsys)
     write(tmp_path, mine=changed)
     said = refused(capsys, "--resume", str(out))
     assert said == (
-        f"error: {tmp_path}/mine.py is not what {out} began with; go on with what it was by "
-        f"--plugin {out}/plugins/mine.py, or begin anew with another --out\n"
+        f"error: {tmp_path}/mine.py has changed since {out} was started; resume with the old "
+        f"version, --plugin {out}/plugins/mine.py, or start a new run with another --out\n"
     )
     said = refused(capsys, "--resume", str(out), *plugin)
     assert "holds another experiment (plugins.mine was '" in said

@@ -11,7 +11,7 @@ import yaml
 from commands import analyse, cost, predict, run, show, sweep
 
 import fedray
-from fedray.cli.main import WORDS
+from fedray.cli.main import COMMANDS as SUBCOMMANDS
 from fedray.errors import UserError
 from fedray.plugins import read_plugin, trust, trust_all, use
 
@@ -195,7 +195,7 @@ def test_a_sweep_whose_experiment_names_a_file_is_never_asked_about(tmp_path, pl
 
 def test_every_command_that_runs_a_folders_text_has_the_flag():
     for word in ("cost", "predict", "run", "show", "sweep", "table"):
-        params = WORDS[word].command.params
+        params = SUBCOMMANDS[word].command.params
         assert "--trust" in [flag for param in params for flag in param.opts], word
 
 

@@ -267,7 +267,7 @@ def test_a_damaged_result_is_refused_with_one_sentence(tmp_path, change, message
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"schema": 6}, "has schema 6, and this version reads 5"),
+        ({"schema": 6}, "has schema 6, but this version of fedray reads 5"),
         ({"config": 3}, "cannot be read: config: Input"),
         (
             {"environment": {"versions": 3}},

@@ -71,7 +71,7 @@ def test_rounds_of_another_run_are_refused(tmp_path):
     other.append(round_(0), Costs())
     foreign = RunFolder(tmp_path / "b").rounds_file.read_bytes()
     RunFolder(tmp_path / "a").rounds_file.write_bytes(foreign)
-    with pytest.raises(UserError, match="not this run's round that comes after"):
+    with pytest.raises(UserError, match="does not follow the line above"):
         RunFolder(tmp_path / "a").read()
 
 

@@ -446,7 +446,7 @@ def test_a_folder_stands_for_the_runs_that_it_lists(tmp_path, capsys):
     [
         (["{tmp}/none"], r"none is not a folder"),
         (["{tmp}/empty"], r"there is no result.json in or below"),
-        (["{tmp}/table"], r"runs.json lists a run that is not there, .*/runs/k; copy it there"),
+        (["{tmp}/table"], r"runs.json lists a missing run, .*/runs/k; copy it from"),
         (["{tmp}/runs", "--metric", "local_acuracy"], r"Did you mean 'local_accuracy'"),
         (["{tmp}/runs", "--metric", "per_client"], r"no run has measured 'per_client'"),
         (["{tmp}/broken"], r"result.json cannot be read"),

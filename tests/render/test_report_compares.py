@@ -167,8 +167,8 @@ def test_a_filter_takes_any_text(tmp_path: Path) -> None:
         (["--filter", "seed=9"], "no run has this value; there are 0, 1"),
         (["--label", "fedtsq=x"], "Did you mean 'fedtsp'"),
         (["--label", "fedtsp=fedproto"], "several rows would be .fedproto."),
-        (["--out", "figure.PNG"], "end the name in .png, in small letters"),
-        (["--out", "figure.jpg"], "a report is md, csv, tex, png, svg, pdf, html"),
+        (["--out", "figure.PNG"], "write the suffix in small letters, .png"),
+        (["--out", "figure.jpg"], "use one of md, csv, tex, png, svg, pdf, html"),
     ],
 )
 def test_what_is_wrong_with_the_words_is_one_sentence(

@@ -28,7 +28,7 @@ REASONS = {
     "429": r"error code 429|too many 429",
     "503": r"error code 503|too many 503",
     "401": r"it refuses the user or the password \(401\); set MLFLOW_TRACKING_USERNAME",
-    "403": r"this user may not do that \(403\)",
+    "403": r"this user has no permission \(403\)",
     "html": r"not in a valid JSON format",
     "garbage": r"not in a valid JSON format",
 }

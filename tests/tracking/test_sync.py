@@ -237,7 +237,7 @@ def test_a_server_that_comes_back_gets_everything(
     assert runs["p"].info.status == "FINISHED"
     first, last = capsys.readouterr().err.splitlines()
     assert "ZeroDivisionError" in first
-    assert last == "tracking: MLflow has everything after all"
+    assert last == "tracking: MLflow is complete now"
 
 
 # --- the process that writes ---------------------------------------------------------------------
@@ -286,7 +286,7 @@ def test_a_process_that_is_killed_is_replaced_and_nothing_is_lost(
     tracker.close(wait_seconds=60)
     assert held.run().info.status == "FINISHED"
     held.assert_every_metric_once_per_round(held.run(), range(5))
-    assert "has everything after all" in capsys.readouterr().err
+    assert "is complete now" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ def test_other_sizes_and_colours_are_made_to_fit(picture, tmp_path):
 def test_oblong_models_take_images_of_their_size_alone():
     oblong = Preprocessing(3, 8, 12)
     assert oblong(np.zeros((8, 12, 3), np.uint8)).values.shape == (1, 3, 8, 12)
-    with pytest.raises(UserError, match="has 8x12 pixels, and the model sees 12x8; scale it"):
+    with pytest.raises(UserError, match="has 8x12 pixels, but the model expects 12x8"):
         oblong(np.zeros((12, 8, 3), np.uint8))
 
 
@@ -96,13 +96,13 @@ def test_oblong_models_take_images_of_their_size_alone():
         (np.full((8, 8), -1, np.int8), "integers from -1 to -1"),
         (torch.ones(8, 8, dtype=torch.bool), "the images hold torch.bool"),
         (np.array([["a"]]), "the images hold <U1, expected floats or integers"),
-        (np.zeros((3, 8, 8)), r"three grey images or one in RGB; give them as \[3, 1, 8, 8\]"),
+        (np.zeros((3, 8, 8)), r"three grey images or one in RGB; pass them as \[3, 1, 8, 8\]"),
         (Image.fromarray(np.full((8, 8), 999, np.uint16)), "mode I;16, more than 8 bits"),
-        ([__file__, np.zeros((8, 8))], "files and PIL images, or tensors and arrays, not both"),
+        ([__file__, np.zeros((8, 8))], "either files and PIL images, or tensors and arrays"),
         (np.zeros((2, 5, 8, 8)), r"shape \[2, 5, 8, 8\], expected \[n, channels, H, W\]"),
         ("nowhere.png", "nowhere.png does not exist"),
-        (".", "is a folder; name the images in it"),
-        ([object()], "object is no image"),
+        (".", "is a folder; pass the images in it"),
+        ([object()], "object is not accepted"),
         (__file__, "is not an image"),
     ],
 )

@@ -36,7 +36,7 @@ def test_mlflow_loads_what_was_logged_once(tmp_path, monkeypatch, empty_database
     for client in range(2):
         answers = loaded.predict(images, params={"client": client})
         assert list(answers) == result.model(client).predict(images).names
-    with pytest.raises(UserError, match="every client has a model of its own; say whose"):
+    with pytest.raises(UserError, match="every client has a model of its own; pass a client"):
         loaded.predict(images)
 
 

@@ -262,7 +262,7 @@ def test_models_larger_than_allowed_are_not_kept_and_it_is_said(trained, caplog)
     assert metas(out) == {}
     assert "the models of 4 clients take more than keep.max_gb=1e-05 GB" in caplog.text
     assert caplog.text.count("keep.max_gb") == 1
-    with pytest.raises(UserError, match=r"has kept no models; .* keep.models=best"):
+    with pytest.raises(UserError, match=r"has no models; .* keep.models=best"):
         open_models(out)
 
 
@@ -334,7 +334,7 @@ def test_clients_have_their_own_models_or_share_one(trained):
 
 def test_whose_model_is_asked_where_each_has_its_own(trained):
     models = open_models(trained("local"))
-    with pytest.raises(UserError, match="a model of its own; say whose, a client from 0 to 3"):
+    with pytest.raises(UserError, match="a model of its own; pass a client from 0 to 3"):
         models.model()
     with pytest.raises(UserError, match="has the clients 0 to 3, not 4"):
         models.model(4)
@@ -344,7 +344,7 @@ def test_what_is_asked_for_wrongly_is_one_sentence(trained):
     out = trained("local", {"rounds": 1})
     with pytest.raises(UserError, match="which='first' is neither 'best' nor 'last'"):
         open_models(out, "first")
-    with pytest.raises(UserError, match=r"device='gpu' cannot be used \(.*\); take 'cpu'"):
+    with pytest.raises(UserError, match=r"device='gpu' cannot be used \(.*\); pass 'cpu'"):
         open_models(out, device="gpu")
     with pytest.raises(UserError, match=r"to_pandas\(of='client'\) is neither"):
         fedray.load(out).to_pandas("client")
@@ -364,7 +364,7 @@ def test_an_export_has_the_weights_and_a_card(trained, tmp_path):
     assert "licence" not in card.lower()
     assert "the model that all clients share" in card
     assert "test images of client" not in card
-    assert "chosen on these test images" in card
+    assert "selected on these test images" in card
     with pytest.raises(UserError, match="is there already"):
         model.export(place)
 

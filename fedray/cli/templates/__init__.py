@@ -1,1 +1,1 @@
-"""Files that `fedray new` writes under other names; each runs without changes."""
+"""Templates of `fedray new`; each file runs without changes."""

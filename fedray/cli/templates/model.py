@@ -1,10 +1,12 @@
 """new_model: two convolutions with group norm. Replace it by any `torch.nn.Module`.
 
+Train it on every client with
+
     fedray run fedavg_digits --plugin new_model.py model.group=new_model
 
-trains it on every client. In a mixed federation, clients 0, 2, 4, ... have one
-architecture and 1, 3, 5, ... the other: `model.group=new_model_and_mlp`, with a method that allows
-it (algorithm=fedproto).
+In a mixed federation, `model.group=new_model_and_mlp`, clients 0, 2, 4, ... train new_model and
+clients 1, 3, 5, ... train mlp. Choose a method that supports this, for example
+algorithm=fedproto.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from fedray.plugin import Group, architecture, groups
 
 
 class NewModel(nn.Module):
-    """Images `[B, channels, H, W]` in [-1, 1] to features `[B, 64]`."""
+    """Map images `[B, channels, H, W]` in [-1, 1] to features `[B, 64]`."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -29,20 +31,20 @@ class NewModel(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the mean over the map: one vector of features an image, and no logits."""
+        """Return one feature vector per image, the mean over positions; no logits."""
         features: Tensor = self.maps(images).mean((2, 3))
         return features
 
 
 @architecture("new_model")
 def new_model(channels: int, image_size: int) -> nn.Module:
-    """Return two convolutions with group norm.
+    """Two convolutions with group norm.
 
-    `channels` (1 or 3) and the side of the square images, in pixels, are those of the data. The
-    classifier is added, and an average to `model.feature_dim` where that is set to another width.
-    Initial weights are those that PyTorch's constructors draw here, under a seed of the run.
+    fedray passes the number of channels (1 or 3) and the side of the square images in pixels. It
+    adds the classifier, and average pooling to `model.feature_dim` if that differs from 64. The
+    constructors draw the initial weights under the run's seed.
     """
-    del image_size  # the mean over the map fits any
+    del image_size  # averaging over positions accepts any size
     return NewModel(channels)
 
 

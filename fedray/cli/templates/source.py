@@ -1,8 +1,9 @@
-"""new_source: bars, drawn here. Replace the drawing by reading your files.
+"""new_source: images of bars, drawn in this file. Replace the drawing by reading your files.
 
     fedray run fedavg_digits --plugin new_source.py data.source=new_source
 
-Folders of images with one folder a class need no source: data.source=image_folder reads them.
+Folders with one subfolder of images per class need no source of their own: use
+data.source=image_folder.
 """
 
 from __future__ import annotations
@@ -14,30 +15,30 @@ import numpy as np
 from fedray.plugin import TRAIN, Listing, ReadOptions, Row, Source, sources
 
 
-@sources.add  # under `name`, for `data.source=new_source`
+@sources.add  # registers `name`, for `data.source=new_source`
 class NewSource(Source):
-    """Bars that lie, stand or cross, in noise."""
+    """Horizontal bars, vertical bars and crosses in noise."""
 
     name = "new_source"
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
-        """Return the folder of the data. Without this method it is `data.root`."""
+        """Return the folder of the data; by default `data.root`."""
         del root, download
         return Path(__file__).parent
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
-        """Return every file that is read, so that images are decoded again when one has changed.
+        """Return all files that are read; images are decoded again after a file has changed.
 
-        Without this method: the files of the rows, for a source whose images are files.
+        By default, these are the image files of the rows.
         """
         del options
         return [root / Path(__file__).name]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Return the class names, and a row per image: its file, bytes or pixels, its label.
+        """Return the class names, and one row per image with its file, bytes or pixels and label.
 
-        A row may also hold its split (TRAIN or TEST, which counts with data.test=official), its
-        domain and its mask.
+        A row can also contain a split (TRAIN or TEST, used with data.test=official), a domain and
+        a mask.
         """
         del root
         size = options.image_size or 16
@@ -52,4 +53,4 @@ class NewSource(Source):
             if label != 0:
                 pixels[:, place] += 100
             rows.append(Row(pixels, label, TRAIN, where=f"image {number}"))
-        return Listing(("a bar that lies", "a bar that stands", "a cross"), rows)
+        return Listing(("a horizontal bar", "a vertical bar", "a cross"), rows)
