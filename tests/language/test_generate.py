@@ -248,7 +248,7 @@ def test_the_command_runs_and_exits_with_2():
     for more, message in (
         ({}, "error: FEDRAY_LLM_BASE_URL is not set"),
         ({"FEDRAY_LLM_BASE_URL": "http://x"}, "error: FEDRAY_LLM_MODEL is not set"),
-        ({"FEDRAY_LLM_BASE_URL": "x", "FEDRAY_LLM_MODEL": "y"}, "is no http(s) URL"),
+        ({"FEDRAY_LLM_BASE_URL": "x", "FEDRAY_LLM_MODEL": "y"}, "is not an http(s) URL"),
         (
             {"FEDRAY_LLM_BASE_URL": "http://127.0.0.1:9", "FEDRAY_LLM_MODEL": "y"},
             "error: --out: the folder /no does not exist",

@@ -136,7 +136,7 @@ def test_long_texts_are_cut_with_a_warning(clip_folder, caplog):
         ({"path": "/nowhere.pt", "model": "ViT-B-32"}, r"the file /nowhere\.pt does not exist"),
         (
             {"model": "coca_ViT-B-32", "pretrained": "random"},
-            r"coca_ViT-B-32 has a CoCa text tower, which prompts cannot enter",
+            r"coca_ViT-B-32 has a CoCa text tower, for which prompts are not supported",
         ),
         (
             {"model": "roberta-ViT-B-32", "pretrained": "random"},
