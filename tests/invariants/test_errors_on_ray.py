@@ -39,7 +39,10 @@ WRONG_PROMPTS = {
     "promptfl-length": ("algorithm.length=30", "algorithm.length=30 leaves no room for the names"),
     "fedmgp-length": ("algorithm.text_length=30", "algorithm.text_length=30 leaves no room for"),
     "fedmgp-selected": ("algorithm.selected=6", "algorithm: selected=6 of groups=5 cannot be"),
-    "maple_local-depth": ("algorithm.depth=4", "algorithm.depth=4, but prompts can enter 3 blocks"),
+    "maple_local-depth": (
+        "algorithm.depth=4",
+        "algorithm.depth=4, but a tower of model.clip has only 3 blocks",
+    ),
     "fedotp-path": ("model.clip.path=/nowhere", "model.clip.path: the file /nowhere does not"),
     "fedpgp-novel": ("data.novel=true", "data: novel=true tests on official test images"),
 }

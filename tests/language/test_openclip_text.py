@@ -160,7 +160,7 @@ def test_wrong_files(clip_folder, tmp_path):
     with pytest.raises(UserError, match=r"parameters of the text tower are not in .* as expected"):
         load(weights, model="ViT-B-32")
     (tmp_path / "torn.pt").write_bytes(b"torn")
-    with pytest.raises(UserError, match=r"torn\.pt is no file of weights"):
+    with pytest.raises(UserError, match=r"torn\.pt is not a weight file"):
         load(tmp_path / "torn.pt", model="ViT-B-32")
 
 
