@@ -36,7 +36,7 @@ def test_more_gpus_than_there_are(small, ray_nodes, tmp_path, capsys):
 
 WRONG_PROMPTS = {
     "promptfl-size": ("data.image_size=16", "the images have 16x16 pixels, but the CLIP of"),
-    "promptfl-length": ("algorithm.length=30", "algorithm.length=30 leaves no room for the names"),
+    "promptfl-length": ("algorithm.length=30", "algorithm.length=30 leaves no room for the class"),
     "fedmgp-length": ("algorithm.text_length=30", "algorithm.text_length=30 leaves no room for"),
     "fedmgp-selected": ("algorithm.selected=6", "algorithm: selected=6 of groups=5 cannot be"),
     "maple_local-depth": (

@@ -103,8 +103,8 @@ def test_identity_is_the_content(tmp_path):
         ("cat one 0 0\n", "v.txt is not in GloVe's or word2vec's text format"),
         ("ten three\ncat 1 0 0\n", "v.txt is not in GloVe's or word2vec's text format"),
         ("2 3\ncat 1 0 0\nowl 1 0\n", "line 3: expected a word and as many numbers as"),
-        ("cat 1 0 0\ndog 1 nan 0\n", "line 2: expected a word and its numbers"),
-        ("2 3\ncat 1 0 0\ndog 1 . 0\n", "line 3: expected a word and its numbers"),
+        ("cat 1 0 0\ndog 1 nan 0\n", "line 2: expected a word and as many numbers"),
+        ("2 3\ncat 1 0 0\ndog 1 . 0\n", "line 3: expected a word and as many numbers"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path, text, match):

@@ -143,8 +143,8 @@ def test_a_file_without_batch_counters_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("source", "group", "match"),
     [
-        ("x.pth", "cnn4", "cnn4 is not laid out as a network of torchvision; set model.group to"),
-        ("x.pth", "googlenet", "googlenet is not laid out"),
+        ("x.pth", "cnn4", "cnn4 does not correspond to a network of torchvision; set model"),
+        ("x.pth", "googlenet", "googlenet does not correspond"),
         ("missing.pth", "resnet18", "missing.pth does not exist; pass a file of a state dict"),
         ("ResNet18_Weights.V1", "resnet18", "weights that torchvision has for resnet18. Did you"),
         ("ResNet50_Weights.IMAGENET1K_V1", "resnet18", "weights that torchvision has for resnet18"),
