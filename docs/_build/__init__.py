@@ -1,10 +1,12 @@
-"""The generator of the pages that follow from code, experiments and recorded tables: `make docs`.
+"""The generator of pages from code, experiments and recorded tables (`make docs`).
 
     __main__.py   `PYTHONPATH=docs python -m _build [--check] [--take DIR]`
-    templates.py  the templates' environment
-    registry.py   keys, reference, hooks, and the listings of the package
-    heads.py      the docstring at the head of a method's file, taken apart
-    uses.py       experiments, sweeps and tables that a method is in
+    templates.py  render the templates
+    registry.py   docs/keys.md, docs/reference.md, docs/hooks.md, and the package's listing.json
+    heads.py      parse the docstring of a method's file
+    originals.py  comparisons with original code
+    uses.py       find the experiments, sweeps and tables of a method
+    published.py  recompute the pages of published tables
     methods.py    docs/methods/
     notebooks.py  docs/notebooks/
     privacy.py    docs/privacy.md

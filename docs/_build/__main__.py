@@ -1,4 +1,4 @@
-"""Write the generated pages, or check that they are up to date."""
+"""The command that writes the generated pages, or checks that they are up to date."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from fedray.files import write_atomic
 
 
 @click.command(cls=Command)
-@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if outdated.")
-@click.option("--root", type=PATH, default=Path(), help="The checkout; default: here.")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a page is outdated.")
+@click.option("--root", type=PATH, default=Path(), help="The checkout; default: this folder.")
 @click.option(
     "--take", "table", type=PATH, metavar="DIR", help="First copy a table's page to docs/results/."
 )
 def command(check: bool, root: Path, table: Path | None) -> int:
-    """Write the pages that follow from the code."""
+    """Write the pages that are generated from the code."""
     if table is not None:
         print(f"wrote {take(table, root)}")
     written = pages(root)
@@ -43,10 +43,10 @@ def command(check: bool, root: Path, table: Path | None) -> int:
 
 
 def pages(root: Path) -> dict[Path, str]:
-    """Return the generated files by path.
+    """Return the texts of all generated files by path.
 
     Raises:
-        UserError: if the folder is no checkout.
+        UserError: if the folder is not a checkout.
     """
     if not (root / "docs").is_dir():
         raise UserError(f"{root.absolute()} has no folder docs; run this in a checkout of fedray")

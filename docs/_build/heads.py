@@ -1,4 +1,4 @@
-"""The docstring at the head of a method's file, taken apart: prose, equations, deviations."""
+"""Parse the docstring at the head of a method's file: prose, equations, deviations."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Equation(NamedTuple):
     """A line `label -> names  note (file)`.
 
     Attributes:
-        label: "Eq. (7)", or what it is in words.
-        names: the functions, classes and methods that it is.
-        file: where they are, below the package.
-        note: what is said besides.
+        label: "Eq. (7)", or a description in words.
+        names: the functions, classes and methods that implement the equation.
+        file: the file of the code, relative to the package.
+        note: the note, or "".
     """
 
     label: str
@@ -34,12 +34,12 @@ class Equation(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What a method's file says of it.
+    """The parsed docstring of a method's file.
 
     Attributes:
-        prose: paragraphs, as they stand there, without the first line; indented blocks are kept.
-        equations: in their order.
-        deviations: the heading without its colon, and a Markdown list; both "" without any.
+        prose: the paragraphs after the first line, with their indentation.
+        equations: the equations, in order.
+        deviations: the heading without its colon, and a Markdown list; both "" without deviations.
     """
 
     prose: list[str]
@@ -48,11 +48,11 @@ class Head(NamedTuple):
 
 
 def head_of(docstring: str, path: Path) -> Head:
-    """Return the parts of a docstring.
+    """Parse a docstring.
 
     Args:
-        docstring: as it stands in the file, with its indents.
-        path: the file, in which the functions are unless a line names another.
+        docstring: the docstring, with its indentation.
+        path: the file; it holds the functions of all lines that name no other file.
     """
     prose: list[str] = []
     deviations = ("", "")
@@ -66,15 +66,15 @@ def head_of(docstring: str, path: Path) -> Head:
 
 
 def equations_of(docstring: str, path: Path) -> Iterator[Equation]:
-    """Yield every line of a docstring that says where an equation is; arguments as `head_of`."""
+    """Yield the equations that the lines of a docstring name; arguments as for `head_of`."""
     for label, target, note in _ROW.findall(docstring):
         elsewhere = _FILE.search(f"{target} {note}")
         file = path if elsewhere is None else _place(elsewhere[1])
         names = tuple(re.findall(r"[\w.]+", _FILE.sub("", target)))
-        said = _FILE.sub("", note).strip()
-        yield Equation(label, names, file.relative_to(PACKAGE).as_posix(), said)
+        text = _FILE.sub("", note).strip()
+        yield Equation(label, names, file.relative_to(PACKAGE).as_posix(), text)
 
 
 def _place(file: str) -> Path:
-    """Return a file that is named from the package or from the folder of methods."""
+    """Return the path of a file given relative to the package or to the folder of methods."""
     return PACKAGE / file if (PACKAGE / file).is_file() else METHODS / file

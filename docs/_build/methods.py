@@ -1,4 +1,4 @@
-"""docs/methods/: a page for each method, from the registry, its file's head and shipped files."""
+"""docs/methods/: a page for each method, from the registry, its docstring and shipped files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FOLDER = "docs/methods"
 
 
 def method_pages() -> dict[str, str]:
-    """Return every page by its path below the checkout, the index among them."""
+    """Return all pages, the index included, by path below the checkout."""
     shipped = [entry for entry in entries("algorithms") if entry.file]
     used, papers = uses(), {paper.title for paper in read_papers().values()}
-    pages = {f"{FOLDER}/{each.name}.md": _page(each, used[each.name], papers) for each in shipped}
+    pages = {f"{FOLDER}/{entry.name}.md": _page(entry, used[entry.name], papers) for entry in shipped}
     families = [
         {"title": title, "entries": methods} for title, methods in by_family(shipped).items()
     ]
@@ -48,7 +48,7 @@ def _page(entry: Entry, used: Uses, papers: Collection[str]) -> str:
         equations=head.equations,
         deviations=head.deviations,
         originals=originals(entry.name),
-        uses=[dict(zip(("title", "files", "folder", "command"), each, strict=True)) for each in files],
+        uses=[dict(zip(("title", "files", "folder", "command"), row, strict=True)) for row in files],
     )
 
 
@@ -60,19 +60,19 @@ def _facts(
     first = _first(used.experiments)
     page = f"[papers.md](../papers.md#{entry.title.lower()})"
     return {
-        "chosen by": f"`algorithm={entry.name}`",
+        "key": f"`algorithm={entry.name}`",
         "paper": linked(entry.paper) if entry.paper != "-" else "",
-        "travels": f"{entry.travels}; [who learns what](../privacy.md)",
+        "payloads": f"{entry.travels}; see [privacy](../privacy.md)",
         "builds on": ", ".join(f"[{base.title}]({base.name}.md)" for base in bases),
         "needs": ", ".join(needs(cls)),
         "code": f"[{source}](../../{source}#{cls.__name__})",
-        "its paper's experiments": page if entry.title in papers else "",
-        "try it": f"`fedray run {first}`" if first else "",
+        "paper's experiments": page if entry.title in papers else "",
+        "example": f"`fedray run {first}`" if first else "",
     }
 
 
 def needs(cls: type[Algorithm]) -> list[str]:
-    """Return what a method requires, in words."""
+    """Return the requirements of a method, in words."""
     words = {
         "a text encoder": cls.requires.text,
         "a CLIP (`model.clip`)": cls.requires.prompts,
@@ -83,14 +83,14 @@ def needs(cls: type[Algorithm]) -> list[str]:
 
 
 def _first(experiments: dict[str, str]) -> str:
-    """Return an experiment of laptop scale, one with embedded data before others."""
+    """Return an experiment of laptop scale, preferably one with embedded data; or ""."""
     small = [name for name in experiments if not name.endswith("_paper")]
     embedded = [name for name in small if name.endswith(("_digits", "_clip"))]
     return next(iter(embedded or small), "")
 
 
 def _prose(block: str) -> str:
-    """Return a paragraph; an indented one stays as it is."""
+    """Return a paragraph as Markdown; an indented one becomes a block of text."""
     if all(line.startswith("    ") for line in block.splitlines()):
         return "```text\n" + inspect.cleandoc(block) + "\n```"
     return plain(inspect.cleandoc(block))

@@ -1,4 +1,4 @@
-"""docs/notebooks/: the notebooks as pages."""
+"""docs/notebooks/: a page for each notebook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def notebook_pages(root: Path) -> dict[str, str]:
-    """Return a page for each notebook of a checkout, by its path."""
+    """Return a page for each notebook of a checkout, by path."""
     return {
         f"docs/notebooks/{path.stem}.md": "\n".join(_page(path))
         for path in sorted((root / "notebooks").glob("*.ipynb"))
@@ -20,4 +20,4 @@ def _page(path: Path) -> Iterator[str]:
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         text = "".join(cell["source"])
         yield f"{text}\n" if cell["cell_type"] == "markdown" else f"```ipython\n{text}\n```\n"
-    yield f"This page shows [the notebook](../../notebooks/{path.name}), which a test runs.\n"
+    yield f"This page shows [the notebook](../../notebooks/{path.name}), which is run by a test.\n"

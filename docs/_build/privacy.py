@@ -1,4 +1,4 @@
-"""docs/privacy.md: what is claimed, and what each method shows to whom, from what it declares."""
+"""docs/privacy.md: differential privacy, and the payloads that each method declares."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fedray.core.privacy import COVERS, EXEMPT_KINDS
 from fedray.runtime.privacy import ALWAYS_EXEMPT
 
 
-class Seen(NamedTuple):
-    """What a method shows."""
+class Payloads(NamedTuple):
+    """The payloads of a method, and its modes of privacy."""
 
     uploads: PayloadTypes
     downloads: PayloadTypes
@@ -19,11 +19,11 @@ class Seen(NamedTuple):
 
 
 def privacy_page() -> str:
-    """Return the page; methods that show the same share a section."""
-    sections: dict[Seen, list[str]] = {}
+    """Return the page; methods with equal payloads and modes share a section."""
+    sections: dict[Payloads, list[str]] = {}
     for method in algorithms.entries():
-        seen = Seen(method.uploads, method.downloads, _modes(method))
-        sections.setdefault(seen, []).append(f"{method.title} (`{method.name}`)")
+        payloads = Payloads(method.uploads, method.downloads, _modes(method))
+        sections.setdefault(payloads, []).append(f"{method.title} (`{method.name}`)")
     return render(
         "privacy",
         **COVERS,
@@ -32,24 +32,24 @@ def privacy_page() -> str:
         sections=[
             {
                 "methods": methods,
-                "up": _payloads(seen.uploads),
-                "down": _payloads(seen.downloads),
-                "modes": seen.modes,
+                "up": _payloads(payloads.uploads),
+                "down": _payloads(payloads.downloads),
+                "modes": payloads.modes,
             }
-            for seen, methods in sections.items()
+            for payloads, methods in sections.items()
         ],
     )
 
 
 def _payloads(payloads: PayloadTypes) -> list[str]:
-    """Return a line for each payload."""
+    """Return a line of text for each payload."""
     if not payloads:
         return ["nothing."]
     return [f"{p.reveals()}. `{p.__name__}`: {_fields(p)}." for p in payloads]
 
 
 def _fields(payload: type[Payload]) -> str:
-    """Return the fields with their kinds, the exempt ones in italics."""
+    """Return the fields of a payload with their kinds; exempt fields are in italics."""
     return ", ".join(
         f"*{field.name}*" if field.kind in EXEMPT_KINDS else f"{field.name} ({field.kind})"
         for field in payload.declared()
@@ -57,12 +57,12 @@ def _fields(payload: type[Payload]) -> str:
 
 
 def _modes(method: type[Algorithm]) -> str:
-    """Return which modes of privacy a method can have."""
+    """Return the modes of privacy that a method supports, in words."""
     if not method.uploads:
-        return "nothing is uploaded, so there is nothing to cover"
+        return "not needed, since nothing is uploaded"
     kinds = {field.kind for payload in method.uploads for field in payload.declared()}
     if "images" in kinds:
-        return "refused, since images travel in the clear"
+        return "refused, since images are sent in the clear"
     choices = {"weights": "uniform"} if "weights" in method.HParams.model_fields else {}
     if method.means_equally(method.HParams.model_validate(choices)):
         return "local; central with `algorithm.weights=uniform`"

@@ -1,7 +1,7 @@
-"""Published tables, made again from the numbers of their cells: docs/results/NAME/.
+"""docs/results/NAME/: the pages of published tables, recomputed from the numbers of their cells.
 
-A new version of the package may test claims in another way. The numbers by seed in table.json stay
-what they were; tests, verdicts and pages follow from them.
+Tests of claims may change between versions of the package. The numbers by seed in table.json never
+change; tests, verdicts and pages are computed from them.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ FOLDER = "docs/results"
 
 
 def published(root: Path) -> dict[str, Tree]:
-    """Return the tables that were run by name, with verdicts by this version of the package.
+    """Return the published tables by name, with verdicts by this version of the package.
 
     Raises:
-        UserError: when a table.json is damaged or edited.
+        UserError: if a table.json is damaged or edited.
     """
     folders = sorted((root / FOLDER).glob(f"*/{DATA}"))
     return {path.parent.name: _decided_again(check_table(path)) for path in folders}
 
 
 def published_pages(root: Path, tables: Mapping[str, Tree]) -> dict[str, str]:
-    """Return the files of published tables that follow from their numbers, by path."""
+    """Return the files of published tables that are computed from their numbers, by path."""
     files = {}
     for name, tree in tables.items():
         outcome = outcome_of(tree)

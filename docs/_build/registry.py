@@ -1,4 +1,4 @@
-"""Pages and listings that follow from the registries and the interface of a method."""
+"""Pages and listings generated from the registries and the interface of methods."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ HOOKED = (Algorithm, SummingMethod, LocalTraining)
 
 
 def keys_page() -> str:
-    """Return docs/keys.md: a table for each section, the keys that are in none first."""
-    ordered = sorted(keys(), key=lambda entry: "." in entry.name)  # stable: else in their order
+    """Return docs/keys.md, with a table for each section; keys outside sections come first."""
+    ordered = sorted(keys(), key=lambda entry: "." in entry.name)  # a stable sort
     sections = []
-    for section, found in groupby(ordered, lambda entry: entry.name.rpartition(".")[0]):
+    for section, members in groupby(ordered, lambda entry: entry.name.rpartition(".")[0]):
         field = Experiment.model_fields.get(section)
         sections.append(
             {
                 "title": f"{section}.*" if section else "The experiment",
                 "summary": "" if field is None else summary_of(field.annotation),
-                "entries": [_key(entry) for entry in found],
+                "entries": [_key(entry) for entry in members],
             }
         )
     return render("keys", sections=sections)
@@ -54,7 +54,7 @@ def _key(entry: Entry) -> dict[str, str]:
 
 
 def reference() -> str:
-    """Return docs/reference.md: every entry of every registry with its parameters."""
+    """Return docs/reference.md, with every entry of every registry and its parameters."""
     kinds = [
         {"title": HEADINGS.get(kind, kind.capitalize()), "entries": own_entries(kind)}
         for kind in KINDS
@@ -69,16 +69,16 @@ def own_entries(kind: str) -> list[Entry]:
 
 
 def listing() -> str:
-    """Return fedray/listing.json, an entry on each line: what `fedray ls` reads."""
+    """Return fedray/listing.json, which `fedray ls` reads, with one entry per line."""
     kinds = []
-    for kind, found in {KEYS: keys(), **{kind: own_entries(kind) for kind in KINDS}}.items():
-        lines = ",\n".join(json.dumps(asdict(entry), ensure_ascii=False) for entry in found)
+    for kind, listed in {KEYS: keys(), **{kind: own_entries(kind) for kind in KINDS}}.items():
+        lines = ",\n".join(json.dumps(asdict(entry), ensure_ascii=False) for entry in listed)
         kinds.append(f"{json.dumps(kind)}: [\n{lines}\n]")
     return "{" + ",\n".join(kinds) + "}\n"
 
 
 def hooks_page() -> str:
-    """Return docs/hooks.md: what a method may override, and which methods do."""
+    """Return docs/hooks.md, with the functions that methods may override, and which methods do."""
     owners = [
         {
             "name": owner.__name__,
@@ -104,7 +104,7 @@ def _hook(owner: type[Algorithm], name: str) -> dict[str, object]:
 
 
 def hooks_of(owner: type[Algorithm]) -> list[str]:
-    """Return the public methods that a class adds for others to override, in their order."""
+    """Return the public methods that a class adds and subclasses may override, in order."""
     return [
         name
         for name, value in vars(owner).items()
@@ -116,15 +116,15 @@ def hooks_of(owner: type[Algorithm]) -> list[str]:
 
 
 def overriding(hook: str) -> tuple[list[str], int]:
-    """Return the classes that override a hook, and how many registered methods inherit from one.
+    """Return the classes that override a hook, and the number of methods that use an override.
 
-    Classes are those of registered methods and their families, sorted by name.
+    The classes are those of registered methods and their bases, sorted by name.
     """
     definers: set[str] = set()
     users = 0
     for entry in algorithms.entries():
-        found = [cls for cls in entry.__mro__ if issubclass(cls, Algorithm) and hook in vars(cls)]
-        names = {cls.__name__ for cls in found if cls not in HOOKED}
+        bases = [cls for cls in entry.__mro__ if issubclass(cls, Algorithm) and hook in vars(cls)]
+        names = {cls.__name__ for cls in bases if cls not in HOOKED}
         definers |= names
         users += bool(names)
     return sorted(definers, key=str.lower), users

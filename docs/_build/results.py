@@ -1,7 +1,7 @@
 """The generated parts of docs/results.md and docs/findings.md: verdicts, controls, commands.
 
-A table that was run lies in docs/results/NAME/, as `--take FOLDER` copied it from the
-folder of its invocation; its claims are on its own page.
+docs/results/NAME/ holds a published table, which `--take FOLDER` copied from the folder of its
+invocation, and a page with its claims.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ TAKEN = ("table.md", "table.tex")
 FIGURE = "figure.png"
 TABLES = "tune/tables"
 OF_PAPERS = ("dp2fl_", "fedglcl_", "fedmgp_", "fedtsp_")
-"""How the tables of the four papers begin."""
+"""Prefixes of the names of the four papers' tables."""
 ABSOLUTE = re.compile(r"(?<![\w.:/~])/(?:[^\s/'\"`|()]+/)+(?=[^\s/])")
 """The folders of a path on one machine, up to the file's name."""
 FAILED = ("seeds", "dropped")
-"""What of a cell says why runs failed."""
+"""The keys of a cell that hold reasons of failed runs."""
 DECIDED = ("holds", "refuted")
 OPEN = ("undecided", "not asked")
 
@@ -39,30 +39,30 @@ OPEN = ("undecided", "not asked")
 def take(folder: Path, root: Path) -> Path:
     """Copy the page of a table's invocation into the checkout; return the new folder.
 
-    The reasons of failed runs name files of the machine that ran them; their folders are cut off.
+    Folders of the machine that ran the table are removed from the reasons of failed runs.
 
     Raises:
-        UserError: when the folder holds no table, or the table is damaged or edited.
+        UserError: if the folder holds no table, or the table is damaged or edited.
     """
-    found = check_table(folder / DATA)
-    to = root / FOLDER / str(found["table"])
+    tree = check_table(folder / DATA)
+    to = root / FOLDER / str(tree["table"])
     to.mkdir(parents=True, exist_ok=True)
-    short = _without_folders(found)
+    short = _without_folders(tree)
     for name in TAKEN:
         if (folder / name).is_file():
             write_atomic(to / name, short((folder / name).read_text(encoding="utf-8")))
     if (folder / FIGURE).is_file():
         shutil.copyfile(folder / FIGURE, to / FIGURE)
-    shortened = sealed(json.loads(short(json.dumps(found))))
+    shortened = sealed(json.loads(short(json.dumps(tree))))
     write_atomic(to / DATA, json.dumps(shortened, separators=(",", ":")) + "\n")
     return to
 
 
 def _without_folders(table: Tree) -> Callable[[str], str]:
-    """Return a function that cuts folders of one machine from the reasons of failed runs."""
+    """Return a function that removes a machine's folders from the reasons of failed runs."""
     runs = [
         *table.get("runs", ()),
-        *(each for cell in table.get("cells", ()) for key in FAILED for each in cell.get(key, ())),
+        *(run for cell in table.get("cells", ()) for key in FAILED for run in cell.get(key, ())),
     ]
     reasons = {run["reason"] for run in runs if run.get("reason")}
     quoted = {json.dumps(reason)[1:-1] for reason in reasons}  # as table.json writes them
@@ -76,7 +76,7 @@ def _without_folders(table: Tree) -> Callable[[str], str]:
 
 
 def with_part(text: str, part: str) -> str:
-    """Return a page with its generated part; unchanged without a place for it."""
+    """Insert the generated part into a page between its marks, if the page has them."""
     if BEGIN not in text or END not in text:
         return text
     before, after = text.split(BEGIN)[0], text.split(END)[1]
@@ -84,18 +84,18 @@ def with_part(text: str, part: str) -> str:
 
 
 def not_run(root: Path) -> int:
-    """Return how many of the papers' tables are shipped and were not run."""
-    there = {path.parent.name for path in (root / FOLDER).glob(f"*/{DATA}")}
+    """Return the number of shipped tables of the papers that are not published."""
+    published = {path.parent.name for path in (root / FOLDER).glob(f"*/{DATA}")}
     shipped = {path.stem for path in (root / TABLES).glob("*.yaml")}
-    return sum(name.startswith(OF_PAPERS) for name in shipped - there)
+    return sum(name.startswith(OF_PAPERS) for name in shipped - published)
 
 
 def summary(tables: Sequence[Tree], others: int) -> str:
-    """Return how many claims are decided, by table and by protocol.
+    """Return the numbers of decided claims as text, in all and by table.
 
     Args:
-        tables: those that were run.
-        others: how many were not run.
+        tables: the published tables.
+        others: number of further tables that were not run.
     """
     verdicts = _verdicts(tables)
     each_seed = _verdicts([table for table in tables if _once(table) is None])
@@ -105,7 +105,7 @@ def summary(tables: Sequence[Tree], others: int) -> str:
         asked=verdicts.total(),
         decided=_decided(verdicts),
         each_seed={"asked": each_seed.total(), "decided": _decided(each_seed)},
-        fragile=sum(bool(claim.get("fragile")) for each in tables for claim in each["claims"]),
+        fragile=sum(bool(claim.get("fragile")) for table in tables for claim in table["claims"]),
         holds=verdicts["holds"],
         refuted=verdicts["refuted"],
         counts=markdown_table(header, map(_counts, tables)),
@@ -115,8 +115,8 @@ def summary(tables: Sequence[Tree], others: int) -> str:
 
 
 def details(tables: Sequence[Tree]) -> str:
-    """Return the controls of tables, and how each table was made."""
-    controls = [_control(table, each) for table in tables for each in table["controls"]]
+    """Return the controls of tables and their commands as text."""
+    controls = [_control(table, control) for table in tables for control in table["controls"]]
     return render(
         "details",
         controls=controls
@@ -137,10 +137,10 @@ def _decided(verdicts: Counter[str]) -> int:
 
 
 def _once(table: Tree) -> list[int] | None:
-    """Return the seeds that chose for all reported seeds; None where each chose by itself."""
+    """Return the seeds of a table that is tuned once; None if it is tuned for each seed."""
     tuning = table["plan"]["tuning"]
-    found: list[int] | None = tuning.get("once", tuning.get("seeds"))
-    return found
+    seeds: list[int] | None = tuning.get("once", tuning.get("seeds"))
+    return seeds
 
 
 def _link(table: Tree) -> str:
@@ -148,7 +148,7 @@ def _link(table: Tree) -> str:
 
 
 def _again(table: Tree) -> str:
-    """Return the command that makes a table again; one that was tuned once says on which seeds."""
+    """Return the command that makes a table again, with the seeds of `tuning.once` if set."""
     command, once = str(table["made"]["command"]), _once(table)
     if once is None or "tuning." in command:
         return command
@@ -164,18 +164,18 @@ def _counts(table: Tree) -> list[str]:
     return [_link(table), table["answers"], tuned, *map(str, counts)]
 
 
-def _control(table: Tree, each: Tree) -> list[str]:
-    found = f"{each['control']} for {each['of']}"
-    return [_link(table), found, _difference(table, each), each["reading"]]
+def _control(table: Tree, control: Tree) -> list[str]:
+    label = f"{control['control']} for {control['of']}"
+    return [_link(table), label, _difference(table, control), control["reading"]]
 
 
-def _difference(table: Tree, each: Tree) -> str:
-    """Return the mean difference with its interval, of the table's first metric."""
-    if "mean" not in each:
+def _difference(table: Tree, control: Tree) -> str:
+    """Return the mean difference of the table's first metric, with its interval."""
+    if "mean" not in control:
         return "no runs"
     is_share = table["units"][table["plan"]["metrics"][0]] == "share"
     form = "+.1f" if is_share else "+.4g"
-    text = format(each["mean"], form)
-    if "low" in each:
-        text += f" [{each['low']:{form}}, {each['high']:{form}}]"
+    text = format(control["mean"], form)
+    if "low" in control:
+        text += f" [{control['low']:{form}}, {control['high']:{form}}]"
     return text

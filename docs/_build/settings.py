@@ -1,4 +1,4 @@
-"""docs/settings.md: what each experiment of paper scale sets, and where it is from."""
+"""docs/settings.md: the values that experiments of paper scale set, and their sources."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fedray.config import EXECUTION_KEYS, EXPERIMENTS, flatten, merged, read_cha
 from fedray.config.files import ExperimentFile
 
 UNSOURCED = frozenset((*EXECUTION_KEYS, "name", "scale"))
-"""Keys that no paper can give: where and how fast, and what a file is called."""
+"""Keys without a source: names, and where and how fast an experiment runs."""
 
 
 def settings_page() -> str:
-    """Return a table for each file, of what it adds to the one that it extends."""
+    """Return the page, with a table for each file of the values that it adds to its base."""
     experiments = []
     for name in paper_files():
         chain = read_chain(name)
@@ -38,17 +38,17 @@ def paper_files() -> list[str]:
 
 
 def explained(chain: Sequence[ExperimentFile]) -> list[str]:
-    """Return the keys that a file of paper scale has to explain, in their order.
+    """Return the keys of a file of paper scale that need a source, in order.
 
-    Those that it sets, and those that it inherits from a file of another scale, which explains
-    nothing.
+    These are the keys that the file sets or inherits from a file of another scale, which states no
+    sources.
     """
-    found, keys = [], [flatten(file.tree).keys() for file in chain]
+    needed, keys = [], [flatten(file.tree).keys() for file in chain]
     for key in flatten(merged(chain)):
         setter = max(i for i, set_here in enumerate(keys) if key in set_here)
         if key not in UNSOURCED and not any(map(_is_papers, chain[setter:-1])):
-            found.append(key)
-    return found
+            needed.append(key)
+    return needed
 
 
 def _is_papers(file: ExperimentFile) -> bool:

@@ -1,4 +1,4 @@
-"""The templates of the generated pages, and the filters that they use."""
+"""Render the templates of the generated pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CODE = re.compile(r"(`[^`]*`)")
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a page; lines between its parts are single empty ones."""
+    """Render a template; runs of empty lines become single ones."""
     text = _environment().get_template(f"{template}.md.j2").render(**values)
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
 
@@ -31,17 +31,17 @@ def _environment() -> Environment:
 
 
 def linked(paper: str) -> str:
-    """Return a citation with its arXiv number as a link."""
+    """Turn the arXiv number in a citation into a link."""
     return re.sub(r"arXiv:(\d{4}\.\d{5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", paper)
 
 
 def cell(text: str) -> str:
-    """Return a text for a cell of a table."""
+    """Escape a text for a cell of a table."""
     return text.replace("|", "\\|")
 
 
 def plain(text: str) -> str:
-    """Return Markdown that shows the characters of a docstring; code stays code."""
+    """Escape the special characters of Markdown in a docstring, except in code spans."""
     parts = _CODE.split(text)
     parts[::2] = [re.sub(r"([<>*\[\]]|(?<!\w)_|_(?!\w))", r"\\\1", part) for part in parts[::2]]
     return "".join(parts)

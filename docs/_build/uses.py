@@ -1,4 +1,4 @@
-"""Which shipped experiments, sweeps and tables a method is in."""
+"""Find the shipped experiments, sweeps and tables that use a method."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fedray.core import algorithms
 from fedray.shipped import files
 
 _SENTENCES = re.compile(r"(?<=\.) (?=[A-Z])")
-"""Between two sentences of one line; "Sec. 4.1" and "Dir(0.5), 100" are none."""
+"""The blank between two sentences; "Sec. 4.1" and "Dir(0.5), 100" do not match."""
 
 
 class Uses(NamedTuple):
-    """What a method is in: names of files with what each says of itself.
+    """The files that use a method: descriptions by name.
 
     Attributes:
-        experiments: whose method it is.
-        sweeps: that vary or compare it.
-        tables: of which it is a row.
+        experiments: the experiments with this method.
+        sweeps: the sweeps that vary or compare the method.
+        tables: the tables with a row of the method.
     """
 
     experiments: dict[str, str]
@@ -30,23 +30,23 @@ class Uses(NamedTuple):
 
 
 def uses() -> dict[str, Uses]:
-    """Return what every method is in, by its name."""
-    found = {name: Uses({}, {}, {}) for name in algorithms.names()}
+    """Return the files that use each method, by the method's name."""
+    by_method = {name: Uses({}, {}, {}) for name in algorithms.names()}
     methods: dict[str, str] = {}
     for path in sorted(EXPERIMENTS.glob("*.yaml")):
         method = _named(merged(read_chain(path.stem)).get("algorithm"))
         methods[path.stem] = method
-        found[method].experiments[path.stem] = first_sentence(path)
+        by_method[method].experiments[path.stem] = first_sentence(path)
     for kind in ("sweeps", "tables"):
         for name, path in files(kind).items():
             tree = read_mapping(path)
-            for method in sorted(set(_methods(tree, methods)) & found.keys()):
-                getattr(found[method], kind)[name] = " ".join(str(tree.get("answers", "")).split())
-    return found
+            for method in sorted(set(_methods(tree, methods)) & by_method.keys()):
+                getattr(by_method[method], kind)[name] = " ".join(str(tree.get("answers", "")).split())
+    return by_method
 
 
 def _methods(tree: Any, methods: Mapping[str, str], key: str = "") -> Iterator[str]:
-    """Yield names of methods in a sweep or a table, and those of its experiments."""
+    """Yield the names of the methods in a sweep or a table, and of those of its experiments."""
     if key == "experiment" and isinstance(tree, str):
         yield methods.get(tree, "")
     elif key in ("algorithm", "baselines"):
@@ -60,8 +60,8 @@ def _methods(tree: Any, methods: Mapping[str, str], key: str = "") -> Iterator[s
 
 
 def _in_joint_axis(key: str, axis: Any) -> Iterator[str]:
-    """Yield names of methods in an axis of keys that vary together: `algorithm, lr: {grid: [...]}`."""
-    keys = [each.strip() for each in key.split(",")]
+    """Yield the names of methods in a joint axis, such as `algorithm, lr: {grid: [...]}`."""
+    keys = [part.strip() for part in key.split(",")]
     if len(keys) < 2 or "algorithm" not in keys or not isinstance(axis, Mapping):
         return
     for values in axis.values():
@@ -70,13 +70,13 @@ def _in_joint_axis(key: str, axis: Any) -> Iterator[str]:
 
 
 def _names(value: Any) -> Iterator[str]:
-    """Yield the methods that `algorithm`, or an axis of that name, can be."""
+    """Yield the names of methods in a value of `algorithm`, or in an axis of that key."""
     if isinstance(value, list):
-        for each in value:
-            yield from _names(each)
+        for item in value:
+            yield from _names(item)
     elif isinstance(value, Mapping) and "name" not in value:
-        for each in value.values():
-            yield from _names(each)
+        for item in value.values():
+            yield from _names(item)
     else:
         yield _named(value)
 
@@ -86,12 +86,12 @@ def _named(value: Any) -> str:
 
 
 def first_sentence(path: Path) -> str:
-    """Return the first sentence of the comment at a file's head, before its commands."""
-    said: list[str] = []
+    """Return the first sentence of the comment at the head of a file."""
+    lines: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("# ") or line.startswith("#  "):
             break
-        said.append(line.removeprefix("# "))
+        lines.append(line.removeprefix("# "))
         if line.endswith((".", ":")):
             break
-    return _SENTENCES.split(" ".join(said), maxsplit=1)[0]
+    return _SENTENCES.split(" ".join(lines), maxsplit=1)[0]

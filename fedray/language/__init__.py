@@ -1,17 +1,18 @@
-"""The texts that represent the classes, and the encoders that embed them.
+"""The texts that represent classes, and the text encoders that embed them.
 
-descriptions/    descriptions of the classes of shipped data sets, JSON
-descriptions.py  reading and checking them
-templates.py     templates around a class's name
-styles.py        Eq. (3) of FedTSP: the texts of a class, made in one of the registered styles
-generate.py      asking a large language model for descriptions of new classes
+descriptions/    class descriptions of shipped data sets, JSON
+descriptions.py  read and check descriptions
+names.py         lists of alternative class names
+templates.py     templates around a class name
+styles.py        make the texts of a class in a registered style, Eq. (3) of FedTSP
+generate.py      ask a large language model for descriptions of new classes
 encoders/        frozen text encoders behind one interface, registered by name
-prompts.py       context tokens, Eq. (4) of FedTSP
+prompts.py       insert context tokens into texts, Eq. (4) of FedTSP
 prototypes.py    text prototypes under prompts
-passes.py        passes of prompts through an encoder, remembered
-text_cache.py    tokens and features of texts, kept once per node
-trainable.py     a tower whose last blocks learn
-tower.py         an encoder with the classes' texts
+passes.py        cache of passes of prompts through an encoder
+text_cache.py    the node's cache of tokens and text features
+trainable.py     a text tower whose last blocks are trained
+tower.py         a text encoder together with the texts of the classes
 
 Importing this package imports neither torch nor a model library.
 """

@@ -1,4 +1,4 @@
-"""Descriptions of classes: files of them, read and matched to a data set."""
+"""Read files of class descriptions, and match them to the classes of a data set."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fedray.errors import UserError, nearest
 from fedray.files import read_json
 
 MOST_BYTES = 100_000_000
-"""Most bytes of a file of descriptions; a thousand classes have a million."""
+"""Maximal size of a file of descriptions; a thousand classes take about a million bytes."""
 MOST_TEXTS = 100
-"""Most descriptions of one class."""
+"""Maximal number of descriptions of one class."""
 FOLDER = Path(__file__).parent / "descriptions"
 EXPECTED = (
     "expected for each class an object with Short Label, Fine-grained Descriptions (a list) and, "
@@ -33,16 +33,15 @@ class ClassDescriptions(Frozen):
     label: _Text = Field(alias="Short Label")
     """The class in a word or two."""
     short: _Text | None = Field(None, alias="Short Description")
-    """One phrase; needed by style short."""
+    """One phrase, for style short."""
     fine: tuple[_Text, ...] = Field(
         alias="Fine-grained Descriptions", min_length=1, max_length=MOST_TEXTS
     )
-    """Sentences, each on another visual aspect: three (FedTSP's k), or any number that is the same
-    for every class."""
+    """Sentences about different visual aspects; equally many for every class (FedTSP: k = 3)."""
     long: _Text | None = Field(None, alias="Long Description")
-    """A paragraph; needed by style long."""
+    """A paragraph, for style long."""
     negatives: _Ignored = Field(None, alias="Hard Negatives", exclude=True)
-    """In the official files; ignored."""
+    """Ignored; present in the official files."""
 
 
 _File = Annotated[dict[str, ClassDescriptions], Field(min_length=1)]
@@ -50,11 +49,11 @@ _File = Annotated[dict[str, ClassDescriptions], Field(min_length=1)]
 
 @dataclass(frozen=True)
 class Descriptions:
-    """Descriptions of every class of a data set.
+    """The descriptions of all classes of a data set.
 
     Attributes:
-        source: the file.
-        classes: the descriptions of each class of the data set, in its order.
+        source: the file that holds them.
+        classes: the descriptions by class name, in the order of the data set's classes.
     """
 
     source: str
@@ -64,16 +63,16 @@ class Descriptions:
 def load_descriptions(name_or_path: str, class_names: Sequence[str]) -> Descriptions:
     """Read a JSON file of descriptions and match it to a data set's classes.
 
-    Names match when they are equal after lower-casing and turning underscores and runs of blanks
-    into one blank. The file may describe further classes.
+    Names match if they are equal after lower-casing and after replacing underscores and runs of
+    blanks by one blank. The file may describe further classes.
 
     Args:
         name_or_path: the name of a shipped file ("cifar10"), or the path of a JSON file.
         class_names: the classes, in the order of their labels.
 
     Raises:
-        UserError: if the file is missing or of another form, two names mean the same class, a class
-            has no descriptions, or classes have different numbers of them.
+        UserError: if the file is missing or has another form, two names match the same class, a
+            class has no descriptions, or classes have different numbers of descriptions.
     """
     path = find_descriptions(name_or_path)
     described = read_descriptions(path)
@@ -90,7 +89,7 @@ def read_descriptions(path: Path) -> dict[str, ClassDescriptions]:
     """Read a JSON file of descriptions.
 
     Raises:
-        UserError: if it cannot be read, or is of another form.
+        UserError: if the file is unreadable or has another form.
     """
     descriptions: dict[str, ClassDescriptions] = read_json(
         path, _File, "text.descriptions: the file", EXPECTED, MOST_BYTES
@@ -99,35 +98,35 @@ def read_descriptions(path: Path) -> dict[str, ClassDescriptions]:
 
 
 def _by_canonical_name(names: Sequence[str] | Mapping[str, Any], where: str) -> dict[str, str]:
-    """Return names by canonical name; raise a UserError if two mean the same class."""
-    found: dict[str, str] = {}
+    """Return names by canonical name; raise a UserError if two have the same one."""
+    originals: dict[str, str] = {}
     for name in names:
-        other = found.setdefault(canonical_name(name), name)
+        other = originals.setdefault(canonical_name(name), name)
         if other != name:
             raise UserError(f"{where}: '{other}' and '{name}' are the same name; rename one")
-    return found
+    return originals
 
 
 def _check_numbers(classes: Mapping[str, ClassDescriptions], path: Path) -> None:
-    """Check that every class has the same number of texts, since prototypes are their means."""
-    first, *others = classes
+    """Check that every class has the same number of texts, over which prototypes are averaged."""
+    first, *further = classes
     usual = len(classes[first].fine)
-    for name in others:
+    for name in further:
         if len(classes[name].fine) != usual:
             raise UserError(
                 f"text.descriptions: {path}, class '{name}': \"Fine-grained Descriptions\" has "
-                f"{len(classes[name].fine)} texts, and {usual} of class '{first}'; give every "
-                "class as many"
+                f"{len(classes[name].fine)} texts, but {usual} of class '{first}'; give every "
+                "class equally many"
             )
 
 
 def display_name(name: str) -> str:
-    """Return a class name for texts: underscores and runs of blanks become one blank."""
+    """Return a class name as written in texts: underscores and runs of blanks become one blank."""
     return " ".join(name.replace("_", " ").split())
 
 
 def canonical_name(name: str) -> str:
-    """Return a class name without differences of case, underscores and blanks."""
+    """Return a class name for comparisons: in lower case, with single blanks."""
     return display_name(name).casefold()
 
 
@@ -138,23 +137,23 @@ def _not_described(
     hint = nearest(missing[0], described) if len(described) <= 20 else ""
     return UserError(
         f"text.descriptions: {path} has no descriptions of class '{missing[0]}'{more} "
-        f"({len(described)} classes described, {wanted} wanted).{hint} Give a file of your "
+        f"({len(described)} classes described, {wanted} needed).{hint} Give a file of your "
         "classes with text.descriptions=FILE.json (fedray data ROOT --descriptions FILE.json "
         "drafts it, fedray generate asks a language model), or use text.style=handcrafted, "
-        "which needs none"
+        "which needs no descriptions"
     )
 
 
 def shipped_names() -> list[str]:
-    """Return the names of the shipped files."""
+    """Return the names of the shipped description files, sorted."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
 def find_descriptions(name_or_path: str) -> Path:
-    """Return the file of a shipped name or a path.
+    """Return the path of a description file, given by path or by the name of a shipped file.
 
     Raises:
-        UserError: if there is no such file.
+        UserError: if no such file exists.
     """
     if name_or_path.endswith(".json") or "/" in name_or_path or "\\" in name_or_path:
         path = Path(name_or_path).expanduser()
@@ -171,11 +170,11 @@ def find_descriptions(name_or_path: str) -> Path:
 
 
 def blank(class_names: Sequence[str], texts: int = 3) -> dict[str, dict[str, Any]]:
-    """Return the content of a file to fill in: the fields that style fine needs.
+    """Return the content of a description file to fill in, with the fields that style fine needs.
 
     Args:
         class_names: the classes.
-        texts: descriptions of each (FedTSP: k = 3).
+        texts: number of descriptions per class (FedTSP: k = 3).
     """
     return {
         name: {"Short Label": display_name(name), "Fine-grained Descriptions": [""] * texts}

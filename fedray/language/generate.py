@@ -2,13 +2,13 @@
 
     fedray generate --classes cat,dog --out pets.json --dataset "pet photos"
 
-Any endpoint that speaks OpenAI's /chat/completions will do; the environment says which:
-FEDRAY_LLM_BASE_URL (https://api.openai.com/v1), FEDRAY_LLM_MODEL, and FEDRAY_LLM_API_KEY where the
-endpoint wants one. Answers are kept one by one in $FEDRAY_CACHE/descriptions, so that an
-interrupted run asks only for what is missing. The file appears when every class is described; it
-is then passed as `text.descriptions=pets.json`.
+Works with any endpoint that supports OpenAI's /chat/completions. Environment variables select the
+endpoint: FEDRAY_LLM_BASE_URL (https://api.openai.com/v1), FEDRAY_LLM_MODEL and, if the endpoint
+requires a key, FEDRAY_LLM_API_KEY. Answers are stored one by one in $FEDRAY_CACHE/descriptions, so
+that an interrupted command asks only for missing ones. The file is written once every class is
+described; pass it as `text.descriptions=pets.json`.
 
-Paper: FedTSP section 3.2 and supplementary K.1 (three descriptions a class, by GPT-4o).
+Paper: FedTSP section 3.2 and supplementary K.1 (three descriptions per class, by GPT-4o).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import requests
 
 MAX_ATTEMPTS = 3
-"""How often a class is asked for when the answers do not have the right form."""
+"""Maximal number of requests for a class whose answers do not have the right form."""
 
 _SYSTEM_PROMPT = (
     "You describe how things look in photographs, for a program that recognises them. "
@@ -74,11 +74,11 @@ class Endpoint:
 
     Attributes:
         url: the base URL, to which /chat/completions is appended.
-        model: the model's name there.
-        key: its secret, never shown; empty if the endpoint needs none.
-        retries: how often a request is repeated after 429, 5xx, a time-out or a lost connection.
-        backoff_s: seconds before the second repetition; doubles every time, up to a minute. The
-            server's Retry-After has precedence.
+        model: the model's name at the endpoint.
+        key: the secret key, never shown; empty if the endpoint needs none.
+        retries: maximal repetitions of a request after 429, 5xx, a time-out or a lost connection.
+        backoff_s: seconds before the second repetition; doubled each time, up to a minute. The
+            server's Retry-After takes precedence.
         timeout_s: seconds to wait for an answer.
     """
 
@@ -94,7 +94,7 @@ class Endpoint:
         """Read FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL and FEDRAY_LLM_API_KEY.
 
         Raises:
-            UserError: if the first or second is not set, or the URL is none.
+            UserError: if one of the first two is not set, or the URL is invalid.
         """
         url = environ.get("FEDRAY_LLM_BASE_URL", "").strip().rstrip("/")
         model = environ.get("FEDRAY_LLM_MODEL", "").strip()
@@ -106,20 +106,20 @@ class Endpoint:
             )
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise UserError(
-                "FEDRAY_LLM_BASE_URL is no http(s) URL; expected one like https://api.openai.com/v1"
+                "FEDRAY_LLM_BASE_URL is not an http(s) URL such as https://api.openai.com/v1"
             )
         return cls(url, model, environ.get("FEDRAY_LLM_API_KEY", "").strip())
 
     @property
     def host(self) -> str:
-        """The endpoint's name in messages; the URL itself may hold a secret."""
+        """The endpoint's name in messages, since the URL may contain a secret."""
         return urlsplit(self.url).hostname or "the endpoint"
 
     def ask(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Send a conversation, return the model's answer.
+        """Send a conversation and return the model's answer.
 
         Raises:
-            UserError: if the endpoint refuses, or does not answer after all retries.
+            UserError: if the endpoint refuses the request, or does not answer after all retries.
         """
         reply = self._post(messages)
         if not reply.ok:
@@ -127,19 +127,19 @@ class Endpoint:
             reason = reason.replace(self.key, "***") if self.key else reason
             raise UserError(
                 f"{self.host} refused with status {reply.status_code} ({reason}); check "
-                "FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL and FEDRAY_LLM_API_KEY and start again, "
+                "FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL and FEDRAY_LLM_API_KEY and start again; "
                 "answers so far are kept"
             )
         try:
             return str(reply.json()["choices"][0]["message"]["content"])
         except (ValueError, KeyError, IndexError, TypeError):
             raise UserError(
-                f"{self.host} answered something else than a chat completion; expected "
-                "choices[0].message.content, check FEDRAY_LLM_BASE_URL"
+                f"{self.host} did not answer with a chat completion (choices[0].message.content); "
+                "check FEDRAY_LLM_BASE_URL"
             ) from None
 
     def _post(self, messages: Sequence[Mapping[str, str]]) -> requests.Response:
-        """Send the request, repeated where that may help."""
+        """Send the request, and repeat it after temporary failures."""
         import requests
         from requests.adapters import HTTPAdapter
         from urllib3.util import Retry
@@ -166,12 +166,12 @@ class Endpoint:
         except (requests.RequestException, ValueError, UnicodeError) as error:
             raise UserError(
                 f"{self.host} did not answer after {self.retries} retries "
-                f"({type(error).__name__}); check FEDRAY_LLM_BASE_URL and start again, "
+                f"({type(error).__name__}); check FEDRAY_LLM_BASE_URL and start again; "
                 "answers so far are kept"
             ) from None
 
     def _sign(self, request: Any) -> Any:
-        # An auth callable, so that no password out of ~/.netrc takes the header's place.
+        # As an auth callable, because requests would replace a plain header by ~/.netrc's password.
         if self.key:
             request.headers["Authorization"] = f"Bearer {self.key}"
         return request
@@ -183,46 +183,46 @@ def generate_descriptions(
     dataset: str | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, dict[str, Any]]:
-    """Ask for descriptions of every class, one by one; kept answers are not asked for again.
+    """Ask for descriptions of every class, one by one, unless an answer is stored already.
 
     Args:
         classes: class names, all different.
         endpoint: the language model.
-        dataset: what the pictures are, for the prompt.
+        dataset: a description of the pictures, for the prompt.
         log: called with one line per class.
 
     Returns:
-        The content of a descriptions file, in the order of `classes`.
+        The content of a description file, in the order of `classes`.
 
     Raises:
-        UserError: if the endpoint fails, or a class's answers never have the right form. Answers so
+        UserError: if the endpoint fails, or no answer about a class has the right form. Answers so
             far are kept.
     """
     result: dict[str, dict[str, Any]] = {}
     for number, name in enumerate(classes, start=1):
         prompt = _user_prompt(name, classes, dataset)
         path = _answer_file(endpoint, prompt)
-        known = _kept_answer(path)
-        if known is None:
+        stored = _kept_answer(path)
+        if stored is None:
             result[name] = _ask(name, prompt, endpoint)
             write_json(path, result[name])
         else:
-            result[name] = known
-        log(f"{number}/{len(classes)} {name}: {'described' if known is None else 'kept'}")
+            result[name] = stored
+        log(f"{number}/{len(classes)} {name}: {'described' if stored is None else 'kept'}")
     return result
 
 
 def _user_prompt(name: str, classes: Sequence[str], dataset: str | None) -> str:
-    others = ", ".join(display_name(other) for other in classes if other != name)
+    contrast = ", ".join(display_name(other) for other in classes if other != name)
     return _USER_PROMPT.format(
         label=display_name(name),
         dataset=f" of the data set {dataset}" if dataset else "",
-        others=others or "anything else",
+        others=contrast or "anything else",
     )
 
 
 def _ask(name: str, prompt: str, endpoint: Endpoint) -> dict[str, Any]:
-    """Ask; after an answer of the wrong form, tell the model the reason and ask again."""
+    """Ask for a class; after an answer of the wrong form, ask again and give the reason."""
     messages = [
         {"role": "system", "content": _SYSTEM_PROMPT},
         {"role": "user", "content": prompt},
@@ -240,13 +240,13 @@ def _ask(name: str, prompt: str, endpoint: Endpoint) -> dict[str, Any]:
             {"role": "user", "content": f"This is not the wanted JSON object: {wrong}. Again."},
         ]
     raise UserError(
-        f"{endpoint.model} gave {MAX_ATTEMPTS} answers about class '{name}' of the wrong form, the "
-        f"last: {wrong}; start again or choose another FEDRAY_LLM_MODEL, answers so far are kept"
+        f"{endpoint.model} gave {MAX_ATTEMPTS} answers of the wrong form about class '{name}', the "
+        f"last: {wrong}; start again or choose another FEDRAY_LLM_MODEL; answers so far are kept"
     )
 
 
 class _Answer(ClassDescriptions):
-    """The descriptions of one class, all of them, with three sentences."""
+    """Complete descriptions of one class, with three sentences."""
 
     short: str = Field(alias="Short Description", min_length=1)
     long: str = Field(alias="Long Description", min_length=1)
@@ -254,28 +254,27 @@ class _Answer(ClassDescriptions):
 
 
 def _parse(name: str, answer: str) -> dict[str, Any]:
-    """Return the JSON object in an answer, which may be inside a code fence."""
+    """Return the JSON object in an answer, which may have a code fence around it."""
     text = answer[answer.find("{") : answer.rfind("}") + 1]
-    found: _Answer = parse_json(text, _Answer, f"the answer, class '{name}'", EXPECTED)
-    return found.model_dump(mode="json", by_alias=True)
+    parsed: _Answer = parse_json(text, _Answer, f"the answer, class '{name}'", EXPECTED)
+    return parsed.model_dump(mode="json", by_alias=True)
 
 
 def _answer_file(endpoint: Endpoint, prompt: str) -> Path:
-    """Return the file of a model's answer to a prompt; make its folder."""
-    what = json.dumps([endpoint.host, endpoint.model, _SYSTEM_PROMPT, prompt])
+    """Return the file for a model's answer to a prompt; create its folder."""
+    question = json.dumps([endpoint.host, endpoint.model, _SYSTEM_PROMPT, prompt])
     folder = cache_folder() / "descriptions"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"answers cannot be kept in {folder} ({error}); set FEDRAY_CACHE to a folder that can "
-            "be written"
+            f"answers cannot be kept in {folder} ({error}); set FEDRAY_CACHE to a writable folder"
         ) from None
-    return folder / f"{hashlib.sha256(what.encode()).hexdigest()}.json"
+    return folder / f"{hashlib.sha256(question.encode()).hexdigest()}.json"
 
 
 def _kept_answer(path: Path) -> dict[str, Any] | None:
-    """Return the kept answer; None if there is none that can be read."""
+    """Return the stored answer; None if it is missing or unreadable."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -284,10 +283,10 @@ def _kept_answer(path: Path) -> dict[str, Any] | None:
 
 
 def read_classes(text: str) -> list[str]:
-    """Return class names out of a comma list, or a file: JSON (a list, class_names) or lines.
+    """Return class names from a comma-separated list or a file: JSON (list, class_names) or lines.
 
     Raises:
-        UserError: if there are none, or two are the same name.
+        UserError: if there are no names, or two are the same.
     """
     path = Path(text).expanduser()
     if path.is_file():
@@ -298,28 +297,28 @@ def read_classes(text: str) -> list[str]:
         names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise UserError(f"--classes: '{text}' holds no class names; expected cat,dog or a file")
-    seen: dict[str, str] = {}
+    originals: dict[str, str] = {}
     for name in names:
-        if canonical_name(name) in seen:
+        if canonical_name(name) in originals:
             raise UserError(
-                f"--classes: '{seen[canonical_name(name)]}' and '{name}' are the same name; "
+                f"--classes: '{originals[canonical_name(name)]}' and '{name}' are the same name; "
                 "remove one of them"
             )
-        seen[canonical_name(name)] = name
+        originals[canonical_name(name)] = name
     return names
 
 
 def _classes_in(path: Path) -> list[str]:
     what, expected = "--classes: the file", 'expected ["cat", ...] or {"class_names": [...], ...}'
     if path.suffix == ".json":
-        found: list[str] | _Named = read_json(path, list[str] | _Named, what, expected)
-        return found if isinstance(found, list) else found.class_names
+        content: list[str] | _Named = read_json(path, list[str] | _Named, what, expected)
+        return content if isinstance(content, list) else content.class_names
     lines = read_text(path, what, MOST_BYTES).splitlines()
     return [line.strip() for line in lines if line.strip()]
 
 
 class _Named(BaseModel):
-    """A file about a data set, such as dataset_info.json, with its class names."""
+    """A JSON file about a data set, such as dataset_info.json, with its class names."""
 
     class_names: list[str]
 
@@ -328,9 +327,9 @@ class _Named(BaseModel):
     cls=Command,
     epilog="Environment: FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL, FEDRAY_LLM_API_KEY.",
 )
-@click.option("--classes", required=True, help="cat,dog or a file: JSON, or one a line.")
+@click.option("--classes", required=True, help="cat,dog or a file: JSON, or one name per line.")
 @click.option("--out", required=True, type=PATH, help="The JSON file to write.")
-@click.option("--dataset", help="What the pictures are, for the prompt.")
+@click.option("--dataset", help="A description of the pictures, for the prompt.")
 def command(classes: str, out: Path, dataset: str | None) -> None:
     """Ask a large language model for descriptions of classes."""
     endpoint = Endpoint.from_environment()
@@ -339,28 +338,28 @@ def command(classes: str, out: Path, dataset: str | None) -> None:
         raise UserError(f"--out: the folder {out.parent} does not exist; create it first")
     log = partial(print, flush=True)
     try:
-        found = generate_descriptions(names, endpoint, dataset, log)
-        _check_kept(out, found)
-        write_json(out, found)
+        descriptions = generate_descriptions(names, endpoint, dataset, log)
+        _check_edits(out, descriptions)
+        write_json(out, descriptions)
     except KeyboardInterrupt as stop:
         say_stopped(stop, "answers so far are kept; ask again for what is missing")
         raise
     except OSError as error:
         raise UserError(f"--out: {out} cannot be written: {error}") from None
-    print(f"{out}: {len(found)} classes; use it with text.descriptions={out}")
+    print(f"{out}: {len(descriptions)} classes; use it with text.descriptions={out}")
 
 
-def _check_kept(out: Path, found: Mapping[str, Any]) -> None:
-    """Raise a UserError if a file holds other texts than the generated ones."""
+def _check_edits(out: Path, generated: Mapping[str, Any]) -> None:
+    """Raise a UserError if an existing file holds other texts than the generated ones."""
     if not out.exists():
         return
     try:
         texts = json.loads(out.read_text(encoding="utf-8"))
-        edited = any(found.get(name) != text for name, text in texts.items())
+        edited = any(generated.get(name) != text for name, text in texts.items())
     except (ValueError, AttributeError):
         edited = True
     if edited:
         raise UserError(
-            f"--out: {out} holds other texts than were generated; name another file, or move it "
-            "away (the answers are kept)"
+            f"--out: {out} holds other texts than the generated ones; name another file, or move "
+            "this one (the answers are kept)"
         )

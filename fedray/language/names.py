@@ -1,8 +1,8 @@
-"""Lists of class names, shipped or in files, for texts under other names than the data's.
+"""Alternative class names for texts, from shipped lists or files.
 
-The shipped lists are those of FedGLCL's proxy texts: Office-Caltech-10's names (as the official
-code spells them), DomainNet's ten, and a hundred of ImageNet's that are no class of CIFAR-100,
-drawn once (the paper draws a hundred and does not list them).
+The shipped lists are FedGLCL's proxy texts: the names of Office-Caltech-10 (as the official code
+spells them), ten of DomainNet, and a hundred of ImageNet that are no classes of CIFAR-100, drawn
+once, since the paper does not list its hundred.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ _Name = Annotated[str, StringConstraints(pattern=r"\S")]
 
 
 def shipped_lists() -> list[str]:
-    """Return the names of the shipped lists."""
+    """Return the names of the shipped lists, sorted."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
 def names_for(names: Sequence[str] | str, classes: Sequence[str]) -> tuple[str, ...]:
-    """Return other names for C classes, in the order of their labels.
+    """Return alternative names for C classes, in the order of their labels.
 
     Args:
-        names: the names themselves, the name of a shipped list, or a JSON file of a list.
+        names: the names, the name of a shipped list, or a JSON file with a list.
         classes: the C names in the data.
 
     Raises:
-        UserError: if there is no such list, it holds anything but C names, or the data's own names
-            in another order.
+        UserError: if no such list exists, the list does not have C names, or it holds the data's
+            own names in another order.
     """
-    found = load_names(names) if isinstance(names, str) else tuple(names)
-    ours, given = ([canonical_name(name) for name in each] for each in (classes, found))
-    if ours != given and sorted(ours) == sorted(given):
+    chosen = load_names(names) if isinstance(names, str) else tuple(names)
+    old, new = ([canonical_name(name) for name in part] for part in (classes, chosen))
+    if old != new and sorted(old) == sorted(new):
         raise UserError(
             "text.names are the data's own class names in another order, so that texts would "
             f"describe other classes; leave text.names out, or give {', '.join(classes)}"
         )
-    if len(found) != len(classes):
+    if len(chosen) != len(classes):
         where = f"={names}" if isinstance(names, str) else ""
         raise UserError(
-            f"text.names{where} gives {len(found)} names for {len(classes)} classes; give one "
+            f"text.names{where} gives {len(chosen)} names for {len(classes)} classes; give one "
             "for each, in the order of the labels"
         )
-    return found
+    return chosen
 
 
 def load_names(name_or_path: str) -> tuple[str, ...]:
     """Return a shipped list by its name, or the list in a JSON file.
 
     Raises:
-        UserError: if there is none, or it holds anything but names.
+        UserError: if no such list exists, or it holds anything but names.
     """
     if name_or_path.endswith(".json"):
         path = Path(name_or_path).expanduser()

@@ -1,8 +1,8 @@
-"""Passes of prompts through one frozen encoder, remembered by the content of the prompts.
+"""Cache of passes of prompts through one frozen encoder, by the content of the prompts.
 
-The pass that gives a round's prototypes is the forward pass of the next server step, so its
-activations are kept until then. Its output is kept longer: the runs of a sweep begin with the same
-prompts.
+The pass that computes the prototypes of a round is also the forward pass of the next server step,
+so its activations are kept until then. Its output is kept longer, since the runs of a sweep begin
+with equal prompts.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 MOST_PASSES = 32
-"""Passes that are remembered; the least recently used are forgotten first."""
+"""Maximal number of cached passes; the least recently used are dropped first."""
 
 
 class Graph:
-    """The activations of a pass, for one gradient.
+    """The activations of a pass, which serve for one backward pass.
 
     Args:
         prompts: v [C, m, d'].
-        through: maps prompts to text prototypes [C, d], differentiable.
+        through: maps prompts to text prototypes [C, d]; differentiable.
 
     Attributes:
         output: text prototypes [C, d], detached.
@@ -37,8 +37,8 @@ class Graph:
         self.output = self._result.detach().clone()
 
     def gradient(self, of_output: Tensor) -> Tensor:
-        """Return the gradient in the prompts [C, m, d'] for one in the output [C, d]; once."""
-        with torch.enable_grad():  # a sum: torch imports sympy to look at a gradient that is given
+        """Return the gradient of the prompts [C, m, d'], given that of the output [C, d]; once."""
+        with torch.enable_grad():  # via a sum, because torch imports sympy to check `grad_outputs`
             weighed = (self._result * of_output).sum()
         [of_prompts] = torch.autograd.grad(weighed, self._leaf)
         return of_prompts
@@ -46,11 +46,11 @@ class Graph:
 
 @dataclass
 class Pass:
-    """A remembered pass.
+    """A cached pass.
 
     Attributes:
         output: text prototypes [C, d].
-        graph: its activations, until a training step takes them; None without.
+        graph: the activations, until a training step takes them; else None.
         nbytes: size of the activations.
     """
 
@@ -59,50 +59,50 @@ class Pass:
     nbytes: float = 0.0
 
     def take(self) -> Graph | None:
-        """Return the activations, which serve once."""
+        """Remove and return the activations; None if there are none."""
         graph, self.graph, self.nbytes = self.graph, None, 0.0
         return graph
 
 
 class Passes:
-    """The passes of one encoder, bounded in number and bytes."""
+    """The cached passes of one encoder, bounded in number and bytes."""
 
     def __init__(self) -> None:
         self._passes: dict[Hashable, Pass] = {}  # the least recently used first
 
     def find(self, key: Hashable) -> Pass | None:
-        """Return a pass that is remembered."""
-        found = self._passes.pop(key, None)
-        if found is not None:
-            self._passes[key] = found
-        return found
+        """Return the cached pass of a key, or None; mark it as recently used."""
+        cached = self._passes.pop(key, None)
+        if cached is not None:
+            self._passes[key] = cached
+        return cached
 
     def keep(self, key: Hashable, made: Pass, most: float) -> None:
-        """Remember a pass, and forget old ones until all fit into a number of bytes."""
+        """Cache a pass, and drop old passes until all activations fit into `most` bytes."""
         self._passes[key] = made
-        held = sum(kept.nbytes for kept in self._passes.values())
-        while held > most or len(self._passes) > MOST_PASSES:
-            held -= self._passes.pop(next(iter(self._passes))).nbytes
+        total = sum(cached.nbytes for cached in self._passes.values())
+        while total > most or len(self._passes) > MOST_PASSES:
+            total -= self._passes.pop(next(iter(self._passes))).nbytes
 
 
-def content(tensor: Tensor, asked: Sequence[Hashable] = ()) -> Hashable:
-    """Return a key that equal tensors have in common, for equal questions."""
+def content(tensor: Tensor, options: Sequence[Hashable] = ()) -> Hashable:
+    """Return a key that is equal for equal tensors and options."""
     values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-    return (hashlib.blake2b(values.data).digest(), tensor.shape, tensor.dtype, *asked)
+    return (hashlib.blake2b(values.data).digest(), tensor.shape, tensor.dtype, *options)
 
 
 class Continued(torch.autograd.Function):
-    """The output of an earlier pass, whose backward pass goes through its activations."""
+    """The output of an earlier pass, with a backward pass through its activations."""
 
     @staticmethod
     def forward(ctx: Any, prompts: Tensor, graph: Graph) -> Tensor:
         """Return the output [C, d] for prompts [C, m, d']."""
-        del prompts  # equal to those of the pass
+        del prompts  # equal to the prompts of the earlier pass
         ctx.graph = graph
         return graph.output.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient in the prompts."""
+        """Return the gradient of the prompts."""
         graph, ctx.graph = ctx.graph, None
         return graph.gradient(gradients[0]), None

@@ -1,4 +1,4 @@
-"""Context tokens: where they go, and their initial values."""
+"""Insert context tokens into texts, and draw their initial values."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ def insert_prompts(
 ) -> Tensor:
     """Replace the first m word embeddings of each text by its class's prompt, Eq. (4).
 
-    The texts keep their length: p_{c,j} becomes [v_{c,0..m-1}, p_{c,j}[m:]], for all k texts of
-    class c with the same v_c. As printed, and as the official code has it, the slot of the special
-    first token ([CLS] or [SOS]) is replaced too. With `limit` a prompt may be longer than a text:
-    it then replaces the whole text, its end token, and padding.
+    Texts keep their length: p_{c,j} becomes [v_{c,0..m-1}, p_{c,j}[m:]], with the same v_c for all
+    k texts of class c. As in the paper and the official code, the special first token ([CLS] or
+    [SOS]) is replaced, too. With `limit`, a prompt may be longer than a text; it then replaces the
+    whole text, its end token, and padding.
 
     Args:
-        embeddings: word embeddings [C*k, n, d'], the k texts of a class next to each other.
+        embeddings: word embeddings [C*k, n, d'], with the k texts of a class in consecutive rows.
         prompts: v [C, m, d']; m = 0 changes nothing.
         k: texts per class.
         keep_special: replace positions 1..m and keep position 0.
-        shortest: tokens of the shortest text, where it is shorter than n because of padding.
-        limit: tokens that the encoder reads at most, where prompts may go past the texts; None:
-            they may not.
+        shortest: number of tokens of the shortest text without padding; None for n.
+        limit: maximal number of tokens of the encoder, if prompts may be longer than texts; None
+            if they may not.
 
     Returns:
-        [C*k, n, d'], of more positions where the prompts need them; differentiable in `prompts`.
+        [C*k, n, d'], with more positions if the prompts need them; differentiable in `prompts`.
 
     Raises:
-        UserError: if the shortest text, or the encoder, has fewer tokens than are to be replaced.
-        ValueError: when the shapes do not fit.
+        UserError: if the prompts are longer than the shortest text, or, with `limit`, than `limit`.
+        ValueError: if the shapes do not fit.
 
     Paper: FedTSP Eq. (4).
     """
@@ -58,30 +58,30 @@ def insert_prompts(
 
 
 def _check_room(m: int, first: int, shortest: int, limit: int | None) -> None:
-    """Check that m tokens after the first ones fit into the texts, or what the encoder reads."""
+    """Check that m tokens from position `first` on fit into the texts, or into `limit`."""
     room = shortest if limit is None else limit
     if first + m <= room:
         return
     kept = ", of which the first is kept" if first else ""
-    asked = f"algorithm.prompt_length={m} is more than the"
+    problem = f"algorithm.prompt_length={m} is more than the"
     lower = f"set algorithm.prompt_length to {room - first} or less"
     if limit is not None:
-        raise UserError(f"{asked} text encoder reads ({limit} tokens{kept}); {lower}")
+        raise UserError(f"{problem} text encoder reads ({limit} tokens{kept}); {lower}")
     raise UserError(
-        f"{asked} shortest text can hold ({shortest} tokens{kept}); {lower}, or a text.style with "
-        "longer texts, or algorithm.past_text=true to write over the padding behind the texts"
+        f"{problem} shortest text can hold ({shortest} tokens{kept}); {lower}, or use a text.style "
+        "with longer texts, or algorithm.past_text=true to replace padding after the texts, too"
     )
 
 
 def initial_prompts(classes: int, m: int, width: int, generator: torch.Generator) -> Tensor:
-    """Return initial prompts v [C, m, d'], each number from N(0, 0.02²).
+    """Return initial prompts v [C, m, d'], each number drawn from N(0, 0.02²).
 
     Args:
         classes: C.
         m: tokens per class.
         width: d', the encoder's token width.
-        generator: where the numbers are drawn.
+        generator: the source of random numbers.
 
-    Paper: the official FedTSP code; the paper does not say.
+    Paper: not stated; this is the official FedTSP code's initialisation.
     """
     return torch.randn(classes, m, width, generator=generator) * INITIAL_STD

@@ -1,6 +1,6 @@
-"""Text styles: how the texts that represent a class are made, Eq. (3) of FedTSP.
+"""Text styles, which make the texts that represent a class, Eq. (3) of FedTSP.
 
-A style is a class registered by name, here or in another file.
+A style is a class that is registered by name, here or in another file.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ P = TypeVar("P", bound=Frozen)
 
 @dataclass(frozen=True)
 class TextStyle(ABC, Generic[P]):
-    """How the texts of a class are made.
+    """Base of all text styles.
 
-    Subclasses are the entries of `styles`; their docstring's first line is their description.
+    Subclasses are the entries of `styles`; the first line of a docstring describes the entry.
 
     Attributes:
-        name: what `text.style` calls it.
+        name: the style's name in `text.style`.
         Params: the type of its parameters.
         paper: its source, or "-".
-        needs_descriptions: whether class names alone are not enough.
+        needs_descriptions: whether the style needs descriptions besides class names.
         params: the parameters.
     """
 
@@ -60,15 +60,15 @@ class TextStyle(ABC, Generic[P]):
         """Return the texts p_{c,j} that represent each class.
 
         Args:
-            descriptions: of the classes; None is enough where no style needs them.
+            descriptions: the descriptions of the classes; None if the style does not need them.
             class_names: the classes, in the order of their labels; underscores become blanks.
-            template: how label and description make a text, where descriptions are used.
+            template: format of a text with {label} and {description}, for description styles.
 
         Returns:
-            For each of C classes, its k texts.
+            The k texts of each of C classes.
 
         Raises:
-            UserError: if something that the style needs is missing or the template is wrong.
+            UserError: if a required description is missing, or the template is invalid.
 
         Paper: FedTSP Eq. (3).
         """
@@ -81,7 +81,7 @@ def text_style(component: Component) -> TextStyle[Any]:
     """Return the text style of a component, with validated parameters.
 
     Raises:
-        UserError: if there is no such style, or a parameter is unknown or out of bounds.
+        UserError: if no such style exists, or a parameter is unknown or out of bounds.
     """
     params = parameters(component, "text style", "text.style")
     return styles.get(component.name)(params)
@@ -96,7 +96,7 @@ def class_texts(
     """Return the k texts of each class; read descriptions only if the style needs them.
 
     Args:
-        style: how they are made.
+        style: the text style.
         class_names: the classes, in the order of their labels.
         descriptions: the name of a shipped file or the path of a JSON file.
         template: see `TextStyle.texts`.
@@ -113,7 +113,7 @@ class DescriptionStyle(TextStyle[P]):
     """Base of styles that put each class's descriptions into `text.template`.
 
     Attributes:
-        key: the part of a descriptions file that it needs.
+        key: the field of a description file that the style needs.
     """
 
     needs_descriptions = True
@@ -121,7 +121,7 @@ class DescriptionStyle(TextStyle[P]):
 
     @abstractmethod
     def select(self, entry: ClassDescriptions) -> tuple[str, ...]:
-        """Return the descriptions of a class that are used; none where the part is missing."""
+        """Return the descriptions of a class that the style uses; empty if the field is missing."""
 
     def texts(
         self,
@@ -129,7 +129,6 @@ class DescriptionStyle(TextStyle[P]):
         class_names: Sequence[str],
         template: str = DESCRIPTION,
     ) -> list[list[str]]:
-        """Return a text for each selected description of each class, see `TextStyle.texts`."""
         _check_template(template)
         if descriptions is None:
             raise UserError(
@@ -156,7 +155,7 @@ class DescriptionStyle(TextStyle[P]):
 
 
 class TemplateStyle(TextStyle[NoParams]):
-    """Base of styles that put the class's name, and nothing else, into fixed templates.
+    """Base of styles that put only the class's name into fixed templates.
 
     Attributes:
         templates: the k templates, each with {label}.
@@ -171,7 +170,6 @@ class TemplateStyle(TextStyle[NoParams]):
         class_names: Sequence[str],
         template: str = DESCRIPTION,
     ) -> list[list[str]]:
-        """Return a text for each of the style's templates; only `class_names` is used."""
         labels = [display_name(name) for name in class_names]
         return [[form.format(label=label) for form in self.templates] for label in labels]
 
@@ -180,12 +178,12 @@ class FineParams(Frozen):
     """Parameters of `fine`."""
 
     count: int | None = Field(None, ge=1, le=MOST_TEXTS)
-    """k, how many of a class's sentences, the first ones; None: all (FedTSP: 3)."""
+    """k, the number of sentences to use per class, the first ones; None: all (FedTSP: 3)."""
 
 
 @styles.add
 class Fine(DescriptionStyle[FineParams]):
-    """Sentences on a class's look, each in a text of its own (k = 3)."""
+    """Sentences about a class's appearance, one per text (k = 3)."""
 
     name = "fine"
     Params = FineParams
@@ -193,14 +191,13 @@ class Fine(DescriptionStyle[FineParams]):
     key = "Fine-grained Descriptions"
 
     def select(self, entry: ClassDescriptions) -> tuple[str, ...]:
-        """Return the first sentences; none where there are not as many."""
         count = self.params.count or len(entry.fine)
         return entry.fine[:count] if len(entry.fine) >= count else ()
 
 
 @styles.add
 class Short(DescriptionStyle[NoParams]):
-    """One phrase on a class's look."""
+    """One phrase about a class's appearance."""
 
     name = "short"
     paper = "FedTSP, Fig. 5"
@@ -212,7 +209,7 @@ class Short(DescriptionStyle[NoParams]):
 
 @styles.add
 class Long(DescriptionStyle[NoParams]):
-    """A paragraph on a class's look."""
+    """A paragraph about a class's appearance."""
 
     name = "long"
     paper = "FedTSP, Fig. 5"
@@ -224,7 +221,7 @@ class Long(DescriptionStyle[NoParams]):
 
 @styles.add
 class Handcrafted(TemplateStyle):
-    """The text "A photo of a {label}." alone, without a description."""
+    """The text "A photo of a {label}.", without a description."""
 
     name = "handcrafted"
     paper = "FedTSP, Table 4 and Fig. 5"
@@ -242,7 +239,7 @@ class Plain(TemplateStyle):
 
 @styles.add
 class Ensemble(TemplateStyle):
-    """CLIP's 80 templates and five more around a class's name, to be averaged (k = 85)."""
+    """CLIP's 80 templates and five more around the class's name, averaged (k = 85)."""
 
     name = "ensemble"
     paper = "FedGLCL, Table 9"

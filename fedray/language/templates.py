@@ -1,4 +1,4 @@
-"""Templates that make a text of a class's name, with or without a description."""
+"""Templates for texts made of a class's name, with or without a description."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN = "a photo of a {label}"
 CLIP_ENSEMBLE = tuple(
     (Path(__file__).parent / "clip_templates.txt").read_text(encoding="utf-8").splitlines()
 )
-"""CLIP's 80 templates for ImageNet (Radford et al., ICML 2021; official code), with their words."""
+"""CLIP's 80 templates for ImageNet (Radford et al., ICML 2021), as in the official code."""
 
 ENSEMBLE = (
     *CLIP_ENSEMBLE,
@@ -26,5 +26,5 @@ ENSEMBLE = (
     "a photo of one {label}",
     "{label}",
 )
-"""85 texts, to be averaged: FedGLCL averages as many and does not list them. These are CLIP's 80,
-and five simple ones of ours."""
+"""85 templates for averaged texts: CLIP's 80 and five of ours. FedGLCL averages 85, too, but does
+not list them."""

@@ -1,4 +1,4 @@
-"""Tokens and features of texts, made once per node, so that neither tokenizer nor weights load."""
+"""The node's cache of tokens and text features, which avoids loading tokenizers and weights."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fedray.language.encoders.base import warn_cut
 from fedray.node_cache import Arrays, content_key, kept_arrays
 
 FIELDS = ("ids", "mask", "read")
-"""The tensors of `Tokens`."""
+"""The names of the tensors of `Tokens`."""
 _TOKENIZERS = ("transformers", "tokenizers", "open_clip_torch")
 
 
 def cached_text_embeddings(choice: EncoderChoice[Any], texts: Sequence[str]) -> Tensor:
-    """Return features [T, d] of texts that no prompt touches, on the CPU, not normalised.
+    """Return features [T, d] of texts without prompts, on the CPU, not normalised.
 
-    They are kept under the encoder's identity (a hash of its weights), the texts in their order,
-    and what decides rounding: torch, the processor's instructions, threads.
+    The cache key consists of the encoder's identity (a hash of its weights), the texts in their
+    order, and what affects rounding: torch's version, the processor's instructions, threads.
 
     Raises:
         UserError: if the encoder's package or weights are missing, or the cache cannot be written.
@@ -47,14 +47,14 @@ def cached_text_embeddings(choice: EncoderChoice[Any], texts: Sequence[str]) -> 
 def cached_tokens(
     choice: EncoderChoice[Any], encoder: TokenEncoder, texts: Sequence[str]
 ) -> Tokens:
-    """Return `encoder.tokenize(texts)` on the CPU; texts that were cut are warned of each time.
+    """Return `encoder.tokenize(texts)` on the CPU, and warn of texts that were cut.
 
-    They are kept under the encoder's identity (a hash of weights and tokenizer), the versions of
-    the packages that tokenise, and the texts in their order.
+    The cache key consists of the encoder's identity (a hash of weights and tokenizer), the versions
+    of the tokenising packages, and the texts in their order.
 
     Args:
         choice: the choice that the encoder was built from.
-        encoder: tokenises if nothing is kept.
+        encoder: tokenises the texts if they are not in the cache.
         texts: T texts.
 
     Raises:

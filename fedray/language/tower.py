@@ -1,4 +1,4 @@
-"""The text tower: an encoder with the classes' texts, tokenised and embedded once."""
+"""The text tower: a text encoder with the texts of the classes, tokenised and embedded once."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from fedray.language.text_cache import cached_text_embeddings, cached_tokens
 from fedray.language.trainable import PREFIX
 
 PASS_KEPT = 1 << 30
-"""Bytes of activations that passes may keep from one server step to the next at most.
+"""Maximal bytes of activations that passes keep from one server step to the next.
 
-Never more than a quarter of the free memory. MiniLM's for 300 texts of CIFAR-100 are 724 MiB."""
+Never more than a quarter of the free memory. MiniLM needs 724 MiB for 300 texts of CIFAR-100."""
 
 
 class TextTower:
     """A text encoder with the texts of the classes, as a server uses it.
 
-    The encoder is loaded at the first call that needs it: without prompts the embeddings may
-    already be in the cache.
+    The encoder is loaded by the first call that needs it, since embeddings without prompts may be
+    in the cache.
 
     Args:
         choice: the encoder.
@@ -56,14 +56,14 @@ class TextTower:
         return self.choice.name
 
     def check(self, feature_dim: int) -> None:
-        """Check, without loading weights, that the texts' prototypes can be aligned with features.
+        """Check, without loading weights, that text prototypes can be aligned with image features.
 
         Args:
-            feature_dim: d of the features.
+            feature_dim: width d of the image features.
 
         Raises:
-            UserError: if the weights are missing, the encoder cannot read all texts, or its width
-                is known to be another.
+            UserError: if the weights are missing, the encoder cannot read all texts, or its known
+                width is not d.
         """
         self.choice.identity()
         self.choice.check(self.texts)
@@ -72,11 +72,7 @@ class TextTower:
             self.check_width(width, feature_dim)
 
     def check_width(self, width: int, feature_dim: int) -> None:
-        """Check that prototypes are as wide as the features that are aligned with them.
-
-        Raises:
-            UserError: with the key to set.
-        """
+        """Raise a UserError, with the key to set, if prototypes and features differ in width."""
         if width != feature_dim:
             raise UserError(
                 f"text.encoder={self.encoder_name} gives prototypes of width {width}, but "
@@ -97,12 +93,12 @@ class TextTower:
 
     @property
     def _token_encoder(self) -> TokenEncoder:
-        """The loaded encoder, whose tokens prompts can replace."""
+        """The loaded encoder; raise a UserError if it reads no tokens."""
         if isinstance(self.encoder, TokenEncoder):
             return self.encoder
         raise UserError(
-            f"text.encoder={self.encoder_name} reads no tokens, so that there is nothing to put "
-            "prompts into; set algorithm.prompt_length=0, or text.encoder=minilm"
+            f"text.encoder={self.encoder_name} reads no tokens that prompts could replace; set "
+            "algorithm.prompt_length=0, or text.encoder=minilm"
         )
 
     @property
@@ -111,11 +107,11 @@ class TextTower:
         return self._token_encoder.token_width
 
     def frozen_prototypes(self, *, of_unit_length: bool = False) -> Tensor:
-        """Return text prototypes [C, d] without prompts (m = 0), computed once and kept on disk.
+        """Return text prototypes [C, d] without prompts (m = 0), cached on disk.
 
         Args:
-            of_unit_length: scale each text's features, and their mean, to length 1 (as CLIP's
-                prompt ensembles do); else neither (FedTSP section 3.3).
+            of_unit_length: scale each text's features, and their mean, to length 1, as in CLIP's
+                prompt ensembles; else do not normalise (FedTSP section 3.3).
         """
         if self._frozen is None:
             self._frozen = cached_text_embeddings(self.choice, self.texts).to(self.device)
@@ -125,10 +121,10 @@ class TextTower:
         return class_means(self._frozen, self.k)
 
     def trainable(self, blocks: int | None) -> TowerPart:
-        """Return the encoder's last blocks with the classes' texts, to be trained elsewhere.
+        """Return the encoder's last blocks and their inputs for the texts, for training by clients.
 
         Args:
-            blocks: how many of the last blocks; None for the whole encoder.
+            blocks: number of last blocks; None for the whole encoder.
 
         Raises:
             UserError: if the encoder cannot be trained in part.
@@ -155,9 +151,9 @@ class TextTower:
 
         Raises:
             UserError: if the prompts are longer than the shortest text, or, with `past_text`,
-                than the encoder reads.
+                than the encoder's limit.
         """
-        encoder = self._token_encoder  # which loads the tokens
+        encoder = self._token_encoder  # sets `_tokens` and `_embeddings`
         tokens, embeddings = self._tokens, self._embeddings
         if classes is not None:
             texts = (
@@ -173,33 +169,33 @@ class TextTower:
     ) -> Tensor:
         """Return text prototypes of all classes without gradients, before prompts are trained.
 
-        The next `prototypes_again` of the same prompts continues this very pass, if the activations
-        of all passes that wait are at most `PASS_KEPT` bytes: one for each run that is in lockstep
-        with others. Arguments as in `prototypes`.
+        The next `prototypes_again` of the same prompts reuses this pass, if the activations of all
+        waiting passes take at most `PASS_KEPT` bytes. Several passes wait if runs train in lockstep
+        in one process. Arguments as in `prototypes`.
         """
-        asked = (keep_special, past_text)
-        key = content(prompts, asked)
-        known = self._passes.find(key)
-        if known is None:
+        options = (keep_special, past_text)
+        key = content(prompts, options)
+        cached = self._passes.find(key)
+        if cached is None:
             size, most = (
                 activations(self._token_encoder, self._tokens),
                 room(PASS_KEPT, self.device),
             )
             if size > most:
                 with torch.no_grad():
-                    known = Pass(self.prototypes(prompts, *asked))
+                    cached = Pass(self.prototypes(prompts, *options))
             else:
-                graph = Graph(prompts, lambda leaf: self.prototypes(leaf, *asked))
-                known = Pass(graph.output, graph, size)
-            self._passes.keep(key, known, most)
-        return known.output.clone()
+                graph = Graph(prompts, lambda leaf: self.prototypes(leaf, *options))
+                cached = Pass(graph.output, graph, size)
+            self._passes.keep(key, cached, most)
+        return cached.output.clone()
 
     def prototypes_again(
         self, prompts: Tensor, keep_special: bool = False, past_text: bool = False
     ) -> Tensor:
-        """Return `prototypes` of all classes; continue the pass of `prototypes_before` if kept."""
-        known = self._passes.find(content(prompts, (keep_special, past_text)))
-        graph = None if known is None else known.take()
+        """Return `prototypes` of all classes; reuse the pass of `prototypes_before` if cached."""
+        cached = self._passes.find(content(prompts, (keep_special, past_text)))
+        graph = None if cached is None else cached.take()
         if graph is None:
             return self.prototypes(prompts, keep_special, past_text)
         output: Tensor = Continued.apply(prompts, graph)

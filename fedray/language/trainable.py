@@ -1,8 +1,8 @@
-"""A text tower whose last blocks learn, as tensors by name that clients can train and send.
+"""A text tower whose last blocks are trained, as tensors by name that clients can train and send.
 
-The blocks below stay frozen; clients get their outputs and need no tower of their own. If the whole
-tower learns, it begins with the word embeddings, of which the rows of words in the texts travel
-alone: the others have no gradient.
+The lower blocks stay frozen; clients get their outputs and need no tower. If the whole tower is
+trained, only those rows of the word embeddings are sent that occur in the texts, since all other
+rows have no gradient.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedray.language.encoders.bert_blocks import Bert, TowerShape
 from fedray.language.prototypes import class_means
 
 PREFIX = "text."
-"""The beginning of the names of a tower's tensors; no model has such names."""
+"""Prefix of the names of a tower's tensors; no image model has such names."""
 
 
 def class_embeddings(
@@ -24,11 +24,11 @@ def class_embeddings(
 ) -> Tensor:
     """Return the classes' text embeddings T [C, V] of unit length, differentiable in `tensors`.
 
-    Each text's features, and their mean over a class's texts, are scaled to length 1, as
-    `TextTower.frozen_prototypes` does.
+    Each text's features, and their mean over the texts of a class, are scaled to length 1, as by
+    `TextTower.frozen_prototypes`.
 
     Args:
-        tensors: the part that learns; names begin with `PREFIX`.
+        tensors: the trained part of the tower; names begin with `PREFIX`.
         start: see `TowerPart`.
         mask: see `TowerPart`.
         shape: see `TowerShape`.

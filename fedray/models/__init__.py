@@ -1,16 +1,16 @@
-"""Models: what clients train.
+"""The models that clients train.
 
-architectures.py  what an architecture is, and the registry of them
-backbones/        image backbones, one family a file
-groups.py         groups of architectures, and which client trains which
-classifier.py     backbone, common feature width and head
-auxiliary.py      such a model with a second, small one that all clients share
+architectures.py  the class of architectures and its registry
+backbones/        image backbones, one family per file
+groups.py         groups of architectures, and their assignment to clients
+classifier.py     a classifier: backbone, common feature width and head
+auxiliary.py      a classifier together with a small one that all clients share
 inputs.py         the types of input: pixels, patch embeddings, frozen features
-init.py           models with weights from a given generator, or to load a state into
-pretrained.py     backbones that start from torchvision's weights
-structure.py      parts of a model: buffers, normalisation, head
+init.py           build models with weights drawn from a generator, or to load a state into
+pretrained.py     load torchvision's weights into backbones
+structure.py      find parts of a model: buffers, normalisation, head
 clip/             the frozen CLIP
-prompted/         models whose parameters are prompts around it
+prompted/         models whose parameters are prompts around the frozen CLIP
 """
 
 from fedray.models.architectures import Architecture, architecture

@@ -1,4 +1,4 @@
-"""What an architecture is, and the registry of them all."""
+"""The class of architectures (image backbones) and its registry."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from torch import nn
 from fedray.registry import Registry
 
 ConvRule = Literal["uniform", "fan_out"]
-"""Initial weights of convolutions: PyTorch's default, or He's normal by fan-out."""
+"""Initial weights of convolutions: PyTorch's default, or He normal by fan-out."""
 
 
 @dataclass(frozen=True)
 class PretrainedLayout:
-    """How a backbone's tensors and those of a torchvision network correspond.
+    """The correspondence of a backbone's tensors to those of a torchvision network.
 
-    Tensors without a prefix that is named here correspond one to one, in the order of the layers.
+    All tensors without one of the prefixes below correspond one to one, in the order of the layers.
 
     Attributes:
-        reference: what torchvision calls the network.
-        backbone_only: prefixes of the backbone's tensors that have no counterpart.
-        reference_only: prefixes of torchvision's tensors that have none.
-        projector: (prefix in the projector, prefix in torchvision's network) of hidden layers that
-            are the projector here; they are loaded where the widths are torchvision's.
+        reference: torchvision's name of the network.
+        backbone_only: prefixes of the backbone's tensors without a counterpart.
+        reference_only: prefixes of torchvision's tensors without a counterpart.
+        projector: pairs of prefixes, in the projector and in torchvision's network, of hidden
+            layers that form the projector; they are loaded if the widths are equal.
     """
 
     reference: str
@@ -40,20 +40,20 @@ class Architecture:
     """A backbone that can be chosen by name.
 
     Attributes:
-        name: what an experiment calls it.
-        summary: one line about it.
-        make: (channels, image_size in pixels) to the network, `[B, channels, H, W]` to `[B, raw]`.
-        raw: width of the flat vector it gives; None where it is found by giving it an image.
-        paper: where it comes from; "-" for fedray's networks.
-        min_image_size: smallest side of a square image, in pixels, that leaves no map empty.
-        conv_rule: the initial distribution of its convolutions.
-        channels_last: whether it is trained faster on a CPU with channels last in memory (small
-            and wide maps are; deep residual nets at 32 pixels are not).
-        keeps_init: whether its initial weights are those that its constructors draw, under a
-            seed of the run; otherwise they are drawn by the rules of `fedray.models.init`, which
-            know the layers of fedray's own networks alone.
-        dense: whether it gives a vector for every pixel, `[B·H·W, raw]`.
-        pretrained_layout: how it corresponds to a network of torchvision; None where it does not.
+        name: the name in `model.group`.
+        summary: a one-line description.
+        make: builds the network for (channels, image_size in pixels); the network maps
+            `[B, channels, H, W]` to `[B, raw]`.
+        raw: width of the output; None if it has to be found by a forward pass.
+        paper: the source; "-" for fedray's networks.
+        min_image_size: smallest side of a square image, in pixels, for which no map is empty.
+        conv_rule: the initial distribution of convolutions.
+        channels_last: whether training on a CPU is faster with channels last in memory (true for
+            small and wide maps, not for deep residual networks at 32 pixels).
+        keeps_init: whether the constructors draw the initial weights, under a seed of the run.
+            Otherwise `fedray.models.init` draws them by rules for the layers of fedray's networks.
+        dense: whether the output is a vector per pixel, `[B·H·W, raw]`.
+        pretrained_layout: the correspondence to a network of torchvision, or None.
     """
 
     name: str
@@ -70,22 +70,22 @@ class Architecture:
 
 
 architectures: Registry[Architecture] = Registry("architecture", "fedray.models.backbones")
-"""Every backbone by its name."""
+"""All backbones by name."""
 
 Make = Callable[[int, int], nn.Module]
 
 
 def architecture(name: str, *, paper: str = "-", min_image_size: int = 1) -> Callable[[Make], Make]:
-    """Register a function that makes any `nn.Module` as an architecture; a decorator.
+    """Return a decorator that registers a function as an architecture.
 
-    The function gets the images' channels and their side in pixels, and gives a module that maps
-    images `[B, channels, H, W]` in [-1, 1] to features, one vector `[B, n]` an image. The head
-    comes after it, and before that a projector, or an adapter where `model.feature_dim` is not n.
-    Initial weights are those that the constructors draw, under a seed of the run.
+    The function gets the number of channels and the side of images in pixels, and returns any
+    `nn.Module` that maps images `[B, channels, H, W]` in [-1, 1] to features `[B, n]`. A projector,
+    or an adapter if `model.feature_dim` is not n, and the head follow the module. The constructors
+    draw the initial weights, under a seed of the run.
 
     Args:
-        name: what `model.group` calls it.
-        paper: where it comes from.
+        name: the name in `model.group`.
+        paper: the source.
         min_image_size: smallest side of a square image, in pixels.
     """
 

@@ -1,4 +1,4 @@
-"""A client's model together with a small one, whose architecture all clients share."""
+"""A client's model together with a small model whose architecture all clients share."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from fedray.models.classifier import Classifier, ClassifierOutput
 from fedray.models.inputs import ImageFeatures, Inputs, Pixels, values_of
 
 AUXILIARY = "auxiliary."
-"""What the names of the small model's tensors begin with."""
+"""Prefix of the names of the small model's tensors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AuxiliaryOutput(ClassifierOutput):
-    """What both models make of the same images.
+    """The outputs of both models for the same images.
 
     Attributes:
-        auxiliary: what the small model gives.
+        auxiliary: the output of the small model.
     """
 
     auxiliary: ClassifierOutput
 
 
 class WithAuxiliary(Classifier):
-    """The client's own model under its own names, and the small one under `AUXILIARY`.
+    """A client's model together with a small model, whose tensors have the prefix `AUXILIARY`.
 
-    It predicts as the own model does.
+    Predictions are those of the client's model, whose tensors keep their names.
 
     Args:
-        own: extractor and head, of the client's architecture.
-        auxiliary: extractor and head, of the architecture that all clients share.
-        joint: layers between both, the client's own; none by default.
+        own: extractor and head of the client's architecture.
+        auxiliary: extractor and head of the architecture that all clients share.
+        joint: layers that connect both models and belong to the client; None for no layers.
     """
 
     def __init__(
@@ -47,24 +47,24 @@ class WithAuxiliary(Classifier):
         self.joint = nn.Identity() if joint is None else joint
 
     def forward(self, x: Inputs) -> AuxiliaryOutput:
-        """Return features and logits of the own model, and those of the small one."""
+        """Return features and logits of the client's model, and those of the small model."""
         features = self.extractor(values_of(x, Pixels, ImageFeatures))
         return AuxiliaryOutput(features, self.head(features), self.auxiliary(x))
 
     def parts(self) -> dict[str, list[nn.Parameter]]:
-        """Return the parameters of the own model, of the small one, and of what joins them."""
-        own = [*self.extractor.parameters(), *self.head.parameters()]
+        """Return the parameters of the client's model, the small model, and the joint layers."""
         return {
-            "own": own,
+            "own": [*self.extractor.parameters(), *self.head.parameters()],
             "auxiliary": list(self.auxiliary.parameters()),
             "joint": list(self.joint.parameters()),
         }
 
 
 class FusedWithAuxiliary(WithAuxiliary):
-    """One feature of both models, of which the small model's head sees the beginning.
+    """Both models with a fused feature, whose first entries the small model's head reads.
 
-    r = joint([g(x), f(x)]) is the feature; the client's head reads r, the small one's r[:, :d_g].
+    The feature is r = joint([g(x), f(x)]). The client's head reads r, the small model's head reads
+    r[:, :d_g].
 
     Args:
         own: extractor f and head, features of width d.
@@ -73,7 +73,7 @@ class FusedWithAuxiliary(WithAuxiliary):
     """
 
     def forward(self, x: Inputs) -> AuxiliaryOutput:
-        """Return fused features `[B, d]`, logits of them, and those of their first d_g entries."""
+        """Return fused features `[B, d]` with logits, and their first d_g entries with logits."""
         values = values_of(x, Pixels, ImageFeatures)
         small = self.auxiliary.get_submodule("extractor")(values)
         fused: Tensor = self.joint(torch.cat([small, self.extractor(values)], dim=1))

@@ -1,4 +1,4 @@
-"""What every client trains: a feature extractor of one common width, and a linear head."""
+"""Classifiers: a feature extractor of one common width and a linear head."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from fedray.models.inputs import ImageFeatures, Inputs, Pixels, values_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassifierOutput:
-    """Features and the logits computed from them; models with further outputs extend it.
+    """Features and the logits computed from them; models with further outputs extend this class.
 
     Attributes:
-        features: `[B, feature_dim]`, float; of a dense model `[B·H·W, feature_dim]`.
-        logits: `[B, num_classes]`, float; of a dense model `[B·H·W, num_classes]`.
+        features: `[B, feature_dim]`, float; for a dense model `[B·H·W, feature_dim]`.
+        logits: `[B, num_classes]`, float; for a dense model `[B·H·W, num_classes]`.
     """
 
     features: Tensor
@@ -24,12 +24,12 @@ class ClassifierOutput:
 
 
 class WidthAdapter(nn.Module):
-    """`AdaptiveAvgPool1d(feature_dim)` on a flat vector, without parameters.
+    """Adaptive average pooling of a flat vector, as `AdaptiveAvgPool1d(feature_dim)`.
 
     `out[r] = mean(x[floor(r n/d) : ceil((r+1) n/d)])`: a wider vector is averaged, a narrower one
-    repeated (64 to 512 gives each value 8 times, so features of rank at most 64). Written out
-    because the library's backward is neither deterministic on CUDA nor fast on a CPU: with
-    g = gcd(n, d) the windows repeat every n/g inputs, so few slices cover all of them.
+    repeated (64 to 512 gives each value 8 times, and so features of rank at most 64). PyTorch's
+    backward pass is neither deterministic on CUDA nor fast on a CPU. Here, few slices suffice,
+    because with g = gcd(n, d) the windows repeat every n/g inputs.
 
     Args:
         raw: n, width of the input.
@@ -57,20 +57,20 @@ class WidthAdapter(nn.Module):
 
 
 class ChannelsLast(nn.Module):
-    """On a CPU, lay images out with channels last; the values stay. See `Architecture`."""
+    """Conversion of images to the memory order channels-last on a CPU, see `Architecture`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Copy `[B, channels, H, W]` into the other memory order; same shape."""
+        """Copy `[B, channels, H, W]` to channels-last order; shape and values stay."""
         if x.device.type != "cpu":
             return x
-        # contiguous(memory_format=torch.channels_last) in a form that torch.vmap can batch
+        # as contiguous(memory_format=torch.channels_last), which torch.vmap cannot batch
         return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
 def projector(raw: int, hidden: int, feature_dim: int) -> nn.Sequential:
-    """Build two layers FC, batch norm, ReLU: `[B, raw]` to `[B, feature_dim]`, non-negative.
+    """Build a projector of two layers (FC, batch norm, ReLU): `[B, raw]` to `[B, feature_dim]`.
 
-    FedGLCL Table 8; the order within a layer is the official code's.
+    FedGLCL Table 8, with the official code's order within a layer; features are non-negative.
     """
     return nn.Sequential(
         nn.Linear(raw, hidden),
@@ -83,11 +83,11 @@ def projector(raw: int, hidden: int, feature_dim: int) -> nn.Sequential:
 
 
 class Classifier(nn.Module):
-    """What clients train: inputs to features and logits.
+    """Base of the models that clients train, which map inputs to features and logits.
 
     Attributes:
-        reads: the type of input that it is best given; a model may take others, too.
-        head: the last layer, from features to logits; the identity where there is none.
+        reads: the preferred type of input; a model may accept other types, too.
+        head: the last layer, from features to logits; the identity for a model without head.
     """
 
     reads: type[Inputs] = Pixels
@@ -97,27 +97,27 @@ class Classifier(nn.Module):
         """Compute features `[B, d]` and logits `[B, C]`.
 
         Raises:
-            TypeError: when the model cannot read this type of input.
+            TypeError: if the model does not accept this type of input.
         """
         raise NotImplementedError
 
 
 class BackboneClassifier(Classifier):
-    """Backbone, width adapter or projector, and head: images to features and logits.
+    """A backbone, a width adapter or projector, and a head.
 
-    FedTSP supplementary C.4; HtFLlib's layout: the backbone's own last layer gives way to
-    average-pooling to the common width d, so that features, prototypes and heads of all
-    architectures have one shape. The adapter is left out when raw = d.
+    FedTSP supplementary C.4; as in HtFLlib, average pooling to the common width d replaces the
+    backbone's last layer, so that features, prototypes and heads of all architectures have equal
+    shapes. There is no adapter if raw = d.
 
     Args:
-        backbone: `[B, channels, H, W]` to `[B, raw]`, or a map of features `[B, n]`.
+        backbone: maps `[B, channels, H, W]`, or features `[B, n]`, to `[B, raw]`.
         raw: width of the backbone's output.
         feature_dim: d, the common feature width.
-        num_classes: C, width of the logits; 0 for a model that ends in its features.
-        hidden: width between the projector's two layers; None for the adapter.
-        channels_last: start with `ChannelsLast`, for speed on a CPU.
-        dense: the backbone gives every pixel's vector (`PerPixel`), `[B·H·W, raw]`; the adapter is
-            then `Linear(raw, d)`, which is the 1x1 convolution that segmentation networks end in.
+        num_classes: C, width of the logits; 0 for a model without head.
+        hidden: width between the projector's two layers; None for an adapter.
+        channels_last: begin with `ChannelsLast`, for speed on a CPU.
+        dense: True if the backbone returns a vector per pixel (`PerPixel`), `[B·H·W, raw]`. The
+            adapter is then `Linear(raw, d)`, the final 1x1 convolution of segmentation networks.
 
     Attributes:
         extractor: backbone and adapter or projector, `[B, channels, H, W]` to `[B, d]`.
@@ -150,6 +150,6 @@ class BackboneClassifier(Classifier):
         self.head = nn.Linear(feature_dim, num_classes) if num_classes else nn.Identity()
 
     def forward(self, x: Inputs) -> ClassifierOutput:
-        """Compute features `[B, d]` and logits `[B, C]` of the backbone's type of input."""
+        """Compute features `[B, d]` and logits `[B, C]`."""
         features = self.extractor(values_of(x, Pixels, ImageFeatures))
         return ClassifierOutput(features, self.head(features))

@@ -1,4 +1,4 @@
-"""Which client trains what: named groups of architectures, assigned to the clients in turn.
+"""Named groups of architectures, which are assigned to clients in turn.
 
 FedTSP supplementary C.4; HtFLlib's groups HtFE2, HtFE3, HtFE4 and HtFE9.
 """
@@ -16,13 +16,13 @@ HTFLLIB = "HtFLlib; FedTSP, CVPR 2026, supplementary C.4"
 
 @dataclass(frozen=True)
 class Group:
-    """Architectures that the clients of one experiment train.
+    """A group of architectures for the clients of one experiment.
 
     Attributes:
-        name: what an experiment calls it.
-        summary: one line about it.
-        members: names of its X architectures, in the order of assignment.
-        paper: where it comes from; "-" for fedray's groups.
+        name: the name in `model.group`.
+        summary: a one-line description.
+        members: the names of the X architectures, in the order of assignment.
+        paper: the source; "-" for fedray's groups.
     """
 
     name: str
@@ -32,14 +32,14 @@ class Group:
 
 
 groups: Registry[Group] = Registry("model group", "fedray.models.groups")
-"""Every group of several architectures by its name; see `group_of` for those of one."""
+"""All groups of several architectures by name; `group_of` also knows single architectures."""
 
-groups.add(Group("htfe2", "Two of unlike depth", ("cnn4", "resnet18"), HTFLLIB))
+groups.add(Group("htfe2", "Two of different depth", ("cnn4", "resnet18"), HTFLLIB))
 groups.add(Group("htfe3", "Three ResNets", ("resnet10", "resnet18", "resnet34"), HTFLLIB))
 groups.add(
     Group(
         "htfe4",
-        "Four of unlike families",
+        "Four of different families",
         ("cnn4", "googlenet", "mobilenetv2", "resnet18"),
         HTFLLIB,
     )
@@ -58,33 +58,33 @@ groups.add(Group("small", "Four for CIFAR on a CPU", ("cnn4", "cnn3", "resnet4",
 
 
 def group_of(name: str) -> Group:
-    """Return the group of a name; an architecture is a group of one by its name.
+    """Return the group of a name, or a group of the single architecture of this name.
 
     Raises:
-        UserError: if there is neither; the message names the nearest one.
+        UserError: if neither exists; the message suggests the nearest name.
     """
     if name in groups.names():
         return groups.get(name)
     if name in architectures.names():
         only = architectures.get(name)
         return Group(name, only.summary, (name,), only.paper)
-    known = [*groups.names(), *architectures.names()]
-    error = unknown("model group or architecture", name, known)
+    valid = [*groups.names(), *architectures.names()]
+    error = unknown("model group or architecture", name, valid)
     raise UserError(f"model.group: {error}")
 
 
 def assign_architectures(group: str, num_clients: int) -> tuple[str, ...]:
-    """Assign a group's X architectures to the clients: client i gets number i mod X.
+    """Assign a group's X architectures to clients: client i gets number i mod X.
 
     Args:
-        group: a name that `group_of` knows.
-        num_clients: how many clients, at least 1.
+        group: the name of a group or an architecture.
+        num_clients: number of clients, at least 1.
 
     Returns:
         One architecture name per client, in client order.
 
     Raises:
-        UserError: the group is unknown, or there is no client.
+        UserError: if the group is unknown, or there is no client.
     """
     members = group_of(group).members
     if num_clients < 1:
@@ -93,7 +93,7 @@ def assign_architectures(group: str, num_clients: int) -> tuple[str, ...]:
 
 
 def is_dense(group: str) -> bool:
-    """Return True if a group's models predict every pixel; those of one group are of one kind.
+    """Return True if the models of a group predict every pixel.
 
     Raises:
         UserError: as `group_of`.

@@ -1,7 +1,7 @@
-"""Classifiers with weights that depend on nothing but a given random stream.
+"""Build classifiers whose weights depend on a given random generator alone.
 
-A module is laid out on the meta device, where PyTorch's own initialisation costs no draw, and then
-given memory and values. torch's global generator is never touched.
+A module is constructed on the meta device, where PyTorch's initialisation draws nothing, and then
+gets memory and values. torch's global generator is not changed.
 """
 
 from collections.abc import Callable
@@ -35,20 +35,20 @@ def build(
     """Build a classifier on the CPU and draw its weights from `generator`.
 
     Args:
-        architecture: the name of a registered one.
-        channels: of the images, 1 or 3.
-        image_size: side of the square images, pixels.
-        num_classes: C, width of the logits; 0 for a model without a head.
+        architecture: the name of a registered architecture.
+        channels: channels of the images, 1 or 3.
+        image_size: side of the square images, in pixels.
+        num_classes: C, width of the logits; 0 for a model without head.
         feature_dim: d, common width of the features.
         hidden: width between the projector's two layers; None for no projector.
-        generator: CPU generator, advanced by the call. None means a fresh one of seed 0, so that
-            equal architectures start equal for every seed of the run (as in HtFLlib).
+        generator: CPU generator, advanced by the call. None means a new one of seed 0, so that
+            equal architectures have equal weights for every seed of the run (as in HtFLlib).
 
     Returns:
         The classifier in training mode.
 
     Raises:
-        UserError: the architecture is unknown or the image too small for it.
+        UserError: if the architecture is unknown, or images are too small for it.
     """
     spec = architectures.get(architecture)
     if generator is None:
@@ -71,7 +71,7 @@ def skeleton(
     """Build a classifier of zeros on the CPU, to load states into; arguments as for `build`.
 
     Raises:
-        UserError: the architecture is unknown or the image too small for it.
+        UserError: if the architecture is unknown, or images are too small for it.
     """
     spec = architectures.get(architecture)
     generator = torch.Generator().manual_seed(0)
@@ -86,10 +86,10 @@ def skeleton(
 
 
 def own_width(architecture: str, *, channels: int, image_size: int) -> int:
-    """Return the width of the features of an architecture's backbone; arguments as for `build`.
+    """Return the output width of an architecture's backbone; arguments as for `build`.
 
     Raises:
-        UserError: if the architecture is unknown, or cannot take such images.
+        UserError: if the architecture is unknown, or does not accept such images.
     """
     spec = architectures.get(architecture)
     if spec.raw is not None:
@@ -109,12 +109,12 @@ def initialise(
     standard normal.
 
     Args:
-        module: on the CPU, like the generator.
-        generator: source of every draw, advanced by the call.
+        module: a module on the CPU.
+        generator: a CPU generator, advanced by the call.
         conv_rule: the rule for convolutions.
 
     Raises:
-        TypeError: a submodule holds tensors that no rule covers.
+        TypeError: if a submodule holds tensors that no rule covers.
     """
     for name, layer in module.named_modules():
         direct = chain(layer.named_parameters(recurse=False), layer.named_buffers(recurse=False))
@@ -123,21 +123,21 @@ def initialise(
             tensors <= _KNOWN_TENSORS and _initialise_layer(layer, generator, conv_rule)
         ):
             raise TypeError(
-                f"no initial values known for {sorted(tensors)} of {name or 'the module'!r} "
+                f"there is no rule to initialise {sorted(tensors)} of {name or 'the module'!r} "
                 f"({type(layer).__name__}); add a rule to fedray/models/init.py."
             )
 
 
 def undrawn_linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
-    """Return a linear layer on the CPU with unset memory, for `initialise`."""
+    """Return a linear layer on the CPU with uninitialised memory, for `initialise`."""
     with torch.device("meta"):
         layer = nn.Linear(inputs, outputs, bias=bias)
     return unset(layer)
 
 
 def _initialise_layer(layer: Any, generator: torch.Generator, conv_rule: ConvRule) -> bool:
-    """Set the tensors of one layer; False where no rule covers it."""
-    kind = type(layer)  # not isinstance: a subclass may hold tensors that the rule leaves unset
+    """Set the tensors of one layer; return False if no rule covers the layer."""
+    kind = type(layer)  # not isinstance, because a subclass may hold further tensors
     if kind is nn.Conv2d and conv_rule == "fan_out":
         nn.init.kaiming_normal_(
             layer.weight, mode="fan_out", nonlinearity="relu", generator=generator
@@ -147,7 +147,7 @@ def _initialise_layer(layer: Any, generator: torch.Generator, conv_rule: ConvRul
         nn.init.kaiming_uniform_(layer.weight, a=sqrt(5), generator=generator)
         _initialise_bias(layer, generator)
     elif kind in (nn.BatchNorm1d, nn.BatchNorm2d):
-        layer.reset_parameters()  # constants, no draw
+        layer.reset_parameters()  # sets constants, draws nothing
     elif kind is nn.Embedding:
         nn.init.normal_(layer.weight, generator=generator)
     else:
@@ -167,7 +167,7 @@ def constructed(
 ) -> nn.Module:
     """Build a network whose constructors draw its weights, under a seed from `generator`.
 
-    The process's own generator is as it was afterwards.
+    The state of torch's global generator is restored afterwards.
     """
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
@@ -176,34 +176,34 @@ def constructed(
 
 
 def width_of(name: str, backbone: nn.Module, channels: int, image_size: int) -> int:
-    """Return the width of a network's features, found with two black images.
+    """Return the width of a network's output, found by a forward pass of two grey images.
 
     Raises:
-        UserError: if it gives no vector an image, or cannot take such images.
+        UserError: if the output is not one vector per image, or such images are not accepted.
     """
     images = torch.zeros(2, channels, image_size, image_size)
     was_training = backbone.training
     try:
         with torch.no_grad():
-            found = backbone.eval()(images)
+            output = backbone.eval()(images)
     except (RuntimeError, ValueError, IndexError) as error:
         raise UserError(
             f"{name} cannot take images of {channels}x{image_size}x{image_size}: {named(error)}"
-            f"{plugin_line(error)}; make it for (channels, image_size) as it is given them"
+            f"{plugin_line(error)}; build it from the arguments (channels, image_size)"
         ) from None
     finally:
         backbone.train(was_training)
-    if isinstance(found, Tensor) and found.ndim == 2 and len(found) == 2:
-        return found.shape[1]
-    shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    if isinstance(output, Tensor) and output.ndim == 2 and len(output) == 2:
+        return output.shape[1]
+    shape = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
     raise UserError(
-        f"{name} gives {shape} for images {list(images.shape)}, expected one vector of features an "
-        "image, [2, n]; end it in nn.Flatten() or a mean over the map"
+        f"{name} gives {shape} for images {list(images.shape)}, expected one vector of features "
+        "per image, [2, n]; end it in nn.Flatten() or a mean over the map"
     )
 
 
 class _Placeholder(nn.Module):
-    """Where a network is put that was made before."""
+    """A module that an existing backbone will replace."""
 
 
 def _with_backbone(module: Classifier, backbone: nn.Module) -> Classifier:
@@ -220,7 +220,7 @@ def _allocate(
     feature_dim: int,
     hidden: int | None,
 ) -> Classifier:
-    """Lay out a classifier with unset memory; around a backbone that is there, a placeholder."""
+    """Construct a classifier with uninitialised memory, with a placeholder for a given backbone."""
     architecture, raw = spec.name, spec.raw
     if image_size < spec.min_image_size:
         raise UserError(
@@ -245,9 +245,9 @@ def _allocate(
 
 
 def unset(module: M) -> M:
-    """Return a module of the meta device on the CPU, with unset memory.
+    """Move a module from the meta device to the CPU, with uninitialised memory.
 
-    As `to_empty`, which imports sympy for a second to copy a shape.
+    Like `to_empty`, which takes a second to import sympy.
     """
     apply: Callable[[Callable[[Tensor], Tensor]], M] = module._apply
     return apply(lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype))

@@ -1,7 +1,6 @@
-"""What a model may be given: one type for each kind of input.
+"""Types of model inputs: pixels, patch embeddings, and frozen features.
 
-Pixels and what a frozen vision tower makes of them are all tensors, but a model that expects the
-one cannot use the other.
+All inputs are tensors; the types prevent passing one kind to a model that expects another.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class _Values:
 
     @classmethod
     def of(cls, stored: Tensor) -> Self:
-        """Make inputs of a slice of a stored array, here float already."""
+        """Convert a slice of a stored array to inputs; the array holds floats already."""
         return cls(stored)
 
     def __len__(self) -> int:
@@ -39,9 +38,9 @@ class Pixels(_Values):
 
     @classmethod
     def of(cls, stored: Tensor) -> Self:
-        """Map uint8 to float32 in [-1, 1], as ToTensor and Normalize(0.5, 0.5) do.
+        """Convert uint8 to float32 in [-1, 1], as ToTensor and Normalize(0.5, 0.5) do.
 
-        Floats are in [-1, 1] already and are not changed.
+        Floats are expected in [-1, 1] and are not changed.
         """
         if stored.is_floating_point():
             return cls(stored)
@@ -50,31 +49,31 @@ class Pixels(_Values):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PatchEmbeddings(_Values):
-    """Class token and M patches before the first block of a vision tower, `[B, 1+M, w]`."""
+    """Class token and M patches as input of a vision tower's first block, `[B, 1+M, w]`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PatchFeatures(_Values):
-    """Features of M patches under a frozen vision tower `[B, M, d]`, not normalised."""
+    """Features of M patches from a frozen vision tower `[B, M, d]`, not normalised."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageFeatures(_Values):
-    """Features of images under frozen encoders `[B, d]`, not normalised."""
+    """Features of images from a frozen encoder `[B, d]`, not normalised."""
 
 
 Inputs = Pixels | PatchEmbeddings | PatchFeatures | ImageFeatures
 
 
 def values_of(x: Inputs, *kinds: type[Inputs]) -> Tensor:
-    """Return the values of an input of one of some kinds, for a model's forward pass.
+    """Return the values of an input of an accepted type, and count its images as read.
 
     Raises:
-        TypeError: when it is of another, or a bare tensor.
+        TypeError: if the input has another type, for example a bare tensor.
     """
     if not isinstance(x, kinds):
-        wanted = " or ".join(kind.__name__ for kind in kinds)
-        found: Any = type(x)
-        raise TypeError(f"this model reads {wanted}, found {found.__name__}")
+        accepted = " or ".join(kind.__name__ for kind in kinds)
+        actual: Any = type(x)
+        raise TypeError(f"this model reads {accepted}, found {actual.__name__}")
     note_images(len(x))
     return x.values

@@ -1,12 +1,13 @@
-"""Backbones that start from torchvision's weights, by their name or from a local file.
+"""Load torchvision's weights into backbones, by name or from a local file.
 
-What is loaded is the backbone, batch norm included where torchvision's network has it. A tensor
-goes by torchvision's name for it, found by listing both networks' layers: their order is the same.
-What has no counterpart there (an architecture's `pretrained_layout` names it) stays as drawn. So do
-head and adapter, and the projector, except for hidden layers that are torchvision's (AlexNet's FC6
-and FC7) where they are as wide as there. One line of the log names the loaded layers.
+All tensors of a backbone are loaded that have a counterpart in torchvision's network, batch norm
+included. The counterparts are found by listing the layers of both networks, which have the same
+order, except for those that the architecture's `pretrained_layout` excludes. All other tensors, the
+head and the adapter keep their drawn values. So does the projector, except for hidden layers of
+torchvision's network (AlexNet's FC6 and FC7) of equal width. A line in the log names the loaded
+layers.
 
-Images are in [-1, 1] here and not scaled by ImageNet's mean and deviation.
+Images are in [-1, 1] and not scaled by ImageNet's mean and standard deviation.
 """
 
 from __future__ import annotations
@@ -28,28 +29,29 @@ _log = logging.getLogger(__name__)
 
 
 def _is_file(source: str) -> bool:
-    """Return True if `model.pretrained` names a file, not weights of torchvision."""
+    """Return True if `model.pretrained` is a file, not a name of torchvision's weights."""
     return Path(source).suffix in WEIGHT_FILES
 
 
 def check_pretrained(source: str, names: Collection[str]) -> None:
-    """Check, without reading the weights, that every architecture can start from `source`.
+    """Check, without reading weights, that every architecture can start from `source`.
 
     Args:
         source: `model.pretrained`, see `load_pretrained`.
-        names: of the architectures.
+        names: the names of the architectures.
 
     Raises:
-        UserError: if an architecture is not laid out as one of torchvision's, the file is not
-            there, or the name is not of weights for that architecture.
+        UserError: if an architecture does not correspond to a network of torchvision, the file does
+            not exist, or torchvision has no weights of this name for the architecture.
     """
     for name in sorted(set(names)):
         layout = architectures.get(name).pretrained_layout
         if layout is None:
             possible = [entry.name for entry in architectures.entries() if entry.pretrained_layout]
             raise UserError(
-                f"model.pretrained={source}: {name} is not laid out as a network of torchvision; "
-                f"set model.group to one of {', '.join(possible)}, or leave model.pretrained out"
+                f"model.pretrained={source}: {name} does not correspond to a network of "
+                f"torchvision; set model.group to one of {', '.join(possible)}, or leave "
+                "model.pretrained out"
             )
         if not _is_file(source):
             _check_name(source, layout.reference)
@@ -58,23 +60,23 @@ def check_pretrained(source: str, names: Collection[str]) -> None:
 
 
 def _check_name(source: str, reference: str) -> None:
-    """Raise a UserError for a name that is not of torchvision's weights for this network."""
+    """Raise a UserError if torchvision has no weights of this name for a network."""
     from torchvision.models import get_model_weights
 
-    known = [str(weights) for weights in get_model_weights(reference)]
-    if source not in known:
+    valid = [str(weights) for weights in get_model_weights(reference)]
+    if source not in valid:
         raise UserError(
             f"model.pretrained={source} is neither a file ({', '.join(WEIGHT_FILES)}) nor "
-            f"weights that torchvision has for {reference}.{nearest(source, known)}"
+            f"weights that torchvision has for {reference}.{nearest(source, valid)}"
         )
 
 
 def start_from_pretrained(extractor: nn.Module, architecture: str, source: str) -> None:
-    """Put pre-trained weights into every layer that they fit, in place, and say into which.
+    """Load pre-trained weights into an extractor, in place, and log the loaded layers.
 
     Args:
-        extractor: of that architecture, `Classifier.extractor`.
-        architecture: checked by `check_pretrained`.
+        extractor: the extractor of a model of this architecture.
+        architecture: the architecture, checked by `check_pretrained`.
         source: see `load_pretrained`.
 
     Raises:
@@ -85,18 +87,18 @@ def start_from_pretrained(extractor: nn.Module, architecture: str, source: str) 
     if "projector" in dict(extractor.named_children()):
         projector = extractor.get_submodule("projector")
         loaded += ["projector." + n for n in load_projector(projector, architecture, source)]
-    _say_loaded(architecture, source, tuple(loaded), tuple(extractor.state_dict()))
+    _log_loaded(architecture, source, tuple(loaded), tuple(extractor.state_dict()))
 
 
 @lru_cache(maxsize=64)
-def _say_loaded(
+def _log_loaded(
     architecture: str, source: str, loaded: Sequence[str], tensors: Sequence[str]
 ) -> None:
-    """Log once in a process which layers start from the weights, and which are drawn."""
+    """Log, once per process, which layers are loaded and which keep their drawn values."""
 
     def layers(names: Collection[str]) -> str:
-        found = dict.fromkeys(name.rpartition(".")[0] for name in tensors if name in names)
-        return ", ".join([*list(found)[:12], *(["..."] if len(found) > 12 else [])]) or "none"
+        parts = dict.fromkeys(name.rpartition(".")[0] for name in tensors if name in names)
+        return ", ".join([*list(parts)[:12], *(["..."] if len(parts) > 12 else [])]) or "none"
 
     _log.warning(
         "model.pretrained=%s: %d of %s's %d tensors are loaded (%s); drawn: %s, and the head",
@@ -111,27 +113,27 @@ def _say_loaded(
 
 @torch.no_grad()
 def load_projector(projector: nn.Module, architecture: str, source: str) -> list[str]:
-    """Put the hidden layers of torchvision's network into a projector, where their shapes fit.
+    """Load the hidden layers of torchvision's network into a projector, if their shapes fit.
 
     Args:
-        projector: of that architecture, `Classifier.extractor.projector`.
-        architecture: checked by `check_pretrained`.
+        projector: the projector of a model of this architecture.
+        architecture: the architecture, checked by `check_pretrained`.
         source: see `load_pretrained`.
 
     Returns:
-        The names of the projector's tensors that were loaded.
+        The names of the projector's loaded tensors.
 
     Raises:
-        UserError: if the weights cannot be had or read.
+        UserError: if the weights cannot be downloaded or read.
     """
     state, tensors, loaded = _state(source), projector.state_dict(), []
     for prefix, reference in _layout(architecture).projector:
-        found = {name: state.get(reference + name) for name in ("weight", "bias")}
+        stored = {name: state.get(reference + name) for name in ("weight", "bias")}
         if all(
             tensor is not None and tensor.shape == tensors[prefix + name].shape
-            for name, tensor in found.items()
+            for name, tensor in stored.items()
         ):
-            for name, tensor in found.items():
+            for name, tensor in stored.items():
                 tensors[prefix + name].copy_(tensor)
                 loaded.append(prefix + name)
     return loaded
@@ -146,45 +148,45 @@ def _state(source: str) -> Mapping[str, Tensor]:
 
 @torch.no_grad()
 def load_pretrained(backbone: nn.Module, architecture: str, source: str) -> None:
-    """Put pre-trained weights into a backbone, in place.
+    """Load pre-trained weights into a backbone, in place.
 
     Args:
-        backbone: of that architecture, `Classifier.extractor.backbone`.
-        architecture: checked by `check_pretrained`.
-        source: a file of a state dict with torchvision's names, or the name of weights that
-            torchvision has, for example ResNet18_Weights.IMAGENET1K_V1.
+        backbone: the backbone of a model of this architecture.
+        architecture: the architecture, checked by `check_pretrained`.
+        source: a state-dict file with torchvision's names, or a name of torchvision's weights, for
+            example ResNet18_Weights.IMAGENET1K_V1.
 
     Raises:
-        UserError: if the weights cannot be had or read, or a tensor that should fit does not.
+        UserError: if the weights cannot be downloaded or read, or a tensor does not fit.
     """
     layout = _layout(architecture)
     state = _state(source)
     names = _reference_names(architecture)
-    known = set(names.values())
-    surplus = [n for n in state if n not in known and not n.startswith(layout.reference_only)]
+    expected = set(names.values())
+    surplus = [n for n in state if n not in expected and not n.startswith(layout.reference_only)]
     if surplus:
-        what = f"has {surplus[0]}, which {layout.reference} has not"
+        what = f"the weights have {surplus[0]}, which {layout.reference} lacks"
         raise _misfit(source, architecture, what)
     tensors = backbone.state_dict()
     for name, reference in names.items():
-        found = state.get(reference)
-        if found is None and reference.endswith("num_batches_tracked"):
-            continue  # files older than the counter, which nothing reads, lack it
-        if found is None:
-            raise _misfit(source, architecture, f"has no {reference}")
-        _check_shape(found, tensors[name], reference, source, architecture)
-        tensors[name].copy_(found)
+        stored = state.get(reference)
+        if stored is None and reference.endswith("num_batches_tracked"):
+            continue  # missing in old files; nothing reads this counter
+        if stored is None:
+            raise _misfit(source, architecture, f"the weights have no {reference}")
+        _check_shape(stored, tensors[name], reference, source, architecture)
+        tensors[name].copy_(stored)
 
 
 def _check_shape(
-    found: Tensor, tensor: Tensor, reference: str, source: str, architecture: str
+    stored: Tensor, tensor: Tensor, reference: str, source: str, architecture: str
 ) -> None:
-    if found.shape == tensor.shape:
+    if stored.shape == tensor.shape:
         return
     expected = f"expected {list(tensor.shape)}"
-    if found.dim() == 4 and tensor.dim() == 4 and tensor.shape[1] == 1 != found.shape[1]:
-        expected += f" (set data.channels={found.shape[1]})"
-    raise _misfit(source, architecture, f"{reference} is {list(found.shape)}, {expected}")
+    if stored.dim() == 4 and tensor.dim() == 4 and tensor.shape[1] == 1 != stored.shape[1]:
+        expected += f" (set data.channels={stored.shape[1]})"
+    raise _misfit(source, architecture, f"{reference} is {list(stored.shape)}, {expected}")
 
 
 def _misfit(source: str, architecture: str, what: str) -> UserError:
@@ -194,13 +196,13 @@ def _misfit(source: str, architecture: str, what: str) -> UserError:
 def _layout(architecture: str) -> PretrainedLayout:
     layout = architectures.get(architecture).pretrained_layout
     if layout is None:
-        raise ValueError(f"{architecture} is not laid out as a network of torchvision")
+        raise ValueError(f"{architecture} does not correspond to a network of torchvision")
     return layout
 
 
 @lru_cache(maxsize=8)
 def _reference_names(architecture: str) -> Mapping[str, str]:
-    """Return torchvision's names of a backbone's tensors that have one, in its order."""
+    """Return torchvision's names of a backbone's tensors that have a counterpart, in order."""
     from torchvision.models import get_model
 
     layout = _layout(architecture)
@@ -234,7 +236,7 @@ def _from_torchvision(name: str) -> Mapping[str, Tensor]:
 
 @lru_cache(maxsize=1)
 def _from_file(source: str, modified: int) -> Mapping[str, Tensor]:
-    del modified  # part of the cache key alone
+    del modified  # only part of the cache key
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

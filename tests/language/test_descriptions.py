@@ -186,7 +186,7 @@ def test_any_number_of_descriptions_is_taken_but_the_same_for_every_class(tmp_pa
 
     assert [len(each) for each in texts(pets(1, 1), ["cat", "dog"], "fine")] == [1, 1]
     with pytest.raises(
-        UserError, match=r"class 'dog': .* has 2 texts, and 1 of class 'cat'; give e"
+        UserError, match=r"class 'dog': .* has 2 texts, but 1 of class 'cat'; give e"
     ):
         pets(1, 2)
 

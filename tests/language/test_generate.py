@@ -184,7 +184,7 @@ def test_a_fenced_answer_will_do(endpoint, server):
 
 def test_answers_that_never_get_better(endpoint, server):
     server.always = completion("no")
-    with pytest.raises(UserError, match=r"tiny gave 3 answers about class 'cat' of the wrong form"):
+    with pytest.raises(UserError, match=r"tiny gave 3 answers of the wrong form about class 'cat'"):
         generate_descriptions(["cat"], endpoint)
     assert len(server.asked) == 3
 
@@ -220,7 +220,7 @@ def test_nobody_there(endpoint):
 
 def test_something_else_answers(endpoint, server):
     server.always = (200, {}, "<html>")
-    with pytest.raises(UserError, match="answered something else than a chat completion"):
+    with pytest.raises(UserError, match="did not answer with a chat completion"):
         generate_descriptions(["cat"], endpoint)
 
 
@@ -248,7 +248,7 @@ def test_the_command_runs_and_exits_with_2():
     for more, message in (
         ({}, "error: FEDRAY_LLM_BASE_URL is not set"),
         ({"FEDRAY_LLM_BASE_URL": "http://x"}, "error: FEDRAY_LLM_MODEL is not set"),
-        ({"FEDRAY_LLM_BASE_URL": "x", "FEDRAY_LLM_MODEL": "y"}, "is no http(s) URL"),
+        ({"FEDRAY_LLM_BASE_URL": "x", "FEDRAY_LLM_MODEL": "y"}, "is not an http(s) URL"),
         (
             {"FEDRAY_LLM_BASE_URL": "http://127.0.0.1:9", "FEDRAY_LLM_MODEL": "y"},
             "error: --out: the folder /no does not exist",

@@ -132,11 +132,14 @@ def test_long_texts_are_cut_with_a_warning(clip_folder, caplog):
         ({"model": "ViT-B-99"}, r"text\.encoder\.model: open_clip has no architecture 'ViT-B-99'"),
         ({"model": "ViT-B-32"}, r"pretrained is not set for ViT-B-32; set .* to one of openai, "),
         ({"pretrained": "nope"}, r"pretrained=nope is no tag of ViT-B-32-quickgelu"),
-        ({"model": "ViT-B-32", "pretrained": "openai"}, r"has plain GELU, the weights 'openai' we"),
+        (
+            {"model": "ViT-B-32", "pretrained": "openai"},
+            r"has plain GELU, but the weights 'openai' we",
+        ),
         ({"path": "/nowhere.pt", "model": "ViT-B-32"}, r"the file /nowhere\.pt does not exist"),
         (
             {"model": "coca_ViT-B-32", "pretrained": "random"},
-            r"coca_ViT-B-32 has a CoCa text tower, which prompts cannot enter",
+            r"coca_ViT-B-32 has a CoCa text tower, for which prompts are not supported",
         ),
         (
             {"model": "roberta-ViT-B-32", "pretrained": "random"},
@@ -151,7 +154,7 @@ def test_what_is_missing_or_wrong(options, message):
 
 def test_wrong_files(clip_folder, tmp_path):
     weights = clip_folder / "open_clip_model.safetensors"
-    with pytest.raises(UserError, match=r"text\.encoder\.model is not set; set it to their arch"):
+    with pytest.raises(UserError, match=r"text\.encoder\.model is not set; set it to the arch"):
         load(weights)
     with pytest.raises(UserError, match=r"describes the model; remove text\.encoder\.model"):
         load(clip_folder, model="ViT-B-32")
@@ -160,7 +163,7 @@ def test_wrong_files(clip_folder, tmp_path):
     with pytest.raises(UserError, match=r"parameters of the text tower are not in .* as expected"):
         load(weights, model="ViT-B-32")
     (tmp_path / "torn.pt").write_bytes(b"torn")
-    with pytest.raises(UserError, match=r"torn\.pt is no file of weights"):
+    with pytest.raises(UserError, match=r"torn\.pt is not a weight file"):
         load(tmp_path / "torn.pt", model="ViT-B-32")
 
 

@@ -108,7 +108,7 @@ def test_older_names_of_weights_are_read(bert_folder, tmp_path):
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        ({"model_type": "electra"}, "a model of the kind 'electra'; give a folder of a BERT"),
+        ({"model_type": "electra"}, "a model of the kind 'electra'; give a folder with a BERT"),
         ({"is_decoder": True}, "config.json has is_decoder=True"),
         ({"hidden_act": "silu"}, "config.json has hidden_act=silu"),
         ({"vocab_size": 7}, r"word_embeddings.weight: found \[20, 32\], expected \[7, 32\]"),

@@ -143,7 +143,7 @@ def test_a_pass_is_not_kept_where_memory_is_short(tower, monkeypatch):
     calls = counted(tower, monkeypatch)
     enough = 4 * activations(tower.encoder, tower._tokens)
     for free, passes in ((enough, 1), (enough - 4, 2)):
-        monkeypatch.setattr(prototypes_module, "_free", lambda device, free=free: free)
+        monkeypatch.setattr(prototypes_module, "_free_bytes", lambda device, free=free: free)
         calls.clear()
         v = prompts(tower, seed=passes)
         before, again = tower.prototypes_before(v), tower.prototypes_again(v)

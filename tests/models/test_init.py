@@ -98,7 +98,7 @@ def test_initialise_knows_its_layers():
 
 
 def test_initialise_leaves_nothing_unset():
-    with pytest.raises(TypeError, match=r"no initial values known for .* of '1' \(LayerNorm\)"):
+    with pytest.raises(TypeError, match=r"there is no rule to initialise .* of '1' \(LayerNorm\)"):
         initialise(nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)), seeded(3))
 
 

@@ -114,9 +114,12 @@ def test_what_does_not_fit_is_named(tmp_path):
             load_pretrained(backbone or ours("resnet18"), "resnet18", str(path))
 
     deeper = theirs("resnet34").state_dict()
-    refused(deeper, "does not fit resnet18: has layer1.2.conv1.weight, which resnet18 has not")
+    refused(
+        deeper,
+        "does not fit resnet18: the weights have layer1.2.conv1.weight, which resnet18 lacks",
+    )
     less = {name: tensor for name, tensor in state.items() if name != "layer3.0.bn2.bias"}
-    refused(less, "does not fit resnet18: has no layer3.0.bn2.bias")
+    refused(less, "does not fit resnet18: the weights have no layer3.0.bn2.bias")
     other = {**state, "layer2.1.conv1.weight": torch.zeros(2, 2, 3, 3)}
     refused(other, r"layer2.1.conv1.weight is \[2, 2, 3, 3\], expected \[128, 128, 3, 3\]$")
     grey = r"conv1.weight is \[64, 3, 7, 7\], expected \[64, 1, 7, 7\] \(set data.channels=3\)"
@@ -140,8 +143,8 @@ def test_a_file_without_batch_counters_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("source", "group", "match"),
     [
-        ("x.pth", "cnn4", "cnn4 is not laid out as a network of torchvision; set model.group to"),
-        ("x.pth", "googlenet", "googlenet is not laid out"),
+        ("x.pth", "cnn4", "cnn4 does not correspond to a network of torchvision; set model"),
+        ("x.pth", "googlenet", "googlenet does not correspond"),
         ("missing.pth", "resnet18", "missing.pth does not exist; pass a file of a state dict"),
         ("ResNet18_Weights.V1", "resnet18", "weights that torchvision has for resnet18. Did you"),
         ("ResNet50_Weights.IMAGENET1K_V1", "resnet18", "weights that torchvision has for resnet18"),

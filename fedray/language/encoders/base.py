@@ -1,6 +1,7 @@
-"""The interface of text encoders (words in, vectors out, gradients to the words' vectors).
+"""The interface of text encoders, which map texts to vectors, and their registry.
 
-Also their registry: an encoder is chosen by name, with typed parameters, and loaded when needed.
+Gradients reach word embeddings. An encoder is chosen by name, with typed parameters, and loaded on
+first use.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 BATCH = 2048
-"""Tokens that go through an encoder at once; bounds memory."""
+"""Maximal number of tokens per batch of an encoder; bounds memory."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ class Tokens:
     Attributes:
         ids: token ids [T, n], int64.
         mask: [T, n], bool; True where a token is part of the text.
-        read: [T], int64; the position whose output represents the text, -1 where all of the
-            text's positions are averaged.
-        cut: which texts are longer than the encoder reads.
+        read: [T], int64; the position whose output represents the text, or -1 if the outputs of all
+            positions are averaged.
+        cut: numbers of the texts that exceed the encoder's limit and were cut.
     """
 
     ids: Tensor
@@ -54,9 +55,9 @@ class Tokens:
         return int(self.mask.sum(1).min())
 
     def widened(self, slots: int) -> Tokens:
-        """Return these tokens with the first `slots` positions part of every text, for prompts.
+        """Return tokens whose first `slots` positions count as part of every text, for prompts.
 
-        Added positions have the id 0; the position that is read stays.
+        Added positions have id 0. The positions in `read` do not change.
         """
         if slots <= self.shortest:
             return self
@@ -66,10 +67,10 @@ class Tokens:
         return Tokens(ids, mask | covered, self.read)
 
     def batches(self, most: int = BATCH) -> list[Tensor]:
-        """Return batches with a bounded number of tokens, of texts of about equal length.
+        """Divide the texts into batches of about equal length and at most `most` tokens.
 
         Returns:
-            The texts of each batch, int64; shortest texts first.
+            The numbers of the texts of each batch, int64; shortest texts first.
         """
         lengths = self.columns(self.mask)
         order = lengths.argsort(stable=True)
@@ -82,7 +83,7 @@ class Tokens:
         return list(order.tensor_split(starts[1:]))
 
     def to(self, device: torch.device) -> Tokens:
-        """Return these tokens on a device."""
+        """Return the tokens on a device."""
         ids, mask, read = (tensor.to(device) for tensor in (self.ids, self.mask, self.read))
         return Tokens(ids, mask, read, self.cut)
 
@@ -90,14 +91,14 @@ class Tokens:
         return len(self.ids)
 
     def __getitem__(self, texts: Tensor | slice) -> Tokens:
-        """Return some of the texts, cut behind the longest of them."""
+        """Return the tokens of some texts, cut after the longest of them."""
         mask = self.mask[texts]
         longest = int(self.columns(mask).max())
         return Tokens(self.ids[texts, :longest], mask[:, :longest], self.read[texts])
 
     @staticmethod
     def columns(mask: Tensor) -> Tensor:
-        """Return the number of positions up to each text's last: [T, n] gives [T]."""
+        """Return the number of positions up to the last token of each text: [T, n] to [T]."""
         return (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)
 
 
@@ -106,8 +107,8 @@ class TextEncoder(ABC):
 
     Attributes:
         dim: d, the width of its output.
-        identity: names family and content (weights, vocabulary, options); equal identities give
-            equal features.
+        identity: a text with the family and a hash of the content (weights, vocabulary, options);
+            encoders of equal identity compute equal features.
     """
 
     dim: int
@@ -118,11 +119,11 @@ class TextEncoder(ABC):
         """Return outputs [T, d] for texts without prompts."""
 
     def weights(self) -> Iterable[Tensor]:
-        """Return the weights, if there are any."""
+        """Return the weights; empty for an encoder without weights."""
         return ()
 
     def to(self, device: torch.device) -> Self:
-        """Move the weights, if there are any."""
+        """Move the weights, if any, to a device."""
         return self
 
     def part(self, texts: Sequence[str], blocks: int | None) -> TowerPart:
@@ -130,21 +131,21 @@ class TextEncoder(ABC):
 
         Args:
             texts: T texts.
-            blocks: how many of the last blocks; None for the whole tower, embeddings included.
+            blocks: number of last blocks; None for the whole tower, embeddings included.
 
         Raises:
-            UserError: if the tower is of another kind than BERT's, or has fewer blocks.
+            UserError: if the encoder is no BERT, or has fewer blocks.
         """
         raise UserError(
-            f"{type(self).__name__} cannot be trained in part, only a BERT's tower can: set "
+            f"{type(self).__name__} cannot be trained in part, unlike a BERT; set "
             "algorithm.blocks=0, or text.encoder to minilm, bert or align"
         )
 
 
 class TokenEncoder(TextEncoder):
-    """A text encoder that reads tokens, whose word embeddings prompts can replace.
+    """A text encoder that reads tokens; prompts can replace their word embeddings.
 
-    No parameter has a gradient, and dropout is off.
+    Parameters need no gradients, and dropout is off.
     """
 
     @property
@@ -155,28 +156,28 @@ class TokenEncoder(TextEncoder):
     @property
     @abstractmethod
     def limit(self) -> int:
-        """The most tokens of a text, special ones included."""
+        """The maximal number of tokens of a text, special tokens included."""
 
     @property
     @abstractmethod
     def kept_bytes(self) -> int:
-        """About how many bytes of activations a token leaves behind for the backward pass."""
+        """Estimated bytes of activations per token that are stored for the backward pass."""
 
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> Tokens:
-        """Tokenise T texts; the tokens are on the encoder's device."""
+        """Tokenise T texts, on the encoder's device."""
 
     @abstractmethod
     def embed(self, tokens: Tokens) -> Tensor:
-        """Return word embeddings [T, n, d'], before positions are added: g0 of FedTSP."""
+        """Return word embeddings [T, n, d'] before positions are added: g0 of FedTSP."""
 
     @abstractmethod
     def encode(self, embeddings: Tensor, tokens: Tokens) -> Tensor:
         """Return outputs [T, d] for word embeddings [T, n, d'], differentiable: g1 of FedTSP.
 
         Args:
-            embeddings: from `embed`, some of them replaced by prompts.
-            tokens: the tokens of the embeddings; they decide which positions are attended and read.
+            embeddings: the output of `embed`, possibly with prompts.
+            tokens: the tokens of the texts; they define which positions are attended and read.
         """
 
     @torch.no_grad()
@@ -194,13 +195,13 @@ P = TypeVar("P", bound=Frozen)
 class EncoderChoice(ABC, Generic[P]):
     """A kind of text encoder with its parameters, before any weights are loaded.
 
-    Subclasses are the entries of `encoders`; their docstring's first line is their description.
+    Subclasses are the entries of `encoders`; the first line of a docstring describes the entry.
 
     Attributes:
-        name: its name in `text.encoder`.
+        name: the encoder's name in `text.encoder`.
         Params: the type of its parameters.
         paper: its source, or "-".
-        cached: whether its features are worth a file: not if computing them is as fast.
+        cached: whether features are cached on disk; False if computing them is as fast.
         params: the parameters.
     """
 
@@ -221,11 +222,11 @@ class EncoderChoice(ABC, Generic[P]):
 
     @property
     def per_class(self) -> bool:
-        """True if a class has one vector for all texts, as in some controls."""
+        """True if all texts of a class have one vector, as in some controls."""
         return False
 
     def width(self) -> int | None:
-        """Return `build().dim`, or None if it cannot be known without loading weights.
+        """Return `build().dim`, or None if the width is unknown before the weights are loaded.
 
         Raises:
             UserError: as `build`.
@@ -233,14 +234,14 @@ class EncoderChoice(ABC, Generic[P]):
         return None
 
     def check(self, texts: Sequence[str]) -> None:
-        """Raise a UserError if the encoder cannot give features of all texts; load no weights."""
+        """Raise a UserError if the encoder cannot embed all texts; loads no weights."""
 
     @abstractmethod
     def build(self) -> TextEncoder:
         """Load the encoder, frozen, on the CPU.
 
         Raises:
-            UserError: if its package or weights are not there, with what to install or pass.
+            UserError: if a package or weights are missing, with what to install or pass.
         """
 
 
@@ -252,23 +253,23 @@ def encoder_choice(component: Component, key: str = "text.encoder") -> EncoderCh
 
     Args:
         component: name and parameters.
-        key: the key that holds it, for messages.
+        key: the experiment's key of the component, for messages.
 
     Raises:
-        UserError: if there is no such encoder, or a parameter is unknown or out of bounds.
+        UserError: if no such encoder exists, or a parameter is unknown or out of bounds.
     """
     params = parameters(component, "text encoder", key)
     return encoders.get(component.name)(params)
 
 
 def pick(hidden: Tensor, read: Tensor) -> Tensor:
-    """Return the output of each text at one position: [T, n, w] and [T] give [T, w]."""
+    """Return the output of each text at one position: [T, n, w] and positions [T] to [T, w]."""
     return hidden[torch.arange(len(hidden), device=hidden.device), read]
 
 
 @contextmanager
 def same_bits(device: torch.device) -> Iterator[None]:
-    """Compute attention by plain products on a GPU: fused kernels' gradients vary between runs."""
+    """Use no fused attention kernels on a GPU, because their gradients vary between runs."""
     if device.type == "cuda":
         with sdpa_kernel(SDPBackend.MATH):
             yield
@@ -277,30 +278,30 @@ def same_bits(device: torch.device) -> Iterator[None]:
 
 
 def as_stored(weight: Tensor) -> AbstractContextManager[Any]:
-    """Return autocast for weights in bfloat16, else a context without effect."""
+    """Return an autocast context for weights in bfloat16, else a context without effect."""
     if weight.dtype == torch.bfloat16:
         return torch.autocast(weight.device.type, torch.bfloat16)
     return nullcontext()
 
 
 def freeze(module: torch.nn.Module) -> None:
-    """Switch off gradients of parameters, and dropout."""
+    """Switch off the gradients of parameters, and dropout."""
     module.requires_grad_(False).eval()
 
 
 def too_long(texts: Sequence[str], lengths: Sequence[int], limit: int) -> tuple[int, ...]:
-    """Return the texts that are longer than the encoder reads, and warn of them."""
+    """Return the numbers of texts with more than `limit` tokens, and warn of them."""
     cut = tuple(i for i, length in enumerate(lengths) if length > limit)
     warn_cut(texts, cut, limit)
     return cut
 
 
 def warn_cut(texts: Sequence[str], cut: Sequence[int], limit: int) -> None:
-    """Warn that some texts are longer than the encoder reads."""
+    """Warn of texts that were cut after `limit` tokens."""
     if cut:
         _log.warning(
-            "%d of %d texts have more than the %d tokens that the text encoder reads and are cut "
-            "there, for example '%s'",
+            "%d of %d texts have more than the %d tokens that the text encoder reads and are cut, "
+            "for example '%s'",
             len(cut),
             len(texts),
             limit,

@@ -1,4 +1,4 @@
-"""BERT as a text encoder: BERT-base, MiniLM and ALIGN's text tower."""
+"""Text encoders with a BERT: BERT-base, MiniLM and ALIGN's text tower."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ Pooling = Literal["cls", "mean"]
 
 
 class BertTextChoice(EncoderChoice[P]):
-    """An encoder of texts that is a BERT and reads word pieces."""
+    """Base of text encoders with a BERT."""
 
     @abstractmethod
     def folder(self) -> Path:
         """Return the folder with configuration, tokenizer and weights.
 
         Raises:
-            UserError: if it is missing.
+            UserError: if the folder is missing.
         """
 
     @property
     def pooling(self) -> Pooling:
-        """The output that represents a text: that of the first position, or the mean of all."""
+        """The output that represents a text: of the first position, or the mean over all."""
         return "cls"
 
     @property
     def compat(self) -> bool:
-        """Return True if it computes as the official FedTSP code does, see `BertEncoder`."""
+        """True if the encoder computes as the official FedTSP code does, see `BertEncoder`."""
         return False
 
     def identity(self) -> str:
@@ -79,12 +79,12 @@ class BertTextChoice(EncoderChoice[P]):
 
 
 class HubParams(Frozen):
-    """Where a model is: on the hub or in a folder."""
+    """The source of a model: the Hugging Face hub or a folder."""
 
     model: PathText | None = None
-    """A name on the hub; default bert-base-uncased for bert, kakaobrain/align-base for align."""
+    """Name on the hub; default: bert-base-uncased for bert, kakaobrain/align-base for align."""
     path: InputFile | None = None
-    """A folder with config, tokenizer and weights, instead of the hub."""
+    """Folder with config, tokenizer and weights, instead of the hub."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -97,12 +97,12 @@ class HubParams(Frozen):
 
 
 class BertParams(HubParams):
-    """Which BERT, and how its output is read."""
+    """The source of a BERT, and how its output is read."""
 
     pooling: Pooling = "cls"
-    """Read the first position (FedTSP), or the mean of all."""
+    """Output of a text: of the first position (cls, FedTSP), or the mean over all."""
     bert_compat: StrictBool = False
-    """As the official FedTSP code does it: positions, types and layer norm are applied twice, and
+    """Compute as the official FedTSP code: positions, types and layer norm are applied twice, and
     padding is attended."""
 
     @model_validator(mode="after")
@@ -138,12 +138,12 @@ class MiniLmParams(Frozen):
     """How MiniLM's output is read."""
 
     pooling: Pooling = "mean"
-    """Read the first position, or the mean of all."""
+    """Output of a text: of the first position (cls), or the mean over all."""
 
 
 @encoders.add
 class MiniLmChoice(BertTextChoice[MiniLmParams]):
-    """all-MiniLM-L6-v2, d = 384, out of an installed package; needs no download."""
+    """all-MiniLM-L6-v2, d = 384, from an installed package; needs no download."""
 
     name = "minilm"
     Params = MiniLmParams
@@ -160,7 +160,7 @@ class MiniLmChoice(BertTextChoice[MiniLmParams]):
         folder = Path(get_model_path())
         if not weight_files(folder):
             raise UserError(
-                f"text.encoder=minilm: {folder} holds no model.safetensors; install it anew: "
+                f"text.encoder=minilm: {folder} holds no model.safetensors; reinstall the package: "
                 "pip install --force-reinstall 'fedray[text]'"
             )
         return folder
@@ -172,7 +172,7 @@ class MiniLmChoice(BertTextChoice[MiniLmParams]):
 
 @encoders.add
 class AlignChoice(BertTextChoice[HubParams]):
-    """ALIGN's text tower: a BERT and a projection to the space that it shares with images."""
+    """ALIGN's text tower: a BERT and a projection to the joint space of texts and images."""
 
     name = "align"
     Params = HubParams
@@ -192,15 +192,15 @@ class AlignChoice(BertTextChoice[HubParams]):
 
 
 class BertEncoder(TokenEncoder):
-    """A BERT: word embeddings in, the first position or the mean out.
+    """A BERT that maps word embeddings to the output of the first position, or the mean over all.
 
-    Prompts replace word embeddings; positions, token types and layer norm are applied once and
-    padding is masked. With `compat` it is as in the official FedTSP code: the output of the whole
-    embedding layer counts as word embedding and is fed through that layer again, and padding is
-    attended (so all texts count as equally long).
+    Prompts replace word embeddings. Positions, token types and layer norm are applied once, and
+    padding is masked. With `compat` the encoder computes as the official FedTSP code: the output of
+    the whole embedding layer serves as word embeddings and passes through that layer again, and
+    padding is attended, so that all texts count as equally long.
 
     Args:
-        folder: configuration and tokenizer.
+        folder: the folder with configuration and tokenizer.
         identity: see `TextEncoder`.
         bert: the frozen weights.
         compat: see above.
@@ -215,7 +215,7 @@ class BertEncoder(TokenEncoder):
 
     @cached_property
     def _tokenizer(self) -> Any:
-        """Loaded with the first text; texts in the node's cache need none."""
+        """The tokenizer; loaded on first use, since texts in the node's cache need none."""
         return load_tokenizer(self._folder)
 
     @property
@@ -232,7 +232,7 @@ class BertEncoder(TokenEncoder):
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Tokenise T texts, padded to the longest of them."""
-        # Two passes: the first shows which texts are longer than the encoder reads.
+        # The first of two passes finds the texts that are longer than the limit.
         full = self._tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
         cut = too_long(texts, [len(ids) for ids in full], self.limit)
         padded = self._tokenizer(
@@ -250,7 +250,7 @@ class BertEncoder(TokenEncoder):
         return Tokens(ids, torch.ones_like(mask) if self.compat else mask, read, cut)
 
     def embed(self, tokens: Tokens) -> Tensor:
-        """Return word embeddings [T, n, d']; under `compat` outputs of the embedding layer."""
+        """Return word embeddings [T, n, d'], with `compat` the outputs of the embedding layer."""
         words = self.bert.tensors[WORDS][tokens.ids]
         if not self.compat:
             return words
@@ -262,11 +262,11 @@ class BertEncoder(TokenEncoder):
 
     @torch.no_grad()
     def part(self, texts: Sequence[str], blocks: int | None) -> TowerPart:
-        """Return the last blocks with the projection, see `TextEncoder.part`."""
+        """Return the last blocks, and the projection if there is one; see `TextEncoder.part`."""
         bert, number = self.bert, len(self.bert.blocks)
         if self.compat:
             raise UserError(
-                "algorithm.blocks trains the blocks of a BERT as it is; set "
+                "algorithm.blocks cannot train blocks with text.encoder.bert_compat=true; set "
                 "text.encoder.bert_compat=false or algorithm.blocks=0"
             )
         if blocks is not None and blocks > number:

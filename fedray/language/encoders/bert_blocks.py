@@ -1,13 +1,13 @@
-"""BERT's arithmetic on texts of different lengths, without padding; its weights frozen or trained.
+"""BERT on texts of different lengths without padding, with frozen or trained weights.
 
-The positions of all texts form one matrix [N, w], with texts of equal length next to each other:
-linear maps, layer norms and activations see no padding, and attention is computed at once for all
-texts of one length, without a mask. Where the first position represents a text, the last block is
-computed at that position alone. Outputs and gradients agree with transformers' BertModel to 1e-5 of
-their size. Dropout is left out.
+The positions of all texts form one matrix [N, w], sorted by the length of texts. Linear maps, layer
+norms and activations thus process no padding, and attention is computed at once for all texts of
+one length, without a mask. If the first position represents a text, the last block is computed at
+that position alone. Outputs and gradients agree with transformers' BertModel to 1e-5 of their size.
+There is no dropout.
 
-Devlin et al., "BERT", NAACL 2019: blocks of attention and two linear maps, each with its residual
-and, behind it, layer norm.
+Devlin et al., "BERT", NAACL 2019: blocks of attention and two linear maps, each with a residual
+connection and followed by layer norm.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
     "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
-"""Activations by transformers' names."""
+"""Activation functions by their names in transformers."""
 WORDS = "embeddings.word_embeddings.weight"
 PROJECTION = "projection"
 _POSITIONS = "embeddings.position_embeddings.weight"
@@ -40,13 +40,13 @@ _ATTENTION = "attention.self."
 
 @dataclass(frozen=True)
 class TowerShape:
-    """The settings of a BERT's tower that no tensor shows.
+    """The settings of a BERT that do not follow from its tensors.
 
     Attributes:
         heads: number of attention heads.
         eps: epsilon of the layer norms.
-        activation: between the two linear maps, a name of `ACTIVATIONS`.
-        mean: True if a text is read as the mean over its positions, else at the first.
+        activation: the activation between the two linear maps, a key of `ACTIVATIONS`.
+        mean: True if a text's output is the mean over its positions, False for the first position.
         k: texts per class.
     """
 
@@ -57,14 +57,14 @@ class TowerShape:
     k: int = 1
 
     def numbers(self) -> Tensor:
-        """Return the settings as a float64 tensor [5], which can be sent and stored."""
+        """Encode the settings as a float64 tensor [5], which can be sent and stored."""
         activation = list(ACTIVATIONS).index(self.activation)
-        rest = [float(number) for number in (self.heads, activation, self.mean, self.k)]
-        return torch.tensor([self.eps, *rest], dtype=torch.float64)
+        integers = [float(number) for number in (self.heads, activation, self.mean, self.k)]
+        return torch.tensor([self.eps, *integers], dtype=torch.float64)
 
     @classmethod
     def of(cls, numbers: Tensor) -> TowerShape:
-        """Return the settings that `numbers` encoded."""
+        """Decode the settings that `numbers` encoded."""
         eps, heads, activation, mean, k = numbers.tolist()
         return cls(int(heads), eps, list(ACTIVATIONS)[int(activation)], bool(mean), int(k))
 
@@ -73,10 +73,10 @@ class TowerPart(NamedTuple):
     """The last blocks of a BERT, and their inputs for T texts.
 
     Attributes:
-        tensors: their weights by transformers' names ("encoder.layer.11.output.dense.bias"); of a
-            whole tower the embeddings too, with the rows of words that occur in the texts alone.
-        start: outputs of the blocks below [T, n, w]; of a whole tower row numbers of the word
-            embeddings, int64 [T, n].
+        tensors: the weights by transformers' names ("encoder.layer.11.output.dense.bias"). For a
+            whole tower also the embeddings, reduced to the words that occur in the texts.
+        start: outputs of the lower blocks [T, n, w]; for a whole tower the rows of word embeddings,
+            int64 [T, n].
         mask: [T, n], bool; True where a position belongs to its text.
         shape: see `TowerShape`.
     """
@@ -89,13 +89,13 @@ class TowerPart(NamedTuple):
 
 @dataclass(frozen=True)
 class Packing:
-    """The places of the positions of T texts, sorted by length.
+    """The layout of the N positions of T texts, sorted by the length of texts.
 
     Attributes:
-        order: the texts by length, shortest first [T].
-        rows: the place of each position in the padded texts [T*n], as [N].
-        positions: the number of each position in its text [N].
-        groups: (number of texts, their length) of each length, in this order.
+        order: the numbers of the texts, shortest first [T].
+        rows: the row of each position among the T*n positions of the padded texts [N].
+        positions: the position within its text [N].
+        groups: (number of texts, length) of each length, in ascending order.
     """
 
     order: Tensor
@@ -105,7 +105,7 @@ class Packing:
 
     @classmethod
     def of(cls, mask: Tensor) -> Packing:
-        """Return the packing of texts padded behind their end; mask [T, n], True for tokens."""
+        """Return the packing of texts padded at their ends; mask [T, n], True for tokens."""
         lengths = mask.sum(1)
         order = lengths.argsort(stable=True)
         padded = mask.shape[1]
@@ -117,22 +117,22 @@ class Packing:
         return cls(order, rows, positions, groups)
 
     def firsts(self) -> Tensor:
-        """Return the places of the first positions of the texts [T]."""
+        """Return the indices of the first positions of the texts [T]."""
         return (self.positions == 0).nonzero().squeeze(1)
 
     def unsorted(self, features: Tensor) -> Tensor:
-        """Return features [T, d] in the order of the texts before packing."""
+        """Return features [T, d] in the original order of the texts."""
         return features[self.order.argsort()]
 
 
 class Bert:
-    """A BERT without its pooler, with a projection where it has one, or its last blocks.
+    """A BERT without pooler, or its last blocks, optionally with a projection.
 
     Args:
-        tensors: its weights by transformers' names.
+        tensors: the weights by transformers' names.
         shape: see `TowerShape`.
-        trained: let gradients reach the weights. Frozen weights are laid out once for the
-            processor (`FrozenLinear`).
+        trained: True if weights need gradients; frozen weights are laid out for the processor once
+            (`FrozenLinear`).
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Bert:
 
     @property
     def positions(self) -> int:
-        """The longest text that has position embeddings."""
+        """The number of position embeddings, which limits the length of texts."""
         return len(self.tensors[_POSITIONS])
 
     @property
@@ -166,7 +166,7 @@ class Bert:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of activations that a token leaves behind for the backward pass."""
+        """Estimated bytes of activations per token that are stored for the backward pass."""
         inner = len(self.tensors[f"{self.blocks[0]}intermediate.dense.weight"])
         size = self.tensors[WORDS].element_size()
         return len(self.blocks) * (6 * self.width + inner) * size
@@ -182,7 +182,7 @@ class Bert:
 
         Args:
             words: word embeddings.
-            positions: their numbers in the text [...].
+            positions: their positions in the texts [...].
         """
         hidden = words + self.tensors[_TYPES][0] + self.tensors[_POSITIONS][positions]
         return self._norm("embeddings.LayerNorm", hidden)
@@ -191,8 +191,8 @@ class Bert:
         """Return outputs [T, d] for word embeddings [T, n, w], differentiable.
 
         Args:
-            embeddings: before types and positions.
-            mask: True for the positions of a text [T, n]; the others are behind them.
+            embeddings: word embeddings, before types and positions are added.
+            mask: True for the positions of a text [T, n]; padding follows them.
         """
         packing = Packing.of(mask)
         words = embeddings.flatten(0, 1)[packing.rows]
@@ -207,12 +207,12 @@ class Bert:
         return self._read(inputs, packing)
 
     def states(self, ids: Tensor, mask: Tensor, blocks: int) -> Tensor:
-        """Return hidden states [T, n, w] behind the first blocks; zero where there is padding.
+        """Return the hidden states [T, n, w] after the first blocks; zero for padding.
 
         Args:
             ids: token ids [T, n].
             mask: True for the positions of a text [T, n].
-            blocks: how many blocks.
+            blocks: number of blocks.
         """
         packing = Packing.of(mask)
         words = self.tensors[WORDS][ids.flatten()[packing.rows]]
@@ -225,7 +225,7 @@ class Bert:
         return padded.view(*mask.shape, self.width)
 
     def _read(self, hidden: Tensor, packing: Packing) -> Tensor:
-        """Return outputs [T, d] of all blocks for the input [N, w] of the first."""
+        """Return the outputs [T, d] of all blocks, given the input [N, w] of the first block."""
         *lower, last = self.blocks
         with same_bits(hidden.device):
             for block in lower:
@@ -246,7 +246,7 @@ class Bert:
         """Run one block: [N, w] to [N, w]."""
         names = (f"{block}{_ATTENTION}{name}" for name in ("query", "key", "value"))
         q, k, v = (self._per_head(x, packing.groups) for x in self._linear(hidden, *names))
-        return self._behind(block, hidden, q, k, v)
+        return self._attend(block, hidden, q, k, v)
 
     def _block_at_first(self, block: str, hidden: Tensor, packing: Packing) -> Tensor:
         """Run one block at the first positions of the texts alone: [N, w] to [T, w]."""
@@ -255,12 +255,12 @@ class Bert:
         q = self._per_head(query, [(texts, 1) for texts, _ in packing.groups])
         names = (f"{block}{_ATTENTION}{name}" for name in ("key", "value"))
         k, v = (self._per_head(x, packing.groups) for x in self._linear(hidden, *names))
-        return self._behind(block, first, q, k, v)
+        return self._attend(block, first, q, k, v)
 
-    def _behind(
+    def _attend(
         self, block: str, x: Tensor, q: list[Tensor], k: list[Tensor], v: list[Tensor]
     ) -> Tensor:
-        """Return the outputs [M, w] at positions x, whose queries attend to all of their text."""
+        """Return a block's outputs [M, w] at positions x, whose queries attend to their texts."""
         attended = map(F.scaled_dot_product_attention, q, k, v)
         mixed = torch.cat([part.transpose(1, 2).flatten(0, 1).flatten(1) for part in attended])
         [added] = self._linear(mixed, f"{block}attention.output.dense")
@@ -276,7 +276,7 @@ class Bert:
         return [part.view(*group, self.shape.heads, -1).transpose(1, 2) for part, group in pairs]
 
     def _linear(self, x: Tensor, *names: str) -> Sequence[Tensor]:
-        """Return the outputs of linear maps of the same input."""
+        """Return the outputs of several linear maps of one input."""
         weights, biases = ([self.tensors[f"{n}.{k}"] for n in names] for k in ("weight", "bias"))
         if self.trained:
             return [F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True)]
@@ -290,7 +290,7 @@ class Bert:
 
 
 def bert_sizes(config: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Return the size of each tensor of a BERT without its pooler, by transformers' names.
+    """Return the shape of each tensor of a BERT without pooler, by transformers' names.
 
     Args:
         config: transformers' configuration.

@@ -1,6 +1,6 @@
-"""The files of a BERT: their folder, the weights and the tokenizer.
+"""Find and read the files of a BERT: configuration, weights and tokenizer.
 
-Weights are read without transformers, whose models take seconds to import.
+Weights are read without transformers, because importing its models takes seconds.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _BASE = {
     "is_decoder": False,
     "add_cross_attention": False,
 }
-"""transformers' defaults, which a config.json may omit."""
+"""Defaults of transformers for keys that a config.json may omit."""
 
 
 def find_folder(path: str | None, name: str) -> Path:
-    """Return the folder of a model with its tokenizer; download it if the hub has it.
+    """Return the folder of a model and its tokenizer; download from the hub if necessary.
 
     Args:
         path: a local folder, or None for the hub.
         name: the name on the hub.
 
     Raises:
-        UserError: if it is missing or lacks a file.
+        UserError: if the folder is missing or lacks a file.
     """
     if path is not None:
         folder = Path(path).expanduser().resolve()
@@ -61,7 +61,7 @@ def find_folder(path: str | None, name: str) -> Path:
         folder = _from_hub(name)
         key = f"text.encoder.model={name}"
     if not folder.is_dir():
-        raise UserError(f"{key} is no folder; give one with config.json, tokenizer and weights")
+        raise UserError(f"{key} is not a folder; give one with config.json, tokenizer and weights")
     if not (folder / "config.json").is_file() or not weight_files(folder):
         raise UserError(
             f"{key}: {folder} lacks config.json or model.safetensors; give a folder written by "
@@ -78,13 +78,13 @@ def _from_hub(name: str) -> Path:
         if not weight_files(folder):
             folder = Path(snapshot_download(name, allow_patterns=[*TEXT_FILES, *_OLD_WEIGHTS]))
         return folder
-    except Exception as error:  # whatever the network, the hub or its cache may raise
+    except Exception as error:  # the network, the hub and its cache raise many types
         instead = "pass a local folder as text.encoder.path"
         raise unreachable(f"text.encoder '{name}'", error, instead) from None
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return a folder's files of weights, safetensors rather than pickles."""
+    """Return the weight files of a folder: safetensors, or pickles if there are none."""
     for patterns in (_WEIGHTS, _OLD_WEIGHTS):
         files = [path for pattern in patterns for path in folder.glob(pattern)]
         if files:
@@ -93,10 +93,10 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read a folder's config.json.
+    """Read the config.json of a folder.
 
     Raises:
-        UserError: if it cannot be read.
+        UserError: if the file is unreadable.
     """
     expected = "give a folder written by save_pretrained of a transformers model"
     config: dict[str, Any] = read_json(
@@ -106,15 +106,15 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_bert(folder: Path, *, mean: bool, align: bool = False) -> Bert:
-    """Read a BERT, or the text tower of an ALIGN; safetensors are mapped and so shared.
+    """Read a BERT, or the text tower of an ALIGN; processes share the memory of safetensors.
 
     Args:
-        folder: configuration and weights.
-        mean: read a text as the mean over its positions, else at the first.
-        align: whether it should be an ALIGN, with its projection.
+        folder: the folder with configuration and weights.
+        mean: True if a text's output is the mean over its positions, False for the first position.
+        align: True for the text tower of an ALIGN, with its projection.
 
     Raises:
-        UserError: if the folder holds another model, or its weights are damaged.
+        UserError: if the folder holds another model, or the weights are damaged.
     """
     whole = read_config(folder)
     kind, wanted = whole.get("model_type"), "align" if align else "bert"
@@ -122,7 +122,7 @@ def read_bert(folder: Path, *, mean: bool, align: bool = False) -> Bert:
         instead = f"set text.encoder.name={kind}, or " if kind in ("align", "bert") else ""
         raise UserError(
             f"text.encoder={wanted}: {folder} holds a model of the kind '{kind}'; {instead}"
-            f"give a folder of {'an ALIGN' if align else 'a BERT'}"
+            f"give a folder with {'an ALIGN' if align else 'a BERT'}"
         )
     config = {**_BASE, **(whole.get("text_config", {}) if align else whole)}
     for key in ("position_embedding_type", "is_decoder", "add_cross_attention"):
@@ -143,36 +143,36 @@ def read_bert(folder: Path, *, mean: bool, align: bool = False) -> Bert:
 
 
 def align_width(config: Mapping[str, Any]) -> int:
-    """Return the width of an ALIGN's projection."""
+    """Return the width of the projection of an ALIGN, given its configuration."""
     return int(config.get("projection_dim", 640))
 
 
 def _no_plain_bert(folder: Path, key: str, value: object) -> UserError:
     return UserError(
-        f"text.encoder: {folder} holds no plain BERT, its config.json has {key}={value}; give "
+        f"text.encoder: {folder} holds no plain BERT: its config.json has {key}={value}; give "
         "another folder"
     )
 
 
 def _tensors(folder: Path, prefixes: Sequence[str]) -> dict[str, Tensor]:
-    """Read all weights of a folder in float32, by today's names without some prefixes."""
+    """Read all weights of a folder in float32, by current names without the given prefixes."""
     from safetensors import safe_open
 
-    found: dict[str, Tensor] = {}
+    stored: dict[str, Tensor] = {}
     try:
         for path in weight_files(folder):
             if path.suffix == ".bin":
-                found |= torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+                stored |= torch.load(path, map_location="cpu", weights_only=True, mmap=True)
                 continue
             with safe_open(path, framework="pt") as file:
-                found |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except Exception as error:  # damaged files raise anything
+                stored |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except Exception as error:  # damaged files raise many types
         raise _unreadable(folder, error) from None
-    return {_today(name, prefixes): tensor.to(torch.float32) for name, tensor in found.items()}
+    return {_current(name, prefixes): tensor.to(torch.float32) for name, tensor in stored.items()}
 
 
-def _today(name: str, prefixes: Sequence[str]) -> str:
-    """Return a weight's name as transformers has it now, without the prefix of whole models."""
+def _current(name: str, prefixes: Sequence[str]) -> str:
+    """Return a weight's current name in transformers, without the prefix of whole models."""
     for old, new in _OLD_NAMES.items():
         if name.endswith(old):
             name = name.removesuffix(old) + new
@@ -187,10 +187,10 @@ def _check_sizes(
 ) -> None:
     wrong = [n for n, size in sizes.items() if n not in tensors or tensors[n].shape != size]
     if wrong:
-        found = list(tensors[wrong[0]].shape) if wrong[0] in tensors else "nothing"
+        actual = list(tensors[wrong[0]].shape) if wrong[0] in tensors else "nothing"
         raise UserError(
-            f"text.encoder: {len(wrong)} of {len(sizes)} weights in {folder} are not as its "
-            f"config.json describes them, first {wrong[0]}: found {found}, expected "
+            f"text.encoder: {len(wrong)} of {len(sizes)} weights in {folder} do not match its "
+            f"config.json, first {wrong[0]}: found {actual}, expected "
             f"{list(sizes[wrong[0]])}; give weights of the model that config.json describes"
         )
 
@@ -199,39 +199,44 @@ def load_tokenizer(folder: Path) -> Any:
     """Load a tokenizer of transformers.
 
     Raises:
-        UserError: if its files are damaged, or it cannot pad.
+        UserError: if the files are damaged, or the tokenizer cannot pad.
     """
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # damaged files raise anything
+    except Exception as error:  # damaged files raise many types
         raise _unreadable(folder, error) from None
     if tokenizer.pad_token is None:
         raise UserError(
-            f"text.encoder: the tokenizer in {folder} cannot pad, as BERT's can; give another "
+            f"text.encoder: the tokenizer in {folder} cannot pad, unlike BERT's; give another "
             "text.encoder.path or model"
         )
     return tokenizer
 
 
 def most_tokens(positions: int, tokenizer: Any, folder: Path) -> int:
-    """Return the most tokens of a text, for a model with a number of positions.
+    """Return the maximal number of tokens of a text.
+
+    Args:
+        positions: number of position embeddings.
+        tokenizer: the tokenizer, with its own limit.
+        folder: the model's folder, whose sentence_bert_config.json may hold a limit.
 
     Raises:
-        UserError: if sentence_bert_config.json cannot be read.
+        UserError: if sentence_bert_config.json is unreadable.
     """
     limit = min(positions, int(tokenizer.model_max_length))
     sentence = folder / "sentence_bert_config.json"
     if sentence.is_file():
         expected = "expected an object with max_seq_length"
-        found = read_json(sentence, dict[str, Any], "text.encoder: the file", expected)
-        limit = min(limit, int(found.get("max_seq_length") or limit))
+        settings = read_json(sentence, dict[str, Any], "text.encoder: the file", expected)
+        limit = min(limit, int(settings.get("max_seq_length") or limit))
     return limit
 
 
 def _unreadable(folder: Path, error: Exception) -> UserError:
     return UserError(
-        f"text.encoder: {folder} cannot be read ({one_line(error)}); give the folder of a BERT, "
+        f"text.encoder: {folder} cannot be read ({one_line(error)}); give the folder of a BERT "
         "with its tokenizer"
     )

@@ -1,4 +1,4 @@
-"""Controls without language: what is left of a method when its texts mean nothing."""
+"""Controls without language: random or orthogonal vectors in place of text embeddings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fedray.config import Experiment, Frozen, Seed
 from fedray.errors import UserError
 from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
 
-OUTSIDE = 384
-"""Width of the vectors where nothing says it."""
+DEFAULT_WIDTH = 384
+"""Width of the vectors if neither `dim` nor `model.feature_dim` is set."""
 
 
 class ControlParams(Frozen):
@@ -26,13 +26,13 @@ class ControlParams(Frozen):
     dim: int | None = Field(None, ge=2, le=8192)
     """Width of the vectors; None: model.feature_dim, or 384 if that is not set."""
     seed: Seed = 0
-    """What the numbers are drawn from."""
+    """Seed of the vectors."""
     per: Literal["text", "class"] = "text"
-    """text: every distinct text has its vector, and a class the mean of its texts'; class: every
-    class has one, for every `text.style`, as in FedGLCL's Table 10."""
+    """text: every distinct text has a vector, and a class the mean over its texts; class: every
+    class has one vector for any `text.style`, as in FedGLCL's Table 10."""
 
     def following(self, experiment: Experiment) -> Self:
-        """Return the parameters as wide as the features, unless a width is set."""
+        """Return the parameters with the width of the features, unless a width is set."""
         width = experiment.model.feature_dim if self.dim is None else self.dim
         return self.model_copy(update={"dim": width})
 
@@ -41,15 +41,15 @@ class RandomParams(ControlParams):
     """Width, seed and distribution of random vectors."""
 
     distribution: Literal["normal", "uniform"] = "normal"
-    """normal: directions that are nearly orthogonal; uniform: positive numbers (`torch.rand`),
-    whose vectors have a mean cosine of 3/4. FedGLCL does not say which it draws."""
+    """normal: nearly orthogonal directions; uniform: positive numbers (`torch.rand`), with a mean
+    cosine of 3/4 between vectors. FedGLCL does not say which it uses."""
 
 
 P = TypeVar("P", bound=ControlParams)
 
 
 class ControlEncoder(TextEncoder, Generic[P]):
-    """Vectors that differ between texts and carry none of their meaning; equal for equal texts.
+    """An encoder whose vectors differ between distinct texts but carry no meaning.
 
     Args:
         choice: name, width and seed.
@@ -73,9 +73,10 @@ class ControlEncoder(TextEncoder, Generic[P]):
 
 
 class RandomEncoder(ControlEncoder[RandomParams]):
-    """Each distinct text has its own random vector, drawn from the seed and the text.
+    """Random vectors that depend on the seed and the text alone.
 
-    Each number is from N(0, 1/d), or from U(0, sqrt(3/d)): squared lengths are 1 in the mean.
+    Each number is drawn from N(0, 1/d), or from U(0, sqrt(3/d)), so that squared lengths are 1 on
+    average.
     """
 
     def _vectors(self, texts: Sequence[str]) -> Tensor:
@@ -90,7 +91,7 @@ class RandomEncoder(ControlEncoder[RandomParams]):
 
 
 class OrthogonalEncoder(ControlEncoder[ControlParams]):
-    """The i-th distinct text has the i-th of orthonormal rows, which the seed fixes."""
+    """Orthonormal vectors drawn from the seed, in the order of distinct texts."""
 
     def _vectors(self, texts: Sequence[str]) -> Tensor:
         number = len(texts)
@@ -98,22 +99,22 @@ class OrthogonalEncoder(ControlEncoder[ControlParams]):
         generator = torch.Generator().manual_seed(self.seed)
         gaussian = torch.randn(number, self.dim, generator=generator, dtype=torch.float64)
         q, r = torch.linalg.qr(gaussian.T)
-        rows: Tensor = (q * r.diagonal().sign()).T  # signs as of the Gaussian, whatever the solver
+        rows: Tensor = (q * r.diagonal().sign()).T  # makes the signs independent of the solver
         return rows.float()
 
 
 def check_directions(dim: int, texts: int) -> None:
-    """Raise a UserError, with the keys to set, for more texts than orthogonal directions."""
+    """Raise a UserError, with the keys to set, if there are more texts than dimensions."""
     if texts > dim:
         raise UserError(
             f"text.encoder=orthogonal has {dim} directions for {texts} texts; set "
             f"text.encoder.dim={texts} (and model.feature_dim) or text.style=handcrafted, or "
-            "text.encoder.per=class for one direction a class"
+            "text.encoder.per=class for one direction per class"
         )
 
 
 class ControlChoice(EncoderChoice[P]):
-    """What the controls have in common: there is nothing to load, and nothing worth a cache."""
+    """Base of the controls, which need neither weights nor a cache."""
 
     paper = "-"
     cached = False
@@ -123,22 +124,20 @@ class ControlChoice(EncoderChoice[P]):
         return self.params.per == "class"
 
     def width(self) -> int:
-        return OUTSIDE if self.params.dim is None else self.params.dim
+        return DEFAULT_WIDTH if self.params.dim is None else self.params.dim
 
     def identity(self) -> str:
-        """Name the control, its width and its seed."""
         return f"{self.name}:{self.width()}:{self.params.seed}"
 
 
 @encoders.add
 class RandomChoice(ControlChoice[RandomParams]):
-    """A random direction for each text: a control without language."""
+    """Random directions, one for each text: a control without language."""
 
     name = "random"
     Params = RandomParams
 
     def identity(self) -> str:
-        """Name the distribution, too, unless it is normal."""
         uniform = self.params.distribution == "uniform"
         return super().identity() + (":uniform" if uniform else "")
 

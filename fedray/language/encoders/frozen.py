@@ -1,11 +1,11 @@
-"""Linear maps whose weights are frozen, as fast as the processor multiplies.
+"""Fast linear maps with frozen weights.
 
-A weight that never changes is laid out once in the blocks in which oneDNN multiplies, for the
-outputs and for the gradients of the inputs. The arithmetic is that of `F.linear` in another order:
-it agrees to 1e-6 of the size of the numbers, and equal inputs give equal bits.
+Frozen weights are reordered once into oneDNN's blocked layout, for the outputs and for the
+gradients of the inputs. Results agree with `F.linear` to 1e-6 of their size, because the order of
+summation differs; equal inputs give equal bits.
 
-oneDNN's operators in torch are private (`torch.ops.mkldnn`): pyproject.toml has an upper bound of
-torch, and `tests/runtime/test_private_names.py` names them.
+oneDNN's operators in torch are private (`torch.ops.mkldnn`), so pyproject.toml has an upper bound
+for torch, and `tests/runtime/test_private_names.py` lists the operators.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from torch import Tensor
 
 
 class FrozenLinear:
-    """x W^T + b, differentiable in x alone.
+    """The map x W^T + b, differentiable in x alone.
 
     Args:
-        weights: of maps of the same inputs, each [outputs, inputs]; their outputs are concatenated.
-        biases: [outputs] of each.
+        weights: W of one or several maps of the same inputs, each [outputs, inputs]; the outputs of
+            the maps are concatenated.
+        biases: b of each map, [outputs].
     """
 
     def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
@@ -32,7 +33,7 @@ class FrozenLinear:
         self._backward: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[N, inputs] to [N, outputs]."""
+        """Map [N, inputs] to [N, outputs]."""
         if not _laid_out(x, self.weight):
             return F.linear(x, self.weight, self.bias)
         output: Tensor = _Map.apply(x, self)
@@ -52,7 +53,7 @@ class FrozenLinear:
 
 
 class _Map(torch.autograd.Function):
-    """A product that keeps nothing for the gradient but the map."""
+    """A product that stores no activations for its gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, linear: FrozenLinear) -> Tensor:
@@ -65,13 +66,13 @@ class _Map(torch.autograd.Function):
 
 
 def _laid_out(x: Tensor, weight: Tensor) -> bool:
-    """Return True if oneDNN multiplies; elsewhere, and under autocast, torch chooses."""
+    """Return True if the blocked layout applies: float32 on the CPU, without autocast."""
     plain = x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
     return plain and x.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    """Concatenate tensors; a single one, whose file may be mapped, is not copied."""
+    """Concatenate tensors; a single tensor is not copied, since it may map a file."""
     return tensors[0].detach() if len(tensors) == 1 else torch.cat(tuple(tensors)).detach()
 
 

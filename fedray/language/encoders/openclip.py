@@ -1,4 +1,4 @@
-"""Text towers of CLIP models, through open_clip, run block by block so that prompts can go in."""
+"""Text towers of CLIP models from open_clip, run block by block so that prompts can be inserted."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ from fedray.language.encoders.openclip_weights import (
 )
 
 MODEL_DEFAULT = "ViT-B-32-quickgelu"
-# A stand-in, since open_clip builds towers in pairs.
+# open_clip builds text and image towers in pairs; this image tower is never used.
 _SMALLEST_VISION = {"layers": 1, "width": 64, "head_width": 64, "patch_size": 16, "image_size": 16}
 
 
 class OpenClipText(TokenEncoder):
     """open_clip's standard text tower (`TextTransformer`).
 
-    Token embeddings, then positions, the transformer, the final layer norm, one position,
-    the projection: equal to `encode_text` when nothing is replaced. Where the tower is causal and
-    reads the end token, texts are cut behind the last end token of all texts, which is exact.
+    It applies token embeddings, positions, the transformer and the final layer norm, reads one
+    position, and projects it. Without prompts the result equals `encode_text`. If the tower is
+    causal and reads the end token, padding after the last end token of all texts is cut off, which
+    does not change results.
 
     Args:
         tower: an `open_clip` TextTransformer with its weights.
@@ -79,11 +80,11 @@ class OpenClipText(TokenEncoder):
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of activations that a token leaves behind: about 22 times its width a block."""
+        """Estimated bytes of activations per token: about 22 times its width per block."""
         return 22 * self.token_width * self.layers * self._stored.element_size()
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
-        """Tokenise T texts, cut behind the last end token where that is exact."""
+        """Tokenise T texts; cut padding after the last end token if results do not depend on it."""
         cut = self._too_long(texts)
         ids: Tensor = self._tokenizer(list(texts), context_length=self.limit)
         read = self._read(ids)
@@ -103,12 +104,12 @@ class OpenClipText(TokenEncoder):
         """Return outputs [T, d], differentiable in `embeddings` [T, n, d'].
 
         The output is read at the position of the original text's end token, even if a prompt
-        replaced it. The last of the usual blocks is computed there alone.
+        replaced that token. The last block, if it is a standard one, is computed there alone.
 
         Args:
             embeddings: see `TokenEncoder.encode`.
             tokens: see `TokenEncoder.encode`.
-            deep: prompts [l, d'], which replace positions 1..l at the input of block 1, 2, ...
+            deep: prompts [l, d'] that replace positions 1..l at the inputs of blocks 1, 2, ...
                 (MaPLe).
         """
         tower, n = self._tower, embeddings.shape[1]
@@ -116,48 +117,48 @@ class OpenClipText(TokenEncoder):
         hidden = embeddings + tower.positional_embedding[:n]
         with same_bits(embeddings.device), as_stored(self._stored):
             blocks = tower.transformer.resblocks
-            if not self._usual:
+            if not self._has_standard_blocks:
                 hidden = run_blocks(blocks, hidden, deep, 1, mask)
                 return self._project(pick(hidden, tokens.read))
             hidden = run_blocks(blocks[:-1], hidden, deep, 1, mask)
             if 0 < len(blocks) - 1 <= len(deep):
                 hidden = replaced(hidden, deep[len(blocks) - 2], 1)
-            seen = None if mask is None else mask[tokens.read]
-            return self._project(_last_block(blocks[-1], hidden, seen, tokens.read))
+            visible = None if mask is None else mask[tokens.read]
+            return self._project(_last_block(blocks[-1], hidden, visible, tokens.read))
 
     @property
     def shares_prefixes(self) -> bool:
-        """Return True if `encode_after` is possible: a causal tower of the usual blocks."""
-        return self._cuts and self._usual
+        """True if `encode_after` is possible: a causal tower of standard blocks."""
+        return self._cuts and self._has_standard_blocks
 
     @property
-    def _usual(self) -> bool:
+    def _has_standard_blocks(self) -> bool:
         blocks = self._tower.transformer.resblocks
         return all(type(block).__name__ == "ResidualAttentionBlock" for block in blocks)
 
     def encode_after(
-        self, prefixes: Tensor, rest: Tensor, tokens: Tokens, deep: Sequence[Tensor] = ()
+        self, prefixes: Tensor, suffixes: Tensor, tokens: Tokens, deep: Sequence[Tensor] = ()
     ) -> Tensor:
         """Return outputs of texts with a common prefix, which is computed once for all of them.
 
-        In a causal tower the positions of a common beginning never see what follows, so they are
-        computed once for all T texts: exact, and most of the work where prompts are long. The last
-        block is computed at the positions that are read alone.
+        In a causal tower, the positions of a common prefix do not attend to what follows. Computing
+        them once for all T texts is exact and saves most of the work if prompts are long. The last
+        block is computed only at the positions that are read.
 
         Args:
-            prefixes: start token and prompt, of G groups [G, p, d'].
-            rest: what follows in each text [T, n-p, d'].
-            tokens: of the T texts, of whole length n.
+            prefixes: the start token and prompt of each of G groups [G, p, d'].
+            suffixes: the rest of each text [T, n-p, d'].
+            tokens: the tokens of the T whole texts, of length n.
             deep: see `encode`.
 
         Returns:
             [G*T, d], group by group.
         """
         tower, groups, p = self._tower, len(prefixes), prefixes.shape[1]
-        n = p + rest.shape[1]
+        n = p + suffixes.shape[1]
         positions = tower.positional_embedding[:n]
         first = prefixes + positions[:p]
-        after = (rest + positions[p:]).repeat(groups, 1, 1)
+        after = (suffixes + positions[p:]).repeat(groups, 1, 1)
         mask = tower.attn_mask[:n, :n]
         blocks = tower.transformer.resblocks
         with same_bits(prefixes.device), as_stored(self._stored):
@@ -171,7 +172,7 @@ class OpenClipText(TokenEncoder):
 
     @property
     def _stored(self) -> Tensor:
-        """A weight of the blocks, whose dtype is that of all."""
+        """A weight of the blocks, all of which have the same dtype."""
         weight: Tensor = self._tower.transformer.resblocks[0].mlp.c_fc.weight
         return weight
 
@@ -197,7 +198,7 @@ class OpenClipText(TokenEncoder):
     def _too_long(self, texts: Sequence[str]) -> tuple[int, ...]:
         import open_clip
 
-        if not isinstance(self._tokenizer, open_clip.SimpleTokenizer):  # others do not tell
+        if not isinstance(self._tokenizer, open_clip.SimpleTokenizer):  # no length before cutting
             return ()
         lengths = [len(self._tokenizer.encode(text)) + 2 for text in texts]
         return too_long(texts, lengths, self.limit)
@@ -205,17 +206,17 @@ class OpenClipText(TokenEncoder):
 
 @encoders.add
 class OpenClipChoice(EncoderChoice[OpenClipParams]):
-    """The text tower of a CLIP model, by tag or file, through open_clip."""
+    """The text tower of a CLIP model of open_clip, by tag or file."""
 
     name = "openclip"
     Params = OpenClipParams
     paper = "Radford et al., CLIP, ICML 2021; Ilharco et al., OpenCLIP, 2021"
 
     def source(self) -> WeightSource:
-        """Return the place of the weights.
+        """Return the source of the weights.
 
         Raises:
-            UserError: if architecture, tag or file do not exist, or do not belong together.
+            UserError: if architecture, tag or file do not exist, or do not match.
         """
         return locate(self.params, "text.encoder", MODEL_DEFAULT)
 
@@ -226,7 +227,6 @@ class OpenClipChoice(EncoderChoice[OpenClipParams]):
         return int(self.source().config()["embed_dim"])
 
     def build(self) -> OpenClipText:
-        """Load the text tower; the image tower is never built."""
         source = self.source()
         return OpenClipText(build_clip(source, text_only=True), source.tokenizer(), source.identity)
 
@@ -244,7 +244,7 @@ def run_blocks(
         blocks: open_clip's residual attention blocks, batch first.
         hidden: the input of block 0.
         deep: prompts [l, w] or [T, l, w]; the i-th replaces l positions at the input of block i+1.
-        start: the first position that is replaced; negative counts from the end.
+        start: the first replaced position; negative numbers count from the end.
         mask: attention mask [n, n].
     """
     for index, block in enumerate(blocks):
@@ -258,51 +258,51 @@ def replaced(hidden: Tensor, prompt: Tensor, start: int) -> Tensor:
     """Replace l positions of [T, n, w] from `start` on by a prompt [l, w] or [T, l, w]."""
     prompts = prompt.to(hidden.dtype).expand(len(hidden), -1, -1)
     first = start % hidden.shape[1]
-    behind = first + prompts.shape[1]
-    return torch.cat([hidden[:, :first], prompts, hidden[:, behind:]], dim=1)
+    end = first + prompts.shape[1]
+    return torch.cat([hidden[:, :first], prompts, hidden[:, end:]], dim=1)
 
 
 def _block_after(block: Any, first: Tensor, after: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Run a residual attention block on prefixes [G, p, w] and their rests [G*T, m, w].
+    """Run a residual attention block on prefixes [G, p, w] and their suffixes [G*T, m, w].
 
-    A rest attends to its prefix and, causally, to itself.
+    A suffix attends to its prefix and, causally, to itself.
     """
     p = first.shape[1]
     q1, k1, v1 = _heads(block, first)
     q2, k2, v2 = _heads(block, after)
     return (
         _attended(block, first, q1, k1, v1, mask[:p, :p]),
-        _attended(block, after, q2, _behind(k1, k2), _behind(v1, v2), mask[p:]),
+        _attended(block, after, q2, _concatenated(k1, k2), _concatenated(v1, v2), mask[p:]),
     )
 
 
 def _block_at(block: Any, first: Tensor, after: Tensor, mask: Tensor, read: Tensor) -> Tensor:
-    """Run the block of `_block_after` at position `read` of each rest: [G*T, w]."""
+    """Run the block of `_block_after` at position `read` of each suffix: [G*T, w]."""
     _, k1, v1 = _heads(block, first)
     q2, k2, v2 = _heads(block, after)
-    seen = mask[first.shape[1] + read]
-    return _at(block, after, q2, _behind(k1, k2), _behind(v1, v2), seen, read)
+    visible = mask[first.shape[1] + read]
+    return _at(block, after, q2, _concatenated(k1, k2), _concatenated(v1, v2), visible, read)
 
 
-def _last_block(block: Any, hidden: Tensor, seen: Tensor | None, read: Tensor) -> Tensor:
-    """Run a block on [T, n, w] at the position of each text that is read: [T, w].
+def _last_block(block: Any, hidden: Tensor, visible: Tensor | None, read: Tensor) -> Tensor:
+    """Run a block on [T, n, w] only at the position of each text that is read: [T, w].
 
     Args:
-        block: of the usual kind.
-        hidden: its input.
-        seen: what that position sees, added to its scores [T, n]; None for all.
-        read: which position that is [T].
+        block: a standard block.
+        hidden: the block's input.
+        visible: attention mask of that position, added to its scores [T, n]; None for no mask.
+        read: the position of each text [T].
     """
     q, k, v = _heads(block, hidden)
-    return _at(block, hidden, q, k, v, seen, read)
+    return _at(block, hidden, q, k, v, visible, read)
 
 
 def _at(
-    block: Any, x: Tensor, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, read: Tensor
+    block: Any, x: Tensor, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, read: Tensor
 ) -> Tensor:
     """Run `_attended` at one position of each text: [T, w]."""
     query = pick(q.transpose(1, 2), read).unsqueeze(2)
-    mask = None if seen is None else seen[:, None, None]
+    mask = None if visible is None else visible[:, None, None]
     return _attended(block, pick(x, read).unsqueeze(1), query, k, v, mask).squeeze(1)
 
 
@@ -314,8 +314,8 @@ def _heads(block: Any, x: Tensor) -> Iterator[Tensor]:
         yield part.reshape(texts, n, attention.num_heads, -1).transpose(1, 2)
 
 
-def _behind(first: Tensor, after: Tensor) -> Tensor:
-    """Put keys or values of G prefixes in front of those of their G*T rests."""
+def _concatenated(first: Tensor, after: Tensor) -> Tensor:
+    """Put the keys or values of G prefixes in front of those of their G*T suffixes."""
     times = len(after) // len(first)
     return torch.cat([first.repeat_interleave(times, dim=0), after], dim=2)
 
@@ -323,7 +323,7 @@ def _behind(first: Tensor, after: Tensor) -> Tensor:
 def _attended(
     block: Any, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
 ) -> Tensor:
-    """Run the rest of a block: attention and feed-forward network, both added to x [T, n, w]."""
+    """Return a block's output, given its queries, keys and values and its input x [T, n, w]."""
     added_mask = None if mask is None else mask.to(q.dtype)
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=added_mask)
     x = x + block.ls_1(block.attn.out_proj(mixed.transpose(1, 2).flatten(2)))
@@ -332,15 +332,18 @@ def _attended(
 
 
 def check_text_tower(source: WeightSource, text: dict[str, Any], config: dict[str, Any]) -> None:
-    """Raise a UserError for a text tower of another kind than open_clip's own."""
+    """Raise a UserError unless the text tower is open_clip's standard one."""
     if text.get("hf_model_name") or text.get("embed_cls") or "multimodal_cfg" in config:
         kind = "a transformers text tower" if text.get("hf_model_name") else "a CoCa text tower"
         raise UserError(
-            f"{source.key}.model={source.model} has {kind}, which prompts cannot enter here; give "
-            "an architecture with open_clip's own, for example ViT-B-32-quickgelu"
+            f"{source.key}.model={source.model} has {kind}, for which prompts are not supported; "
+            "give an architecture with open_clip's own, for example ViT-B-32-quickgelu"
         )
     if text.get("pool_type", "argmax") == "none":
-        raise UserError(f"{source.key}.model={source.model} reads no position; give another model")
+        raise UserError(
+            f"{source.key}.model={source.model} has a text tower without a single output "
+            "(pool_type=none); give another model"
+        )
 
 
 def build_clip(source: WeightSource, *, text_only: bool = False) -> Any:
@@ -348,16 +351,16 @@ def build_clip(source: WeightSource, *, text_only: bool = False) -> Any:
 
     Args:
         source: architecture and weights.
-        text_only: return the text tower alone; the image tower is not read.
+        text_only: return the text tower alone, without reading the image tower.
 
     Raises:
-        UserError: if the weights cannot be read, or prompts cannot enter the text tower.
+        UserError: if the weights are unreadable, or the text tower does not support prompts.
     """
     import open_clip
 
     config = source.config()
     check_text_tower(source, config["text_cfg"], config)
-    with torch.device("meta"):  # neither memory nor random numbers
+    with torch.device("meta"):  # uses neither memory nor random numbers
         whole: Any = open_clip.CustomTextCLIP(
             config["embed_dim"],
             vision_cfg=_SMALLEST_VISION if text_only else config["vision_cfg"],

@@ -1,4 +1,4 @@
-"""CLIP models of open_clip: the places of their weights, and how they are read."""
+"""Find, download and read the weights of open_clip's CLIP models."""
 
 from __future__ import annotations
 
@@ -27,24 +27,23 @@ _WEIGHTS = (
     "model.safetensors",
     "pytorch_model.bin",
 )
-# In CLIP's own layout the text tower's parameters stand at the top; else below "text.".
+# Prefixes of the text tower's parameters in CLIP's layout; other layouts have the prefix "text.".
 _TOP = ("token_embedding.", "positional_embedding", "transformer.", "ln_final.", "text_projection")
-# OpenAI's archives keep these numbers among the weights.
+# Numbers that OpenAI's archives store among the weights.
 _NO_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
 
 
 class OpenClipParams(Frozen):
-    """Which of open_clip's models, with which weights."""
+    """The architecture and weights of a CLIP of open_clip."""
 
     model: PathText | None = None
-    """An architecture of open_clip, default ViT-B-32-quickgelu for text.encoder and
-    ViT-B-16-quickgelu for model.clip, or hf-hub:ORGANISATION/NAME."""
+    """Architecture of open_clip, or hf-hub:ORGANISATION/NAME; default: ViT-B-32-quickgelu for
+    text.encoder, ViT-B-16-quickgelu for model.clip."""
     path: InputFile | None = None
-    """A file of weights (OpenAI's too), or a folder with open_clip_config.json, instead of the
-    hub."""
+    """Weight file (also OpenAI's), or folder with open_clip_config.json, instead of the hub."""
     pretrained: PathText | None = None
-    """A tag of open_clip (openai, laion2b_s34b_b79k, ...), or random for weights drawn from
-    `seed`, which know no language."""
+    """Tag of open_clip (openai, laion2b_s34b_b79k, ...), or random for untrained weights drawn from
+    `seed`."""
     seed: Seed = 0
     """Seed of the weights with pretrained=random."""
 
@@ -61,14 +60,14 @@ class OpenClipParams(Frozen):
 
 @dataclass(frozen=True)
 class WeightSource:
-    """The place of a CLIP model's architecture and weights.
+    """The source of a CLIP model's architecture and weights.
 
     Attributes:
-        key: the experiment's key that chose it, for messages.
+        key: the experiment's key of the model, for messages.
         model: open_clip's name of the architecture, with prefix local-dir: or hf-hub: for a folder.
-        weights: the file of weights; None for random ones.
-        tag: open_clip's name of the weights, where they have one.
-        seed: seed of random weights.
+        weights: the weight file; None for random weights.
+        tag: open_clip's name of the weights, or None.
+        seed: the seed of random weights.
     """
 
     key: str
@@ -78,17 +77,17 @@ class WeightSource:
     seed: int = 0
 
     def config(self) -> dict[str, Any]:
-        """Return the architecture as open_clip describes it.
+        """Return open_clip's configuration of the architecture.
 
         Raises:
-            UserError: if it cannot be read.
+            UserError: if the configuration is unreadable.
         """
         import open_clip
 
         try:
             config: dict[str, Any] = open_clip.get_model_config(self.model)
             if not isinstance(config["text_cfg"], dict):
-                raise TypeError("text_cfg is no mapping")
+                raise TypeError("text_cfg is not a mapping")
         except Exception as error:
             raise UserError(
                 f"{self.key}: the configuration of {self.model} cannot be read "
@@ -97,27 +96,27 @@ class WeightSource:
         return config
 
     def preprocessing(self) -> dict[str, Any]:
-        """Return the preprocessing of images (mean, std, ...), as far as the source has it."""
+        """Return the known settings of image preprocessing (mean, std, ...)."""
         import open_clip
 
         if self.tag is not None:
             return dict(open_clip.get_pretrained_cfg(self.model, self.tag))
         if self.model.startswith("local-dir:"):
-            described = Path(self.model.removeprefix("local-dir:")) / _CONFIG
+            config = Path(self.model.removeprefix("local-dir:")) / _CONFIG
         elif self.weights is not None:
-            described = self.weights.parent / _CONFIG
+            config = self.weights.parent / _CONFIG
         else:
             return {}
-        if not described.is_file():
+        if not config.is_file():
             return {}
-        found: dict[str, Any] = json.loads(described.read_text(encoding="utf-8"))
-        return dict(found.get("preprocess_cfg", {}))
+        content: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
+        return dict(content.get("preprocess_cfg", {}))
 
     def tokenizer(self) -> Any:
         """Return open_clip's tokenizer of this model.
 
         Raises:
-            UserError: if it is on the hub, out of reach.
+            UserError: if the tokenizer cannot be downloaded from the hub.
         """
         import open_clip
 
@@ -130,7 +129,7 @@ class WeightSource:
 
     @property
     def identity(self) -> str:
-        """Names architecture and content of the weights."""
+        """The architecture and a hash of the weights, as a text."""
         version = importlib.metadata.version("open_clip_torch")
         if self.weights is None:
             return f"openclip:{self.model}:{version}:random:{self.seed}"
@@ -139,12 +138,12 @@ class WeightSource:
 
     @property
     def content(self) -> str:
-        """Names the content of weights and configuration alone; "" for random ones."""
+        """The hash of weights and configuration; "" for random weights."""
         if self.weights is None:
             return ""
-        described = self.weights.parent / _CONFIG
-        is_read = self._is_folder and described.is_file()
-        return digest([self.weights, described] if is_read else [self.weights])
+        config = self.weights.parent / _CONFIG
+        is_read = self._is_folder and config.is_file()
+        return digest([self.weights, config] if is_read else [self.weights])
 
     @property
     def _is_folder(self) -> bool:
@@ -152,15 +151,15 @@ class WeightSource:
 
 
 def locate(spec: OpenClipParams, key: str, default: str) -> WeightSource:
-    """Find, or download, the model of `spec`.
+    """Find the model of `spec`, or download it.
 
     Args:
         spec: the parameters.
         key: the experiment's key, for messages.
-        default: the architecture when none is named, with OpenAI's weights.
+        default: the default architecture, used with OpenAI's weights.
 
     Raises:
-        UserError: if architecture, tag or file do not exist, or do not belong together.
+        UserError: if architecture, tag or file do not exist, or do not match.
     """
     if spec.path is not None:
         return _local(spec, key, default, Path(spec.path).expanduser().resolve())
@@ -178,21 +177,22 @@ def locate(spec: OpenClipParams, key: str, default: str) -> WeightSource:
 
 
 def _tagged(model: str, tag: str | None, key: str) -> WeightSource:
-    """Return the weights of an architecture and a tag; download them if missing."""
+    """Return the weights of an architecture and a tag; download them if they are missing."""
     import open_clip
 
-    known = open_clip.list_pretrained_tags_by_model(model)
-    if tag is None or tag not in known:
-        found = f"pretrained={tag} is no tag of" if tag else "pretrained is not set for"
-        tags = f"one of {', '.join(known)}" if known else "random, there are no tags of this one"
+    tags = open_clip.list_pretrained_tags_by_model(model)
+    if tag is None or tag not in tags:
+        problem = f"pretrained={tag} is no tag of" if tag else "pretrained is not set for"
+        valid = f"one of {', '.join(tags)}" if tags else "random, since this one has no tags"
         raise UserError(
-            f"{key}.{found} {model}; set {key}.pretrained to {tags}, or pass a file as {key}.path"
+            f"{key}.{problem} {model}; set {key}.pretrained to {valid}, or pass a file as "
+            f"{key}.path"
         )
-    described = open_clip.get_pretrained_cfg(model, tag)
-    _check_activation(model, bool(described.get("quick_gelu", False)), f"the weights '{tag}'", key)
+    config = open_clip.get_pretrained_cfg(model, tag)
+    _check_activation(model, bool(config.get("quick_gelu", False)), f"the weights '{tag}'", key)
     try:
-        return WeightSource(key, model, Path(open_clip.download_pretrained(described)), tag)
-    except Exception as error:  # whatever the network, the hub or its cache may raise
+        return WeightSource(key, model, Path(open_clip.download_pretrained(config)), tag)
+    except Exception as error:  # the network, the hub and its cache raise many types
         instead = f"pass a local file of weights as {key}.path"
         what = f"{key} '{model}' with the weights '{tag}'"
         raise unreachable(what, error, instead, key) from None
@@ -204,7 +204,7 @@ def _local(spec: OpenClipParams, key: str, default: str, path: Path) -> WeightSo
         if not (path / _CONFIG).is_file() or weights is None:
             raise UserError(
                 f"{key}.path: the folder {path} lacks {_CONFIG} or {_WEIGHTS[0]}; give a "
-                f"folder with both, or a file of weights together with {key}.model"
+                f"folder with both, or a weight file together with {key}.model"
             )
         if spec.model is not None:
             raise UserError(f"{key}.path: {path / _CONFIG} describes the model; remove {key}.model")
@@ -213,8 +213,8 @@ def _local(spec: OpenClipParams, key: str, default: str, path: Path) -> WeightSo
         raise UserError(f"{key}.path: the file {path} does not exist")
     if spec.model is None:
         raise UserError(
-            f"{key}.path names a file of weights but {key}.model is not set; "
-            f"set it to their architecture, for example {default}"
+            f"{key}.path names a weight file, but {key}.model is not set; "
+            f"set it to the architecture of the weights, for example {default}"
         )
     _check_architecture(spec.model, key)
     if _is_torchscript(path):
@@ -225,15 +225,15 @@ def _local(spec: OpenClipParams, key: str, default: str, path: Path) -> WeightSo
 def _from_hub(name: str, key: str) -> Path:
     from huggingface_hub import hf_hub_download
 
-    failed: Exception | None = None
+    first: Exception | None = None
     for file in _WEIGHTS:
         try:
             return Path(hf_hub_download(name, file))
-        except Exception as error:  # whatever the network, the hub or its cache may raise
-            failed = failed or error
-    assert failed is not None
+        except Exception as error:  # the network, the hub and its cache raise many types
+            first = first or error
+    assert first is not None
     instead = f"pass a local folder or file as {key}.path"
-    raise unreachable(f"{key} 'hf-hub:{name}'", failed, instead, key) from None
+    raise unreachable(f"{key} 'hf-hub:{name}'", first, instead, key) from None
 
 
 def _check_architecture(model: str, key: str) -> None:
@@ -247,7 +247,7 @@ def _check_architecture(model: str, key: str) -> None:
 
 
 def _check_activation(model: str, quick: bool, weights: str, key: str) -> None:
-    """Raise a UserError for the wrong activation, which shifts every feature."""
+    """Raise a UserError if the architecture's activation is not that of the weights."""
     import open_clip
 
     if bool(open_clip.get_model_config(model).get("quick_gelu", False)) == quick:
@@ -255,16 +255,16 @@ def _check_activation(model: str, quick: bool, weights: str, key: str) -> None:
     other = f"{model}-quickgelu" if quick else model.removesuffix("-quickgelu")
     has, needs = ("plain GELU", "QuickGELU") if quick else ("QuickGELU", "plain GELU")
     raise UserError(
-        f"{key}.model={model} has {has}, {weights} were trained with {needs}; "
+        f"{key}.model={model} has {has}, but {weights} were trained with {needs}; "
         f"set {key}.model={other}"
     )
 
 
 def draw(module: nn.Module, seed: int) -> None:
-    """Draw random weights: ones and zeros for norms and biases, else Gaussian.
+    """Draw random weights: Gaussian for matrices; norms and biases are ones and zeros.
 
     Args:
-        module: laid out on the meta device; it is given memory on the CPU.
+        module: a module on the meta device, which gets memory on the CPU.
         seed: seed of the numbers.
     """
     module.to_empty(device="cpu")
@@ -283,43 +283,48 @@ def draw(module: nn.Module, seed: int) -> None:
 def fill(module: nn.Module, source: WeightSource, part: str = "") -> None:
     """Load a model, or one part of it, from the source's file.
 
-    Float32 safetensors are mapped: processes on a node share their memory. Other large files are
-    written out so once per node.
+    Float32 safetensors are mapped, so that processes of a node share their memory. Other large
+    files are converted to such a file once per node.
 
     Args:
         module: an `open_clip.CustomTextCLIP`, or its part called `part`.
-        source: where the weights are.
+        source: the source of the weights.
         part: "text." for the text tower alone.
 
     Raises:
-        UserError: if the file is no file of weights, or of another architecture.
+        UserError: if the file is no weight file, or has weights of another architecture.
     """
     assert source.weights is not None
     try:
-        found = {
-            name.removeprefix(part): tensor.float()  # of a mapped float32 tensor: that tensor
+        weights = {
+            name.removeprefix(part): tensor.float()  # does not copy a float32 tensor
             for name, tensor in _tensors(_mappable(source.weights), part).items()
         }
-    except Exception as error:  # broken archives raise anything
+    except Exception as error:  # damaged archives raise many types
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"{source.key}: {source.weights} is no file of weights ({reason}); give a .safetensors "
+            f"{source.key}: {source.weights} is not a weight file ({reason}); give a .safetensors "
             "file or a state_dict saved by torch"
         ) from None
     expected = {name: parameter.shape for name, parameter in module.named_parameters()}
-    _check_shapes(found, expected, source, "the text tower" if part else "the model")
-    module.load_state_dict({name: found[name] for name in expected}, strict=False, assign=True)
+    _check_shapes(weights, expected, source, "the text tower" if part else "the model")
+    module.load_state_dict({name: weights[name] for name in expected}, strict=False, assign=True)
 
 
 def _check_shapes(
-    found: Mapping[str, Tensor], expected: Mapping[str, torch.Size], source: WeightSource, what: str
+    weights: Mapping[str, Tensor],
+    expected: Mapping[str, torch.Size],
+    source: WeightSource,
+    what: str,
 ) -> None:
-    """Raise a UserError for weights of another architecture than that of `what`."""
+    """Raise a UserError if weights do not have the expected shapes of `what`."""
     wrong = sorted(
-        name for name, shape in expected.items() if name not in found or found[name].shape != shape
+        name
+        for name, shape in expected.items()
+        if name not in weights or weights[name].shape != shape
     )
     if wrong:
-        shape = tuple(found[wrong[0]].shape) if wrong[0] in found else "nothing"
+        shape = tuple(weights[wrong[0]].shape) if wrong[0] in weights else "nothing"
         raise UserError(
             f"{source.key}: {len(wrong)} of {len(expected)} parameters of {what} are not "
             f"in {source.weights} as expected, first '{wrong[0]}': found {shape}, expected "
@@ -332,7 +337,7 @@ _COPY = "weights.safetensors"
 
 
 def _mappable(path: Path) -> Path:
-    """Return the file, or this node's copy of it as float32 safetensors."""
+    """Return the file if small or safetensors, else the node's copy as float32 safetensors."""
     if path.suffix == ".safetensors" or path.stat().st_size < _SMALL_BYTES:
         return path
     from safetensors.torch import save_file
@@ -346,7 +351,7 @@ def _mappable(path: Path) -> Path:
 
 
 def _tensors(path: Path, part: str) -> dict[str, Tensor]:
-    """Read the tensors that begin with `part`, by the names of `open_clip.CustomTextCLIP`."""
+    """Read the tensors whose names in `open_clip.CustomTextCLIP` begin with `part`."""
     if path.suffix == ".safetensors":
         from safetensors import safe_open
 
@@ -365,17 +370,17 @@ def _tensors(path: Path, part: str) -> dict[str, Tensor]:
 def _named(names: Iterable[str], read: Callable[[str], Tensor], part: str) -> dict[str, Tensor]:
     stored = {name: name.removeprefix("module.") for name in names}
     has_text_prefix = any(bare.startswith("text.") for bare in stored.values())
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, bare in stored.items():
         in_text_tower = not has_text_prefix and bare.startswith(_TOP)
         target = f"text.{bare}" if in_text_tower else bare
         if target.startswith(part) and target not in _NO_WEIGHTS:
-            found[target] = read(name)
-    return found
+            tensors[target] = read(name)
+    return tensors
 
 
 def _is_torchscript(path: Path) -> bool:
-    """Return True for a file of OpenAI's, which is a program, not a state dict."""
+    """Return True for a TorchScript program, such as OpenAI's files, instead of a state dict."""
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:

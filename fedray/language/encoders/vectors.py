@@ -1,4 +1,4 @@
-"""Word vectors out of a file: language without a language model."""
+"""A text encoder that averages word vectors from a file."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _AROUND_WORDS = "\"'.,:;!?()[]"
 
 
 class VectorsParams(Frozen):
-    """Which word vectors."""
+    """The source of word vectors."""
 
     path: InputFile
-    """A file in GloVe's or word2vec's text format, .gz or not."""
+    """File in GloVe's or word2vec's text format, optionally compressed (.gz)."""
 
 
 @encoders.add
 class VectorsChoice(EncoderChoice[VectorsParams]):
-    """The mean of the vectors of a text's words, out of a file."""
+    """The mean of the word vectors of a text, read from a file."""
 
     name = "vectors"
     Params = VectorsParams
@@ -39,12 +39,12 @@ class VectorsChoice(EncoderChoice[VectorsParams]):
         """Return the file of word vectors.
 
         Raises:
-            UserError: if there is no such file.
+            UserError: if the file does not exist.
         """
         path = Path(self.params.path)
         if not path.is_file():
             raise UserError(
-                f"text.encoder.path={path} is not a file; pass one of word vectors in GloVe's or "
+                f"text.encoder.path={path} is not a file; pass word vectors in GloVe's or "
                 "word2vec's text format"
             )
         return path
@@ -56,24 +56,23 @@ class VectorsChoice(EncoderChoice[VectorsParams]):
         return _width(self.file())
 
     def build(self) -> VectorsEncoder:
-        """Open the file; the vectors are read when texts are asked for."""
         return VectorsEncoder(self.file(), self.identity())
 
 
 class VectorsEncoder(TextEncoder):
-    """The mean of the vectors of a text's words.
+    """An encoder that returns the mean of the word vectors of a text.
 
-    Words end at blanks, `_` and `/`, without punctuation around them. A word is looked up as it
-    is, then in lower case, then as its parts between hyphens. It is meant for names of classes
-    (`text.style: name`): the words of a template count like any others.
+    Words are separated by blanks, `_` and `/`; punctuation around them is removed. A word is looked
+    up as written, then in lower case, then as its parts between hyphens. The encoder is meant for
+    class names (`text.style: name`), because the words of a template count like any others.
 
     Args:
-        path: the file: a word and its numbers in a line, separated by single blanks; word2vec's
-            first line, with the numbers of words and columns, is skipped.
+        path: the file, with a word and its numbers per line, separated by single blanks. The first
+            line of word2vec's format, with the number of words and columns, is skipped.
         identity: see `TextEncoder`.
 
     Raises:
-        UserError: if the file is not in this format.
+        UserError: if the file has another format.
     """
 
     def __init__(self, path: Path, identity: str) -> None:
@@ -84,19 +83,19 @@ class VectorsEncoder(TextEncoder):
         words = {text: _words(text) for text in texts}
         wanted = {entry for of in words.values() for word in of for entry in sum(_ways(word), ())}
         vectors = self._read(wanted)
-        found = {word: _look_up(word, vectors) for of in words.values() for word in of}
-        if missing := [word for word, entries in found.items() if not entries]:
+        entries_of = {word: _look_up(word, vectors) for of in words.values() for word in of}
+        if missing := [word for word, entries in entries_of.items() if not entries]:
             names = ", ".join(f"'{word}'" for word in missing[:5])
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise UserError(
                 f"text.encoder.path={self.path} has no vector for {names}{more}; set "
-                "text.style=name, give other names by text.names, or use another file"
+                "text.style=name, give other names with text.names, or use another file"
             )
-        rows = [torch.stack([v for word in words[t] for v in found[word]]).mean(0) for t in texts]
-        return torch.stack(rows)
+        by_text = ([v for word in words[text] for v in entries_of[word]] for text in texts)
+        return torch.stack([torch.stack(entries).mean(0) for entries in by_text])
 
     def _read(self, wanted: set[str]) -> dict[str, Tensor]:
-        """Read the vectors [d] of those words that the file has; the first of each."""
+        """Read the vectors [d] of wanted words; the first entry of a word counts."""
         vectors: dict[str, Tensor] = {}
         with _open(self.path) as lines:
             for number, line in enumerate(lines, 1):
@@ -122,7 +121,7 @@ def _width(path: Path) -> int:
     try:
         with _open(path) as lines:
             fields = lines.readline().rstrip().split(" ")
-            if len(fields) == 2:  # word2vec: how many words, how many numbers
+            if len(fields) == 2:  # word2vec: number of words, number of columns
                 return int(fields[1])
             return len(_vector(fields[1:], path, 1))
     except (OSError, EOFError, ValueError, UserError):
@@ -144,8 +143,8 @@ def _vector(fields: Sequence[str], path: Path, line: int) -> Tensor:
 
 def _unreadable(path: Path, line: int) -> UserError:
     return UserError(
-        f"text.encoder.path={path}, line {line}: expected a word and its numbers, as many as in "
-        "the other lines; mend or remove it"
+        f"text.encoder.path={path}, line {line}: expected a word and as many numbers as in the "
+        "other lines; correct or remove the line"
     )
 
 
@@ -158,12 +157,12 @@ def _words(text: str) -> list[str]:
 
 
 def _ways(word: str) -> list[tuple[str, ...]]:
-    """Return the spellings of a word in the order of look-up, each as one or more entries."""
+    """Return the spellings to look up for a word, in order, each as one or more entries."""
     return [(word,), (word.lower(),), tuple(part for part in word.lower().split("-") if part)]
 
 
 def _look_up(word: str, vectors: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the vectors of the first spelling whose entries are all there; none without one."""
+    """Return the vectors of the first spelling whose entries all exist; empty without one."""
     for entries in _ways(word):
         if entries and all(entry in vectors for entry in entries):
             return [vectors[entry] for entry in entries]

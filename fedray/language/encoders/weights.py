@@ -1,4 +1,4 @@
-"""Files of weights: their identity, and the error when they are missing."""
+"""Weight files: their identity, and the error if they cannot be downloaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WITHOUT_DOWNLOAD = {
 
 
 def digest(files: Iterable[Path]) -> str:
-    """Identify files by name and content: 32 hex digits."""
+    """Return a hash of the names and contents of files, 32 hex digits."""
     total = hashlib.sha256()
     for path in sorted(files, key=lambda path: path.name):
         stat = path.stat()
@@ -32,13 +32,13 @@ def _sha256(path: Path, size: int, modified: int) -> str:
 
 
 def unreachable(what: str, error: Exception, instead: str, key: str = "text.encoder") -> UserError:
-    """Return the error for weights that are neither here nor reachable.
+    """Return the error for weights that are not in the local cache and cannot be downloaded.
 
     Args:
-        what: what was looked for, with its key.
-        error: the download's error.
-        instead: what to pass instead.
-        key: the experiment's key that asked, `text.encoder` or `model.clip`.
+        what: the missing weights, with their key.
+        error: the error of the download.
+        instead: advice on what to pass instead.
+        key: the experiment's key, `text.encoder` or `model.clip`.
     """
     if type(error).__name__ in ("RepositoryNotFoundError", "RevisionNotFoundError"):
         return UserError(f"{what} does not exist on the hub: {instead}")

@@ -1,4 +1,4 @@
-"""AlexNet with batch norm, and a small network like it."""
+"""AlexNet with batch norm, and a smaller network of the same kind."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fedray.models.backbones.layers import conv_bn, relu
 
 
 def _alexnet(channels: int, image_size: int) -> nn.Sequential:
-    """AlexNet's trunk with batch norm (FedBN, FedGLCL): five convolutions to 6x6 maps of 256.
+    """Build AlexNet's five convolutions with batch norm (FedBN, FedGLCL): 256 maps of 6x6.
 
-    Its two hidden layers are the projector: `model.projector=4096`, with `model.feature_dim=4096`
-    for a classifier (FedGLCL's baselines, official code), with the texts' width for FedGLCL.
+    AlexNet's two hidden layers are the projector. Set `model.projector=4096` and, for a classifier,
+    `model.feature_dim=4096` (FedGLCL's baselines, official code); FedGLCL has the texts' width.
     """
     return nn.Sequential(
         nn.Conv2d(channels, 64, 11, 4, 2),
@@ -39,7 +39,7 @@ def _alexnet(channels: int, image_size: int) -> nn.Sequential:
 
 
 def _alexnet_tiny(channels: int, image_size: int) -> nn.Sequential:
-    """Five convolutions with batch norm like AlexNet's, for 48 to 64 pixels on a CPU (ours)."""
+    """Build five convolutions with batch norm like AlexNet's, for 48 to 64 pixels (ours)."""
     return nn.Sequential(
         *conv_bn(channels, 32, 5, 2),
         nn.MaxPool2d(2),
@@ -67,7 +67,7 @@ architectures.add(
         paper="Krizhevsky et al., NeurIPS 2012; with batch norm: Li et al., ICLR 2021 (FedBN)",
         min_image_size=63,
         channels_last=True,
-        # torchvision's network has no batch norm: these layers keep their drawn values
+        # torchvision's network has no batch norm, so these layers keep their drawn values
         pretrained_layout=PretrainedLayout(
             "alexnet",
             backbone_only=("1.", "5.", "9.", "12.", "15."),

@@ -1,4 +1,4 @@
-"""GoogLeNet of 2014."""
+"""GoogLeNet as published in 2014."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedray.models.backbones.layers import GlobalMean, relu
 
 
 class Inception(nn.Module):
-    """Four branches side by side: 1x1, 1x1-3x3, 1x1-5x5, max-pool-1x1 (Szegedy et al., 2014)."""
+    """Four parallel branches: 1x1, 1x1-3x3, 1x1-5x5, max-pool-1x1 (Szegedy et al., 2014)."""
 
     def __init__(self, inputs: int, b1: int, r3: int, b3: int, r5: int, b5: int, pool: int) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Inception(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `[B, inputs, H, W]` to `[B, b1 + b3 + b5 + pool, H, W]`; one ReLU for all four."""
+        """Map `[B, inputs, H, W]` to `[B, b1 + b3 + b5 + pool, H, W]`, with one final ReLU."""
         branches = self.branch1(x), self.branch3(x), self.branch5(x), self.branch_pool(x)
         return F.relu_(torch.cat(branches, 1))
 
@@ -37,7 +37,7 @@ def _pool() -> nn.MaxPool2d:
 
 
 def _googlenet(channels: int, image_size: int) -> nn.Sequential:
-    """GoogLeNet as of 2014, with biases and without batch norm and auxiliary heads, dropout 0.4."""
+    """Build GoogLeNet without batch norm and auxiliary heads, with biases and dropout 0.4."""
     return nn.Sequential(
         nn.Conv2d(channels, 64, 7, stride=2, padding=3),
         _pool(),

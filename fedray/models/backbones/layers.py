@@ -1,4 +1,4 @@
-"""Layers that several backbones are made of."""
+"""Layers that several backbones share."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from torch import Tensor, nn
 
 
 class GlobalMean(nn.Module):
-    """Mean over height and width: `[B, raw, H, W]` to `[B, raw]`."""
+    """Mean over height and width."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Average each channel's map."""
+        """Map `[B, raw, H, W]` to `[B, raw]`."""
         return x.mean((2, 3))
 
 
 class Residual(nn.Module):
-    """`body(x) + shortcut(x)`, then ReLU where the layout has it.
+    """The sum `body(x) + shortcut(x)`, optionally followed by ReLU.
 
     Args:
-        body: the layers that are skipped.
-        shortcut: what the input passes; None for the identity.
+        body: the layers that the shortcut skips.
+        shortcut: the layers of the shortcut; None for the identity.
         relu: whether ReLU follows the sum.
     """
 
@@ -30,20 +30,20 @@ class Residual(nn.Module):
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `[B, C, H, W]` to `[B, C', H', W']`; the body's output is reused in place."""
+        """Map `[B, C, H, W]` to `[B, C', H', W']`; the body's output is changed in place."""
         out: Tensor = self.body(x)
         out += x if self.shortcut is None else self.shortcut(x)
         return F.relu_(out) if self.relu else out
 
 
 def relu() -> nn.ReLU:
-    """ReLU in place."""
+    """Return an in-place ReLU."""
     return nn.ReLU(inplace=True)
 
 
 def conv_bn(
     inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1
 ) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
-    """Convolution without bias that keeps the size at stride 1, and batch norm."""
+    """Return a convolution without bias, padded to keep the size at stride 1, and batch norm."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
     return conv, nn.BatchNorm2d(outputs)

@@ -20,7 +20,7 @@ _STAGES = (
 
 
 def _inverted(inputs: int, outputs: int, stride: int, expansion: int) -> nn.Module:
-    """Expand by a 1x1 convolution, filter per channel, project; add the input where shapes meet."""
+    """Build an inverted bottleneck: expand, convolve per channel, project; residual if possible."""
     hidden = inputs * expansion
     expand = (*conv_bn(inputs, hidden, 1), nn.ReLU6(inplace=True)) if expansion != 1 else ()
     body = nn.Sequential(
@@ -33,7 +33,7 @@ def _inverted(inputs: int, outputs: int, stride: int, expansion: int) -> nn.Modu
 
 
 def _mobilenetv2(channels: int, image_size: int) -> nn.Sequential:
-    """MobileNetV2 as in torchvision, stem of stride 2 and dropout 0.2."""
+    """Build MobileNetV2 as in torchvision, with a stem of stride 2 and dropout 0.2."""
     inputs = 32
     layers: list[nn.Module] = [*conv_bn(channels, inputs, 3, 2), nn.ReLU6(inplace=True)]
     for expansion, outputs, repeats, stride in _STAGES:

@@ -1,4 +1,4 @@
-"""Plain networks of few layers: `mlp`, `cnn2`, `cnn3`, `cnn4`."""
+"""Networks of few layers without residual connections: `mlp`, `cnn2`, `cnn3`, `cnn4`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fedray.models.backbones.layers import GlobalMean, conv_bn, relu
 
 
 def _mlp(channels: int, image_size: int) -> nn.Sequential:
-    """Return one hidden layer of 128 (ours: 8x8 digits)."""
+    """Build one hidden layer of 128 (ours, for 8x8 digits)."""
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * image_size**2, 128), relu())
 
 
 def _cnn2(channels: int, image_size: int) -> nn.Sequential:
-    """Return two 3x3 convolutions of 16 and 32, each max-pooled, and a layer of 128 (ours)."""
+    """Build two 3x3 convolutions of 16 and 32, each max-pooled, and a layer of 128 (ours)."""
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1),
         nn.MaxPool2d(2),
@@ -29,7 +29,7 @@ def _cnn2(channels: int, image_size: int) -> nn.Sequential:
 
 
 def _cnn3(channels: int, image_size: int) -> nn.Sequential:
-    """Three 3x3 convolutions of 32, 64, 128 with batch norm, two max-pools, global mean (ours)."""
+    """Build 3x3 convolutions of 32, 64, 128 with batch norm, two max-pools, global mean (ours)."""
     return nn.Sequential(
         *conv_bn(channels, 32, 3),
         nn.MaxPool2d(2),
@@ -44,10 +44,10 @@ def _cnn3(channels: int, image_size: int) -> nn.Sequential:
 
 
 def _cnn4(channels: int, image_size: int) -> nn.Sequential:
-    """FedAvg's CNN (HtFLlib `FedAvgCNN`): two 5x5 convolutions without padding and a layer of 512.
+    """Build FedAvg's CNN (HtFLlib `FedAvgCNN`): two unpadded 5x5 convolutions, a layer of 512.
 
-    With the head, which is the classifier's, four layers. The vector that is flattened has 1600
-    numbers at 32 pixels and 10816 at 64.
+    The classifier's head is the fourth layer. The flattened maps have 1600 numbers at 32 pixels and
+    10816 at 64.
     """
     side = ((image_size - 4) // 2 - 4) // 2
     return nn.Sequential(

@@ -1,7 +1,7 @@
-"""Residual networks: `resnet4` to `resnet152`, and those with a small stem.
+"""Residual networks: `resnet4` to `resnet152`, and variants with a small stem.
 
-The stem is ImageNet's, 7x7 with stride 2 and a max-pool (32 pixels become 8), or with a small stem
-He et al.'s for CIFAR, 3x3 with stride 1 and no pool. Short ones end after fewer stages.
+The usual stem is ImageNet's: 7x7, stride 2 and a max-pool (32 pixels become 8). The small stem is
+He et al.'s for CIFAR: 3x3, stride 1 and no max-pool. Short networks have fewer stages.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from fedray.models.architectures import Architecture, PretrainedLayout, architec
 from fedray.models.backbones.layers import GlobalMean, Residual, conv_bn, relu
 
 Block = Callable[[int, int, int], tuple[nn.Module, int]]
-"""(input channels, width, stride) to (block, its output channels)."""
+"""A function of (input channels, width, stride) that returns (block, its output channels)."""
 
 PAPER = "He et al., CVPR 2016, arXiv:1512.03385"
 SHORT = "HtFLlib's, after He et al., CVPR 2016"
 
 
 def _residual(body: nn.Module, inputs: int, outputs: int, stride: int) -> Residual:
-    """Add the identity, or a strided 1x1 convolution with batch norm where the shape changes."""
+    """Add a shortcut: the identity, or a strided 1x1 convolution if the shape changes."""
     same = stride == 1 and inputs == outputs
     shortcut = None if same else nn.Sequential(*conv_bn(inputs, outputs, 1, stride))
     return Residual(body, shortcut, relu=True)
 
 
 def _basic(inputs: int, width: int, stride: int) -> tuple[nn.Module, int]:
-    """Return two 3x3 convolutions."""
+    """Build a basic block: two 3x3 convolutions."""
     body = nn.Sequential(*conv_bn(inputs, width, 3, stride), relu(), *conv_bn(width, width, 3))
     return _residual(body, inputs, width, stride), width
 
 
 def _bottleneck(inputs: int, width: int, stride: int) -> tuple[nn.Module, int]:
-    """Build torchvision's variant: the stride sits on the 3x3 convolution."""
+    """Build a bottleneck block as in torchvision, with the stride in the 3x3 convolution."""
     outputs = 4 * width
     body = nn.Sequential(
         *conv_bn(inputs, width, 1),
@@ -49,7 +49,7 @@ def _bottleneck(inputs: int, width: int, stride: int) -> tuple[nn.Module, int]:
 
 
 def _stem(channels: int, width: int, small: bool) -> nn.Sequential:
-    """Return the first layers, see the module's docstring."""
+    """Build the stem, see the module's docstring."""
     if small:
         return nn.Sequential(*conv_bn(channels, width, 3), relu())
     pool = nn.MaxPool2d(3, stride=2, padding=1)
@@ -64,9 +64,9 @@ def _resnet(
     channels: int,
     image_size: int,
 ) -> nn.Sequential:
-    """Any residual network: stage s = 0, 1, ... has `depths[s]` blocks of width `width * 2**s`.
+    """Build a residual network: stage s = 0, 1, ... has `depths[s]` blocks of width `width * 2**s`.
 
-    Stages after the first halve the map.
+    Every stage but the first halves the sides of the maps.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict(stem=_stem(channels, width, small_stem))
     inputs = width
@@ -110,7 +110,7 @@ def _add(
 
 _add(
     "resnet8s",
-    "Three basic blocks from 16 channels behind a small stem, for a laptop",
+    "Three basic blocks from 16 channels after a small stem, for a laptop",
     _basic,
     (1, 1, 1),
     64,
@@ -121,7 +121,7 @@ _add(
 )
 _add(
     "resnet10s",
-    "Four basic blocks from 16 channels behind a small stem, for a laptop",
+    "Four basic blocks from 16 channels after a small stem, for a laptop",
     _basic,
     (1, 1, 2),
     64,
@@ -162,7 +162,7 @@ for _depth, _block, _depths, _raw in (
         _raw,
         paper=PAPER,
         small_stem=True,
-        # a stem of another size keeps its drawn values
+        # the stem has another size and keeps its drawn values
         pretrained_layout=PretrainedLayout(
             f"resnet{_depth}", backbone_only=("stem.",), reference_only=("fc.", "conv1.", "bn1.")
         ),

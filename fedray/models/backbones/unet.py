@@ -1,4 +1,4 @@
-"""U-Nets, which give a vector for every pixel."""
+"""U-Nets, which return a vector for every pixel."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ PAPER = "Ronneberger et al., MICCAI 2015, arXiv:1505.04597"
 
 
 class PerPixel(nn.Module):
-    """Every pixel a sample of its own: `[B, raw, H, W]` to `[B·H·W, raw]`.
+    """Conversion of maps to one sample per pixel, in the order of a batch's flattened masks.
 
-    Image by image and row by row, as a batch's flattened masks are. A linear layer on these is a
-    1x1 convolution on the map, and a loss on them the mean over all pixels.
+    A linear layer on the samples is a 1x1 convolution on the map, and a mean loss over the samples
+    is the mean over all pixels.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Move the channels last and flatten the rest; no copy where they lie last already."""
+        """Map `[B, raw, H, W]` to `[B·H·W, raw]`, without a copy if channels are last in memory."""
         return x.permute(0, 2, 3, 1).flatten(0, 2)
 
 
 class Skip(nn.Module):
-    """One level of a U-Net: the map itself, and what a detour at half its size makes of it.
+    """One level of a U-Net: the map itself, concatenated with the output of a detour at half size.
 
     Args:
-        detour: what the halved map passes.
+        detour: the layers that process the halved map.
     """
 
     def __init__(self, detour: nn.Module) -> None:
@@ -38,21 +38,21 @@ class Skip(nn.Module):
         self.detour = detour
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `[B, C, H, W]` to `[B, C + C', H, W]`; odd sides are met by the enlarging."""
+        """Map `[B, C, H, W]` to `[B, C + C', H, W]`, also for odd sides."""
         below = self.detour(F.max_pool2d(x, 2))
         return torch.cat((x, F.interpolate(below, x.shape[2:], mode="nearest")), 1)
 
 
 def _twice(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
-    """Return two 3x3 convolutions."""
+    """Return two 3x3 convolutions with batch norm and ReLU."""
     return (*conv_bn(inputs, outputs, 3), relu(), *conv_bn(outputs, outputs, 3), relu())
 
 
 def _unet(width: int, depth: int, channels: int, image_size: int) -> nn.Sequential:
-    """U-Net (Ronneberger et al., 2015) of `depth` halvings, `width * 2**level` channels a level.
+    """Build a U-Net (Ronneberger et al., 2015); level l has `width * 2**l` maps.
 
-    Unlike there, convolutions are padded and have batch norm, and the way up enlarges by repeating
-    pixels instead of by a transposed convolution. The last 1x1 convolution is the classifier's.
+    Unlike in the paper, convolutions are padded and have batch norm, and upsampling repeats pixels
+    instead of using transposed convolutions. The last 1x1 convolution belongs to the classifier.
     """
     bottom = width * 2**depth
     net = nn.Sequential(*_twice(bottom // 2, bottom))

@@ -7,7 +7,7 @@ from torch import nn
 from fedray.models.architectures import Architecture, architectures
 from fedray.models.backbones.layers import GlobalMean, conv_bn, relu
 
-# output channels of every convolution, and whether a max-pool follows it
+# output channels of each convolution, and whether a max-pool follows
 _VGG11 = (
     (64, True),
     (128, True),
@@ -21,7 +21,7 @@ _VGG11 = (
 
 
 def _vgg11(channels: int, image_size: int) -> nn.Sequential:
-    """VGG-11 with batch norm, its eight convolutions and a global mean (Simonyan & Zisserman)."""
+    """Build VGG-11's eight convolutions with batch norm, and a global mean."""
     layers: list[nn.Module] = []
     inputs = channels
     for outputs, pooled in _VGG11:

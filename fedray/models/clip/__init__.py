@@ -1,10 +1,10 @@
 """The frozen CLIP.
 
-sources.py            which CLIPs there are, and where their weights come from
-frozen.py             a CLIP of open_clip with frozen weights, split so that prompts fit in
-vision.py             its vision tower, with a way in for prompts
-features.py           what the vision tower makes of images, once per node and kept on disk
-small/                the package's small CLIP, with its model card
+sources.py   the registry of CLIPs and the sources of their weights
+frozen.py    a CLIP of open_clip with frozen weights, split into two towers that accept prompts
+vision.py    the vision tower, which accepts prompts
+features.py  the node's cache of image features
+small/       the package's small CLIP, with a model card
 """
 
 from fedray.models.clip.frozen import FrozenClip, load_clip

@@ -1,4 +1,4 @@
-"""Features of images under a frozen vision tower: computed once per node, kept on disk, mapped."""
+"""The node's cache of image features of a frozen vision tower: computed once and mapped."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _STAGES: dict[type[Inputs], str] = {ImageFeatures: "features", PatchFeatures: "p
 def frozen_features(
     clip: FrozenClip,
     images: ImageSet,
-    used: NDArray[np.int64],
+    rows: NDArray[np.int64],
     kind: type[Inputs],
     device: torch.device,
 ) -> NDArray[np.float32]:
-    """Return features of some images under a vision tower that no prompt enters.
+    """Return features of some images from a vision tower without prompts.
 
-    They are kept under the CLIP's identity, the images' content, their positions, the kind, and
-    what decides rounding.
+    The cache key consists of the CLIP's identity, the images' content and rows, the kind of
+    features, and what affects rounding.
 
     Args:
-        clip: on `device`, in float32.
+        clip: the CLIP, on `device` and in float32.
         images: the images.
-        used: int64 [n], positions of the images.
+        rows: int64 [n], the rows of the images to use.
         kind: `ImageFeatures` or `PatchFeatures`.
-        device: where they are computed.
+        device: the device that computes the features.
 
     Returns:
         Image features [n, d] or patch features [n, M, d], float32, mapped read-only.
@@ -44,28 +44,28 @@ def frozen_features(
     Raises:
         UserError: if the cache cannot be written.
     """
-    chosen = hashlib.sha256(used.astype("<i8").tobytes()).hexdigest()
+    chosen = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()
     arithmetic = [torch.__version__, torch.backends.cpu.get_cpu_capability(), device.type]
     name = content_key(clip.identity, images.sha256, chosen, _STAGES[kind], arithmetic)
     vision, of_image = clip.vision, kind is ImageFeatures
-    shape = (len(used), vision.dim) if of_image else (len(used), vision.patches, vision.dim)
+    shape = (len(rows), vision.dim) if of_image else (len(rows), vision.patches, vision.dim)
 
     def make(arrays: Arrays) -> None:
         features = arrays.allocate("features", shape, np.float32)
         with torch.no_grad(), _one_thread():
-            for start in range(0, len(used), _BATCH):
-                rows = used[start : start + _BATCH]
-                pixels = Pixels.of(torch.from_numpy(images.images[rows]).to(device))
+            for start in range(0, len(rows), _BATCH):
+                batch = rows[start : start + _BATCH]
+                pixels = Pixels.of(torch.from_numpy(images.images[batch]).to(device))
                 image, patches = vision.encode(vision.embed(pixels.values))
                 part = image if of_image else patches
-                features[start : start + len(rows)] = part.float().cpu().numpy()
+                features[start : start + len(batch)] = part.float().cpu().numpy()
 
     return kept_arrays("features", name, "frozen features", make).arrays["features"]
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute in one thread: the number of threads decides how sums round."""
+    """Compute with one thread, because rounding depends on the number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""A frozen CLIP, split so that prompts can be inserted into both towers."""
+"""A frozen CLIP, split into two towers that accept prompts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPENAI_PIXELS = {
     "mean": (0.48145466, 0.4578275, 0.40821073),
     "std": (0.26862954, 0.26130258, 0.27577711),
 }
-"""Mean and standard deviation of each channel, of pixels in [0, 1], in OpenAI's CLIP."""
+"""Mean and standard deviation of each channel in OpenAI's CLIP, for pixels in [0, 1]."""
 
 
 class FrozenClip:
@@ -29,14 +29,14 @@ class FrozenClip:
         source: architecture and weights.
 
     Attributes:
-        text: its text tower.
-        vision: its vision tower.
-        scale: exp(logit_scale), what cosines are multiplied with.
-        dim: d, width of the joint space.
-        identity: names architecture and content of the weights.
+        text: the text tower.
+        vision: the vision tower.
+        scale: exp(logit_scale), the factor of cosines.
+        dim: d, the width of the joint space.
+        identity: the architecture and a hash of the weights.
 
     Raises:
-        UserError: if the weights are missing, or prompts cannot enter a tower.
+        UserError: if the weights are missing, or a tower does not support prompts.
     """
 
     def __init__(self, source: WeightSource) -> None:
@@ -60,15 +60,15 @@ class FrozenClip:
         return {"image tower": self._model.visual, "text tower": self._model.text}
 
     def to(self, device: torch.device) -> Self:
-        """Move the weights."""
+        """Move the weights to a device."""
         self.text.to(device)
         self.vision.to(device)
         return self
 
     def in_half(self) -> Self:
-        """Keep the weights of linear maps and convolutions in bfloat16; layer norms stay float32.
+        """Convert the weights of linear maps and convolutions to bfloat16.
 
-        The towers then always compute under autocast; prompts stay float32.
+        The towers then compute under autocast. Layer norms and prompts stay float32.
         """
         for module in self._model.modules():
             if isinstance(module, torch.nn.Linear | torch.nn.Conv2d):
@@ -87,21 +87,21 @@ def load_clip(
     """Load the CLIP of `model.clip` on a device, once per process.
 
     Args:
-        choice: which CLIP.
-        device: its device.
+        choice: the CLIP to load.
+        device: the device.
         half: see `FrozenClip.in_half`.
         written: see `ClipChoice.written`.
 
     Raises:
         UserError: as `FrozenClip`.
     """
-    del written  # part of the key alone
+    del written  # only part of the cache key
     clip = FrozenClip(choice.source()).to(device)
     return clip.in_half() if half else clip
 
 
 def _check_vision_tower(source: WeightSource, vision: Mapping[str, Any]) -> None:
-    """Raise a UserError for a vision tower that prompts cannot enter."""
+    """Raise a UserError for a vision tower that does not support prompts."""
     if vision.get("timm_model_name"):
         kind = "a timm model"
     elif isinstance(vision["layers"], list | tuple):
@@ -111,6 +111,6 @@ def _check_vision_tower(source: WeightSource, vision: Mapping[str, Any]) -> None
     else:
         return
     raise UserError(
-        f"{source.key}.model={source.model} sees through {kind}, which prompts cannot enter "
-        f"here; give a vision transformer, for example {MODEL_DEFAULT}"
+        f"{source.key}.model={source.model} has {kind} as its vision tower, for which prompts are "
+        f"not supported; give a vision transformer, for example {MODEL_DEFAULT}"
     )

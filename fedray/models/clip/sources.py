@@ -1,4 +1,4 @@
-"""The registry of CLIPs for `model.clip`, and the places of their weights."""
+"""The registry of CLIPs for `model.clip`, and the sources of their weights."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ P = TypeVar("P", bound=Frozen)
 class ClipChoice(ABC, Generic[P]):
     """A CLIP with its parameters, before any weights are loaded.
 
-    Subclasses are the entries of `clips`; their docstring's first line is their description.
+    Subclasses are the entries of `clips`; the first line of a docstring describes the entry.
 
     Attributes:
-        name: its name in `model.clip`.
+        name: the name in `model.clip`.
         Params: the type of its parameters.
         paper: its source, or "-".
         params: the parameters.
@@ -41,7 +41,7 @@ class ClipChoice(ABC, Generic[P]):
         """Return the CLIP of an experiment's `model.clip`, with validated parameters.
 
         Raises:
-            UserError: if there is no such CLIP, or a parameter is unknown or out of bounds.
+            UserError: if no such CLIP exists, or a parameter is unknown or out of bounds.
         """
         return clips.get(component.name)(parameters(component, "CLIP", KEY))
 
@@ -56,19 +56,19 @@ class ClipChoice(ABC, Generic[P]):
             files = file.iterdir() if file.is_dir() else [file]
             return tuple(sorted(path.stat().st_mtime_ns for path in files))
         except OSError:
-            return ()  # reported when they are read
+            return ()  # reported when the files are read
 
     @abstractmethod
     def source(self) -> WeightSource:
-        """Find, or download, the weights.
+        """Find the weights, or download them.
 
         Raises:
-            UserError: if architecture, tag or file do not exist, or do not belong together.
+            UserError: if architecture, tag or file do not exist, or do not match.
         """
 
 
 clips: Registry[type[ClipChoice[Any]]] = Registry("CLIP", "fedray.models.clip.sources")
-"""Every CLIP by its name."""
+"""All CLIPs by name."""
 
 
 @clips.add
@@ -85,7 +85,7 @@ class OpenClip(ClipChoice[OpenClipParams]):
 
 @clips.add
 class SmallClip(ClipChoice[NoParams]):
-    """The CLIP for 32-pixel images that is part of the package."""
+    """The package's small CLIP for images of 32 pixels."""
 
     name = "small"
     Params = NoParams

@@ -1,4 +1,4 @@
-"""The vision tower of a frozen CLIP, with a way in for prompts."""
+"""The vision tower of a frozen CLIP, which accepts prompts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedray.language.encoders.openclip import run_blocks
 
 
 class VisionTower:
-    """open_clip's vision transformer, which takes prompt tokens.
+    """open_clip's vision transformer, which accepts prompt tokens.
 
     Args:
         visual: an `open_clip` VisionTransformer with its weights.
-        mean: of each channel, subtracted from images in [0, 1].
-        std: of each channel.
+        mean: mean of each channel, for images in [0, 1].
+        std: standard deviation of each channel.
     """
 
     def __init__(self, visual: Any, mean: Sequence[float], std: Sequence[float]) -> None:
@@ -36,10 +36,10 @@ class VisionTower:
         return len(self._visual.transformer.resblocks)
 
     def embed(self, images: Tensor) -> Tensor:
-        """Return class token and patches after the first layer norm: [B, 1+M, w].
+        """Return the class token and patches after the first layer norm: [B, 1+M, w].
 
         Args:
-            images: [B, channels, S, S] in [-1, 1]; grey ones are repeated to three channels.
+            images: [B, channels, S, S] in [-1, 1]; grey images are repeated to three channels.
         """
         pixels = (images + 1) / 2
         normalised = (pixels.expand(-1, 3, -1, -1) - self.mean) / self.std
@@ -51,9 +51,9 @@ class VisionTower:
         """Return image features [B, d] and patch features [B, M, d], projected, not normalised.
 
         Args:
-            embedded: from `embed` [B, 1+M, w].
-            prompts: tokens [B, l, w] or [l, w]: the first are appended behind the patches, without
-                position; the i-th replace them at the input of block i (MaPLe).
+            embedded: the output of `embed` [B, 1+M, w].
+            prompts: tokens [B, l, w] or [l, w]. The first ones are appended after the patches,
+                without position embeddings; the i-th replace them at the input of block i (MaPLe).
         """
         visual, hidden, length = self._visual, embedded, 0
         with same_bits(embedded.device), as_stored(visual.conv1.weight):
@@ -67,9 +67,9 @@ class VisionTower:
             return pooled @ visual.proj, patches @ visual.proj
 
     def encode_prompted(self, embedded: Tensor, prompts: Sequence[Tensor]) -> Tensor:
-        """Return image features [B, d] alone, as `encode` gives them.
+        """Return the image features [B, d] of `encode`.
 
-        Where they come from the class token, the last block is computed at that token alone.
+        If they come from the class token, the last block is computed at that token alone.
         """
         visual = self._visual
         *blocks, last = visual.transformer.resblocks
@@ -90,13 +90,13 @@ class VisionTower:
         return self._visual.pool_type == "tok" and block == "ResidualAttentionBlock"
 
     def _appended(self, embedded: Tensor, prompt: Tensor) -> tuple[Tensor, int]:
-        """Return a prompt behind the patches [B, 1+M+l, w], and its length."""
+        """Append a prompt after the patches [B, 1+M+l, w]; return its length, too."""
         first = self._visual.ln_pre(prompt.to(embedded.dtype))
         whole = torch.cat([embedded, first.expand(len(embedded), -1, -1)], dim=1)
         return whole, prompt.shape[-2]
 
     def to(self, device: torch.device) -> Self:
-        """Move the weights."""
+        """Move the weights to a device."""
         self._visual.to(device)
         self.mean, self.std = self.mean.to(device), self.std.to(device)
         return self

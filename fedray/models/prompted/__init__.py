@@ -1,13 +1,13 @@
 """Models whose parameters are prompts around a frozen CLIP.
 
-base.py       what they have in common
-texts.py      the texts of classes, and prompts in them
+base.py       base class
+texts.py      the texts of classes, with prompts inserted
 fixed.py      no prompts: zero-shot
 context.py    one context (CoOp, PromptFL)
 paired.py     a shared and a local context (PromptFolio)
 transport.py  two contexts matched with patches by optimal transport (FedOTP)
 low_rank.py   a context with a correction of low rank (FedPGP)
-generator.py  a context that a network writes (FedTPG)
+generator.py  a context that a network generates (FedTPG)
 dual.py       coupled prompts in both towers (MaPLe, DP2FL)
 groups.py     several groups of prompts in both towers (FedMGP)
 adapter.py    a gate on image features (FedCLIP)

@@ -1,4 +1,4 @@
-"""A gate on image features (FedCLIP)."""
+"""A CLIP with a trained gate on image features (FedCLIP)."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from fedray.models.prompted.texts import unit
 
 
 class AdapterClip(ZeroShotClip):
-    """A gate on image features; the texts are fixed.
+    """A CLIP with a trained gate on image features and fixed texts.
 
     Lu et al., IEEE Data Engineering Bulletin 2023, arXiv:2302.13485.
 
     Args:
         clip: the frozen CLIP.
-        names: of the classes.
+        names: the names of the classes.
     """
 
     def __init__(self, clip: FrozenClip, names: Sequence[str]) -> None:
         super().__init__(clip, names)
         width = clip.dim
-        with torch.device("meta"):  # PyTorch's own values would be drawn from its generator
+        with torch.device("meta"):  # so that PyTorch's global generator is not used
             adapter = nn.Sequential(
                 nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Softmax(dim=-1)
             )
         self.adapter = adapter.to_empty(device="cpu")
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw the weights as PyTorch draws linear layers."""
+        """Draw the weights by PyTorch's default for linear layers."""
         initialise(self.adapter, generator)
 
     def image_features(self, x: Inputs) -> Tensor:
-        """Return softmax(W_2 tanh(W_1 I + b_1) + b_2) * I, then of unit length [B, d]."""
+        """Return softmax(W_2 tanh(W_1 I + b_1) + b_2) * I, scaled to unit length [B, d]."""
         image = super().image_features(x)
         return unit(self.adapter(image) * image)

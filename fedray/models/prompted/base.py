@@ -1,4 +1,4 @@
-"""A model whose parameters are prompts around a frozen CLIP."""
+"""Base class of models whose parameters are prompts around a frozen CLIP."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from fedray.models.prompted.texts import PHOTO, ClassTexts, unit
 
 
 class PromptedClip(Classifier, ABC):
-    """Prompts around a frozen CLIP; its parameters and buffers are the prompts alone.
+    """Base of models with prompts around a frozen CLIP; the prompts are their only parameters.
 
-    A subclass defines the prompts, their initial values, and what they do to the text
-    features (and, where it reads pixels, to the image features). Where no prompt enters the vision
-    tower, it reads what that tower makes of images, `ImageFeatures` or `PatchFeatures`, which can
-    be computed once; it takes `Pixels`, too.
+    A subclass defines the prompts, their initial values, and their effect on text features and, if
+    the model reads pixels, on image features. A model without prompts in the vision tower reads
+    `ImageFeatures` or `PatchFeatures`, which can be computed once; it accepts `Pixels`, too.
 
     Args:
-        clip: the frozen CLIP; it is not part of the module's state.
-        names: of the classes that are trained on.
+        clip: the frozen CLIP, which is not part of the module's state.
+        names: the names of the classes that are trained on.
     """
 
     reads: type[Inputs] = ImageFeatures
@@ -47,19 +46,19 @@ class PromptedClip(Classifier, ABC):
 
     @abstractmethod
     def initialise(self, generator: torch.Generator) -> None:
-        """Give every prompt its initial value, drawn from `generator`."""
+        """Set the initial values of all prompts, drawn from `generator`."""
 
     @abstractmethod
     def text_features(self) -> Tensor:
-        """Return unit text features of the classes in scope, [K, d] or as the method needs them."""
+        """Return unit text features of the classes in scope: [K, d], or another shape."""
 
     def add_classes(self, names: Sequence[str]) -> None:
-        """Make more classes known, which are not trained on but may be asked for."""
+        """Add classes that are not trained on but may be predicted."""
         self.names += tuple(name.replace("_", " ") for name in names)
 
     @property
     def classes(self) -> tuple[int, ...]:
-        """The classes in scope: what the columns of the logits mean."""
+        """The classes in scope, which are the columns of the logits."""
         return self._classes
 
     @property
@@ -72,7 +71,7 @@ class PromptedClip(Classifier, ABC):
 
     @contextmanager
     def class_subset(self, classes: Sequence[int] | None) -> Iterator[None]:
-        """Predict among these classes; None for those that are trained on."""
+        """Predict among these classes within the block; None for the classes trained on."""
         before = self._classes
         self._classes = self._trained if classes is None else tuple(classes)
         try:
@@ -92,13 +91,13 @@ class PromptedClip(Classifier, ABC):
         """Return unit text features [K, d] of the classes in scope without prompts."""
         if template not in self._fixed:
             device = self.clip.vision.std.device
-            with torch.autocast(device.type, enabled=False):  # the same whoever asks first
+            with torch.autocast(device.type, enabled=False):  # the caller must not affect the cache
                 texts = [template.format(name) for name in self.names]
                 self._fixed[template] = unit(self.clip.text.features(texts))
         return self._fixed[template][self.scope]
 
     def texts(self) -> Tensor:
-        """Return text features; without gradients they are kept until a prompt changes."""
+        """Return text features; without gradients, they are cached until a prompt changes."""
         if torch.is_grad_enabled():
             return self.text_features()
         key = (self._classes, tuple(prompt._version for prompt in self.parameters()))
@@ -107,13 +106,13 @@ class PromptedClip(Classifier, ABC):
         return self._cached_features[1]
 
     def image_features(self, x: Inputs) -> Tensor:
-        """Return unit features [B, d], or of patches [B, M, d], of images or of frozen features.
+        """Return unit image features [B, d] or patch features [B, M, d].
 
         Raises:
-            TypeError: when the input is neither `Pixels` nor of the type that the model reads.
+            TypeError: if the input is neither `Pixels` nor of the type that the model reads.
         """
         if isinstance(x, Pixels):
-            with torch.no_grad():  # no prompt enters here
+            with torch.no_grad():  # no prompt is involved
                 image, patches = self.clip.vision.encode(
                     self.clip.vision.embed(values_of(x, Pixels))
                 )
@@ -133,8 +132,8 @@ class PromptedClip(Classifier, ABC):
 def scaled_products(image: Tensor, text: Tensor, scale: float) -> Tensor:
     """Return `scale` times the inner products of [..., B, d] and [..., K, d]: [..., B, K].
 
-    In float32 under autocast too, which would round cosines to three digits: times a hundred that
-    is half a logit.
+    Computed in float32, also under autocast. In bfloat16, cosines have about three digits, and a
+    scale of 100 turns that into errors of half a logit.
     """
     with torch.autocast(image.device.type, enabled=False):
         return scale * image.float() @ text.float().mT

@@ -1,4 +1,4 @@
-"""One context in front of the class names (CoOp, PromptFL)."""
+"""A CLIP with one context before the class names (CoOp, PromptFL)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fedray.models.prompted.base import PromptedClip
 from fedray.models.prompted.texts import placeholders, word_embeddings
 
 INIT_STD = 0.02
-"""Deviation of random initial prompts, in all official codes."""
+"""Standard deviation of random initial prompts, as in all official codes."""
 
 
 class ContextClip(PromptedClip):
-    """One context p [m, d_t] in front of every class name.
+    """A CLIP with one context p [m, d_t] before every class name.
 
     CoOp: Zhou et al., IJCV 2022, arXiv:2109.01134.
 
     Args:
         clip: the frozen CLIP.
-        names: of the classes.
+        names: the names of the classes.
         length: m.
-        words: initial values are the embeddings of these words; None for N(0, 0.02²).
+        words: words whose embeddings are the initial values; None for N(0, 0.02²).
     """
 
     def __init__(
@@ -36,7 +36,6 @@ class ContextClip(PromptedClip):
         self.context = nn.Parameter(torch.zeros(length, clip.text.token_width))
 
     def initialise(self, generator: torch.Generator) -> None:
-        """The words' embeddings, or noise."""
         initialise_context(self.context, self.clip, self.words, generator)
 
     def text_features(self) -> Tensor:
@@ -48,7 +47,7 @@ class ContextClip(PromptedClip):
 def initialise_context(
     context: Tensor, clip: FrozenClip, words: str | None, generator: torch.Generator
 ) -> None:
-    """Give a context [..., m, d_t] its initial value: the embeddings of `words`, or noise."""
+    """Set a context [..., m, d_t] to the embeddings of `words`, or to noise if that is None."""
     if words is not None:
         context.copy_(word_embeddings(clip.text, words, context.shape[-2]))
     else:

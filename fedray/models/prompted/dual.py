@@ -1,4 +1,4 @@
-"""Prompts in both towers, coupled by maps (MaPLe; DP2FL's task and data prompts)."""
+"""A CLIP with prompts in both towers, coupled by maps (MaPLe; DP2FL's task and data prompts)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from fedray.models.prompted.texts import PHOTO, placeholders, unit, word_embeddi
 
 
 class DualPromptClip(PromptedClip):
-    """Text prompts, and maps that turn them into vision prompts.
+    """A CLIP with text prompts, and maps that turn them into vision prompts.
 
     MaPLe: Khattak et al., CVPR 2023, arXiv:2210.03117; DP2FL: arXiv:2504.16357. Reads `Pixels`, or
-    the `PatchEmbeddings` that `clip.vision.embed` makes of them.
+    `PatchEmbeddings` computed by `clip.vision.embed`.
 
     Args:
         clip: the frozen CLIP.
-        names: of the classes.
+        names: the names of the classes.
         length: n, tokens of each prompt.
-        depth: J, blocks of both towers that get prompts of their own.
-        words: initial values of the first text prompt are their embeddings; None for N(0, 0.02²).
+        depth: J, number of blocks of both towers with prompts.
+        words: words whose embeddings initialise the first text prompt; None for N(0, 0.02²).
 
     Attributes:
         task: the text prompts p_0..p_{J-1} [n, d_t], DP2FL's task prompt.
@@ -47,8 +47,8 @@ class DualPromptClip(PromptedClip):
         most = min(clip.text.layers, clip.vision.layers)
         if depth > most:
             raise UserError(
-                f"algorithm.depth={depth}, but prompts can enter {most} blocks of the CLIP of "
-                f"model.clip; set algorithm.depth to {most} or less"
+                f"algorithm.depth={depth}, but a tower of model.clip has only {most} blocks; set "
+                f"algorithm.depth to {most} or less"
             )
         self.length = length
         self.words = words
@@ -59,7 +59,7 @@ class DualPromptClip(PromptedClip):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw as MaPLe: p_0 from words, deeper prompts from noise; deeper maps are equal."""
+        """Initialise as MaPLe: p_0 from words, deeper prompts from noise, equal deeper maps."""
         for index, prompt in enumerate(self.task):
             if index == 0 and self.words is not None:
                 prompt.copy_(word_embeddings(self.clip.text, self.words, self.length))
@@ -73,33 +73,32 @@ class DualPromptClip(PromptedClip):
             deeper.load_state_dict(deepcopy(self.data[1].state_dict()))
 
     def vision_prompts(self) -> list[Tensor]:
-        """Return Pi_i = F_i(p_i), each [n, w]; DP2FL's Eq. (3)."""
+        """Return the prompts Pi_i = F_i(p_i), each [n, w]; DP2FL's Eq. (3)."""
         return [coupling(prompt) for coupling, prompt in zip(self.data, self.task, strict=True)]
 
     def text_features(self) -> Tensor:
         """Return features [K, d] of "a photo of a {class}." with the first n words replaced.
 
-        The tokens beyond those four words (n > 4) are additional positions in front of the name.
+        If n > 4, further positions are inserted before the class name.
         """
         return self.class_texts(self.template).encode(self.task[0], list(self.task[1:]))
 
     def image_features(self, x: Inputs) -> Tensor:
-        """Return unit image features [B, d]."""
         values = values_of(x, Pixels, PatchEmbeddings)
         if isinstance(x, Pixels):
-            with torch.no_grad():  # no prompt enters here
+            with torch.no_grad():  # no prompt is involved
                 values = self.clip.vision.embed(values)
         return unit(self.clip.vision.encode_prompted(values, self.vision_prompts()))
 
     def split_parameters(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return text prompts and maps of named parameters, each flattened into one vector."""
+        """Flatten the text prompts and the maps among named parameters into one vector each."""
         task, data = (
             torch.cat([tensors[name].reshape(-1) for name in names]) for names in self._names()
         )
         return task, data
 
     def merge_parameters(self, task: Tensor, data: Tensor) -> dict[str, Tensor]:
-        """Return the named parameters of two vectors, as `split_parameters` makes them."""
+        """Return the named parameters of two vectors; the inverse of `split_parameters`."""
         shapes = {name: parameter.shape for name, parameter in self.named_parameters()}
         merged: dict[str, Tensor] = {}
         for names, vector in zip(self._names(), (task, data), strict=True):

@@ -1,4 +1,4 @@
-"""No prompts at all: zero-shot CLIP."""
+"""A CLIP without prompts (zero-shot)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fedray.models.prompted.texts import PHOTO
 
 
 class ZeroShotClip(PromptedClip):
-    """A frozen CLIP with one text for each class, and no prompts.
+    """A frozen CLIP with one text per class and no prompts.
 
     Radford et al., ICML 2021, arXiv:2103.00020.
 
     Args:
         clip: the frozen CLIP.
-        names: of the classes.
-        template: with {} for the name.
+        names: the names of the classes.
+        template: the text, with {} for the class name.
     """
 
     def __init__(self, clip: FrozenClip, names: Sequence[str], template: str = PHOTO) -> None:
@@ -28,8 +28,7 @@ class ZeroShotClip(PromptedClip):
         self.template = template
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw nothing."""
+        """Do nothing, since there are no prompts."""
 
     def text_features(self) -> Tensor:
-        """Return features of the texts without prompts [K, d]."""
         return self.fixed_texts(self.template)

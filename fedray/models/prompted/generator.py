@@ -1,4 +1,4 @@
-"""A network that writes the context from the names of the classes (FedTPG)."""
+"""A CLIP with a network that generates the context from the class names (FedTPG)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ HEADS = 4
 
 
 class PromptGenerator(nn.Module):
-    """Queries that attend to text features, then a gated feed-forward network.
+    """A network of queries that attend to text features, and a gated feed-forward layer.
 
-    x = attention(LN(S), LN(E), LN(E)), without a residual; x + FF(x) with
+    x = attention(LN(S), LN(E), LN(E)), without a residual connection; the context is x + FF(x) with
     FF = LN, Linear to 8w, GEGLU, Linear to w. Qiu et al., ICLR 2024, arXiv:2310.06123.
 
     Args:
         length: m, the number of queries S.
-        width: w of the tokens, and of the attention.
-        dim: d of the text features.
+        width: w, the width of tokens and of the attention.
+        dim: d, the width of text features.
     """
 
     def __init__(self, length: int, width: int, dim: int) -> None:
@@ -55,14 +55,14 @@ class PromptGenerator(nn.Module):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """S from N(0, 0.02²); the network as PyTorch draws such layers."""
+        """Draw S from N(0, 0.02²), and the network by PyTorch's defaults for such layers."""
         for norm in (self.norm_queries, self.norm_names, self.norm):
-            norm.reset_parameters()  # constants, no draw
+            norm.reset_parameters()  # sets constants, draws nothing
         for layer in (self.out, self.widen, self.narrow):
             initialise(layer, generator)
         maps = (self.to_queries, self.to_keys, self.to_values)
         rows, columns = sum(len(layer.weight) for layer in maps), maps[0].weight.shape[1]
-        for layer in maps:  # nn.MultiheadAttention: Xavier of the three stacked, no bias
+        for layer in maps:  # as nn.MultiheadAttention: Xavier for the stacked maps, zero biases
             bound = sqrt(6 / (rows + columns))
             layer.weight.uniform_(-bound, bound, generator=generator)
             layer.bias.zero_()
@@ -71,7 +71,7 @@ class PromptGenerator(nn.Module):
 
 
 def _attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Return attention in `HEADS` heads: [m, w] and twice [K, w] give [m, w]."""
+    """Return attention with `HEADS` heads: queries [m, w], keys and values [K, w] to [m, w]."""
 
     def heads(x: Tensor) -> Tensor:
         return x.reshape(1, len(x), HEADS, -1).transpose(1, 2)
@@ -82,18 +82,18 @@ def _attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 class GeneratorClip(PromptedClip):
-    """A generator whose context precedes every class name.
+    """A CLIP with a generated context before every class name.
 
     Args:
         clip: the frozen CLIP.
-        names: of the classes.
+        names: the names of the classes.
         length: m.
     """
 
     def __init__(self, clip: FrozenClip, names: Sequence[str], length: int) -> None:
         super().__init__(clip, names)
         self.length = length
-        with torch.device("meta"):  # PyTorch's own values would be drawn from its generator
+        with torch.device("meta"):  # so that PyTorch's global generator is not used
             generator = PromptGenerator(length, clip.text.token_width, clip.dim)
         self.generator = generator.to_empty(device="cpu")
 
@@ -101,6 +101,6 @@ class GeneratorClip(PromptedClip):
         self.generator.initialise(generator)
 
     def text_features(self) -> Tensor:
-        """Return text features [K, d] under the context that the classes in scope give."""
+        """Return text features [K, d] under the context generated from the classes in scope."""
         context = self.generator(self.fixed_texts("{}"))
         return self.class_texts(placeholders(self.length)).encode(context)

@@ -1,4 +1,4 @@
-"""Several groups of text and visual prompts with one combined prediction (FedMGP)."""
+"""A CLIP with several groups of text and visual prompts and a combined prediction (FedMGP)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Inference = Literal["logits", "prob", "max_logits", "features", "group"]
 
 WORDS = "a photo of a"
 WORD_STD = 0.01
-"""Deviation of the noise on initial words (code)."""
+"""Standard deviation of the noise added to initial words (official code)."""
 
 
 class Groups(NamedTuple):
-    """Unit features by group, and the logits that each group gives.
+    """Unit features and logits of each group.
 
     Attributes:
         image: [G, B, d], or [1, B, d] without visual prompts.
@@ -39,28 +39,28 @@ class Groups(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedOutput(ClassifierOutput):
-    """The groups' mean image features [B, d], their common answer [B, K], and each group's.
+    """The groups' mean image features [B, d] and combined prediction [B, K].
 
     Attributes:
-        groups: what each group sees and answers.
+        groups: features and logits of each group.
     """
 
     groups: Groups
 
 
 class GroupedClip(PromptedClip):
-    """G groups of text prompts [G, l_t, d_t] and visual prompts [G, l_v, d_v], at the input.
+    """A CLIP with G groups of text prompts [G, l_t, d_t] and visual prompts [G, l_v, d_v].
 
-    Bo et al., NeurIPS 2025, arXiv:2511.00480.
+    Prompts enter at the inputs of the towers. Bo et al., NeurIPS 2025, arXiv:2511.00480.
 
     Args:
         clip: the frozen CLIP.
-        names: of the classes.
+        names: the names of the classes.
         groups: G.
         text_length: l_t; 0 for no text prompts.
-        visual_length: l_v; 0 for no visual prompts, the model then reads `ImageFeatures`.
-        inference: how the groups' logits are combined, see `combine`.
-        answering_group: the one that answers with "group".
+        visual_length: l_v; 0 for no visual prompts; the model then reads `ImageFeatures`.
+        inference: how the groups' predictions are combined, see `combine`.
+        answering_group: the group that predicts if `inference` is "group".
     """
 
     length_key = "algorithm.text_length"
@@ -91,7 +91,7 @@ class GroupedClip(PromptedClip):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Words with noise for texts of up to four tokens, else noise (official code)."""
+        """Draw text prompts of up to four tokens as words plus noise, all others as noise."""
         length = self.text_length
         if 0 < length <= 4:
             self.text.normal_(0.0, WORD_STD, generator=generator)
@@ -102,12 +102,12 @@ class GroupedClip(PromptedClip):
             self.visual.normal_(0.0, INIT_STD, generator=generator)
 
     def text_features(self) -> Tensor:
-        """Return g_{k,j} of the classes in scope, all groups as one batch: [G, K, d]."""
+        """Return text features g_{k,j} of the classes in scope, from one batch: [G, K, d]."""
         texts = self.class_texts(self.template)
         return texts.encode(self.text) if self.text_length else texts.encode().unsqueeze(0)
 
     def image_features(self, x: Inputs) -> Tensor:
-        """Return f_j [G, B, d]; what no prompt touches is computed once for all groups."""
+        """Return image features f_j [G, B, d]; patch embeddings are shared by all groups."""
         if not self.visual_length:
             return super().image_features(x).unsqueeze(0)
         vision, pixels = self.clip.vision, values_of(x, Pixels)
@@ -123,25 +123,26 @@ class GroupedClip(PromptedClip):
         return unit(features)
 
     def groups(self, x: Inputs) -> Groups:
-        """Return every group's features and logits, Eq. (2)."""
+        """Return the features and logits of every group, Eq. (2)."""
         image, text = self.image_features(x), self.texts()
         return Groups(image, text, scaled_products(image, text, self.clip.scale))
 
     def forward(self, x: Inputs) -> GroupedOutput:
-        """Return the combined prediction, and that of each group."""
+        """Return the combined prediction, and the predictions of all groups."""
         groups = self.groups(x)
         answer = combine(groups, self.inference, self.answering_group, self.clip.scale)
         return GroupedOutput(groups.image.mean(0), answer, groups)
 
 
 def combine(groups: Groups, how: Inference, group: int, scale: float) -> Tensor:
-    """Return the groups' common answer [B, K] (Table 15); "prob" gives log-probabilities, Eq. (6).
+    """Return the groups' combined logits [B, K] (Table 15).
 
     Args:
-        groups: what each of them sees.
-        how: logits: their mean (code); prob: the mean of probabilities (Eq. 6); max_logits: the
-            group with the largest logit; features: averaged features; group: only one.
-        group: the one that answers with "group".
+        groups: features and logits of each group.
+        how: logits: mean of the logits (official code); prob: logarithm of the mean probabilities
+            (Eq. 6); max_logits: the group with the largest logit; features: logits of averaged
+            features; group: logits of one group.
+        group: the group to use if `how` is "group".
         scale: exp(logit_scale).
     """
     if how == "logits":

@@ -1,4 +1,4 @@
-"""A context with a personal correction of low rank (FedPGP)."""
+"""A CLIP with a context and its personal correction of low rank (FedPGP)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedray.models.prompted.texts import placeholders
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContrastOutput(ClassifierOutput):
-    """Also the features that FedPGP's contrast needs; its logits are [B, N*K], copy by copy.
+    """Logits [B, N*K], copy by copy, and the text features that FedPGP's contrast needs.
 
     Attributes:
         shared: z_s, text features of sigma [N, K, d].
@@ -30,17 +30,17 @@ class ContrastOutput(ClassifierOutput):
 
 
 class PersonalClip(PromptedClip):
-    """N contexts sigma [m, d_t] with corrections U V of rank b.
+    """A CLIP with N contexts sigma [m, d_t] and their corrections U V of rank b.
 
     Cui et al., ICML 2024, arXiv:2405.09771.
 
     Args:
         clip: the frozen CLIP.
-        names: of the classes.
+        names: the names of the classes.
         length: m.
         rank: b.
         copies: N.
-        words: initial values of sigma are the embeddings of these words; None for N(0, 0.02²).
+        words: words whose embeddings initialise sigma; None for N(0, 0.02²).
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class PersonalClip(PromptedClip):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Sigma from words or noise, U and V from N(0, 0.02²)."""
+        """Set sigma from words or noise; draw U and V from N(0, 0.02²)."""
         initialise_context(self.sigma, self.clip, self.words, generator)
         self.u.normal_(0.0, INIT_STD, generator=generator)
         self.v.normal_(0.0, INIT_STD, generator=generator)
 
     def personal_context(self) -> Tensor:
-        """Return the context p = sigma + U V [N, m, d_t]."""
+        """Return the contexts p = sigma + U V [N, m, d_t]."""
         with torch.autocast(self.u.device.type, enabled=False):
             return self.sigma + self.u @ self.v
 
@@ -77,12 +77,12 @@ class PersonalClip(PromptedClip):
         return self._encode(self.personal_context()[0])
 
     def shared_and_personal(self) -> tuple[Tensor, Tensor]:
-        """Return text features z_s of sigma and z_c of sigma + U V, each [N, K, d], in one pass."""
+        """Return text features z_s of sigma and z_c of sigma + U V, each [N, K, d]."""
         both = self._encode(torch.cat([self.sigma, self.personal_context()]))
         return both[: len(self.sigma)], both[len(self.sigma) :]
 
     def forward(self, x: Inputs) -> ClassifierOutput:
-        """Return a `ContrastOutput` in training, else logits [B, K] under the first context."""
+        """Return a `ContrastOutput` in training, else the prediction under the first context."""
         if not self.training:
             return super().forward(x)
         image = self.image_features(x)

@@ -1,4 +1,4 @@
-"""Two contexts, one shared and one local: what FedOTP and PromptFolio have in common."""
+"""CLIPs with two contexts, one shared and one local (FedOTP, PromptFolio)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fedray.models.prompted.texts import placeholders
 
 
 class PairedClip(PromptedClip):
-    """A shared and a local context [m, d_t], each in front of every class name.
+    """A CLIP with a shared and a local context [m, d_t], each before every class name.
 
     Args:
         clip: the frozen CLIP.
-        names: of the classes.
+        names: the names of the classes.
         length: m.
-        words: initial values of both are the embeddings of these words; None for N(0, 0.02²).
+        words: words whose embeddings initialise both contexts; None for N(0, 0.02²).
     """
 
     def __init__(
@@ -33,24 +33,23 @@ class PairedClip(PromptedClip):
         self.local_context = nn.Parameter(torch.zeros(length, clip.text.token_width))
 
     def initialise(self, generator: torch.Generator) -> None:
-        """The words' embeddings, or noise."""
         initialise_context(self.shared_context, self.clip, self.words, generator)
         initialise_context(self.local_context, self.clip, self.words, generator)
 
     def text_features(self) -> Tensor:
-        """Return unit features [2, K, d] under the shared and the local context, in one pass."""
+        """Return unit features [2, K, d] under the shared and the local context."""
         contexts = torch.stack([self.shared_context, self.local_context])
         return self.class_texts(placeholders(self.length)).encode(contexts)
 
 
 class PortfolioClip(PairedClip):
-    """Two contexts whose text features are mixed.
+    """A CLIP that mixes the text features of two contexts.
 
     PromptFolio: Pan et al., NeurIPS 2024, arXiv:2409.19610.
 
     Args:
         clip: the frozen CLIP.
-        names: of the classes.
+        names: the names of the classes.
         length: m.
         words: see `PairedClip`.
         theta: weight of the local context.
@@ -74,5 +73,5 @@ class PortfolioClip(PairedClip):
 
 
 def mix(shared: Tensor, local: Tensor, theta: float) -> Tensor:
-    """Return (1 - theta) g(p_g, k) + theta g(p_l, k) of unit features [K, d], not of length 1."""
+    """Return (1 - theta) g(p_g, k) + theta g(p_l, k) of unit features [K, d], not normalised."""
     return (1 - theta) * shared + theta * local

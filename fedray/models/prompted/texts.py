@@ -1,4 +1,4 @@
-"""The texts of classes, and prompts in them."""
+"""The texts of classes, with prompts inserted."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fedray.language.encoders.openclip import OpenClipText
 
 PHOTO = "a photo of a {}."
 MOST_SUBSETS = 32
-"""Subsets of classes whose texts are kept at a time: some clients' own, and those of tests."""
+"""Maximal number of cached subsets of classes: those of some clients and of tests."""
 
 
 class ClassTexts:
-    """One text for each class, tokenised and embedded once.
+    """One text per class, tokenised and embedded once.
 
     Args:
         encoder: the frozen text tower.
-        names: of K classes.
-        template: with {} for the name.
-        key: of the experiment, that says how long prompts are.
+        names: the names of K classes.
+        template: the text, with {} for the class name.
+        key: the experiment's key for the length of prompts, for messages.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ClassTexts:
     def class_subset(self, classes: Sequence[int]) -> ClassTexts:
         """Return the texts of some classes, in this order, cut to the longest of them.
 
-        The texts of the subsets that were used last are kept.
+        The last `MOST_SUBSETS` results are cached.
         """
         texts = self._subsets.pop(classes, None)
         if texts is None:
@@ -65,9 +65,9 @@ class ClassTexts:
         """Return unit text features under prompts, differentiable in them.
 
         Args:
-            context: tokens [l, w] that replace positions 1..l of every text, or groups of them
+            context: tokens [l, w] that replace positions 1..l of every text, or G such contexts
                 [G, l, w], which run as one batch; None for texts without prompts.
-            deep: prompts of later blocks [l, w] (MaPLe).
+            deep: prompts [l, w] of later blocks (MaPLe).
 
         Returns:
             [K, d], or [G, K, d] for groups.
@@ -80,8 +80,8 @@ class ClassTexts:
         length = context.shape[-2]
         if length > self._replaceable:
             raise UserError(
-                f"{self.key}={length} leaves no room for the names of the classes in the texts "
-                f"that the CLIP of model.clip reads; set {self.key} to {self._replaceable} or less"
+                f"{self.key}={length} leaves no room for the class names in the texts that the "
+                f"CLIP of model.clip reads; set {self.key} to {self._replaceable} or less"
             )
         groups = context if context.dim() == 3 else context.unsqueeze(0)
         features = unit(self._encode(groups, length, deep))
@@ -106,17 +106,17 @@ class ClassTexts:
 
     @cached_property
     def _replaceable(self) -> int:
-        """Return how many tokens of every text are neither its start, nor its end, nor the name."""
-        names = self.encoder.tokenize(self.names)  # each with its start and its end
+        """The number of tokens of every text besides the start, the end and the class name."""
+        names = self.encoder.tokenize(self.names)  # with start and end tokens
         return max(0, int((self.tokens.mask.sum(1) - names.mask.sum(1)).min()))
 
 
 def insert(embeddings: Tensor, context: Tensor) -> Tensor:
-    """Put groups of prompts behind the start token of every text.
+    """Replace the words after the start token of every text by each of G contexts.
 
     Args:
-        embeddings: of K texts [K, n, w].
-        context: [G, l, w]; replaces positions 1..l.
+        embeddings: word embeddings of K texts [K, n, w].
+        context: contexts [G, l, w], which replace positions 1..l.
 
     Returns:
         [G*K, n, w], group by group.
@@ -129,21 +129,21 @@ def insert(embeddings: Tensor, context: Tensor) -> Tensor:
 
 
 def placeholders(length: int) -> str:
-    """Return CoOp's template: a number of words to be replaced, then the name."""
+    """Return CoOp's template: `length` words to be replaced, then the class name."""
     return "X " * length + "{}."
 
 
 def word_embeddings(encoder: TokenEncoder, words: str, length: int) -> Tensor:
-    """Return the embeddings [length, w] of the first tokens of a text, start token not counted.
+    """Return the embeddings [length, w] of the first tokens of a text after the start token.
 
     Raises:
-        UserError: if the text has fewer.
+        UserError: if the text has fewer tokens.
     """
     tokens = encoder.tokenize([words])
     count = tokens.shortest - 2
     if length > count:
         raise UserError(
-            f"algorithm.length={length}, but '{words}' has {count} tokens to start prompts from; "
+            f"algorithm.length={length}, but '{words}' has only {count} tokens; "
             f"set algorithm.length to {count} or less, or algorithm.words to a longer text, or to "
             "null for random prompts"
         )
@@ -152,5 +152,5 @@ def word_embeddings(encoder: TokenEncoder, words: str, length: int) -> Tensor:
 
 
 def unit(features: Tensor) -> Tensor:
-    """Return features [..., d] in float32, of unit length."""
+    """Scale features [..., d] to unit length, in float32."""
     return F.normalize(features.float(), dim=-1)

@@ -1,4 +1,4 @@
-"""Two contexts that unbalanced optimal transport matches with patches of images (FedOTP)."""
+"""A CLIP with two contexts, matched with image patches by optimal transport (FedOTP)."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from fedray.models.inputs import Inputs, PatchFeatures
 from fedray.models.prompted.paired import PairedClip
 
 MAX_ENTRIES = 2**22
-"""Entries of the cost that are solved at once; bounds the memory."""
-LOOK = 10
-"""Iterations between two looks at their end, on an accelerator."""
+"""Entries of the cost that are processed at once; bounds the memory."""
+CHECK_EVERY = 10
+"""Iterations between two checks for convergence on an accelerator."""
 
 
 class TransportClip(PairedClip):
-    """Two contexts whose text features share the patches of an image.
+    """A CLIP with two contexts whose text features share the patches of an image.
 
     Li et al., CVPR 2024, arXiv:2403.00041.
 
     Args:
         clip: the frozen CLIP.
-        names: of the classes.
+        names: the names of the classes.
         length: m, tokens of a context.
         words: see `PairedClip`.
-        gamma: the mass that is moved, see `transport_plan`.
+        gamma: the transported mass, see `transport_plan`.
         epsilon: weight of the entropy.
-        threshold: mean change of log v at which the iterations end.
-        max_iterations: most of them.
+        threshold: mean change of log v below which the iterations end.
+        max_iterations: maximal number of iterations.
     """
 
     reads: type[Inputs] = PatchFeatures
@@ -57,7 +57,7 @@ class TransportClip(PairedClip):
     def logits(self, image: Tensor, text: Tensor) -> Tensor:
         """Return exp(logit_scale) <T, F G_k^T> [B, K] of patches F [B, M, d], texts G [N, K, d].
 
-        No gradient passes through T.
+        The transport plan T has no gradient.
         """
         images = max(1, MAX_ENTRIES // (image.shape[1] * text.shape[0] * text.shape[1]))
         with torch.autocast(image.device.type, enabled=False):
@@ -76,22 +76,22 @@ class TransportClip(PairedClip):
 def transport_plan(
     cost: Tensor, gamma: float, epsilon: float, threshold: float = 1e-3, iterations: int = 100
 ) -> Tensor:
-    """Return T of entropic transport of mass gamma; columns carry gamma/N, rows at most 1/M.
+    """Return the plan T of entropic transport of mass gamma: columns sum to gamma/N, rows <= 1/M.
 
     With Q = exp(-C/eps): u = min(1/M / (Q v), 1), v = gamma/N / (Q^T u), T = diag(u) Q diag(v).
-    The iterations run on logarithms, in float32: exp(-C/eps) underflows for a small eps. On an
-    accelerator, where the CPU waits for a comparison, they look at the change of log v every
-    `LOOK` iterations only; those after the end change nothing, so that T is the same.
+    The iterations use logarithms in float32, because exp(-C/eps) underflows for small eps. On an
+    accelerator, a comparison makes the CPU wait, so convergence is checked every `CHECK_EVERY`
+    iterations; u and v are frozen once converged, so that T does not depend on this.
 
     Args:
         cost: C, with the M rows last: [..., N, M].
-        gamma: in (0, 1].
-        epsilon: of the entropy.
-        threshold: mean change of log v at which the iterations end.
-        iterations: most of them.
+        gamma: the mass, in (0, 1].
+        epsilon: weight of the entropy.
+        threshold: mean change of log v below which the iterations end.
+        iterations: maximal number of iterations.
 
     Returns:
-        T laid out as `cost`.
+        T, with the shape of `cost`.
     """
     texts, patches = cost.shape[-2:]
     kernel = cost / -epsilon
@@ -110,6 +110,6 @@ def transport_plan(
         else:
             log_u, log_v = torch.where(over, log_u, next_u), torch.where(over, log_v, next_v)
             over = over | ends
-        if (on_cpu or number % LOOK == 0) and over:
+        if (on_cpu or number % CHECK_EVERY == 0) and over:
             break
     return (kernel + log_u.unsqueeze(-2) + log_v.unsqueeze(-1)).exp()

@@ -196,8 +196,11 @@ def test_the_longest_name_decides_how_long_prompts_may_be(clip):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "RN50", "pretrained": "random"}, r"RN50 sees through a ResNet, .* ViT-B-16-"),
-        ({"model": "convnext_base", "pretrained": "random"}, r"sees through a timm model"),
+        (
+            {"model": "RN50", "pretrained": "random"},
+            r"RN50 has a ResNet as its vision tower, .* ViT-B-16-",
+        ),
+        ({"model": "convnext_base", "pretrained": "random"}, r"has a timm model as its vision"),
         ({"model": "coca_ViT-B-32", "pretrained": "random"}, r"with attentional pooling"),
         ({"model": "roberta-ViT-B-32", "pretrained": "random"}, r"has a transformers text tower"),
         ({"model": "ViT-B-99"}, r"model\.clip\.model: open_clip has no architecture 'ViT-B-99'"),
