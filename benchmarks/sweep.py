@@ -109,7 +109,7 @@ def train(sweep: Path, count: int) -> float:
         return RunFolder(out).read().costs.wall_seconds
 
     cell, seeds = study.cells[0], study.plan.report.seeds
-    runs = [cell.wanted(t.config, "tuning", seed).experiment for t in chosen for seed in seeds]
+    runs = [cell.run_spec(t.config, "tuning", seed).experiment for t in chosen for seed in seeds]
     with tempfile.TemporaryDirectory() as folder:
         first = runs[0].model_copy(update={"rounds": 1})
         seconds(first, Path(folder, "first"))  # fills imports, encoders and caches

@@ -1,4 +1,4 @@
-"""The documentation's site: `make docs` builds it into build/site, with warnings as errors."""
+"""Sphinx configuration of the documentation; `make docs` builds it into build/site."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SOURCE = f"{PROJECT['urls']['Source']}/blob/main/"
-BESIDE = {
+TOP_FILES = {
     "contributing": "CONTRIBUTING.md",
     "architecture": "ARCHITECTURE.md",
     "changelog": "CHANGELOG.md",
 }
-"""Pages whose text is that of a file in the repository's top folder."""
+"""Pages whose text is a file in the top folder of the repository."""
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#([^)\s]*))?\)")
 
 
 def is_online(url: str) -> bool:
-    """Return True if a site answers; without network the pages are built without its links."""
+    """Return True if a site answers. Without a network, pages are built without links to it."""
     try:
         with urlopen(f"{url}objects.inv", timeout=5):
             return True
@@ -57,6 +57,8 @@ autodoc_typehints_format = "short"
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of other libraries, which intersphinx may lack
 exclude_patterns = ["_build"]
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["narrow.css"]
 html_title = f"fedray {version}"
 html_show_copyright = False
 html_copy_source = False
@@ -66,38 +68,38 @@ nitpicky = True
 myst_heading_anchors = 4
 
 
-def outside(text: str, folder: Path) -> str:
+def resolve_links(text: str, folder: Path) -> str:
     """Point links that leave docs/ to the same page of the site, or to the repository.
 
     Args:
-        text: a page.
-        folder: where its file lies.
+        text: Markdown.
+        folder: the folder of its file.
 
     Raises:
-        ValueError: when a link leads nowhere.
+        ValueError: if a link leads nowhere.
     """
 
-    def target(found: re.Match[str]) -> str:
-        path, anchor = (folder / found[1]).resolve(), found[2]
+    def target(link: re.Match[str]) -> str:
+        path, anchor = (folder / link[1]).resolve(), link[2]
         if not path.exists():
-            raise ValueError(f"{folder}: the link to {found[1]} leads nowhere")
+            raise ValueError(f"{folder}: the link to {link[1]} leads nowhere")
         if folder.is_relative_to(DOCS) and path.is_relative_to(DOCS):
-            return found[0]
+            return link[0]
         name = path.relative_to(ROOT).as_posix()
-        page = next((page for page, file in BESIDE.items() if file == name), "")
+        page = next((f"{page}.md" for page, file in TOP_FILES.items() if file == name), "")
         if path.is_relative_to(DOCS):
-            page = path.relative_to(DOCS).with_suffix("").as_posix()
+            page = path.relative_to(DOCS).as_posix()
         if page:
-            return f"](/{page}.md{f'#{anchor}' if anchor else ''})"
-        return f"]({SOURCE}{name}{line(path, anchor)})"
+            return f"](/{page}{f'#{anchor}' if anchor else ''})"
+        return f"]({SOURCE}{name}{line_anchor(path, anchor)})"
 
     return LINK.sub(target, text)
 
 
-def line(path: Path, name: str | None) -> str:
-    """The anchor of a function, class or method, `Class.method`, in a Python file on GitHub.
+def line_anchor(path: Path, name: str | None) -> str:
+    """Return GitHub's line anchor of a function, class or method (`Class.method`) of a file.
 
-    Of a method that is inherited it is its class's.
+    An inherited method gets the anchor of its class.
     """
     if name is None or path.suffix != ".py":
         return f"#{name}" if name else ""
@@ -111,14 +113,14 @@ def line(path: Path, name: str | None) -> str:
     return anchor
 
 
-def read(app: Sphinx, page: str, source: list[str]) -> None:
-    """What Sphinx reads of a page in place of the file."""
-    if page in BESIDE:
-        source[0] = outside((ROOT / BESIDE[page]).read_text(encoding="utf-8"), ROOT)
+def replace_source(app: Sphinx, page: str, source: list[str]) -> None:
+    """Replace the text of a page that Sphinx is about to parse (event `source-read`)."""
+    if page in TOP_FILES:
+        source[0] = resolve_links((ROOT / TOP_FILES[page]).read_text(encoding="utf-8"), ROOT)
     else:
-        source[0] = outside(source[0], Path(app.env.doc2path(page)).parent)
+        source[0] = resolve_links(source[0], Path(app.env.doc2path(page)).parent)
 
 
 def setup(app: Sphinx) -> None:
-    """Let pages be read so."""
-    app.connect("source-read", read)
+    """Register the event handler."""
+    app.connect("source-read", replace_source)

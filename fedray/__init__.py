@@ -1,6 +1,6 @@
 """fedray: federated-learning experiments with language in the loop, on Ray.
 
-From Python (docs/api.md); nothing heavy is imported before it is used:
+The Python API (docs/api.md); each name imports its module when it is first used:
 
     result = fedray.Experiment("fedtsp_digits", lr=0.1).train()
     result = fedray.load("fedray_results/runs/fedtsp_digits-...")
@@ -28,7 +28,7 @@ _HOMES = {
     "TableResult": "fedray.api.studies",
     "load": "fedray.api.result",
 }
-"""Where each name of the Python API is; its module is imported when the name is first used."""
+"""The module that defines each name of the Python API."""
 
 __all__ = [
     "Experiment",

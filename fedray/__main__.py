@@ -1,4 +1,4 @@
-"""`python -m fedray WORD ...`, also as `fedray WORD ...`: one command for all there is."""
+"""The command line: `fedray COMMAND ...`, or `python -m fedray COMMAND ...`."""
 
 from fedray.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Say what a command waits for; a terminal counts the seconds until the next output."""
+"""Print what a command waits for; on a terminal, count the seconds until the next output."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from typing import Any, TextIO
 from fedray.units import time_of
 
 EVERY = 1.0
-"""Seconds between two counts."""
+"""Seconds between two updates of the count."""
 COUNT = 10
-"""Characters that a count may take."""
+"""Characters reserved for the count."""
 
 
 def say_next(what: str) -> None:
-    """Print what the command does or waits for next: in a log one plain line.
+    """Print what the command does or waits for next.
 
-    On a terminal the seconds are counted behind the text until the next output.
+    On a terminal, seconds are counted after the text until the next output. A log gets one plain
+    line.
     """
     end_waiting()
     if sys.stdout.isatty():
@@ -30,19 +31,19 @@ def say_next(what: str) -> None:
 
 
 def end_waiting() -> None:
-    """End the line of a running count."""
+    """End a running count and its line, if there is one."""
     if isinstance(sys.stdout, _Ending):
         sys.stdout.end()
 
 
 def seconds_of(seconds: float) -> str:
-    """Format whole seconds."""
+    """Format a duration in whole seconds."""
     whole = int(seconds)
     return f"{whole} s" if whole < 10 else time_of(whole)
 
 
 class _Counting:
-    """Count seconds behind a line from a thread, until something is written."""
+    """A thread that counts seconds after a line until something else is written."""
 
     def __init__(self, line: str) -> None:
         self._streams = sys.stdout, sys.stderr
@@ -51,7 +52,7 @@ class _Counting:
         self._ended = threading.Event()
         self._lock = threading.RLock()
         self._show(line if fits else f"{line}\n")
-        sys.stdout, sys.stderr = _LAST[:] = [_Ending(self.end, each) for each in self._streams]
+        sys.stdout, sys.stderr = _LAST[:] = [_Ending(self.end, stream) for stream in self._streams]
         threading.Thread(target=self._count, name="waiting", daemon=True).start()
 
     def _count(self) -> None:
@@ -81,14 +82,13 @@ class _Counting:
 
 
 class _Ending:
-    """A stream that ends a count before it is written to."""
+    """A stream whose first write ends the count."""
 
     def __init__(self, end: Callable[[], None], stream: TextIO) -> None:
         self.end = end
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write behind the line of the count."""
         self.end()
         return self._stream.write(text)
 
@@ -97,5 +97,5 @@ class _Ending:
 
 
 _LAST: list[_Ending] = []
-"""The streams of the last count. `print` in Python 3.11 keeps no reference to `sys.stdout`, and
-crashes if the stream that it writes to is freed by the write."""
+"""The streams of the last count, kept alive: `print` in Python 3.11 holds no reference to
+`sys.stdout` and crashes if the write frees the stream."""

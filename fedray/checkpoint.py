@@ -1,11 +1,11 @@
-"""One federated checkpoint: the server, every client and replies on their way, as of one round.
+"""The checkpoint of a run: the server, all clients and delayed replies after one round.
 
     <out>/checkpoints/states.sqlite    round, experiment, small states, the names of large ones
     <out>/checkpoints/states/          large states, a safetensors file each, written once
 
-A checkpoint is one transaction on the one before (`fedray.states`). It carries a checksum of the
-records of all rounds up to its own, and each state has one: a file that was damaged, edited, or
-taken from another run, round or client is refused.
+One database transaction replaces the previous checkpoint (`fedray.states`). A checkpoint holds a
+checksum of the records of all rounds up to its own and one of each state, so that a file that was
+damaged, edited, or taken from another run, round or client is refused.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ from fedray.records import own_entries
 from fedray.states import Entry, Place, StateDatabase, StateStore, join_payload, split_payload
 
 PLACE = "checkpoints"
-"""The folder of the checkpoint, in the run's folder."""
+"""The name of the checkpoint's folder in the run's folder."""
 SERVER, LATE = -1, -2
-"""The numbers of the server's state, and of the payloads on their way, among those of clients."""
+"""The ids under which the server's state and the delayed uploads are stored, next to clients."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was read back.
+    """A loaded checkpoint.
 
     Attributes:
         snapshot: the federation's state.
-        clients: states by client id, read when they are asked for; a client that never stepped is
-            not in it.
-        rounds_checksum: of the records of all rounds up to this one.
+        clients: states by client id, read on access; clients that never ran a step are missing.
+        rounds_checksum: checksum of the records of all rounds up to this one.
     """
 
     snapshot: Snapshot
@@ -48,11 +47,11 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The checkpoint of one run; each replaces the one before.
+    """The checkpoint of one run; a new checkpoint replaces the previous one.
 
     Args:
         out: the run's folder.
-        identity: hash of the experiment; a checkpoint of another one is refused.
+        identity: hash of the experiment; a checkpoint of another experiment is refused.
     """
 
     def __init__(self, out: Path, identity: str) -> None:
@@ -63,7 +62,7 @@ class CheckpointStore:
         self._writing: Future[dict[int, Place | None]] | None = None
 
     def latest(self) -> int | None:
-        """Return the round of the checkpoint; None if there is none."""
+        """Return the round of the checkpoint; None without a checkpoint."""
         facts = self.states.database.facts()
         self.states.database.close()
         return None if facts is None else int(facts["round"])
@@ -71,14 +70,15 @@ class CheckpointStore:
     def begin(
         self, snapshot: Snapshot, rounds_checksum: str = "", rounds: int | None = None
     ) -> None:
-        """Begin to write a checkpoint of `snapshot` and the states in a thread.
+        """Begin to write a checkpoint of `snapshot` and the client states in a thread.
 
-        A run's first checkpoint is complete when this returns: a run without one cannot be resumed.
+        The first checkpoint of a run is complete on return, since a run without one cannot be
+        resumed.
 
         Args:
             snapshot: the federation's state.
-            rounds_checksum: of the records of all rounds up to this one.
-            rounds: descriptor of the file with the records, which must be on the disk first.
+            rounds_checksum: checksum of the records of all rounds up to this one.
+            rounds: file descriptor of the records, which are flushed to the disk first.
         """
         self.wait()
         late, payloads = [], {}
@@ -101,17 +101,17 @@ class CheckpointStore:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the checkpoint that was begun is whole.
+        """Wait until the checkpoint that `begin` started is complete.
 
         Raises:
-            OSError, SafetensorError: if it could not be written; the one before is as it was.
+            OSError, SafetensorError: if the write failed; the previous checkpoint is intact.
         """
         writing, self._writing = self._writing, None
         if writing is not None:
             self.states.finish(writing.result())
 
     def tidy(self) -> None:
-        """Remove the files of states that a process left that was killed as it wrote."""
+        """Remove the state files of a process that was killed while writing, and empty folders."""
         for path in self.states.unused_files():
             remove(path)
         for folder in (self.states.folder, self.folder):
@@ -119,7 +119,7 @@ class CheckpointStore:
                 folder.rmdir()
 
     def clear(self) -> None:
-        """Remove the checkpoint of a run that nobody resumes."""
+        """Remove the checkpoint."""
         self.states.close()
         self.states = StateStore(self.folder)
         for path in own_entries(self.folder, PLACE):
@@ -128,12 +128,13 @@ class CheckpointStore:
         self.tidy()
 
     def load(self) -> Checkpoint | None:
-        """Read the checkpoint; None if there is none yet.
+        """Read and verify the checkpoint; return None without one.
 
-        All states are looked at, one after the other; none is kept in memory.
+        All states are verified one by one; none is kept in memory.
 
         Raises:
-            UserError: if another experiment or version wrote it, or a file is damaged or missing.
+            UserError: if another experiment or version wrote the checkpoint, or a file is damaged
+                or missing.
         """
         self.states = StateStore(self.folder)
         database = self.states.database
@@ -166,10 +167,10 @@ def _write(
     rounds: int | None,
 ) -> dict[int, Place | None]:
     if rounds is not None:
-        os.fsync(rounds)  # rounds may be ahead of the checkpoint, never behind it
+        os.fsync(rounds)  # records may be ahead of the checkpoint, never behind it
     return database.save(facts, entries.items())
 
 
 def _copied(tree: StateTree) -> dict[str, Any]:
-    """Copy a tree: the method may go on with it in place."""
+    """Copy a tree to the CPU, because the method may change its tensors in place."""
     return map_tensors(lambda tensor: tensor.detach().cpu().contiguous().clone(), tree)

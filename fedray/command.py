@@ -1,4 +1,4 @@
-"""How every command reads its words, is stopped, and reports errors in one line."""
+"""The frame of all commands: parsing arguments, stopping, and one-line error messages."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ TERMINATED = 128 + signal.SIGTERM
 NOBODY_READS = 128 + signal.SIGPIPE
 
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""The variable in which Ray describes a submitted job."""
+"""The environment variable in which Ray describes a submitted job."""
 
 LONGEST_WORD = 500
-"""Characters of a name that a flag takes; MLflow accepts no longer ones."""
+"""Maximal number of characters of a name given to a flag; MLflow's limit."""
 WIDTH = 80
 SETTINGS = {"max_content_width": WIDTH, "help_option_names": ["-h", "--help"]}
 
 _sigterm = threading.Event()
-"""Whether SIGTERM came: Ray raises a plain `KeyboardInterrupt` instead of what stops its waits."""
+"""Set by SIGTERM, because Ray replaces the exception that ends its waits by `KeyboardInterrupt`."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -48,11 +48,11 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, which `ray job stop` and batch systems send; handled like Ctrl-C."""
 
 
-# --- what a command takes -------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 class Command(click.Command):
-    """A command whose mistakes are a `UserError`, and which has `--debug`."""
+    """A command that raises a `UserError` for wrong arguments and has the flag `--debug`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"context_settings": SETTINGS, **kwargs})
@@ -63,10 +63,10 @@ class Command(click.Command):
         self.params.append(option)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words.
+        """Parse the arguments.
 
         Raises:
-            UserError: about wrong words.
+            UserError: if an argument is wrong.
         """
         try:
             return super().parse_args(ctx, args)
@@ -75,30 +75,30 @@ class Command(click.Command):
             raise UserError(f"{message}; {self._hint(error.option_name, ctx)}") from None
         except click.UsageError as error:
             message = error.format_message().rstrip(".")
-            raise UserError(f"{message}; {ctx.command_path} --help lists what there is") from None
+            raise UserError(f"{message}; {ctx.command_path} --help lists the options") from None
 
     def _hint(self, flag: str, ctx: click.Context) -> str:
-        """Return what to do; keys that are given as flags are the usual mistake."""
+        """Return advice about an unknown flag, often a key of the experiment with dashes."""
         flags = [name for param in self.params for name in param.opts]
         if near := get_close_matches(flag, flags, n=1, cutoff=0.7):
             return f"did you mean {near[0]}?"
         if any(isinstance(param, click.Argument) and param.name == "keys" for param in self.params):
             key = flag.lstrip("-").replace("-", "_")
-            return f"keys of the experiment have no dashes: {key}=..."
-        return f"{ctx.command_path} --help lists what there is"
+            return f"write keys of the experiment without dashes: {key}=..."
+        return f"{ctx.command_path} --help lists the options"
 
 
 class Group(click.Group):
-    """Commands under one word, whose mistakes are a `UserError`."""
+    """A group of commands that raises a `UserError` for wrong arguments."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"context_settings": SETTINGS, **kwargs})
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse what stands before the command's name.
+        """Parse the arguments before the command's name.
 
         Raises:
-            UserError: about wrong words.
+            UserError: if an argument is wrong.
         """
         try:
             return super().parse_args(ctx, args)
@@ -106,15 +106,15 @@ class Group(click.Group):
             raise
         except click.UsageError as error:
             message = error.format_message().rstrip(".")
-            raise UserError(f"{message}; {ctx.command_path} --help lists what there is") from None
+            raise UserError(f"{message}; {ctx.command_path} --help lists the commands") from None
 
 
 _flags: set[str] = set()
-"""The flags of this command that `run` reads."""
+"""The flags of the current command that `run` reads."""
 
 
 def _note(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    """Keep a flag for `run`."""
+    """Record a flag for `run`; with `--trust`, trust all plug-ins."""
     if value:
         _flags.add(str(param.name))
         if param.name == "trust":
@@ -127,7 +127,6 @@ class _Path(click.ParamType[Path]):
     name = "path"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
-        """Return a path."""
         try:
             return Path(check_path(str(value)))
         except ValueError as error:
@@ -138,10 +137,9 @@ class _Word(click.ParamType[str]):
     name = "text"
 
     def convert(self, value: str, param: Any, ctx: Any) -> str:
-        """Return a name: not empty, printable and of bounded length."""
         if not value.strip() or not value.isprintable() or len(value) > LONGEST_WORD:
             self.fail(
-                f"a name of at most {LONGEST_WORD} characters is expected, found {shown(value)}",
+                f"expected a name of at most {LONGEST_WORD} characters, found {shown(value)}",
                 param,
                 ctx,
             )
@@ -155,7 +153,7 @@ class Name(click.ParamType[str]):
     """A name that the shell completes.
 
     Args:
-        find: returns the names that there are.
+        find: returns all valid names.
     """
 
     name = "name"
@@ -166,58 +164,58 @@ class Name(click.ParamType[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the names that begin so."""
+        """Return the valid names that begin with the incomplete word."""
         return [CompletionItem(name) for name in self._find() if name.startswith(incomplete)]
 
 
 def keys(function: F) -> F:
-    """Add the words key=value, as `keys`."""
+    """Add the arguments KEY=VALUE, passed as `keys`."""
     return click.argument("keys", nargs=-1, metavar="[KEY=VALUE]...")(function)
 
 
 def json_flag(function: F) -> F:
-    """Add `--json`, as `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="For programs.")(function)
+    """Add the flag `--json`, passed as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
 def trust(function: F) -> F:
-    """Add the flag for plug-ins that came with other people's files; `run` reads it."""
+    """Add the flag `--trust`; `run` reads it."""
     return click.option(
         "--trust",
         is_flag=True,
         expose_value=False,
         callback=_note,
-        help="Run plug-ins that come with a folder though you have never run them.",
+        help="Run plug-ins found in a folder even if you have never run them before.",
     )(function)
 
 
 def plugins(function: F) -> F:
-    """Add the flags for plug-ins: `plugin`, a tuple, and `trust`'s."""
+    """Add the flags `--plugin`, passed as the tuple `plugin`, and `--trust`."""
     add = click.option(
         "--plugin",
         multiple=True,
         metavar="FILE",
-        help="A file, folder or module of your own with methods, models, sources, ...; repeatable.",
+        help="Your file, folder or module with methods, models, sources, ...; repeatable.",
     )
     return add(trust(function))
 
 
-# --- running it -----------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------------------
 
 
 def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "fedray") -> int:
     """Run a command; report exceptions as one line on stderr.
 
-    With `--debug` only a `UserError` is one line; other exceptions are raised. Secrets are masked.
+    With `--debug`, exceptions other than `UserError` are raised. Secrets are masked.
 
     Args:
-        command: what runs; it returns its exit code, or None for 0.
-        argv: the words; None: those of the process.
-        prog: what the command was called.
+        command: the command; it returns its exit code, or None for 0.
+        argv: the arguments; None: those of the process.
+        prog: the name of the program, for help texts.
 
     Returns:
         The exit code: 2 for a `UserError`, 1 for any other error, 130 after Ctrl-C, 143 after
-        SIGTERM, 141 if the reader of the output has closed it.
+        SIGTERM, 141 if the reader of stdout has closed the pipe.
     """
     _flags.clear()
     try:
@@ -247,10 +245,11 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
 
 
 def _invoked(command: click.Command, words: list[str], prog: str) -> int:
-    """Parse the words and run the command.
+    """Parse the arguments and run the command.
 
     Raises:
-        CodeError: if code called `sys.exit` or `os._exit`, whose 0 would mean success.
+        CodeError: if user code called `sys.exit` or `os._exit`, whose status must not become the
+            command's.
     """
     try:
         with _exits_raised(), command.make_context(prog, words) as ctx:
@@ -268,7 +267,7 @@ def _invoked(command: click.Command, words: list[str], prog: str) -> int:
 
 @contextmanager
 def _exits_raised() -> Iterator[None]:
-    """Raise SystemExit instead of `os._exit`, except in forked children and other threads."""
+    """Let `os._exit` raise SystemExit, except in forked children and other threads."""
     leave, process, thread = os._exit, os.getpid(), threading.get_ident()
 
     def raise_exit(status: int) -> NoReturn:
@@ -285,7 +284,7 @@ def _exits_raised() -> Iterator[None]:
 
 @contextmanager
 def sigterm_raised() -> Iterator[None]:
-    """Raise SIGTERM as `Terminated` in the main thread, so that open files are closed."""
+    """Raise `Terminated` in the main thread on SIGTERM, so that files and runs are closed."""
     with sigterm_kept():
         if threading.current_thread() is threading.main_thread():
             _sigterm.clear()
@@ -295,7 +294,7 @@ def sigterm_raised() -> Iterator[None]:
 
 @contextmanager
 def sigterm_kept() -> Iterator[None]:
-    """Restore the handler of SIGTERM after code that sets its own, as Ray does when it starts."""
+    """Restore the SIGTERM handler after code that replaces it, as Ray does when it starts."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -305,7 +304,7 @@ def sigterm_kept() -> Iterator[None]:
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not stop the closing
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal must not interrupt cleaning up
     _sigterm.set()
     raise Terminated
 
@@ -315,11 +314,11 @@ def _is_terminated(stop: KeyboardInterrupt) -> bool:
 
 
 def say_stopped(stop: KeyboardInterrupt, how_to_go_on: str = "") -> None:
-    """Print once, before anything is closed, that the command was stopped.
+    """Print that the command was stopped, at most once per exception.
 
     Args:
         stop: the exception.
-        how_to_go_on: a hint.
+        how_to_go_on: how to continue, appended to the message.
     """
     if getattr(stop, "said", False):
         return
@@ -329,12 +328,12 @@ def say_stopped(stop: KeyboardInterrupt, how_to_go_on: str = "") -> None:
 
 
 def say_wrong(error: object) -> None:
-    """Print a mistake of the user in one line."""
+    """Print a user's mistake as one line on stderr."""
     _say(f"error: {one_line(error)}")
 
 
 def go_on_with(*words: object) -> str:
-    """Return the command that continues a stopped one: in a Ray job, another job.
+    """Return a hint with the command, or in a Ray job the job, that continues a stopped command.
 
     Args:
         words: the arguments of `python -m`.
@@ -343,8 +342,8 @@ def go_on_with(*words: object) -> str:
     job = os.environ.get(JOB)
     if job is None:
         return f"go on with: {command}"
-    here = " --working-dir ." if "working_dir" in job else ""
-    return f"go on with: ray job submit{here} -- {command}"
+    folder = " --working-dir ." if "working_dir" in job else ""
+    return f"go on with: ray job submit{folder} -- {command}"
 
 
 def _print_masked(
@@ -355,23 +354,23 @@ def _print_masked(
 
 
 def _described(error: Exception) -> str:
-    """Return a message about an error, with its place unless fedray raised it on purpose."""
+    """Return an error's message, with file and line unless fedray raised the error on purpose."""
     if isinstance(error, FedrayError):
         return one_line(error)
     return f"{_placed(error)}; --debug shows the traceback"
 
 
 def _placed(error: BaseException) -> str:
-    """Return an error with the file and line that raised it."""
+    """Return an error's class and message with the file and line that raised it."""
     last = extract_tb(error.__traceback__)[-1]
     return f"{named(error)} ({last.filename}, line {last.lineno})"
 
 
 def _nobody_reads() -> bool:
-    """Return True if the reader of stdout has closed it, and drop the rest of the output."""
+    """Return True if the reader of stdout has closed the pipe; discard any further output then."""
     try:
         output = sys.stdout.fileno()
-    except OSError:  # in a notebook or a test it is no file
+    except OSError:  # stdout of a notebook or a test has no file descriptor
         return False
     poll = select.poll()
     poll.register(output, 0)

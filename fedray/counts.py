@@ -1,7 +1,7 @@
-"""Counts of what a step does: optimiser steps, images that models read, trained parameters.
+"""Count the work of a client or server step: optimiser steps, images read, trained parameters.
 
-A step opens a `Tally`. Torch calls `_note_step` before each step of each optimiser, and models
-report the images that they read. Nothing here changes a number or draws a random one.
+`counted` opens a `Tally`. Torch calls `_note_step` before each optimiser step, and models report
+the images that they read. Counting changes no result and draws no random number.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 @dataclass(eq=False)
 class Tally:
-    """Counts of one step.
+    """Counts of the work of one client or server step.
 
     Attributes:
-        steps: of all optimisers.
-        images: read by models, in training and in evaluation mode; each time that one is read.
-        trained: the tensors that had a gradient at a step of an optimiser, by id.
+        steps: steps of all optimisers.
+        images: images read by models, in training and in evaluation mode, repetitions included.
+        trained: the tensors that had a gradient at an optimiser step, by id.
     """
 
     steps: int = 0
@@ -31,7 +31,7 @@ class Tally:
 
     @property
     def parameters(self) -> int:
-        """Return how many numbers the trained tensors hold."""
+        """The number of trained parameters."""
         return sum(tensor.numel() for tensor in self.trained.values())
 
 
@@ -40,7 +40,7 @@ _open: Tally | None = None
 
 @contextmanager
 def counted() -> Iterator[Tally]:
-    """Count until the end of the block; a block inside another one counts for itself alone."""
+    """Count work until the end of the block; work in a nested block counts in that one alone."""
     global _open
     outer, _open = _open, Tally()
     try:
@@ -50,7 +50,7 @@ def counted() -> Iterator[Tally]:
 
 
 def note_images(count: int) -> None:
-    """Count images that a model reads."""
+    """Add `count` images to the open tally."""
     if _open is not None:
         _open.images += count
 

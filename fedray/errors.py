@@ -1,4 +1,4 @@
-"""Exceptions: mistakes that the user can mend, and failures of a run."""
+"""Exceptions for mistakes of the user and for failures of a run, and helpers for messages."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from typing import Any, Self
 from fedray.masking import mask
 
 LONGEST_LINE = 1000
-"""Characters of an error's one line; a longer message is cut."""
+"""Maximal number of characters of an error message; longer messages are cut."""
 MOST_SHOWN = 40
-"""Valid names in a message; `fedray ls` lists all."""
+"""Maximal number of valid names in a message; `fedray ls` lists all."""
 PLUGIN_MARK = "__fedray_plugin__"
-"""The global of a plug-in's modules that holds the plug-in's key."""
+"""The global variable of a plug-in's modules that holds the plug-in's key."""
 
 
 class FedrayError(Exception):
-    """Any error that fedray raises on purpose."""
+    """Base of all errors that fedray raises on purpose."""
 
 
 class UserError(FedrayError):
-    """A mistake that the user can mend; commands print the message and exit with 2.
+    """A mistake that the user can correct; commands print the message and exit with 2.
 
     The message says what was found, what was expected and which key or file to change.
     """
 
 
 class NotFinite(FedrayError, FloatingPointError):
-    """A number that is NaN or infinite: what was trained has diverged."""
+    """A NaN or infinite number, usually because training has diverged."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception of code that a run called, or the reason why a client's step gave no reply.
+    """An exception of code that a run called, or the reason why a client step gave no reply.
 
     Attributes:
-        cause: one sentence.
-        traceback: the traceback; "" if nothing was raised.
-        diverged: True if a number that is not finite was the cause.
+        cause: the cause in one sentence.
+        traceback: the traceback; "" without an exception.
+        diverged: True if the cause was a number that is not finite.
     """
 
     cause: str
@@ -50,7 +50,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Return an exception as a failure, without secrets."""
+        """Convert an exception to a failure, with secrets masked."""
         diverged = isinstance(error, FloatingPointError)
         if isinstance(error, CodeError):
             diverged = error.failure.diverged
@@ -59,11 +59,11 @@ class Failure:
 
 
 class CodeError(FedrayError):
-    """Code that a run called (a method's, a model's, a source's) has raised an error.
+    """An error raised by code that a run called: a method, a model or a data source.
 
     Args:
         failure: the error; its traceback is shown if this exception is not caught.
-        kept_in: the file with the traceback; "" before it is written.
+        kept_in: the file with the traceback; "" before the file is written.
     """
 
     def __init__(self, failure: Failure, kept_in: str = "") -> None:
@@ -74,7 +74,7 @@ class CodeError(FedrayError):
             self.add_note(failure.traceback)
 
     def kept(self, file: object) -> Self:
-        """Return this error with the file that holds its traceback."""
+        """Return a copy of this error that names the file with its traceback."""
         kind: Any = type(self)
         error: Self = kind(*self.args[:-1], str(file))
         return error
@@ -85,7 +85,7 @@ class CodeError(FedrayError):
 
 
 class ClientError(CodeError):
-    """A client's step failed; the message names the client, the round and the step."""
+    """A failed client step; the message names the client, the round and the step."""
 
     def __init__(
         self, client: int, round_: int, step: str, failure: Failure, kept_in: str = ""
@@ -101,7 +101,7 @@ class ClientError(CodeError):
 
 
 class ServerError(CodeError):
-    """The server's own step failed; the message names the round and the step."""
+    """A failed server step; the message names the round and the step."""
 
     def __init__(self, round_: int, step: str, failure: Failure, kept_in: str = "") -> None:
         super().__init__(failure, kept_in)
@@ -114,26 +114,27 @@ class ServerError(CodeError):
 
 
 class RunFailed(FedrayError):
-    """A run stopped after more failures than it may survive; its last checkpoint is intact."""
+    """A run that had to stop; its last checkpoint is intact."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for a near miss in any case, else valid names.
+    """Return " Did you mean 'x'?" if a valid name is similar, else a list of valid names.
 
-    The shortest name that contains a word of three or more letters is near, too.
+    Case is ignored. If no name is similar, the shortest name that contains `name` (three or more
+    letters) is suggested.
     """
     names = sorted(valid)
-    by_small_letters = {each.lower(): each for each in names}
-    close = get_close_matches(name[:100].lower(), by_small_letters, n=1, cutoff=0.6)
-    parts = [each for each in by_small_letters if len(name) > 2 and name.lower() in each]
+    by_lower_case = {candidate.lower(): candidate for candidate in names}
+    close = get_close_matches(name[:100].lower(), by_lower_case, n=1, cutoff=0.6)
+    parts = [lower for lower in by_lower_case if len(name) > 2 and name.lower() in lower]
     if close or parts:
-        return f" Did you mean '{by_small_letters[close[0] if close else min(parts, key=len)]}'?"
+        return f" Did you mean '{by_lower_case[close[0] if close else min(parts, key=len)]}'?"
     more = f", and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
     return f" Valid: {', '.join(names[:MOST_SHOWN])}{more}."
 
 
 def named(error: BaseException) -> str:
-    """Return an exception's class and message, on one line."""
+    """Return the class and message of an exception, on one line."""
     message = one_line(error)
     if isinstance(error, MemoryError) and not message:
         message = "there is not enough memory"
@@ -141,16 +142,16 @@ def named(error: BaseException) -> str:
 
 
 def plugin_line(error: BaseException) -> str:
-    """Return the last line of a plug-in in a traceback, " (mine.py, line 7)"; or ""."""
-    found = ""
+    """Return the innermost plug-in line of a traceback, " (mine.py, line 7)"; or ""."""
+    place = ""
     for frame, line in walk_tb(error.__traceback__):
         if PLUGIN_MARK in frame.f_globals:
-            found = f" ({PurePath(frame.f_code.co_filename).name}, line {line})"
-    return found
+            place = f" ({PurePath(frame.f_code.co_filename).name}, line {line})"
+    return place
 
 
 def definition_line(function: Any) -> str:
-    """Return where a plug-in defines a function, " (loss in mine.py, line 7)"; or ""."""
+    """Return the place of a function defined by a plug-in, " (loss in mine.py, line 7)"; or ""."""
     if PLUGIN_MARK not in getattr(function, "__globals__", {}):
         return ""
     code = function.__code__
@@ -158,20 +159,20 @@ def definition_line(function: Any) -> str:
     return f" ({function.__name__} in {where})"
 
 
-def one_line(said: object) -> str:
-    """Return a text or an error's message on one line of bounded length, without secrets.
+def one_line(message: object) -> str:
+    """Return a text or an error's message as one line of bounded length.
 
-    Control characters are escaped.
+    Secrets are masked, and control characters are escaped.
     """
-    text = mask(" ".join(str(said).split())[: 4 * LONGEST_LINE])
+    text = mask(" ".join(str(message).split())[: 4 * LONGEST_LINE])
     text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}..."
 
 
 def shown(value: object, most: int = 80) -> str:
-    """Return a value in Python's notation, shortened, for an error message."""
+    """Return the `repr` of a value for an error message, cut after `most` characters."""
     try:
         text = repr(value)
-    except ValueError:  # Python writes no whole number of more than 4,300 digits
+    except ValueError:  # Python refuses to print integers of more than 4,300 digits
         text = "a number of thousands of digits"
     return text if len(text) <= most else f"{text[:most]}..."

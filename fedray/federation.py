@@ -1,6 +1,6 @@
-"""The round loop: draw participants, exchange payloads, test, and yield a record per round.
+"""The round loop: draw participants, exchange payloads, test, and yield one record per round.
 
-It knows no method by name, and an executor runs the steps.
+The loop depends on no particular method; an executor runs the client steps.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WAVE = 256
 
 
 NO_TRAFFIC, NO_WORK = Traffic(), Work()
-"""Of a test; made once, because records check their fields."""
+"""Shared defaults, because constructing a record validates its fields."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class Reply:
     """The result of one client's step or test.
 
     Attributes:
-        uplink: the upload, past the gate; None when the step uploads nothing.
-        traffic: its size.
-        train_loss: mean loss of the last local epoch; None when the step did not train.
-        reports: numbers that the method's client reports.
+        uplink: the upload after the gate; None if the step uploads nothing.
+        traffic: the size of the upload.
+        train_loss: mean loss of the last local epoch; None if the step did not train.
+        reports: further numbers that the client step reports.
         failure: the error of a failed step or test, or None.
         seconds: wall time of the step.
-        scores: of a test, one per tested model.
-        work: what the step did.
+        scores: the scores of a test, one per tested model.
+        work: counts of the step's work.
         printed: lines that the method printed on a Ray worker.
     """
 
@@ -81,25 +81,25 @@ class Reply:
 
 
 class Executor(Protocol):
-    """Runs client steps and tests.
+    """An object that runs client steps and tests.
 
     Attributes:
-        states: the clients'; the caller may set another store before the first step.
+        states: the clients' states; the caller may set another store before the first step.
     """
 
     states: StateStore
 
     def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-        """Run one client step for every key of `down`; a failed step leaves its state alone."""
+        """Run one client step for every key of `down`; a failed step changes no state."""
 
     def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
-        """Run steps like `step`; return replies without uploads, and the uploads' sums."""
+        """Run steps as `step` does; return the replies without uploads, and the uploads' sum."""
 
     def test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         """Run a test of `evaluation.testing` for every key of `down`; no state changes."""
 
     def close(self) -> None:
-        """Free the states."""
+        """Release the states."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,7 @@ class LateReply:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A federation after a round, without the clients' states.
+    """The state of a federation after a round, without the clients' states.
 
     Attributes:
         round: the last finished round.
@@ -129,11 +129,11 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Plan:
-    """The loop's settings; most are keys of the experiment.
+    """The settings of the round loop; most are keys of the experiment.
 
     Attributes:
-        facts: the data's facts and the round from which they hold, in the order of rounds.
-        lr: gives the learning rate of a round; None if it never changes.
+        facts: pairs of a round and the facts about the data from that round on, sorted by round.
+        lr: maps a round to its learning rate; None if the learning rate never changes.
     """
 
     rounds: int
@@ -149,19 +149,19 @@ class Plan:
 
     @property
     def newcomers(self) -> Sequence[int]:
-        """Return the ids of the clients that join later."""
+        """The ids of the clients that join later."""
         return range(self.clients - self.join.clients, self.clients)
 
     def joined(self, round_: int) -> Sequence[int]:
-        """Return the ids of the clients that are part of the federation in a round."""
+        """Return the ids of the clients that have joined by a round."""
         return range(self.clients - (self.join.clients if round_ < self.join.round else 0))
 
     def phase_at(self, round_: int) -> int:
-        """Return the first round of the data's phase to which a round belongs."""
+        """Return the first round of the data phase that a round belongs to."""
         return max(first for first, _ in self.facts if first <= round_)
 
     def facts_at(self, round_: int) -> DataFacts:
-        """Return the data's facts in a round."""
+        """Return the facts about the data in a round."""
         return dict(self.facts)[self.phase_at(round_)]
 
     def is_evaluated(self, round_: int) -> bool:
@@ -177,12 +177,12 @@ class Federation:
         algorithm: the method.
         executor: runs client steps.
         gate: checks and counts every payload.
-        plan: the loop's settings.
+        plan: the settings of the loop.
         server: the server, with the text tower if the method needs one.
         streams: the experiment's random streams.
         accountant: counts the clients' releases under privacy with noise.
-        snapshot: the federation after the last round that was yielded.
-        tracebacks: of failures that the run survived; the reader clears the list.
+        snapshot: the federation after the last yielded round.
+        tracebacks: tracebacks of failures that the run survived; the caller clears the list.
         scores: the clients' last scores that are still valid.
     """
 
@@ -198,8 +198,8 @@ class Federation:
     scores: ScoreCache = field(default_factory=ScoreCache, init=False)
 
     def rounds(self, resume: Snapshot | None = None) -> Iterator[Round]:
-        """Yield a record per round, round 0 first, and set `snapshot` before."""
-        self.scores.clear()  # the executor has other states now
+        """Yield one record per round, starting with round 0; set `snapshot` before each."""
+        self.scores.clear()  # the executor's states may have changed
         if resume is None:
             yield self._round(0, self.plan.joined(0), self._begin)
         else:
@@ -208,7 +208,7 @@ class Federation:
             yield self._round(number, self._cohort(number), self._go_on)
 
     def retest(self, snapshot: Snapshot) -> Round:
-        """Test a federation again after a round, without training or counting traffic."""
+        """Repeat the test after a round, without training or counting traffic."""
         self.snapshot = snapshot
         self.scores.clear()
         participants = self._cohort(snapshot.round) if snapshot.round else ()
@@ -239,7 +239,7 @@ class Federation:
             with counted() as tally:
                 state = steps(exchange)
             exchange.server_work = Work(tally.steps, tally.images, tally.parameters)
-            done, snapshot = self._finish(exchange, state, started)
+            record, snapshot = self._finish(exchange, state, started)
         except (UserError, RunFailed, ClientError):
             raise
         except (Exception, SystemExit) as error:
@@ -247,7 +247,7 @@ class Federation:
                 raise
             raise ServerError(number, self._step_of(error), Failure.of(error)) from error
         self.snapshot = snapshot
-        return done
+        return record
 
     def _step_of(self, error: BaseException) -> str:
         """Return the innermost server step of the method in an error's traceback."""
@@ -290,7 +290,7 @@ class Federation:
             add_metric(metrics, name, value)
         scores = {**evaluated.scores, **evaluated.newcomers}
         seconds = exchange.seconds.values()
-        done = Round(
+        record = Round(
             round=exchange.round,
             seconds=time.perf_counter() - started,
             client_seconds=sum(seconds) / len(seconds) if seconds else None,
@@ -304,12 +304,12 @@ class Federation:
             client_work=Work.total(work for _, work in sorted(exchange.work.items())),
             server_work=exchange.server_work,
         )
-        return done, snapshot
+        return record, snapshot
 
     def _evaluate(
         self, exchange: RoundExchange, state: ServerState, evaluated: Evaluated
     ) -> Evaluated:
-        """Test every client and the method's further models."""
+        """Test every client, and the further models that the method declares."""
         algorithm = self.algorithm
         scores = {
             client: score
@@ -328,23 +328,23 @@ class Federation:
         )
 
     def _own_tests(self, round_: int, sent: Downlinks) -> dict[int, Score]:
-        """Test every client on its own split, unless its last score is still valid.
+        """Test every client on its split, unless its last score is still valid.
 
-        Clients that share a model are tested together, in the same groups in every round.
+        If clients share a model, all are tested again, because they are tested in fixed groups.
         """
         phase = self.plan.phase_at(round_)
         scores = self.scores.found(phase, sent)
         if self.algorithm.is_tested_together and len(scores) < len(sent):
             scores = {}
-        asked = {client: payload for client, payload in sent.items() if client not in scores}
-        tested = {client: reply.scores[0] for client, reply in self._tests(round_, asked).items()}
-        self.scores.keep(phase, sent, tested)
-        return {**scores, **tested}
+        missing = {client: payload for client, payload in sent.items() if client not in scores}
+        new = {client: reply.scores[0] for client, reply in self._tests(round_, missing).items()}
+        self.scores.keep(phase, sent, new)
+        return {**scores, **new}
 
     def _downloads(self, server: Server, state: ServerState) -> Iterator[Downlinks]:
         """Yield the downloads with which all clients are tested, `WAVE` clients at a time."""
-        for some in _waves(range(self.plan.clients)):
-            yield _once(self.gate.down, self.algorithm.downlink(state, some, server))[0]
+        for wave in _waves(range(self.plan.clients)):
+            yield _once(self.gate.down, self.algorithm.downlink(state, wave, server))[0]
 
     def _tests(self, round_: int, sent: Downlinks) -> dict[int, Reply]:
         tested = self.executor.test("evaluate", round_, sent) if sent else {}
@@ -368,21 +368,21 @@ class Federation:
     def _cross_evaluations(
         self, exchange: RoundExchange, state: ServerState
     ) -> dict[str, list[list[Score]]]:
-        """Test further models; a client that gets several is tested once in each wave."""
+        """Test further models; a client that tests several of them does so one after the other."""
         if not isinstance(self.algorithm, CrossEvaluated):
             return {}
-        asked = self.algorithm.cross_evaluations(state, exchange.server)
+        requests = self.algorithm.cross_evaluations(state, exchange.server)
         scores: dict[str, list[list[Score]]] = {
-            name: [[] for _ in models] for name, models in asked.items()
+            name: [[] for _ in models] for name, models in requests.items()
         }
         queues: dict[int, list[tuple[list[Score], Payload | None]]] = {}
-        for name, models in asked.items():
+        for name, models in requests.items():
             for of_model, model in zip(scores[name], models, strict=True):
                 for client, payload in model.items():
                     queues.setdefault(client, []).append((of_model, payload))
         while wave := {client: queue.pop(0) for client, queue in sorted(queues.items()) if queue}:
-            for some in _waves([*wave]):
-                sent = _once(self.gate.down, {client: wave[client][1] for client in some})[0]
+            for clients in _waves([*wave]):
+                sent = _once(self.gate.down, {client: wave[client][1] for client in clients})[0]
                 for client, reply in self._tests(exchange.round, sent).items():
                     wave[client][0].append(reply.scores[0])
         return scores
@@ -394,7 +394,7 @@ def _waves(clients: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def _means(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each reported number over the clients that report it."""
+    """Return the mean of each reported number over the clients that reported it."""
     values: dict[str, list[float]] = {}
     for report in reports:
         for name, value in report.items():
@@ -403,7 +403,7 @@ def _means(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 class RoundExchange(Exchange):
-    """The calls of one round, with the scenario's faults and the traffic."""
+    """The exchange of one round: runs its calls, injects faults, and counts traffic and work."""
 
     def __init__(
         self,
@@ -431,7 +431,7 @@ class RoundExchange(Exchange):
         self._federation = federation
 
     def call(self, step: str, down: Downlinks) -> dict[int, Any]:
-        """Send, run, collect; see `core.Exchange.call`."""
+        """Send downloads, run a step and collect the uploads; see `core.Exchange.call`."""
         gate, executor = self._federation.gate, self._federation.executor
         reached = self._send(down)
         release = self._ask(step, reached)
@@ -451,9 +451,9 @@ class RoundExchange(Exchange):
         return gate.together(dict(sorted(uplinks.items())), round_=self.round, step=step)
 
     def total(self, step: str, down: Downlinks) -> Total:
-        """Send, run, add up; see `core.Exchange.total`.
+        """Send downloads, run a step and sum the uploads; see `core.Exchange.total`.
 
-        Privacy and late replies need every upload by itself.
+        Under privacy or with late replies, uploads are collected one by one and summed here.
         """
         federation = self._federation
         algorithm = federation.algorithm
@@ -467,7 +467,7 @@ class RoundExchange(Exchange):
         return total
 
     def _send(self, down: Downlinks) -> dict[int, Payload | None]:
-        """Send downloads; return those that arrive, sorted by client."""
+        """Send downloads; return those of the clients that do not drop out, sorted by client."""
         self.replied = set()
         passed, traffic = _once(self._federation.gate.down, dict(sorted(down.items())))
         self.down = Traffic.total([self.down, *traffic.values()])
@@ -478,7 +478,7 @@ class RoundExchange(Exchange):
         return {client: payload for client, payload in passed.items() if client not in absent}
 
     def _ask(self, step: str, down: Downlinks) -> Release | None:
-        """Count the release of a call before it runs; return None without an accountant."""
+        """Count the release of a call before the call runs; return None without an accountant."""
         if self._federation.accountant is None or not down:
             return None
         self._check_noise(step, down)
@@ -489,7 +489,7 @@ class RoundExchange(Exchange):
         return release
 
     def _check_noise(self, step: str, down: Downlinks) -> None:
-        """Refuse a call that would get the same noise as an earlier one of this round."""
+        """Refuse a call that would repeat the noise of an earlier call of this round."""
         privacy, before = self._federation.gate.privacy, self._noised.get(step, set())
         if privacy is None or privacy.noise_seed is None:
             return
@@ -497,7 +497,7 @@ class RoundExchange(Exchange):
             raise UserError(
                 f"privacy.noise_seed={privacy.noise_seed} gives a step's calls in one round the "
                 f"same noise, and round {self.round} calls {step} a second time; leave "
-                "privacy.noise_seed out, or give the second call a step of its own"
+                "privacy.noise_seed out, or use another step for the second call"
             )
 
     def _count(self, release: Release) -> None:
@@ -505,7 +505,7 @@ class RoundExchange(Exchange):
         self._federation.accountant.add(release)
 
     def _collect(self, step: str, replies: Mapping[int, Reply]) -> dict[int, Payload]:
-        """Record replies and return the uploads that the scenario does not delay."""
+        """Record replies; return the uploads that the scenario does not delay."""
         uplinks: dict[int, Payload] = {}
         sizes: list[Traffic] = []
         for client, reply in sorted(replies.items()):
@@ -532,7 +532,7 @@ class RoundExchange(Exchange):
         return uplinks
 
     def _strikes(self, fault: str, client: int) -> bool:
-        """Return True if the scenario's fault hits this client; it never does in round 0."""
+        """Return True if a fault of the scenario hits this client; no fault occurs in round 0."""
         probability: float = getattr(self._federation.plan.faults, fault)
         if probability == 0 or self.round == 0:
             return False
@@ -540,7 +540,7 @@ class RoundExchange(Exchange):
         return bool(random.random() < probability)
 
     def _due(self, step: str) -> dict[int, Payload]:
-        """Remove and return the delayed uploads of a step that arrive now."""
+        """Remove and return the delayed uploads of a step that arrive in this round."""
         due, later = list[LateReply](), list[LateReply]()
         for late in self.late:
             (due if late.step == step and late.due <= self.round else later).append(late)
@@ -560,7 +560,7 @@ class RoundExchange(Exchange):
 def _once(
     gate: Callable[[Payload], tuple[Payload, Traffic]], down: Downlinks
 ) -> tuple[dict[int, Payload | None], dict[int, Traffic]]:
-    """Pass every distinct payload through the gate once; return payloads and sizes by client."""
+    """Pass every distinct payload through the gate once; return payloads and traffic by client."""
     passed: dict[int, tuple[Payload, Traffic]] = {}
     payloads: dict[int, Payload | None] = {}
     traffic: dict[int, Traffic] = {}

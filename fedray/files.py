@@ -1,4 +1,4 @@
-"""Write files atomically, check names and paths, and find and reserve fedray's folders."""
+"""Write files atomically, read user files, check names and paths, and find fedray's folders."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _TEMPORARY = re.compile(r"\.(.+\.)?\d+\.tmp(\..+)?")
-"""Names of unfinished files of `replace_whole` and `save_models`."""
+"""Names of the temporary files of `replace_whole` and `save_models`."""
 LOCK = ".lock"
 """The file that a process locks while it writes to a run's folder."""
 LONGEST_FILE_NAME = 255
-"""Bytes in the name of a file."""
+"""Maximal number of bytes in the name of a file."""
 LONGEST_PATH = 4096
-"""Characters in a path on Linux."""
+"""Maximal number of characters in a path on Linux."""
 LONGEST_NAME = 100
-"""Bytes in the name of an experiment; file names are made of it and a time."""
+"""Maximal number of bytes in an experiment's name; file names consist of the name and a time."""
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace `path` by `text` in one step: a reader sees the old file or the new one."""
+    """Write `text` to `path` in one step: readers see either the old file or the new one."""
 
     def write(temporary: Path) -> None:
         with temporary.open("w", encoding="utf-8") as file:
@@ -46,26 +46,26 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Replace `path` by `data` as JSON, in one step; a NaN is a ValueError."""
+    """Write `data` to `path` as JSON, in one step; raise a ValueError for a NaN."""
     write_atomic(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
 def write_rows(path: Path, rows: Iterable[Sequence[Any]]) -> None:
-    """Replace `path` by a CSV table, in one step."""
+    """Write a CSV table to `path`, in one step."""
     text = StringIO(newline="")
     csv.writer(text).writerows(rows)
     write_atomic(path, text.getvalue())
 
 
 def remove_torn(folder: Path) -> None:
-    """Remove unfinished files of processes that were killed; the caller holds the folder's lock."""
+    """Remove temporary files of killed processes; the caller must hold the folder's lock."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if is_temporary(path.name):
             remove(path)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a folder with its content, or a link without its target."""
+    """Remove a file, a folder with its content, or a link (its target stays)."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -73,13 +73,13 @@ def remove(path: Path) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Return True if this is the name of an unfinished file."""
+    """Return True if this is the name of a temporary file."""
     return bool(_TEMPORARY.fullmatch(name))
 
 
 @contextmanager
-def full_disk_said(folder: Path) -> Iterator[None]:
-    """Raise a RunFailed with one sentence instead of an error of a full disk."""
+def explain_disk_full(folder: Path) -> Iterator[None]:
+    """Replace the error of a full disk by a one-line `RunFailed`."""
     try:
         yield
     except Exception as error:
@@ -87,13 +87,16 @@ def full_disk_said(folder: Path) -> Iterator[None]:
             raise
         where = getattr(error, "filename", None) or folder
         raise RunFailed(
-            f"{where} cannot be written (No space left on device); make room, then go on with "
-            f"--resume {folder}, or begin again if nothing is there yet"
+            f"{where} cannot be written (No space left on device); free some space, then go on "
+            f"with --resume {folder}, or start again if that folder is still empty"
         ) from error
 
 
 def is_full(error: BaseException) -> bool:
-    """Return True if a disk or a quota is full; safetensors only has the words."""
+    """Return True if an error means a full disk or quota.
+
+    Errors of safetensors have no errno, only the message.
+    """
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     return "No space left on device" in named(error)
@@ -105,19 +108,19 @@ def read_text(path: Path, what: str, most: int) -> str:
     Args:
         path: the file.
         what: the beginning of an error message.
-        most: bytes; a larger file is refused.
+        most: maximal number of bytes; a larger file is refused.
 
     Raises:
-        UserError: if it is no plain file, too large, not readable or not UTF-8.
+        UserError: if the file is not a regular file, too large, unreadable or not UTF-8.
     """
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise UserError(f"{what} {path} is no plain file")
+            raise UserError(f"{what} {path} is not a regular file")
         if status.st_size > most:
             raise UserError(
-                f"{what} {path} has {status.st_size} bytes, expected at most {most}; it is not "
-                "what it should be"
+                f"{what} {path} has {status.st_size} bytes, expected at most {most}; check that "
+                "this is the right file"
             )
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -125,23 +128,23 @@ def read_text(path: Path, what: str, most: int) -> str:
 
 
 def read_json(path: Path, kind: Any, what: str, expected: str, most: int = 1 << 28) -> Any:
-    """Read a JSON file of a user as a type.
+    """Read a JSON file of a user and validate its content as a type.
 
     Args:
         path: the file.
         kind: any type that pydantic can validate: list[str], a model, a union.
         what: the beginning of an error message.
-        expected: what the file should hold, to end an error message.
-        most: bytes; a larger file is refused.
+        expected: the expected content, as the end of an error message.
+        most: maximal number of bytes; a larger file is refused.
 
     Raises:
-        UserError: if it cannot be read, is not JSON, or holds something else.
+        UserError: if the file is unreadable, is not JSON, or holds something else.
     """
     return parse_json(read_text(path, what, most), kind, f"{what} {path}", expected)
 
 
 def parse_json(text: str | bytes, kind: Any, where: str, expected: str) -> Any:
-    """Return what JSON holds as a type; arguments as of `read_json`."""
+    """Parse JSON text and validate it as a type; `kind` and `expected` as in `read_json`."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -150,7 +153,7 @@ def parse_json(text: str | bytes, kind: Any, where: str, expected: str) -> Any:
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
         reason = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "json_invalid":  # what `json` lets pass, as half a character
+        if first["type"] == "json_invalid":  # `json` accepts lone surrogates, pydantic does not
             raise UserError(f"{where} is not valid JSON: {reason}; {expected}") from None
         place = ".".join(places_of(content, first))
         wrong = f"{reason[0].lower()}{reason[1:]}, found {shown(first['input'])}"
@@ -163,15 +166,15 @@ def parse_json(text: str | bytes, kind: Any, where: str, expected: str) -> Any:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"the key {max(names, key=names.count)!r} stands there twice")
-    return found
+        raise ValueError(f"the key {max(names, key=names.count)!r} occurs twice")
+    return content
 
 
 def places_of(content: Any, error: ErrorDetails) -> Iterator[str]:
-    """Yield the keys and positions on the way to a mistake, without pydantic's names of types."""
+    """Yield the keys and positions that lead to a mistake, without pydantic's type names."""
     for part in error["loc"]:
         with suppress(LookupError, TypeError):
             content = content[part]
@@ -183,14 +186,14 @@ def places_of(content: Any, error: ErrorDetails) -> Iterator[str]:
 def check_path(text: str) -> str:
     """Return `text`; raise a ValueError if it is empty, unprintable or too long for a path."""
     if not text.strip():
-        raise ValueError("a path is expected, found an empty text")
+        raise ValueError("expected a path, found an empty text")
     if not text.isprintable():
         raise ValueError(f"the path {shown(text)} has a character that cannot be printed")
     longest = max(len(os.fsencode(part)) for part in text.split("/"))
     if longest > LONGEST_FILE_NAME or len(text) > LONGEST_PATH:
         raise ValueError(
-            f"the path {shown(text)} is too long; a part may have {LONGEST_FILE_NAME} bytes, "
-            f"all of it {LONGEST_PATH}"
+            f"the path {shown(text)} is too long; each part may have {LONGEST_FILE_NAME} bytes, "
+            f"the whole path {LONGEST_PATH}"
         )
     return text
 
@@ -198,7 +201,7 @@ def check_path(text: str) -> str:
 def check_name(text: str) -> str:
     """Return `text`; raise a UserError if it cannot be the name of a file or folder."""
     if not text.isprintable() or text != text.strip() or not text:
-        wrong = "is empty, has a blank at its end or a character that cannot be printed"
+        wrong = "is empty, begins or ends with a blank, or has an unprintable character"
     elif set(text) & set("/\\:"):
         wrong = "has a character that separates folders"
     elif text[0] in ".-~":
@@ -211,12 +214,12 @@ def check_name(text: str) -> str:
 
 
 def file_name(text: str) -> str:
-    """Return a text as part of a file's name: at most 80 portable characters."""
+    """Convert a text to a part of a file name: at most 80 portable characters."""
     return re.sub(r"[^\w.=+,-]+", "_", text, flags=re.ASCII)[:80]
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder if it is missing; raise a UserError if that is impossible."""
+    """Create a folder if it is missing; raise a UserError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -226,19 +229,19 @@ def make_folder(folder: Path) -> None:
 def cannot_write(folder: Path, error: OSError) -> UserError:
     """Return the error for a folder that cannot be written."""
     return UserError(
-        f"the folder {folder} cannot be written ({error.strerror or error}); make room or rights "
-        "for it, or choose another with --out"
+        f"the folder {folder} cannot be written ({error.strerror or error}); free some space or "
+        "change its permissions, or choose another folder with --out"
     )
 
 
 def results_uri() -> str | None:
-    """Return $FEDRAY_RESULTS if it is a URI, s3://bucket/results, to which results are copied."""
+    """Return $FEDRAY_RESULTS if it is a URI to copy results to (s3://bucket/results), else None."""
     chosen = os.environ.get("FEDRAY_RESULTS", "")
     return chosen if "://" in chosen else None
 
 
 def results_home() -> Path:
-    """Return $FEDRAY_RESULTS if it is a folder, else ~/fedray_results; absolute."""
+    """Return the absolute path of $FEDRAY_RESULTS if it is a folder, else of ~/fedray_results."""
     chosen = None if results_uri() else os.environ.get("FEDRAY_RESULTS")
     return Path(chosen or Path.home() / "fedray_results").resolve()
 
@@ -249,18 +252,18 @@ def tables_home() -> Path:
 
 
 def store_home() -> Path:
-    """Return the folder of studies' runs, each in a folder named by its content."""
+    """Return the folder that holds the runs of studies, each in a folder named by a hash."""
     return results_home() / "store"
 
 
 def cache_folder() -> Path:
-    """Return the folder of files that can be made again: $FEDRAY_CACHE, else ~/.cache/fedray."""
+    """Return the cache folder, which may be deleted: $FEDRAY_CACHE, else ~/.cache/fedray."""
     return Path(os.environ.get("FEDRAY_CACHE") or "~/.cache/fedray").expanduser()
 
 
 @contextmanager
 def node_lock(path: Path) -> Iterator[None]:
-    """Let one process of this node at a time make `path`; make its folder if it is missing."""
+    """Hold this node's lock for making `path`; create the parent folder if it is missing."""
     from filelock import FileLock
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -269,14 +272,14 @@ def node_lock(path: Path) -> Iterator[None]:
 
 
 def stamp() -> str:
-    """Return the name of an invocation's folder: the time, to the second."""
+    """Return the current time to the second, as the name of a folder."""
     return datetime.now().strftime("%Y%m%d-%H%M%S")
 
 
 def reserve(place: Path) -> Path:
-    """Make a new folder: `place`, or the first of place-2, place-3, ... that does not exist.
+    """Create a new folder: `place`, or the first of place-2, place-3, ... that does not exist.
 
-    Two commands that begin in the same second get one each.
+    Commands that start in the same second thus get different folders.
     """
     folder, number = place, 1
     while True:
@@ -291,8 +294,8 @@ def reserve(place: Path) -> Path:
 
 
 @contextmanager
-def unused_removed(reserved: Path | None) -> Iterator[None]:
-    """Remove a reserved folder, if there is one, after an error that left it empty."""
+def discard_if_empty(reserved: Path | None) -> Iterator[None]:
+    """Remove a reserved folder, unless None, if the block raises and the folder is still empty."""
     try:
         yield
     except BaseException:
@@ -302,18 +305,18 @@ def unused_removed(reserved: Path | None) -> Iterator[None]:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove a folder that holds at most a lock, and its empty parents below the results."""
+    """Remove a folder that holds at most a lock, and its empty parents below `results_home`."""
     with suppress(OSError):
         if [path.name for path in folder.iterdir()] == [LOCK]:
             (folder / LOCK).unlink()
-        for each in (folder, *folder.parents):
-            if results_home() not in each.parents:
+        for candidate in (folder, *folder.parents):
+            if results_home() not in candidate.parents:
                 return
-            each.rmdir()  # which ends this where it is not empty
+            candidate.rmdir()  # raises, and so ends the loop, if the folder is not empty
 
 
 def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Replace `path` in one step by the file that `write` writes to the path it is given."""
+    """Replace `path` in one step by a file; `write` gets a temporary path to write the file to."""
     temporary = path.with_name(f".{os.getpid()}.tmp.{path.name}")
     try:
         write(temporary)
@@ -323,7 +326,7 @@ def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or a folder's names, to the disk, so that they survive a crash of the node."""
+    """Flush a file, or the entries of a folder, to the disk, to survive a crash of the node."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

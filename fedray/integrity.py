@@ -1,9 +1,8 @@
-"""Folders of files that are written once, checked before use, and mapped by many processes.
+"""Detect damage in folders whose files are written once and mapped by many processes.
 
-`meta.json` holds a CRC-32 of every MiB of every other file, and a hash of itself, which find damage
-by disks, copies and other programs. Checking costs 0.4 s per GB and thread (CRC-32 2.6 GB/s;
-SHA-256 0.4 to 1.6 GB/s). `checked.json` remembers the last check, so that one process of a node
-does it for all that start at the same time.
+`meta.json` holds a CRC-32 of every MiB of every other file, and a hash of itself. Checking takes
+0.4 s per GB and thread (CRC-32 2.6 GB/s; SHA-256 0.4 to 1.6 GB/s). `checked.json` records the last
+check, so that one process of a node checks for all processes that start at the same time.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ _META, _STAMP = "meta.json", "checked.json"
 _CHUNK = 1 << 20
 _MOST_THREADS = 8
 _CHECK_LASTS = 600.0
-"""Seconds for which one process's check serves the others of its node: the start of a run."""
+"""Seconds for which a check is valid for the other processes of the node, as long as runs start."""
 
 
 class Damaged(Exception):
-    """A file of a folder is missing or not as it was written."""
+    """A file of a folder is missing or has changed since it was written."""
 
 
 def threads() -> int:
@@ -39,7 +38,7 @@ def threads() -> int:
 
 
 def seal(folder: Path, content: dict[str, Any]) -> None:
-    """Write `meta.json`, with `content` and the checksums of all other files, as the last file."""
+    """Write `meta.json` with `content` and the checksums of all files of the folder."""
     sums = {path.name: _checksums(path) for path in sorted(folder.iterdir())}
     meta = {"content": content, "files": sums}
     with (folder / _META).open("w", encoding="utf-8") as file:
@@ -54,31 +53,31 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """Read every byte of a folder, and return the content of its `meta.json`.
+    """Verify all files of a folder, and return the content of its `meta.json`.
 
     Raises:
-        Damaged: if a file is missing or not as it was written.
+        Damaged: if a file is missing or has changed since it was written.
     """
     meta = _read(folder)
     for name, sums in meta["files"].items():
         try:
-            found = _checksums(folder / name)
+            current = _checksums(folder / name)
         except OSError as error:
             raise Damaged(f"{name} cannot be read: {error.strerror or error}") from None
-        if found != sums:
+        if current != sums:
             raise Damaged(f"{name} is not as it was written")
     return dict(meta["content"])
 
 
 def stamp(folder: Path) -> None:
-    """Note in a folder that no file is damaged; a read-only folder is not changed."""
+    """Record in a folder that its files were checked; a read-only folder is left unchanged."""
     with suppress(OSError):
         files = _identities(folder)
         write_json(folder / _STAMP, {"checked": time.time(), "files": files})
 
 
 def was_checked(folder: Path) -> bool:
-    """Return True if the folder was stamped in the last minutes, and no file was changed since."""
+    """Return True if the folder was stamped recently, and no file has changed since."""
     try:
         kept = _json(folder / _STAMP)
         age = time.time() - float(kept["checked"])
@@ -88,13 +87,13 @@ def was_checked(folder: Path) -> bool:
 
 
 def _identities(folder: Path) -> dict[str, list[int]]:
-    """Return each file's inode, size and times, of which programs cannot set the last."""
-    found = {}
+    """Return the inode, size, mtime and ctime of each file; programs cannot set the ctime."""
+    identities = {}
     for path in folder.iterdir():
         if path.name != _STAMP and not path.name.startswith("."):
             stat = path.stat()
-            found[path.name] = [stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-    return found
+            identities[path.name] = [stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+    return identities
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -112,7 +111,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def _json(path: Path) -> Any:
     if not path.is_file():  # reading a named pipe would wait for ever
-        raise FileNotFoundError(ENOENT, "it is not there", str(path))
+        raise FileNotFoundError(ENOENT, "there is no such file", str(path))
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -123,18 +122,18 @@ def _hash(meta: dict[str, Any]) -> str:
 def _checksums(path: Path) -> list[int]:
     """Return the size of a file and the CRC-32 of every chunk.
 
-    The file is read, not mapped, so that an error of the disk is an exception.
+    The file is read, not mapped, so that a disk error raises an exception.
     """
     size = path.stat().st_size
     chunks = -(-size // _CHUNK)
-    each = max(1, -(-chunks // threads()))
+    share = max(1, -(-chunks // threads()))
     with ThreadPoolExecutor(threads()) as pool:
-        parts = pool.map(lambda first: _sums_of(path, first, each), range(0, chunks, each))
+        parts = pool.map(lambda first: _sums_of(path, first, share), range(0, chunks, share))
         return [size, *(value for part in parts for value in part)]
 
 
 def _sums_of(path: Path, first: int, count: int) -> list[int]:
-    """Return the checksums of at most `count` chunks from the `first` on."""
+    """Return the checksums of at most `count` chunks, beginning with chunk number `first`."""
     sums: list[int] = []
     buffer = memoryview(bytearray(_CHUNK))
     with path.open("rb") as file:

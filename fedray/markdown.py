@@ -1,4 +1,4 @@
-"""Markdown of texts from users, and the one writer of Markdown tables."""
+"""Escape user texts for Markdown, and format Markdown tables."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterable, Sequence
 
 _CODE = re.compile(r"((?<!`)`(?!`)[^`\n]+(?<!`)`(?!`))")
-"""A span of code on one line, in which HTML is not interpreted."""
+"""A code span on one line; Markdown does not interpret HTML in it."""
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 _NUMBER = re.compile(r"[*`(]*[-+−±]?\d")
-"""How a cell with a number begins."""
+"""The beginning of a cell that holds a number."""
 _NEITHER = re.compile(r"$|–|failed")
-"""How a cell begins that is neither a number nor a word."""
+"""The beginning of a cell that holds neither a number nor a word."""
 
 
 def escape_html(text: str) -> str:
-    """Return a Markdown text whose HTML is shown, not interpreted; spans of code are not changed.
+    """Escape the HTML tags in a Markdown text, except in code spans.
 
     Example:
         >>> escape_html("a <b>name</b>, p < 0.05, `<i>`")
@@ -27,7 +27,7 @@ def escape_html(text: str) -> str:
 
 
 def has_words(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
-    """Return which columns are left-aligned: the first, and those with more words than numbers."""
+    """Return, per column, True if it is left-aligned: the first, and those with mostly words."""
     words = [True]
     for column in range(1, len(header)):
         cells = [row[column] for row in rows if _NEITHER.match(row[column]) is None]
@@ -36,11 +36,11 @@ def has_words(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table; HTML in its cells is shown, not interpreted."""
+    """Return a Markdown table; HTML tags in its cells are escaped."""
     rows = list(rows)
     lines = [
         " | ".join(escape_html(text.replace("|", "\\|")) for text in row) for row in (header, *rows)
     ]
-    head, *rest = [f"| {line} |" for line in lines]
+    head, *body = [f"| {line} |" for line in lines]
     sides = [":--" if words else "--:" for words in has_words(header, rows)]
-    return "\n".join([head, f"|{'|'.join(sides)}|", *rest])
+    return "\n".join([head, f"|{'|'.join(sides)}|", *body])

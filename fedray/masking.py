@@ -1,7 +1,7 @@
-"""Remove passwords, keys and tokens from everything that is printed or written to a file.
+"""Mask passwords, keys and tokens in texts that are printed or written to a file.
 
-A server's address may hold them (`http://ada:secret@host:5000`), and libraries repeat addresses in
-their errors.
+The address of a server may hold a password (`http://ada:secret@host:5000`), and libraries repeat
+addresses in their error messages.
 """
 
 from __future__ import annotations
@@ -18,57 +18,57 @@ _USERINFO = re.compile(rf"({_SCHEME})([^\s/?#'\"<>]{{0,2000}})@", re.IGNORECASE)
 _DATABASE = re.compile(
     rf"((?!https?:)\b{_SCHEME}[^\s/:@]{{0,200}}:)([^\s'\"<>]{{1,2000}})@", re.IGNORECASE
 )
-"""A database's password may hold a slash, which ends a web address's host."""
+"""Separate from `_USERINFO`, because a database password may hold a slash."""
 _QUERY = re.compile(
     r"([?&;][^=&\s'\"]{0,99}(?:pass|pwd|secret|token|key|credential|signature|sig|auth)"
     r"[^=&\s'\"]{0,99}=)([^&\s'\"#;)]+)",
     re.IGNORECASE,
 )
-"""All are bounded, so that a long text takes a time in proportion."""
+"""All repetitions in these patterns are bounded, so that matching takes linear time."""
 _VARIABLE = re.compile(r"(?:PASSWORD|PASSWD|SECRET|TOKEN|_KEY)$")
 _SHORTEST = 6
-"""Characters of a variable's value that is masked; a shorter one is part of too many words."""
+"""Minimal length of a masked value; shorter values occur inside ordinary words."""
 _NAME = re.compile(r"(?=.{1,15}$)[A-Z]?[a-z]+(?:[_-][a-z]+)*")
-"""A variable's value that is a word or a short name, such as digits: it would garble messages."""
+"""A plain word or short name, such as digits, whose masking would garble messages."""
 
 
 def mask(text: str) -> str:
-    """Return `text` with `***` for every password, key and token that can be recognised.
+    """Replace every recognised password, key and token in `text` by `***`.
 
-    These are passwords in addresses, values of query parameters such as `token=`, and, anywhere in
-    the text, the values of environment variables such as MLFLOW_TRACKING_PASSWORD and the passwords
-    in their addresses. The value of a variable that is a plain word is masked in addresses only.
+    Recognised are passwords in addresses and values of query parameters such as `token=`. Anywhere
+    in the text, the values of environment variables such as MLFLOW_TRACKING_PASSWORD, and passwords
+    in addresses that environment variables hold, are masked too, unless the value is a plain word.
     """
     masked = _USERINFO.sub(_hide_userinfo, text)
     masked = _DATABASE.sub(rf"\1{MASK}@", masked)
     masked = _QUERY.sub(rf"\1{MASK}", masked)
-    for secret in sorted(set(_in_environment()), key=len, reverse=True):
+    for secret in sorted(set(_environment_secrets()), key=len, reverse=True):
         masked = masked.replace(secret, MASK)
     return masked
 
 
-def _hide_userinfo(found: re.Match[str]) -> str:
-    """Mask the password, or a name without a password, which may be a token."""
-    user, colon, _ = found[2].partition(":")
-    return f"{found[1]}{user}:{MASK}@" if colon else f"{found[1]}{MASK}@"
+def _hide_userinfo(match: re.Match[str]) -> str:
+    """Mask the password, or a user name without a password, which may be a token."""
+    user, colon, _ = match[2].partition(":")
+    return f"{match[1]}{user}:{MASK}@" if colon else f"{match[1]}{MASK}@"
 
 
-def _in_environment() -> Iterator[str]:
-    """Yield every secret of the environment, both encoded and decoded (%40 is @)."""
+def _environment_secrets() -> Iterator[str]:
+    """Yield every secret of the environment, as written and percent-decoded (%40 is @)."""
     for name, value in os.environ.items():
-        for secret in [value] if _VARIABLE.search(name) else _in_address(value):
-            yield from (each for each in (secret, unquote(secret)) if _can_be_masked(each))
+        for secret in [value] if _VARIABLE.search(name) else _address_secrets(value):
+            yield from (text for text in (secret, unquote(secret)) if _can_be_masked(text))
 
 
 def _can_be_masked(secret: str) -> bool:
-    """Return True if hiding a secret everywhere does not garble ordinary text."""
+    """Return True if masking a secret everywhere does not garble ordinary text."""
     return len(secret) >= _SHORTEST and not _NAME.fullmatch(secret)
 
 
-def _in_address(value: str) -> Iterator[str]:
-    """Yield the secrets of a value that is an address."""
-    _, scheme, rest = value.partition("://")
+def _address_secrets(value: str) -> Iterator[str]:
+    """Yield the secrets in a value, if the value is an address."""
+    _, scheme, location = value.partition("://")
     if scheme:
-        userinfo, _, _ = rest.rpartition("@")
+        userinfo, _, _ = location.rpartition("@")
         yield userinfo.partition(":")[2]
-        yield from (found[2] for found in _QUERY.finditer(value))
+        yield from (match[2] for match in _QUERY.finditer(value))

@@ -1,7 +1,7 @@
-"""Arrays that are made once per node, kept on disk, checked when opened, and mapped by processes.
+"""The node's cache of arrays: made once, stored on disk, verified on opening, mapped by processes.
 
-Decoded images, frozen features, tokens, text embeddings and converted weights are kept this way,
-below `fedray.files.cache_folder`, which may be removed at any time between runs.
+It holds decoded images, frozen features, tokens, text embeddings and converted weights, below
+`fedray.files.cache_folder`, which may be deleted whenever no run is active.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _log = logging.getLogger(__name__)
 
 
 class CacheUnwritable(UserError):
-    """The cache cannot be written, and what is asked for is not in it."""
+    """The cache lacks the requested arrays and cannot be written."""
 
 
 @dataclass
 class Arrays:
     """The arrays of one folder of the cache.
 
-    While they are made, each is written once, by `save` or into what `allocate` returns. Afterwards
-    `arrays` maps them read-only.
+    While the folder is made, each array is written once: by `save`, or into the array that
+    `allocate` returns. Afterwards `arrays` maps the files read-only.
 
     Attributes:
-        folder: holds each array as NAME.npy, and perhaps other files.
+        folder: the folder; it holds each array as NAME.npy, and perhaps other files.
         what: a plural noun for messages.
-        arrays: each array by its name, as written or mapped.
-        content: what else is kept, as JSON.
+        arrays: the arrays by name, as written or mapped.
+        content: further JSON values, stored with the arrays.
     """
 
     folder: Path
@@ -66,7 +66,7 @@ class Arrays:
     def allocate(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return an array that maps its file, so that it need not fit into memory.
 
-        A second call for the same name begins again.
+        A second call with the same name discards the first array.
         """
         path = self.folder / f"{name}.npy"
         try:
@@ -75,7 +75,7 @@ class Arrays:
                 np.save(path, np.empty(shape, dtype))
                 return np.empty(shape, dtype)
             array = open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
-            if hasattr(os, "posix_fallocate"):  # else a full disk kills the process that writes
+            if hasattr(os, "posix_fallocate"):  # else a write to a full disk kills the process
                 with path.open("r+b") as file:
                     os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         except OSError as error:
@@ -85,26 +85,27 @@ class Arrays:
 
 
 def content_key(*parts: Any) -> str:
-    """Return 32 hex digits that name JSON values by their content."""
+    """Return a hash of JSON values, 32 hex digits."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def kept_arrays(kind: str, name: str, what: str, make: Callable[[Arrays], None]) -> Arrays:
-    """Return arrays out of the cache; the first process of a node that asks makes them for all.
+    """Return arrays from the cache; the first process of a node that needs them makes them.
 
-    A folder appears by one rename after all of it is on disk, so that a torn one is never read; a
-    lock lets other processes wait for the one that makes or checks it. Every byte is checked,
-    unless a process of this node did so in the last minutes and no file was changed since. A
-    damaged folder is made again, with a warning.
+    A folder is renamed to its final name once all files are on disk, so that readers never see an
+    incomplete one; other processes wait at a lock while one makes or verifies it. All files are
+    verified, unless a process of this node did so recently and no file has changed since. A damaged
+    folder is made again, with a warning.
 
     Args:
-        kind: the folder below the cache: "images".
-        name: names what is made by everything that it depends on (see `content_key`).
-        what: a plural noun for messages: "decoded images".
+        kind: a folder below the cache, such as "images".
+        name: the folder's name, a hash of all that the arrays depend on (see `content_key`).
+        what: a plural noun for messages, such as "decoded images".
         make: writes the arrays; called at most once.
 
     Raises:
-        CacheUnwritable: if they have to be made and cannot be written; or what `make` raises.
+        CacheUnwritable: if the arrays are missing and cannot be written. Errors of `make` pass
+            through.
     """
     folder = cache_folder() / kind / name
     kept = _trusted(folder, what)
@@ -122,18 +123,18 @@ def kept_arrays(kind: str, name: str, what: str, make: Callable[[Arrays], None])
 
 
 def _trusted(folder: Path, what: str) -> Arrays | None:
-    """Map arrays that a process has just checked; None if there are none."""
+    """Map arrays that a process has verified recently; return None if there are none."""
     if not was_checked(folder):
         return None
     try:
         kept = _mapped(folder, what, read_meta(folder))
     except (Damaged, OSError, ValueError):
         return None
-    return kept if was_checked(folder) else None  # not replaced meanwhile
+    return kept if was_checked(folder) else None  # another process may have replaced the folder
 
 
 def _checked(folder: Path, what: str) -> Arrays | None:
-    """Read every byte, and map the arrays; None if there are none, or if they are damaged."""
+    """Verify and map the arrays; return None if they are missing or damaged."""
     if not folder.exists():
         return None
     try:
@@ -144,7 +145,7 @@ def _checked(folder: Path, what: str) -> Arrays | None:
 
 
 def _renewed(folder: Path, what: str, make: Callable[[Arrays], None]) -> Arrays:
-    """Check the arrays, or make them; the caller holds the lock."""
+    """Verify the arrays, or make them; the caller holds the lock."""
     kept = _checked(folder, what)
     if kept is None:
         _log.info("making the %s once in %s", what, folder)
@@ -156,8 +157,8 @@ def _renewed(folder: Path, what: str, make: Callable[[Arrays], None]) -> Arrays:
 
 def _make(folder: Path, what: str, make: Callable[[Arrays], None]) -> None:
     try:
-        for left in folder.parent.glob(f"{folder.name}.tmp-*"):  # by processes that were killed
-            shutil.rmtree(left, ignore_errors=True)
+        for torn in folder.parent.glob(f"{folder.name}.tmp-*"):  # left by killed processes
+            shutil.rmtree(torn, ignore_errors=True)
         temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))
     except OSError as error:
         raise _unwritable(what, error) from None
@@ -193,5 +194,5 @@ def _mapped(folder: Path, what: str, content: dict[str, Any]) -> Arrays:
 def _unwritable(what: str, error: OSError) -> CacheUnwritable:
     return CacheUnwritable(
         f"{what} cannot be written below {cache_folder()} ({error.strerror or error}); set "
-        "FEDRAY_CACHE to a folder with free space that can be written"
+        "FEDRAY_CACHE to a writable folder with free space"
     )

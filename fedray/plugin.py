@@ -1,14 +1,14 @@
-"""What authors of methods, models, data sources and metrics import.
+"""The public names for authors of methods, models, data sources and metrics.
 
     from fedray.plugin import Batch, FedAvg, LocalContext, algorithms
 
-Everything else in the package may change from one release to the next. A class is registered with
-the registry of its kind: `@algorithms.add`, `@architecture("name")`, `@sources.add`, ...
+Every other name of the package may change between releases. Register a class with the registry of
+its kind: `@algorithms.add`, `@architecture("name")`, `@sources.add`, ...
 
-A method extends `Algorithm`, or one of those that are complete but for a part: `LocalTraining` (a
-loss per batch), `FedAvg` (and an average of models), `SummingMethod` (a server's step on sums),
-`PromptMethod` (prompts around a frozen CLIP). A client's step sees a `Client`, its `ClientState`
-and its download; the server's step sees `Uplinks` and the `Server`.
+A method extends `Algorithm` or one of its partial implementations: `LocalTraining` (add a loss per
+batch), `FedAvg` (the same, and models are averaged), `SummingMethod` (add a server step on sums of
+uploads), `PromptMethod` (prompts around a frozen CLIP). A client step gets a `Client`, its
+`ClientState` and its download; a server step gets `Uplinks` and the `Server`.
 """
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel

@@ -1,11 +1,12 @@
-"""Everything that is chosen by name: one registry for each kind of thing.
+"""Registries of everything that an experiment chooses by name, one for each kind.
 
-An entry is a class or an object with a `name`, typed parameters if it has any (`Params`, or
-`HParams` of a method), and a docstring whose first line describes it. One file that registers an
-entry is enough to add it to listings, the reference page, validation and name suggestions.
+An entry is a class or an object with a `name`, optional typed parameters (`Params`, or `HParams` of
+a method), and a docstring whose first line describes it. Registering an entry adds it to listings,
+the reference page, validation and name suggestions.
 
-The file belongs to this package, to a plug-in (`fedray.plugins`), whose entries are available while
-it is used, or to an installed package with an entry point in the group `fedray.plugins`.
+The registering file belongs to this package, to a plug-in (`fedray.plugins`), whose entries are
+available while the plug-in is used, or to an installed package with an entry point in the group
+`fedray.plugins`.
 """
 
 from __future__ import annotations
@@ -45,22 +46,21 @@ HOMES = MappingProxyType(
 """The module that holds the registry of each kind."""
 
 GROUP = "fedray.plugins"
-"""The entry points of installed packages that register something."""
-
+"""The group of entry points through which installed packages register entries."""
 
 T = TypeVar("T")
 _registries: dict[str, Registry[Any]] = {}
 _active: tuple[str, ...] = ()
-"""The keys of the plug-ins whose entries are available."""
+"""The keys of the plug-ins whose entries are currently available."""
 _installed: set[str] = set()
 """The entry points that this process has loaded."""
 
 
 class Registry(Generic[T]):
-    """The entries of one kind.
+    """The registry of one kind of entry.
 
-    An entry x is looked for in a module x of the package first; all modules are imported if it is
-    not there, or if all names are requested.
+    Modules are imported on demand: an entry x is first looked up in a module x of the package. All
+    modules are imported if that fails, or if all names are requested.
 
     Args:
         kind: the word for an entry in error messages; a key of `HOMES`, or another word.
@@ -80,30 +80,31 @@ class Registry(Generic[T]):
         """Register an entry under its `name`; also a class decorator.
 
         Raises:
-            ValueError: if it has no name, one that no file can have, or another entry's.
+            ValueError: if the entry has no name, a name that no file can have, or the name of
+                another entry.
         """
         name = getattr(entry, "name", None)
         if not isinstance(name, str):
-            raise ValueError(f"{entry!r} is to be a {self.kind}, but has no name")
+            raise ValueError(f"{entry!r} has no name, which every {self.kind} needs")
         try:
             check_name(name)
         except UserError as error:
-            raise ValueError(f"the {self.kind} {entry!r} cannot be called so: {error}") from None
+            raise ValueError(f"the {self.kind} {entry!r} has no valid name: {error}") from None
         home, plugin = _who_registers()
-        there = self._entries if plugin is None else self._plugged.setdefault(plugin, {})
-        other = there.get(name)
+        entries = self._entries if plugin is None else self._plugged.setdefault(plugin, {})
+        other = entries.get(name)
         if other is not None and not _is_reloaded(other, entry):
             raise ValueError(f"two {self.kind}s are called '{name}': {other!r} and {entry!r}")
-        there[name] = entry
+        entries[name] = entry
         if plugin is None:
             self._homes[name] = home
         return entry
 
     def get(self, name: str) -> T:
-        """Return the entry called `name`, in any spelling: FedProto is fedproto.
+        """Return the entry called `name`; case, hyphens and underscores are ignored.
 
         Raises:
-            UserError: if there is none, with the nearest name.
+            UserError: if no entry has this name; the message suggests the nearest one.
         """
         for plugin in _active:
             if name in self._plugged.get(plugin, ()):
@@ -115,10 +116,10 @@ class Registry(Generic[T]):
         if name not in self._entries:
             self._scan()
         if name not in self._entries:
-            meant = [each for each in self.entries() if _spelled(name) in _spellings(each)]
-            if len(meant) != 1 or "/" in name:
+            matches = [entry for entry in self.entries() if _spelled(name) in _spellings(entry)]
+            if len(matches) != 1 or "/" in name:
                 raise unknown(self.kind, name, self.names())
-            return meant[0]
+            return matches[0]
         return self._entries[name]
 
     def names(self) -> list[str]:
@@ -130,11 +131,11 @@ class Registry(Generic[T]):
         return [entry for _, entry in sorted(self._all().items())]
 
     def home(self, name: str) -> str:
-        """Return the module that registered an entry; "" for a plug-in's or an unknown one."""
+        """Return the module that registered an entry; "" for unknown entries and plug-ins'."""
         return self._homes.get(name, "")
 
     def check_taken(self, plugins: Mapping[str, str]) -> None:
-        """Refuse plug-ins that register a name of this package, or two the same name."""
+        """Refuse plug-ins that register a name of this package or of another plug-in."""
         owner: dict[str, str] = {}
         for plugin, label in plugins.items():
             for name, entry in self._plugged.get(plugin, {}).items():
@@ -146,8 +147,8 @@ class Registry(Generic[T]):
                     home = owner.setdefault(name, label)
                 if home != label:
                     raise UserError(
-                        f"plug-in {label} registers the {self.kind} '{name}', which there is "
-                        f"already (in {home}); give yours another name"
+                        f"plug-in {label} registers the {self.kind} '{name}', which already "
+                        f"exists (in {home}); give yours another name"
                     )
 
     def _all(self) -> dict[str, T]:
@@ -177,14 +178,16 @@ def registry(kind: str) -> Registry[Any]:
 
 
 def activate(plugins: Iterable[str]) -> None:
-    """Make the entries of these plug-ins available, by their keys, and those of no others."""
+    """Make the entries of the plug-ins with these keys available, and hide those of all others."""
     global _active
     _active = tuple(plugins)
 
 
 def registered_by(plugin: str) -> dict[str, list[str]]:
-    """Return the names that the plug-in with this key has registered in this process, by kind."""
-    names = {kind: sorted(each._plugged.get(plugin, ())) for kind, each in _registries.items()}
+    """Return, by kind, the names that the plug-in with this key has registered in this process."""
+    names = {
+        kind: sorted(entries._plugged.get(plugin, ())) for kind, entries in _registries.items()
+    }
     return {kind: registered for kind, registered in names.items() if registered}
 
 
@@ -198,34 +201,34 @@ def _spellings(entry: Any) -> set[str]:
 
 
 def unknown(kind: str, name: str, valid: Collection[str]) -> UserError:
-    """Return the error for an unknown name: the nearest name, and how to add one's own entry.
+    """Return the error for an unknown name, with the nearest name and a hint about plug-ins.
 
     Args:
         kind: one kind, or several: "model group or architecture".
         name: the unknown name.
-        valid: the known names.
+        valid: the valid names.
     """
-    own = "If it is your own, give its file with --plugin."
+    hint = "If it is your own, give its file with --plugin."
     registered = set().union(*map(registered_by, _active))
     if _active and not registered & set(kind.split(" or ")):
-        own = f"The plug-ins that were given register no {kind}."
-    return UserError(f"there is no {kind} '{name[:LONGEST_NAME]}'.{nearest(name, valid)} {own}")
+        hint = f"The plug-ins in use register no {kind}."
+    return UserError(f"there is no {kind} '{name[:LONGEST_NAME]}'.{nearest(name, valid)} {hint}")
 
 
 def check_taken(plugins: Mapping[str, str]) -> None:
     """Call `Registry.check_taken` of every registry."""
-    for each in list(_registries.values()):
-        each.check_taken(plugins)
+    for entries in list(_registries.values()):
+        entries.check_taken(plugins)
 
 
 def forget(plugin: str) -> None:
-    """Drop everything that the plug-in with this key has registered."""
-    for each in _registries.values():
-        each._plugged.pop(plugin, None)
+    """Remove all entries that the plug-in with this key has registered."""
+    for entries in _registries.values():
+        entries._plugged.pop(plugin, None)
 
 
 def installed_points() -> tuple[EntryPoint, ...]:
-    """Return the entry points of installed packages; searched once, which takes 0.1 s."""
+    """Return the entry points of installed packages; cached, since a search takes 0.1 s."""
     return _points(tuple(sys.path))
 
 
@@ -235,11 +238,13 @@ def _points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 
 def _load_installed() -> None:
-    """Import what installed packages name in `GROUP`, once."""
+    """Load the entry points of installed packages in `GROUP`, each once."""
     for point in installed_points():
         if point.value in _installed:
             continue
-        _installed.add(point.value)  # before: what it imports may ask for names
+        _installed.add(
+            point.value
+        )  # before loading, which may look up names and so come here again
         try:
             point.load()
         except Exception as error:
@@ -247,12 +252,12 @@ def _load_installed() -> None:
             package = "" if point.dist is None else f" of the package {point.dist.name}"
             raise UserError(
                 f"the installed plug-in {point.value}{package} does not import: {named(error)}; "
-                "mend or uninstall it"
+                "repair or uninstall it"
             ) from None
 
 
 def _who_registers() -> tuple[str, str | None]:
-    """Return the innermost module that is being imported, and the key of its plug-in or None."""
+    """Return the innermost module being imported, and the key of its plug-in or None."""
     frame = sys._getframe(1)
     while frame.f_code.co_name != "<module>" and frame.f_back is not None:
         frame = frame.f_back
@@ -260,31 +265,31 @@ def _who_registers() -> tuple[str, str | None]:
 
 
 def parameters_of(entry: Any) -> Any:
-    """Return the pydantic model of an entry's parameters; None if it has none."""
+    """Return the pydantic model of an entry's parameters; None without parameters."""
     return getattr(entry, "HParams", None) or getattr(entry, "Params", None)
 
 
 def summary_of(entry: Any) -> str:
     """Return an entry's `summary`, or the first line of its docstring, without the full stop."""
-    own: str | None = getattr(entry, "summary", None)
-    text = own or inspect.getdoc(entry if inspect.isclass(entry) else type(entry)) or ""
+    summary: str | None = getattr(entry, "summary", None)
+    text = summary or inspect.getdoc(entry if inspect.isclass(entry) else type(entry)) or ""
     return text.split("\n\n")[0].replace("\n", " ").rstrip(".")
 
 
 def _modules_below(folder: Path, package: str) -> Iterable[str]:
-    for found in sorted(pkgutil.iter_modules([str(folder)]), key=lambda module: module.name):
-        if found.ispkg:
-            yield from _modules_below(folder / found.name, f"{package}.{found.name}")
-        elif not found.name.startswith("__"):
-            yield f"{package}.{found.name}"
+    for module in sorted(pkgutil.iter_modules([str(folder)]), key=lambda module: module.name):
+        if module.ispkg:
+            yield from _modules_below(folder / module.name, f"{package}.{module.name}")
+        elif not module.name.startswith("__"):
+            yield f"{package}.{module.name}"
 
 
 def _is_reloaded(other: Any, entry: Any) -> bool:
-    """Return True if two entries are one object whose module was imported twice."""
+    """Return True if two entries are the same object, whose module may be imported twice."""
     if not (inspect.isclass(entry) and inspect.isclass(other)):
         return bool(other == entry)
     files = [
-        getattr(sys.modules.get(each.__module__), "__file__", None) or each.__module__
-        for each in (entry, other)
+        getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__
+        for cls in (entry, other)
     ]
     return other.__qualname__ == entry.__qualname__ and files[0] == files[1]

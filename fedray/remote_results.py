@@ -1,12 +1,13 @@
-"""Copy a folder of results to a URI while it is written, and fetch the copy on another machine.
+"""Copy a folder of results to a URI while a run writes it, and fetch the copy on another machine.
 
 FEDRAY_RESULTS may be any URI that pyarrow.fs opens: s3://bucket/results, gs://..., file:///...
-Results are always written to this machine's disk; the copy follows within seconds. It can be
-resumed at any moment: each file is copied after those that it needs, and what was replaced is
-deleted last. An SQLite file is copied as of its last transaction.
+Results are always written to the local disk; the copy follows within seconds. A run can be resumed
+from the copy at any moment: each file is copied after the files that it needs, and replaced files
+are deleted last. An SQLite file is copied as of its last transaction.
 
-owner.json, a random text, says whose copy it is. It is written into the folder before the first
-copy and is the first file there. A folder is copied only to where the same owner.json is, or none.
+The file owner.json holds a random text that identifies the owner of a copy. It is written into the
+local folder before the first copy and is copied first. A folder is copied only to a place without
+owner.json, or with the same one.
 """
 
 from __future__ import annotations
@@ -40,25 +41,25 @@ EVERY_SECONDS = 10.0
 _OWNER, _ROUNDS, _RESULT = "owner.json", "rounds.jsonl", "result.json"
 _DATABASE = "states.sqlite"
 _BEGUN = ("config.yaml", "sweep.json", "plan.json")
-"""A folder with one of these files holds a run, a sweep or a table."""
+"""Files that mark a folder as a run, a sweep or a table."""
 _ORDER = {name: i for i, name in enumerate((_OWNER, "", _ROUNDS, _RESULT, _DATABASE, *_BEGUN))}
-"""The order in which files are copied, all others as "": each after those that it needs."""
+"""Order of copying, so that a file follows those that it needs; "" stands for all other files."""
 _LOCAL = (LOCK, "tune", f"{_DATABASE}-journal")
 _TRIES = 5
 _PART_BYTES = 2**24
 _Stamps: TypeAlias = dict[str, tuple[int, int]]
-"""Size and time of change of files by name, which tell whether they have changed."""
+"""Size and modification time of files by name, to detect changes."""
 
 
 class _LostCopy(OSError):
-    """Another run is copied to where a folder was."""
+    """Another run has taken over the place of a copy."""
 
 
 @contextmanager
 def copying(folder: Path, *, by_entry: bool = False) -> Iterator[None]:
-    """Copy a folder to FEDRAY_RESULTS every few seconds and at the end, if that is a URI.
+    """Copy a folder every few seconds and at the end, if FEDRAY_RESULTS is a URI.
 
-    With `by_entry`, copy each run in `folder` by itself; other machines copy theirs there, too.
+    With `by_entry`, copy each run in `folder` by itself, to a place that other machines share.
 
     Raises:
         UserError: if the URI cannot be written, or holds the copy of another run.
@@ -85,19 +86,19 @@ def copying(folder: Path, *, by_entry: bool = False) -> Iterator[None]:
         thread.join()
         failure = _failure_of(copy)
     if failure is not None:
-        said = f"{folder} could not be copied to {uri} ({failure}); it is whole here"
-        raise RunFailed(mask(said))
+        message = f"{folder} could not be copied to {uri} ({failure}); the local folder is complete"
+        raise RunFailed(mask(message))
 
 
 def check_owner(folder: Path, go_on: str = "--resume") -> None:
     """Refuse a folder whose copy would replace the copy of another run.
 
     Args:
-        folder: the folder to be copied to FEDRAY_RESULTS; it need not exist.
+        folder: the folder to copy to FEDRAY_RESULTS; it need not exist.
         go_on: the option that resumes a run, for the message.
 
     Raises:
-        UserError: if the URI holds another copy, or cannot be read.
+        UserError: if the URI holds the copy of another run, or cannot be read.
     """
     uri = _uri_of(folder)
     if uri is None:
@@ -109,25 +110,26 @@ def check_owner(folder: Path, go_on: str = "--resume") -> None:
     if not name or ((folder / name).is_file() and (folder / name).read_bytes() == content):
         return
     resume = "" if _is_begun(folder) else f"go on with {go_on}, or "
-    said = f"{uri} already holds other results than {folder}; {resume}give the folder another name"
-    raise UserError(mask(f"FEDRAY_RESULTS: {said}, or FEDRAY_RESULTS another URI"))
+    problem = f"{uri} already holds other results than {folder}"
+    cure = f"{resume}give the folder another name, or FEDRAY_RESULTS another URI"
+    raise UserError(mask(f"FEDRAY_RESULTS: {problem}; {cure}"))
 
 
 def fetch_missing(folder: Path) -> None:
-    """Fetch the copy of a folder from FEDRAY_RESULTS, if that is a URI.
+    """Fetch the copy of a folder, if FEDRAY_RESULTS is a URI.
 
-    Local files are not changed, nor are folders in which a run, a sweep or a table was begun.
+    Existing local files, and folders that hold a run, a sweep or a table, are not changed.
     """
     uri = _uri_of(folder)
     if uri is None or _is_begun(folder):
         return
     files = _open(uri)
     with _naming(f"{uri} cannot be read"):
-        for _ in range(_TRIES):  # another machine may replace a checkpoint meanwhile
+        for _ in range(_TRIES):  # another machine may replace a checkpoint during a fetch
             with suppress(FileNotFoundError):
                 _fetch(files, folder)
                 return
-        raise OSError("it changed again and again while it was read")
+        raise OSError("its files kept changing during the download")
 
 
 def _fetch(files: SubTreeFileSystem, folder: Path) -> None:
@@ -138,7 +140,7 @@ def _fetch(files: SubTreeFileSystem, folder: Path) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{os.getpid()}.tmp.", dir=folder) as temporary:
-        for name in sorted(missing, key=_rank, reverse=True):  # what needs others comes first
+        for name in sorted(missing, key=_rank, reverse=True):  # a file precedes those it needs
             path = Path(temporary, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             with files.open_input_stream(name, compression=None) as stream, path.open("wb") as file:
@@ -152,7 +154,7 @@ def _fetch(files: SubTreeFileSystem, folder: Path) -> None:
 
 
 class _Copy:
-    """The copy of one folder, which need not exist yet."""
+    """The remote copy of one folder, which need not exist yet."""
 
     def __init__(self, folder: Path, files: SubTreeFileSystem) -> None:
         self._folder, self._files = folder, files
@@ -163,32 +165,32 @@ class _Copy:
         if not _is_begun(self._folder):
             return
         copied = self._copied = self._copied_before()
-        for _ in range(_TRIES):  # the run may replace a checkpoint meanwhile
+        for _ in range(_TRIES):  # the run may replace a checkpoint during a copy
             with TemporaryDirectory(prefix=f".{os.getpid()}.tmp.", dir=self._folder) as links:
                 stamps = self._link_changed(Path(links), copied)
                 if stamps is not None:
                     self._upload(stamps, Path(links), copied)
                     return
-        raise OSError(f"{self._folder} changed again and again while it was copied")
+        raise OSError(f"the files in {self._folder} kept changing during the copy")
 
     def _copied_before(self) -> _Stamps:
-        """Return the stamps of what is there; (-1, -1) of what an earlier process copied."""
+        """Return the stamps of the remote files; (-1, -1) for files of an earlier process."""
         owner = self._folder / _OWNER
         ours = owner.read_bytes() if owner.is_file() else _new_owner(self._folder)
         theirs = _read(self._files, _OWNER)
         if theirs not in (None, ours):
-            raise _LostCopy(f"another run is copied there, as its {_OWNER} says")
+            raise _LostCopy(f"the place now belongs to another run, according to its {_OWNER}")
         if theirs is not None and self._copied is not None:
             return self._copied
-        replaced = {"checkpoints", "models", _ROUNDS}  # other files there are never deleted
+        replaced = {"checkpoints", "models", _ROUNDS}  # other remote files are never deleted
         names = _names_in(self._files)
         return {n: (-1, -1) for n in names if replaced.intersection(PurePath(n).parts)}
 
     def _link_changed(self, links: Path, copied: _Stamps) -> _Stamps | None:
-        """Link what has changed, so that it stays until it is copied.
+        """Hard-link changed files, so that they stay until they are copied; return all stamps.
 
-        A file that grows may be longer when it is copied; checkpoints need its beginning. Return
-        None if a file was deleted or a database changed meanwhile.
+        A file may grow before it is copied; a checkpoint needs its beginning only. Return None if
+        a file was deleted or a database changed in the meantime.
         """
         try:
             stamps = _stamps_of(self._folder)
@@ -199,7 +201,7 @@ class _Copy:
                 link(self._folder / name, links / name)
             for name in filter(_is_database, changed):
                 if _stamp(self._folder / name) != stamps[name]:
-                    return None  # it may name files that were not there before
+                    return None  # the database may refer to files that were not linked
         except FileNotFoundError:
             return None
         return stamps
@@ -217,22 +219,23 @@ class _Copy:
 
 
 class _StoreCopy:
-    """The copies of the runs in a store, to which other machines copy runs of the same names.
+    """The remote copies of the runs in a store that several machines share.
 
-    This machine copies the runs that change here, and those that are not there or not whole there.
-    A run that is whole there stays; any other is taken over, and its former owner leaves it.
+    This machine copies runs that change locally, and runs whose remote copy is missing or
+    incomplete. A finished remote run is left alone; any other is taken over, and its former owner
+    stops copying it.
     """
 
     def __init__(self, folder: Path, files: SubTreeFileSystem) -> None:
         self._folder, self._files = folder, files
         self._copies: dict[str, _Copy | None] = {}
-        there = set(_names_in(files))
+        remote_names = set(_names_in(files))
         self._before: dict[str, int | None] = {}
         for run in self._runs():
             result = run / _RESULT
             is_over = result.is_file() and _says_end(result.read_bytes())
             is_behind = is_over and not _says_end(_read(files, f"{run.name}/{_RESULT}"))
-            if f"{run.name}/{_BEGUN[0]}" in there and not is_behind:
+            if f"{run.name}/{_BEGUN[0]}" in remote_names and not is_behind:
                 self._before[run.name] = _last_saved(run)
 
     def update(self) -> None:
@@ -250,7 +253,7 @@ class _StoreCopy:
                     self._copies[run.name] = None
 
     def _begin(self, run: Path) -> _Copy | None:
-        """Become the owner of a run's copy; None if the run is whole there."""
+        """Become the owner of a run's copy; return None if the remote run is finished."""
         from pyarrow.fs import SubTreeFileSystem
 
         files = SubTreeFileSystem(self._files.base_path + run.name, self._files.base_fs)
@@ -258,7 +261,7 @@ class _StoreCopy:
         if _says_end(_read(files, _RESULT)):
             return None
         checkpoint = f"checkpoints/{_DATABASE}"
-        if checkpoint in names:  # the rounds that it needs are replaced before it
+        if checkpoint in names:  # its rounds are replaced first, and then no longer fit
             files.delete_file(checkpoint)
         _write(files, _OWNER, BytesIO(_new_owner(run)))
         return _Copy(run, files)
@@ -268,26 +271,26 @@ class _StoreCopy:
 
 
 def _says_end(result: bytes | None) -> bool:
-    """Return True if a result.json says that its run has come to its end."""
+    """Return True if the content of a result.json says that its run has ended."""
     try:
         return json.loads(result or b"{}").get("ended") is not None
-    except (ValueError, AttributeError):  # not a run's
+    except (ValueError, AttributeError):  # not the file of a run
         return False
 
 
 def _last_saved(run: Path) -> int | None:
-    """Return when result.json was written; every process that resumes a run writes it."""
+    """Return the time at which result.json was written; every resumed run writes it again."""
     result = run / _RESULT
     return result.stat().st_mtime_ns if result.is_file() else None
 
 
 def _keep_copying(copy: _Copy | _StoreCopy, is_over: Event, uri: str) -> None:
-    was_said = False
+    has_warned = False
     while not is_over.wait(EVERY_SECONDS):
         failure = _failure_of(copy)
-        if failure is not None and not was_said:
-            log.warning("%s", mask(f"results cannot be copied to {uri} ({failure}); trying on"))
-            was_said = True
+        if failure is not None and not has_warned:
+            log.warning("%s", mask(f"results cannot be copied to {uri} ({failure}); retrying"))
+            has_warned = True
 
 
 def _failure_of(copy: _Copy | _StoreCopy) -> OSError | None:
@@ -302,7 +305,7 @@ def _rank(name: str | PurePath) -> tuple[int, str]:
     return _ORDER.get(PurePath(name).name, _ORDER[""]), str(name)
 
 
-# --- this machine's files -------------------------------------------------------------------------
+# --- local files ----------------------------------------------------------------------------------
 
 
 def _is_begun(folder: Path) -> bool:
@@ -310,7 +313,7 @@ def _is_begun(folder: Path) -> bool:
 
 
 def _stamps_of(folder: Path) -> _Stamps:
-    """Return the stamps of a folder's files, without links and what others do not need."""
+    """Return the stamps of the files to copy: no links, no files of this machine alone."""
     stamps = {}
     for path in sorted(folder.rglob("*"), key=_rank):
         name = path.relative_to(folder)
@@ -326,7 +329,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Make a hard link, or a copy where the file system has no links."""
+    """Make a hard link, or a copy if the file system has no hard links."""
     try:
         os.link(source, target)
     except OSError:
@@ -338,9 +341,9 @@ def _is_database(name: str) -> bool:
 
 
 def _copy_database(source: Path, target: Path) -> None:
-    """Copy an SQLite file, which a run may change meanwhile, as of its last transaction.
+    """Copy an SQLite file, which a run may be changing, as of its last transaction.
 
-    To open it as a plain file would end the locks that this process has on it.
+    Opening and closing it as a plain file would release this process's locks on it.
     """
     uri = f"{source.absolute().as_uri()}?mode=rw"
     try:
@@ -360,7 +363,7 @@ def _new_owner(folder: Path) -> bytes:
     return (folder / _OWNER).read_bytes()
 
 
-# --- files at a URI -------------------------------------------------------------------------------
+# --- remote files ---------------------------------------------------------------------------------
 
 
 def _uri_of(folder: Path) -> str | None:
@@ -372,7 +375,7 @@ def _uri_of(folder: Path) -> str | None:
     name = Path(folder.name)
     if folder.is_relative_to(home):
         name = folder.relative_to(home)
-    elif re.fullmatch(r"seed_\d+", folder.name):  # every experiment has folders of these names
+    elif re.fullmatch(r"seed_\d+", folder.name):  # not unique: every experiment has seed_0
         name = Path(folder.parent.name, folder.name)
     place, mark, query = uri.partition("?")  # s3://bucket/results?endpoint_override=...
     return f"{place.rstrip('/')}/{name.as_posix()}{mark}{query}"
@@ -380,14 +383,14 @@ def _uri_of(folder: Path) -> str | None:
 
 @contextmanager
 def _naming(what: str) -> Iterator[None]:
-    """Turn an error of a file system into a UserError, which begins with `what`."""
+    """Turn errors of a file system into a `UserError` whose message begins with `what`."""
     from pyarrow import ArrowException
 
     try:
         yield
     except (ArrowException, OSError, ValueError) as error:
-        said = f"{what} ({error}); give a folder, or a URI such as s3://bucket/results"
-        raise UserError(mask(f"FEDRAY_RESULTS: {said}")) from None
+        cure = "give a folder, or a URI such as s3://bucket/results"
+        raise UserError(mask(f"FEDRAY_RESULTS: {what} ({error}); {cure}")) from None
 
 
 def _open(uri: str) -> SubTreeFileSystem:
@@ -399,7 +402,7 @@ def _open(uri: str) -> SubTreeFileSystem:
 
 
 def _names_in(files: SubTreeFileSystem) -> list[str]:
-    """Return the names of all files that are whole."""
+    """Return the names of all complete files."""
     from pyarrow.fs import FileSelector
 
     infos = files.get_file_info(FileSelector("", allow_not_found=True, recursive=True))
@@ -416,7 +419,7 @@ def _read(files: SubTreeFileSystem, name: str) -> bytes | None:
 
 
 def _write(files: SubTreeFileSystem, name: str, content: BinaryIO) -> None:
-    """Write a file whole or not at all, which object stores do by themselves."""
+    """Write a file in one step: rename a temporary file, unless writes are atomic as in S3."""
     begun = name
     if files.base_fs.type_name in ("local", "hdfs"):
         begun = str(PurePath(name).with_name(f".{os.getpid()}.tmp.{PurePath(name).name}"))

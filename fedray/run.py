@@ -1,4 +1,4 @@
-"""`python -m fedray.run EXPERIMENT [KEY=VALUE]...`."""
+"""The command `python -m fedray.run EXPERIMENT [KEY=VALUE]...`."""
 
 from collections.abc import Sequence
 

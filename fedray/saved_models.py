@@ -1,11 +1,12 @@
-"""The models of one round, exactly as they were tested: what each client kept, what it was sent.
+"""Save and load the models of one round, exactly as they were tested.
 
     <out>/models/best/
         states.sqlite     the round, how it was chosen, classes, size of images; small tensors
         states/           large tensors (`fedray.states.database`)
     <out>/models/last/
 
-A folder is written under another name and renamed, so an incomplete one has no final name.
+Each model is stored as the client's state and the client's download. A folder is written under a
+temporary name and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ Which = Literal["best", "last"]
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What is known of a round's models besides their tensors.
+    """Metadata of the saved models of one round.
 
     Attributes:
-        round: after which they were tested.
-        chosen: how the round was chosen, for people; "" of the last one.
-        metrics: of that round, by name.
+        round: the round after which the models were tested.
+        chosen: how the round was chosen, as a text for people; "" for the last round.
+        metrics: the metrics of the round, by name.
         identity: hash of the experiment and its data.
-        image: channels, height and width of what the models see.
-        class_names: of all classes; their order is the labels'.
-        base: how many of them, the first ones, were trained on; None for all.
-        clients: N.
-        is_global: whether all clients predict with one model.
+        image: channels, height and width of the models' input images.
+        class_names: the names of all classes, in the order of their labels.
+        base: number of leading classes that were trained on; None if all were.
+        clients: number of clients N.
+        is_global: True if all clients predict with one model.
     """
 
     round: int
@@ -52,7 +53,13 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Tested:
-    """What one client was tested with: its state, if it ever stepped, and what it was sent."""
+    """The model of one tested client.
+
+    Attributes:
+        client: the client's id.
+        state: the client's state; None if the client never ran a step.
+        down: the client's download; None without one.
+    """
 
     client: int
     state: ClientState | None
@@ -60,7 +67,7 @@ class Tested:
 
 
 class TooLarge(Exception):
-    """The models take more bytes than they may."""
+    """The models take more bytes than allowed."""
 
 
 def models_folder(out: Path, which: Which) -> Path:
@@ -69,17 +76,17 @@ def models_folder(out: Path, which: Which) -> Path:
 
 
 def save_models(place: Path, facts: ModelFacts, tested: Iterable[Tested], most: float) -> None:
-    """Write the models of one round, and replace earlier ones.
+    """Write the models of one round, replacing those of an earlier one.
 
     Args:
-        place: their folder.
-        facts: what is known of them.
-        tested: of every client, in their order.
-        most: the bytes that their tensors may take.
+        place: the folder of the models.
+        facts: the metadata of the models.
+        tested: the model of every client, in client order.
+        most: maximal number of bytes of all tensors.
 
     Raises:
-        TooLarge: if they would take more; what was there before is left.
-        OSError: if they cannot be written.
+        TooLarge: if the tensors take more bytes; earlier models are kept.
+        OSError: if the models cannot be written.
     """
     temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -88,19 +95,19 @@ def save_models(place: Path, facts: ModelFacts, tested: Iterable[Tested], most: 
         trees = _trees(facts.clients, tested, index, most)
         StateDatabase(temporary, lasting=False).save(index, trees)
         old = _set_aside(place)
-        os.replace(temporary, place)  # at once: removing the old ones may take long
+        os.replace(temporary, place)  # before the old models are removed, which may take long
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def forget_models(place: Path) -> None:
-    """Remove saved models, if there are any; the folder's name disappears at once."""
+    """Remove saved models, if any, in one step."""
     shutil.rmtree(_set_aside(place), ignore_errors=True)
 
 
 def _set_aside(place: Path) -> Path:
-    """Give saved models, if there are any, a name that `remove_torn` knows."""
+    """Rename saved models, if any, to a temporary name that `remove_torn` recognises."""
     old = place.with_name(f".{place.name}.old.{os.getpid()}.tmp")
     if place.exists():
         os.replace(place, old)
@@ -110,17 +117,20 @@ def _set_aside(place: Path) -> Path:
 def _trees(
     clients: int, tested: Iterable[Tested], index: dict[str, Any], most: float
 ) -> Iterator[tuple[int, StateTree]]:
-    """Yield states by client, then payloads, each once however many clients were sent it."""
-    numbers: dict[int, tuple[Payload, int]] = {}  # holds the payloads, so that no id comes again
-    for each in tested:
+    """Yield client states by client id and payloads by further numbers; fill `index`.
+
+    A payload that several clients share is yielded once.
+    """
+    numbers: dict[int, tuple[Payload, int]] = {}  # keeps the payloads alive, so that ids are unique
+    for model in tested:
         new: dict[int, StateTree] = {}
-        if each.state is not None:  # without the optimiser's means
-            new[each.client] = {"model": each.state.model, "memory": each.state.memory}
-        if each.down is not None and id(each.down) not in numbers:
-            numbers[id(each.down)] = each.down, clients + len(numbers)
-            plain, new[clients + len(index["payloads"])] = split_payload(each.down)
+        if model.state is not None:  # the optimiser's state is not needed for predictions
+            new[model.client] = {"model": model.state.model, "memory": model.state.memory}
+        if model.down is not None and id(model.down) not in numbers:
+            numbers[id(model.down)] = model.down, clients + len(numbers)
+            plain, new[clients + len(index["payloads"])] = split_payload(model.down)
             index["payloads"].append(plain)
-        index["downs"].append(None if each.down is None else numbers[id(each.down)][1])
+        index["downs"].append(None if model.down is None else numbers[id(model.down)][1])
         most -= sum(map(tree_bytes, new.values()))
         if most < 0:
             raise TooLarge
@@ -128,10 +138,10 @@ def _trees(
 
 
 class SavedModels:
-    """The models of one round as `save_models` wrote them.
+    """Reader of the models that `save_models` wrote.
 
     Raises:
-        UserError: if they are damaged, missing or of another version.
+        UserError: if the models are damaged, missing or of another version.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -148,7 +158,7 @@ class SavedModels:
         return (self[client] for client in range(self.facts.clients))
 
     def __getitem__(self, client: int) -> Tested:
-        """Return what one client was tested with; payloads' types must have been imported."""
+        """Return the model of one client; the types of payloads must have been imported."""
         state = self._database.find(client)
         number, down = self._index["downs"][client], None
         if number is not None:

@@ -8,15 +8,15 @@ import fedray
 
 PACKAGE = Path(fedray.__file__).parent
 EXPERIMENTS = PACKAGE / "experiments"
-"""The shipped experiments."""
+"""The folder of the shipped experiments."""
 FOLDERS = ("experiments", "sweeps", "tables")
-"""The kinds of files."""
+"""The kinds of shipped files."""
 
 
 def folders(kind: str) -> list[Path]:
-    """Return the folders of a kind, one of `FOLDERS`, in the order in which they are searched.
+    """Return the folders of a kind, one of `FOLDERS`, in search order.
 
-    Sweeps and tables: below the current folder, in the checkout, in the installed package.
+    Sweeps and tables are searched in the working directory, the checkout and the installed package.
     """
     if kind == "experiments":
         return [EXPERIMENTS]
@@ -25,11 +25,11 @@ def folders(kind: str) -> list[Path]:
 
 
 def files(kind: str) -> dict[str, Path]:
-    """Return the files of a kind by name, sorted."""
+    """Return the paths of a kind's files by name, sorted by name."""
     paths = [path for folder in reversed(folders(kind)) for path in folder.glob("*.yaml")]
     return dict(sorted({path.stem: path for path in paths}.items()))
 
 
 def names(kind: str) -> list[str]:
-    """Return the names of a kind, sorted."""
+    """Return the names of a kind's files, sorted."""
     return list(files(kind))

@@ -1,6 +1,7 @@
-"""Random streams: every draw comes from (seed, purpose, round, client), never from global state.
+"""Random streams that depend on (seed, purpose, round, client) alone, never on global state.
 
-Nothing has to be saved to resume a run, and nothing depends on which worker draws first.
+A resumed run therefore needs no saved generator state, and draws do not depend on the order in
+which workers run.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ class Streams:
     seed: int
 
     def entropy(self, purpose: str, *, round_: int = 0, client: int = 0) -> int:
-        """Return a 63-bit integer that identifies one stream, the same on every machine."""
+        """Return the 63-bit seed of one stream, equal on every machine."""
         text = f"{self.seed}/{purpose}/{round_}/{client}"
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1
 
     def numpy(self, purpose: str, *, round_: int = 0, client: int = 0) -> np.random.Generator:
-        """Yield a NumPy generator for one purpose, round and client."""
+        """Return a NumPy generator for one purpose, round and client."""
         return np.random.default_rng(self.entropy(purpose, round_=round_, client=client))
 
     def torch(self, purpose: str, *, round_: int = 0, client: int = 0) -> torch.Generator:
-        """Yield a CPU torch generator for one purpose, round and client."""
+        """Return a CPU torch generator for one purpose, round and client."""
         import torch
 
         generator = torch.Generator()

@@ -1,4 +1,4 @@
-"""`python -m fedray.sweep NAME [KEY=VALUE]...`."""
+"""The command `python -m fedray.sweep NAME [KEY=VALUE]...`."""
 
 from collections.abc import Sequence
 

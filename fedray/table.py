@@ -1,4 +1,4 @@
-"""`python -m fedray.table NAME [KEY=VALUE]...`."""
+"""The command `python -m fedray.table NAME [KEY=VALUE]...`."""
 
 from collections.abc import Sequence
 

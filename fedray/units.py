@@ -5,9 +5,9 @@ from __future__ import annotations
 
 def size_of(count: float) -> str:
     """Format bytes: "12 B", "3.4 kB", "5.6 MB", "7.8 GB", in powers of 1,000."""
-    for unit, one in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= 0.99995 * one:
-            return f"{count / one:.1f} {unit}"
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= 0.99995 * factor:
+            return f"{count / factor:.1f} {unit}"
     return f"{count:.0f} B"
 
 

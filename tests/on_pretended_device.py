@@ -242,7 +242,7 @@ def test_a_client_s_memory_that_runs_out_is_one_sentence_with_the_keys(
         list(rounds(assemble("fedavg", dropping).experiment, tmp_path, pretended))
     assert str(raised.value) == (
         "client 0, round 1, step client_update: the memory of the pretended device ran out; lower "
-        "batch_size (now 16); lower workers (now 2, which share gpus=1, or raise that); set "
+        "batch_size (now 16); lower workers (now 2, which share gpus=1, or raise gpus); set "
         "precision=bfloat16; or choose a smaller model.group"
     )
 

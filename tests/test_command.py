@@ -87,12 +87,15 @@ def test_a_failure_is_one_line_too():
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--out", ""], "'--out': a path is expected, found an empty text"),
+        (["--out", ""], "'--out': expected a path, found an empty text"),
         (["--out", "a\0b"], "'--out': the path 'a\\x00b' has a character that"),
-        (["--out", "x" * 300], "is too long; a part may have 255 bytes"),
+        (["--out", "x" * 300], "is too long; each part may have 255 bytes"),
         (["--number", "10"], "'--number': 10 is not in the range 1<=x<=9; prog --help lists"),
         (["--number", "many"], "'--number': 'many' is not a valid integer"),
-        (["--zzz", "1"], "No such option '--zzz'; keys of the experiment have no dashes: zzz=..."),
+        (
+            ["--zzz", "1"],
+            "No such option '--zzz'; write keys of the experiment without dashes: zzz=...",
+        ),
         (["--numbr", "1"], "No such option '--numbr'; did you mean --number?"),
     ],
 )

@@ -13,13 +13,13 @@ from fedray.errors import UserError
 from fedray.files import (
     cache_folder,
     check_name,
+    discard_if_empty,
     file_name,
     parse_json,
     read_json,
     read_text,
     reserve,
     results_home,
-    unused_removed,
     write_atomic,
     write_json,
     write_rows,
@@ -106,7 +106,7 @@ def test_what_was_reserved_for_nothing_is_removed(tmp_path, monkeypatch, left):
     folder = reserve(results_home() / "runs" / "mine")
     if left is not None:
         (folder / left).write_text("")
-    with pytest.raises(UserError), unused_removed(folder):
+    with pytest.raises(UserError), discard_if_empty(folder):
         raise UserError("refused")
     assert folder.exists() == (left == "result.json")
     assert (tmp_path / "results" / "runs").exists() == folder.exists()
@@ -120,10 +120,10 @@ def test_what_was_reserved_for_nothing_is_removed(tmp_path, monkeypatch, left):
     ("name", "wrong"),
     [
         ("", "is empty"),
-        (" a", "blank at its end"),
-        ("a\nb", "cannot be printed"),
-        ("a\0b", "cannot be printed"),
-        ("\udcff", "cannot be printed"),
+        (" a", "begins or ends with a blank"),
+        ("a\nb", "unprintable"),
+        ("a\0b", "unprintable"),
+        ("\udcff", "unprintable"),
         ("../../escape", "separates folders"),
         ("a\\b", "separates folders"),
         ("C:x", "separates folders"),
@@ -161,8 +161,8 @@ def test_a_file_that_a_user_gives(tmp_path):
     bad.write_bytes(b"\xff")
     for path, wrong in [
         (large, "has 101 bytes, expected at most 100"),
-        (fifo, "is no plain file"),
-        (tmp_path, "is no plain file"),
+        (fifo, "is not a regular file"),
+        (tmp_path, "is not a regular file"),
         (bad, "cannot be read"),
         (tmp_path / "none", "cannot be read"),
     ]:
@@ -186,7 +186,7 @@ class Listed(BaseModel, extra="forbid"):
         ("[" * 100_000, "is not valid JSON: maximum recursion depth"),
         ("1" * 5000, "is not valid JSON: Exceeds the limit"),
         ("\0" * 64, "is not valid JSON"),
-        ('{"names": [], "names": []}', "is not valid JSON: the key 'names' stands there twice"),
+        ('{"names": [], "names": []}', "is not valid JSON: the key 'names' occurs twice"),
         ("[1]", ": input should be an object, found [1]"),
         ("{}", ": names: field required, found {}"),
         ('{"names": ["a", 1]}', ": names.1: input should be a valid string, found 1"),

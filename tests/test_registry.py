@@ -81,7 +81,7 @@ def test_two_methods_of_one_name_and_one_class_name(package):
 
 
 def test_a_method_without_a_name(package):
-    with pytest.raises(ValueError, match="is to be a method, but has no name"):
+    with pytest.raises(ValueError, match="has no name, which every method needs"):
         package({}).add(type("Nameless", (), {}))
 
 

@@ -79,19 +79,19 @@ def test_a_server_that_leaves_nothing_is_refused():
         (
             {"workers": 2},
             [node(2)],
-            "2 workers ask for 2 CPU, 0 GPU; the cluster has 2 CPU, 0 GPU on 1 node(s); "
+            "2 workers need 2 CPU, 0 GPU; the cluster has 2 CPU, 0 GPU on 1 node(s); "
             "1 run(s) at a time",
         ),
         (
             {"workers": 4, "cpus": 1, "gpus": 1},
             [node(8, 2), node(8, 2)],
-            "4 workers ask for 1 CPU, 1 GPU; the cluster has 16 CPU, 4 GPU on 2 node(s); "
+            "4 workers need 1 CPU, 1 GPU; the cluster has 16 CPU, 4 GPU on 2 node(s); "
             "4 run(s) at a time",
         ),
         (
             {"workers": 3, "cpus": 1, "gpus": 1, "server_gpus": 0.25},
             [node(4, 1)],
-            "3 workers ask for 0.9999 CPU, 1 GPU; the cluster has 4 CPU, 1 GPU on 1 node(s); "
+            "3 workers need 0.9999 CPU, 1 GPU; the cluster has 4 CPU, 1 GPU on 1 node(s); "
             "1 run(s) at a time",
         ),
     ],
@@ -108,50 +108,50 @@ def test_what_fits(keys, nodes, printed):
         (
             {"workers": 4},
             [node(2)],
-            "4 workers ask for 4 CPU, 0 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
+            "4 workers need 4 CPU, 0 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
             "set cpus=2 to let the workers share them, or workers=2",
         ),
         (
             {"workers": 2, "server_cpus": 1},
             [node(2)],
-            "2 workers ask for 3 CPU, 0 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
+            "2 workers need 3 CPU, 0 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
             "set cpus=1 to let the workers share them, or workers=1",
         ),
         (
             {"workers": 1, "server_cpus": 2},
             [node(2)],
-            "1 workers ask for 3 CPU, 0 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
+            "1 workers need 3 CPU, 0 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
             "lower server_cpus",
         ),
         (
             {"workers": 2, "cpus": 3},
             [node(1), node(1)],
-            "2 workers ask for 3 CPU, 0 GPU, but the cluster has 2 CPU, 0 GPU on 2 node(s); "
+            "2 workers need 3 CPU, 0 GPU, but the cluster has 2 CPU, 0 GPU on 2 node(s); "
             "set cpus=2 to let the workers share them",
         ),
         (
             {"gpus": 0.5},
             [node(2)],
-            "2 workers ask for 2 CPU, 0.5 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
+            "2 workers need 2 CPU, 0.5 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
             "set gpus=0",
         ),
         (
             {"gpus": 3},
             [node(8, 2)],
-            "2 workers ask for 2 CPU, 3 GPU, but the cluster has 8 CPU, 2 GPU on 1 node(s); "
+            "2 workers need 2 CPU, 3 GPU, but the cluster has 8 CPU, 2 GPU on 1 node(s); "
             "set gpus=2 or less",
         ),
         (
             {"gpus": 3},
             [node(8, 4)],
-            "2 workers ask for 2 CPU, 3 GPU in shares of 1 CPU, 1.5 GPU, which do not pack onto "
+            "2 workers need 2 CPU, 3 GPU in bundles of 1 CPU, 1.5 GPU, which do not fit onto "
             "the nodes (8 CPU, 4 GPU); set workers to a multiple of gpus, or change gpus or "
             "server_gpus",
         ),
         (
             {"workers": 2, "cpus": 8},
             [node(3), node(3), node(3)],
-            "2 workers ask for 8 CPU, 0 GPU in shares of 4 CPU, which do not pack onto the nodes "
+            "2 workers need 8 CPU, 0 GPU in bundles of 4 CPU, which do not fit onto the nodes "
             "(3 CPU; 3 CPU; 3 CPU)",
         ),
     ],

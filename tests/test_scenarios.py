@@ -14,7 +14,7 @@ from fedray.data.imageset import ImageSet
 from fedray.errors import UserError
 from fedray.evaluation.score import Score, TopK, within_top
 from fedray.models import Pixels
-from fedray.runtime.assembly import deal
+from fedray.runtime.assembly import partition_images
 from fedray.runtime.observers import draw_phases
 
 EVOLVING = {"data.evolution.phases": [{"round": 2, "partition": {"alpha": 50}}], "rounds": 3}
@@ -129,7 +129,9 @@ def test_one_global_model_has_its_accuracy_on_everybodys_test(run):
 
 
 def test_more_candidates_than_classes_are_refused(assemble):
-    with pytest.raises(UserError, match=r"evaluation\.top_k=10 of 10 classes is always right"):
+    with pytest.raises(
+        UserError, match=r"evaluation\.top_k=10 with 10 classes counts every prediction"
+    ):
         _ = assemble("local", {"evaluation.top_k": 10}).data
 
 
@@ -137,8 +139,8 @@ def test_a_single_class_is_refused(assemble):
     experiment = assemble("local", {"data.samples": 40, "data.partition": "iid"}).experiment
     pixels = np.zeros((40, 1, 8, 8), np.uint8)
     one = ImageSet("made", pixels, np.zeros(40, np.int64), ("cat",), np.zeros(40, np.int8))
-    with pytest.raises(UserError, match=r"there is one class, cat; a classifier needs two$"):
-        deal(experiment, one)
+    with pytest.raises(UserError, match=r"has one class, cat; a classifier needs at least two$"):
+        partition_images(experiment, one)
 
 
 def test_scores_are_plain_counts():

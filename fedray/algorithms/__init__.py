@@ -1,1 +1,4 @@
-"""The methods: one file per paper, in families; `fedray.core` holds the interface."""
+"""The federated learning methods, one file per paper, grouped in families.
+
+`fedray.core` defines the interface that they implement.
+"""

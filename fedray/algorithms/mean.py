@@ -1,13 +1,13 @@
-"""Means over clients, in the terms of the papers.
+"""Means over clients, in the papers' notation.
 
 p_k is the weight of client k, n_k the number of its training samples, and n_{k,c} the number of its
-samples of class c. Sums run in double precision, so that a mean of many is exact to the last digit
-of a float32.
+samples of class c. Sums are computed in double precision, so that the mean of many clients is exact
+to the last digit of a float32.
 
     p_k                                        -> client_weights
     sum_k p_k w_k of named tensors             -> weighted_mean, Averaging
     sum_k w_k v_k of vectors                   -> weighted_sum
-    sum_k n_{k,c} v_{k,c} / n_c class by class -> aggregate, from class_sums and class_means
+    sum_k n_{k,c} v_{k,c} / n_c for each class -> aggregate, from class_sums and class_means
     mean of the rows of each class             -> row_means
 """
 
@@ -37,13 +37,13 @@ Aggregation: TypeAlias = Literal["weighted", "uniform", "literal"]
 
 
 class Averaging(SummingMethod):
-    """A method that averages named tensors of the uploads, all with the weights p_k."""
+    """A method whose server averages named tensors of the uploads with the weights p_k."""
 
     averaged: ClassVar[tuple[str, ...]]
-    """Names of the averaged mappings, both in an upload and in the server's state."""
+    """Names of the averaged mappings; the same in an upload and in the server's state."""
 
     def weight(self, upload: Any) -> float:
-        """Return the weight of an upload, n_k; p_k is its share of the sum."""
+        """Return n_k, the unnormalised weight of an upload; p_k = n_k / sum n_k."""
         return float(upload.samples)
 
     def summand(self, upload: Any) -> StateTree:
@@ -59,7 +59,7 @@ class Averaging(SummingMethod):
 
 
 def client_weights(uploads: Uplinks, how: Weights) -> dict[int, float]:
-    """Return p_k of each participant: n_k/n by samples, or 1/K; they sum to 1."""
+    """Return p_k of each participant: n_k/n for "samples", 1/K for "uniform"."""
     sizes = {k: float(u.samples) if how == "samples" else 1.0 for k, u in uploads.items()}
     total = sum(sizes.values())
     return {client: size / total for client, size in sizes.items()}
@@ -68,7 +68,7 @@ def client_weights(uploads: Uplinks, how: Weights) -> dict[int, float]:
 def weighted_mean(
     weights: Mapping[int, float], tensors: Mapping[int, Mapping[str, Tensor]]
 ) -> Tensors:
-    """Return w = sum_k p_k w_k, tensor by tensor; integer counters take the maximum.
+    """Return w = sum_k p_k w_k for every tensor; integer counters take the maximum.
 
     Args:
         weights: p_k by client.
@@ -82,13 +82,13 @@ def weighted_mean(
 def weighted_sum(weights: Tensor, vectors: Tensor) -> Tensor:
     """Return sum_k w_k v_k of vectors [K, p], DP2FL's Eq. (4).
 
-    Vectors of weight 0 are left out: they may not be finite, and 0 times NaN is NaN.
+    Vectors of weight 0 are excluded, because they may not be finite, and 0 times NaN is NaN.
     """
     column = weights.unsqueeze(1)
     return (column * vectors.masked_fill(column == 0, 0)).sum(0)
 
 
-# --- class by class ------------------------------------------------------------------------------
+# --- means per class -----------------------------------------------------------------------------
 
 
 def aggregate(uploads: Uplinks, classes: int, how: Aggregation) -> tuple[Tensor, Tensor]:
@@ -97,18 +97,19 @@ def aggregate(uploads: Uplinks, classes: int, how: Aggregation) -> tuple[Tensor,
     Args:
         uploads: `LocalPrototypes` by client.
         classes: C.
-        how: "weighted" by n_{k,c}/n_c; "uniform" over the clients that hold the class; "literal" is
-            FedTSP's Eq. (6) as printed: weighted, then divided by the number of holders.
+        how: "weighted" by n_{k,c}/n_c; "uniform" over the clients that hold the class; "literal",
+            FedTSP's Eq. (6) as printed: weighted, then divided by the number of those clients.
 
     Returns:
-        Means [C, d], zero where no client holds the class, and which classes are present [C].
+        Means [C, d], zero where no client holds the class, and the mask of the classes that at
+        least one client holds [C].
     """
     total = total_of(lambda upload: class_sums(upload, classes, how), uploads)
     return class_means(total.sums, how)
 
 
 def class_sums(upload: Any, classes: int, how: Aggregation) -> Tensors:
-    """Return what a client adds to each class's mean, in double precision.
+    """Return the terms that a client adds to the mean of each class, in double precision.
 
     Returns:
         Weighted vectors [C, d], their weights [C], and 1 for each class that the client holds [C].
@@ -123,7 +124,7 @@ def class_sums(upload: Any, classes: int, how: Aggregation) -> Tensors:
 
 
 def class_means(sums: Mapping[str, Tensor], how: Aggregation) -> tuple[Tensor, Tensor]:
-    """Return the means from the clients' summed `class_sums`; see `aggregate`."""
+    """Return the means and the mask of `aggregate` from the clients' summed `class_sums`."""
     means = sums["vectors"] / sums["weights"].clamp_min(1).unsqueeze(1)
     if how == "literal":
         means = means / sums["holders"].clamp_min(1).unsqueeze(1)
@@ -131,10 +132,10 @@ def class_means(sums: Mapping[str, Tensor], how: Aggregation) -> tuple[Tensor, T
 
 
 def row_means(rows: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Return the mean row of each class [C, d], zero without rows, and the rows' number [C].
+    """Return the mean row of each class [C, d], zero without rows, and the row counts [C].
 
     Args:
-        rows: [M, d].
+        rows: vectors [M, d].
         labels: the class of each row [M].
         classes: C.
     """

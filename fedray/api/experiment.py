@@ -19,7 +19,7 @@ from fedray.config import (
     with_read_plugins,
 )
 from fedray.errors import UserError
-from fedray.files import unused_removed
+from fedray.files import discard_if_empty
 from fedray.records import Round, RunFolder, prove_writable
 from fedray.remote_results import check_owner, fetch_missing
 from fedray.runtime.resolve import from_tree
@@ -112,7 +112,7 @@ class Experiment:
         """
         folder = self._folder(out, resume)
         rounds = self._rounds(folder, executor, list(callbacks), track)
-        with unused_removed(folder if out is None else None), closing(rounds):
+        with discard_if_empty(folder if out is None else None), closing(rounds):
             for _ in rounds:
                 pass
         return Result(folder)

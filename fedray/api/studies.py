@@ -12,7 +12,7 @@ from fedray.api.result import Result, frame
 from fedray.command import INTERRUPTED, RUN_ERROR
 from fedray.config import Tree, dump_yaml
 from fedray.errors import RunFailed, UserError
-from fedray.files import check_name, reserve, stamp, unused_removed, write_atomic
+from fedray.files import check_name, discard_if_empty, reserve, stamp, write_atomic
 from fedray.studies.file import Kind
 from fedray.studies.flow import Request, carry_out, home_of
 from fedray.studies.store import DATA, check_table
@@ -67,7 +67,7 @@ class _Study:
         request = self._request
         home = _home(home_of(request.kind, Path(self.name).stem), out, resume)
         name, pairs = self.name, request.pairs
-        with unused_removed(home if out is None else None):
+        with discard_if_empty(home if out is None else None):
             if self._tree is not None:
                 name = str(home / f"{self.name}.yaml")
                 home.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from fedray.config import Experiment
 from fedray.errors import RunFailed, UserError, named
-from fedray.files import full_disk_said, reserve, results_home, stamp
+from fedray.files import explain_disk_full, reserve, results_home, stamp
 from fedray.records import Round, RunFolder, Status
 from fedray.records.observer import Observer, closing_all
 from fedray.remote_results import check_owner, copying
@@ -112,7 +112,7 @@ def follow(
     """
     watch = Tracking(tracker, out)
     observers = (watch, Callbacks(callbacks))
-    with full_disk_said(out), copying(out), closing_all(observers), closing(rounds):
+    with explain_disk_full(out), copying(out), closing_all(observers), closing(rounds):
         try:
             yield from _observed(_each_once(rounds), observers)
             watch.status = "FINISHED"

@@ -54,7 +54,7 @@ def shown(method: str, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
     print(method, flush=True)
     for verdict in verdicts:
         result = "BROKEN" if verdict.difference else "holds"
-        print(f"  {result:<7} {verdict.law:<12} {verdict.way}", flush=True)
+        print(f"  {result:<7} {verdict.law:<12} {verdict.description}", flush=True)
         if verdict.difference:
             print(indent(fill(verdict.difference, 70), " " * 10), flush=True)
         yield verdict

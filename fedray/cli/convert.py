@@ -264,8 +264,8 @@ def _new_names(tree: Tree) -> tuple[dict[str, str], dict[str, str]]:
         configs += [each["config"] for each in of.get("dropped", ())]
         configs += [of["chosen"]] if of.get("chosen") is not None else []
         for config in configs:
-            wanted = [cell.wanted(config, "tuning", seed) for seed in plan.tuning_seeds]
-            wanted += [cell.wanted(config, "report", seed) for seed in plan.report.seeds]
+            wanted = [cell.run_spec(config, "tuning", seed) for seed in plan.tuning_seeds]
+            wanted += [cell.run_spec(config, "report", seed) for seed in plan.report.seeds]
             for each in wanted:
                 root, before = each.experiment.data.root, _old_identity(each.experiment)
                 named_root = None if root is None else Path(root).name

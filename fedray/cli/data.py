@@ -11,12 +11,12 @@ import click
 from fedray.command import PATH, USER_ERROR, Command, keys
 from fedray.config import parse_assignments
 from fedray.data import FederatedData
-from fedray.data.inspect import Look, look_at, source_for
+from fedray.data.inspect import Look, inspect_folder, source_for
 from fedray.data.plot import plot_partition, plot_samples
 from fedray.errors import UserError, shown
 from fedray.files import make_folder, write_json
 from fedray.language.descriptions import blank, load_descriptions, shipped_names
-from fedray.runtime.assembly import deal
+from fedray.runtime.assembly import partition_images
 from fedray.runtime.resolve import from_tree, resolve
 
 MOST_CLASSES = 40
@@ -58,7 +58,7 @@ def command(
     check_words(keys)
     if descriptions is not None and descriptions.exists():
         raise UserError(f"{descriptions} is there already; give another name")
-    look = look_at(root, source_for(root))
+    look = inspect_folder(root, source_for(root))
     for line in said(look, root):
         print(line)
     found = run_keys(look, root, keys, named=experiment is not None)
@@ -151,7 +151,7 @@ def _partition(look: Look, name: str | None, keys: Sequence[str]) -> FederatedDa
             experiment = from_tree(base, parse_assignments(keys))
         else:
             experiment = resolve(name, keys)
-        return deal(experiment, look.image_set())
+        return partition_images(experiment, look.image_set())
     except UserError as error:
         look.stops.append(str(error))
         return None

@@ -93,5 +93,5 @@ def _asked_by_study(kind: Any, params: dict[str, Any]) -> list[Asked]:
         Asked(f"{cell.place} {config_label(run.config)}", run.experiment)
         for cell in cells
         for config in cell.first
-        for run in [cell.wanted(config, "tuning", plan.tuning_seeds[0])]
+        for run in [cell.run_spec(config, "tuning", plan.tuning_seeds[0])]
     ]

@@ -21,7 +21,7 @@ from fedray.config import Frozen, MissingRoot, read_mapping, validate
 from fedray.errors import UserError, nearest
 from fedray.shipped import files
 from fedray.studies.file import Item as StudyItem
-from fedray.studies.file import Study, modern
+from fedray.studies.file import Study, replace_old_keys
 
 PAPERS = Path(fedray.__file__).parent / "papers"
 WIDTH = 80
@@ -119,7 +119,7 @@ def _answers() -> dict[tuple[str, str], list[Answer]]:
     found: dict[tuple[str, str], list[Answer]] = {}
     for kind in ("table", "sweep"):
         for name, path in files(f"{kind}s").items():
-            study = validate(Study, modern(read_mapping(path)), f"{kind} {name}")
+            study = validate(Study, replace_old_keys(read_mapping(path)), f"{kind} {name}")
             for item in study.items:
                 found.setdefault((item.paper, item.item), []).append((kind, name, study, item))
     return found

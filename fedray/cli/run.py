@@ -28,7 +28,7 @@ from fedray.command import (
 )
 from fedray.config import Experiment
 from fedray.errors import UserError
-from fedray.files import reserve, results_home, stamp, unused_removed
+from fedray.files import discard_if_empty, reserve, results_home, stamp
 from fedray.plugins import unshipped
 from fedray.records import (
     BEST,
@@ -129,7 +129,7 @@ def run_seeds(asked: Asked, seeds: Sequence[int], others: Sequence[str]) -> int:
             out=None if begun else out,
             resume=out if begun else None,
         )
-        with unused_removed(None if asked.resume or asked.out else home):
+        with discard_if_empty(None if asked.resume or asked.out else home):
             one_run(alone)
     print("\n".join(summary(finished(home, seeds), home)))
     return 0
@@ -155,7 +155,7 @@ def one_run(asked: Asked) -> Path:
 def run_tracked(asked: Asked, began: float, process: StoreProcess | None) -> Path:
     """Run what the command line asks for; `process` tracks it, if it is not None."""
     experiment, out = what_and_where(asked)
-    with unused_removed(None if asked.resume or asked.out else out):
+    with discard_if_empty(None if asked.resume or asked.out else out):
         prove_writable(RunFolder(out))
         if asked.resume:
             say_where_it_begins(RunFolder(out))

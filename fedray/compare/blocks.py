@@ -1,4 +1,4 @@
-"""Which groups of runs may be compared, and how each differs from a base."""
+"""Partition groups of runs into comparable blocks, and compare each group with a base."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ PROTOCOL = (
     "early_stopping",
     "join",
 )
-"""Keys, and beginnings of keys, of the protocol: how long and how often a method trains, and on
-which images it is tested."""
+"""Keys and prefixes of keys of the protocol: how long and how often a method trains, and on which
+images it is tested."""
 
 
 def of_protocol(key: str) -> bool:
     """Return True if a key belongs to the protocol."""
-    return any(key == each or key.startswith(f"{each}.") for each in PROTOCOL)
+    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in PROTOCOL)
 
 
 def blocks_of(groups: Sequence[Group]) -> list[list[Group]]:
@@ -54,7 +54,10 @@ def blocks_of(groups: Sequence[Group]) -> list[list[Group]]:
 
 
 def incompatibilities(one: Group, other: Group) -> list[str]:
-    """Return why two groups may not be compared: data, clients, protocol, choice of rounds."""
+    """Return the reasons why two groups are not comparable; empty if they are.
+
+    Comparable groups share images, partitions, the protocol and the choice of rounds.
+    """
     reasons = [*_of_data(one, other)]
     for key in dict.fromkeys((*one.keys, *other.keys)):
         values = one.keys.get(key), other.keys.get(key)
@@ -84,10 +87,11 @@ def _of_data(one: Group, other: Group) -> Iterable[str]:
 
 
 def why_apart(blocks: Sequence[Sequence[Group]]) -> list[str]:
-    """Return what keeps each block from being compared with the first one."""
-    first, *others = blocks
+    """Return a line for each further block: why it is not comparable with the first one."""
+    first, *further = blocks
     pairs = [
-        next(pair for pair in product(first, block) if incompatibilities(*pair)) for block in others
+        next(pair for pair in product(first, block) if incompatibilities(*pair))
+        for block in further
     ]
     return [
         f"not compared: {a.label} and {b.label} have {', '.join(incompatibilities(a, b))}"
@@ -96,7 +100,10 @@ def why_apart(blocks: Sequence[Sequence[Group]]) -> list[str]:
 
 
 def methods_differ(groups: Sequence[Group]) -> list[str]:
-    """Return keys in which methods differ besides their own, their tuning and the protocol."""
+    """Return a note for each key in which methods differ unexpectedly.
+
+    Keys of the method, of its tuning and of the protocol do not count.
+    """
     methods: dict[str, list[Mapping[str, Any]]] = {}
     for member in groups:
         methods.setdefault(member.method, []).append(member.keys)
@@ -115,20 +122,20 @@ def methods_differ(groups: Sequence[Group]) -> list[str]:
 
 
 def _is_own(key: str) -> bool:
-    """Return True if a key is the method's, its tuning's or its texts'; hashes compare the data."""
-    own = ("algorithm", "plugins", "lr", "lr_schedule", "optimizer", "text", "data", "scale")
-    return key.partition(".")[0] in own or key == "clip_grad_norm"
+    """Return True for keys of the method, tuning, texts and data; hashes compare the data."""
+    sections = ("algorithm", "plugins", "lr", "lr_schedule", "optimizer", "text", "data", "scale")
+    return key.partition(".")[0] in sections or key == "clip_grad_norm"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A group against the base of its block.
+    """The difference between a group and the base of its block.
 
     Attributes:
         member: the group.
         base: the group that is subtracted.
-        comparison: seed by seed.
-        p: corrected by Holm for the comparisons of the block; None for fewer than two seeds.
+        comparison: the paired comparison over seeds.
+        p: p-value, Holm-corrected over the block; None for fewer than two seeds.
     """
 
     member: Group
@@ -138,7 +145,7 @@ class Difference:
 
     @property
     def reading(self) -> str:
-        """Describe the difference in words."""
+        """The difference in words: within or beyond the spread."""
         if self.comparison.interval is None:
             return "no seed in common"
         if self.p is None:
@@ -148,14 +155,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class Report:
-    """Groups that are reported together.
+    """Groups of runs that are reported together.
 
     Attributes:
         groups: all rows, in the table's order.
-        metrics: what is shown; the first one ranks.
+        metrics: the metrics of the table; the first one ranks.
         at: whether best or last values are ranked and compared.
-        base: the method or label that the others are compared with; None: each block's first.
-        notes: what was left out.
+        base: method or label that other groups are compared with; None: the first of each block.
+        notes: runs that were left out, and other notes.
     """
 
     groups: Sequence[Group]
@@ -166,9 +173,9 @@ class Report:
 
     def __post_init__(self) -> None:
         if not any(_is(member, self.base) for member in self.groups):
-            known = [member.label for member in self.groups]
+            labels = [member.label for member in self.groups]
             raise UserError(
-                f"--base {self.base}: there is no such method.{nearest(str(self.base), known)}"
+                f"--base {self.base}: there is no such method.{nearest(str(self.base), labels)}"
             )
 
     @property
@@ -178,32 +185,34 @@ class Report:
 
     @cached_property
     def blocks(self) -> list[list[Group]]:
-        """The groups that may be compared with each other."""
+        """Blocks of groups that are comparable with each other."""
         return blocks_of(self.groups)
 
     @property
     def tables(self) -> list[list[Group]]:
-        """A table for each block; one for all groups of a grid in which nothing is comparable."""
-        whole = len(self.blocks) == len(self.groups)
-        return [list(self.groups)] if whole else self.blocks
+        """One table per block, or a single table if no two groups are comparable, as in a grid."""
+        incomparable = len(self.blocks) == len(self.groups)
+        return [list(self.groups)] if incomparable else self.blocks
 
     def base_of(self, block: Sequence[Group]) -> Group:
-        """Return the group that the others of a block are compared with."""
+        """Return the group with which the other groups of a block are compared."""
         return next((member for member in block if _is(member, self.base)), block[0])
 
     def differences(self, block: Sequence[Group]) -> list[Difference]:
-        """Compare the others of a block with its base, on the metric that ranks."""
+        """Compare the groups of a block with its base, by the metric that ranks."""
         base = self.base_of(block)
-        others = [member for member in block if member is not base]
-        comparisons = [self._against(member, base) for member in others]
+        rivals = [member for member in block if member is not base]
+        comparisons = [self._against(member, base) for member in rivals]
         ps = holm([comparison.p for comparison in comparisons])
         return [
             Difference(member, base, comparison, p)
-            for member, comparison, p in zip(others, comparisons, ps, strict=True)
+            for member, comparison, p in zip(rivals, comparisons, ps, strict=True)
         ]
 
     def _against(self, member: Group, base: Group) -> Comparison:
-        mine, theirs = (each.by_seed(self.metric.name, self.at) for each in (member, base))
+        mine, theirs = (
+            side_group.by_seed(self.metric.name, self.at) for side_group in (member, base)
+        )
         differences = {seed: mine[seed] - theirs[seed] for seed in mine if seed in theirs}
         size = max((abs(mine[seed]) for seed in differences), default=1.0)
         sides = Side(member.label, None), Side(base.label, None)

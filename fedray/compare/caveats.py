@@ -1,4 +1,4 @@
-"""What a reader must know before comparing the rows of a report, or the cells of a table."""
+"""Caveats printed below reports and tables: unequal effort, missing runs, choices at an edge."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedray.compare.labels import config_label, show_value, text_of
 from fedray.config import Experiment, flatten
 
 if TYPE_CHECKING:
-    from fedray.studies.cell import Dropped
+    from fedray.studies.cell import DroppedChoice
     from fedray.studies.outcome import CellResult
     from fedray.studies.plan import Place, StudyPlan
     from fedray.studies.space import Axis
@@ -25,7 +25,7 @@ EDGES = {
     "late": "grids are continued for the first choice alone, which diverged later",
     "joint": "keys that vary together are not continued",
 }
-"""Why a grid ends at the choice."""
+"""Reasons why a grid is not extended beyond a choice, by `Edge.why`."""
 
 ONCE = {
     False: "The luck of the tuning seed counts for every seed: of tables on digits whose rows were "
@@ -33,16 +33,17 @@ ONCE = {
     True: "The luck of the tuning seeds counts for every seed: of tables on digits whose rows were "
     "one method, 1 to 16 % had a false verdict in two measurements, where 5 % are allowed",
 }
-"""What choosing once does to verdicts, for one tuning seed and for three; with 3 to 10 seeds."""
+"""Effect of `tuning.once` on verdicts, for one tuning seed (False) and for three (True), measured
+with 3 to 10 reported seeds."""
 
 MORE = 1.5
-"""A page names what rows did if the largest count is above this multiple of the smallest."""
+"""A caveat names unequal work if the largest count is above this multiple of the smallest."""
 
 # --- reports --------------------------------------------------------------------------------------
 
 
 def report_caveats(report: Report) -> list[str]:
-    """Return what a reader of a report must know: other data, texts, environments, rounds."""
+    """Return the caveats of a report: unequal files, environments, rounds, data and settings."""
     methods = dict.fromkeys(note for block in report.blocks for note in methods_differ(block))
     return [
         *_files(report.groups),
@@ -55,14 +56,14 @@ def report_caveats(report: Report) -> list[str]:
 
 
 def _files(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield files of the same names that did not hold the same texts or weights."""
+    """Yield input files with equal names but different contents."""
     named: dict[tuple[str, str], dict[str | None, Group]] = defaultdict(dict)
     for member in groups:
         for key, content in member.runs[0].run.info.files_sha256.items():
             named[key, text_of(member.keys.get(key))].setdefault(content, member)
     for (key, _), by_content in named.items():
-        first, *others = by_content.values()
-        yield from (f"{key} differs: {first.label} and {other.label}" for other in others)
+        first, *further = by_content.values()
+        yield from (f"{key} differs: {first.label} and {other.label}" for other in further)
 
 
 def _environments(groups: Sequence[Group]) -> Iterator[str]:
@@ -102,13 +103,14 @@ def table_caveats(
     experiments: Mapping[Place, Experiment],
     commits: Sequence[str],
 ) -> list[str]:
-    """Return what a reader of a table must know before comparing two cells.
+    """Return the caveats of a table.
 
     Args:
         plan: the table.
-        cells: what became of each cell.
-        experiments: a reported run of each cell; of its first configuration where none is chosen.
-        commits: of the code that made the runs.
+        cells: results of the cells.
+        experiments: experiment of a reported run of each cell; before a choice, of the cell's
+            first configuration.
+        commits: commits of the code that made the runs.
     """
     columns = {
         column: {place.row: cells[place] for place in plan.places if place.column == column}
@@ -137,13 +139,13 @@ def table_caveats(
 
 
 def _unfinished_cells(cells: Mapping[Place, CellResult]) -> Iterator[str]:
-    left = [cell for cell in cells.values() if cell.state.phase in ("tuning", "report")]
-    if left:
-        yield f"NOT FINISHED: {len(left)} of {len(cells)} cells are still to be run"
+    unfinished = [cell for cell in cells.values() if cell.state.phase in ("tuning", "report")]
+    if unfinished:
+        yield f"NOT FINISHED: {len(unfinished)} of {len(cells)} cells are still to be run"
 
 
 def _taken_over(plan: StudyPlan) -> Iterator[str]:
-    """Yield a note on each row that a claim names and that was not tuned by itself."""
+    """Yield a note for each row of a claim that takes over another row's choice."""
     named = {side.row for claim in plan.parsed_claims() for side in (claim.better, claim.worse)}
     for name, row in plan.rows.items():
         if name in named and row.tuned_as and not row.control:
@@ -163,8 +165,8 @@ def _choice(plan: StudyPlan) -> Iterator[str]:
         f"Configurations were chosen once, on {_seeds(once)}, for all reported seeds: the verdicts "
         f"leave out the luck of that choice. {ONCE[len(once) > 1]}"
     )
-    if both := sorted({*once} & {*plan.report.seeds}):
-        yield f"Seeds that are reported were tuned on, too: {', '.join(map(str, both))}"
+    if reused := sorted({*once} & {*plan.report.seeds}):
+        yield f"Seeds that are reported were tuned on, too: {', '.join(map(str, reused))}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -172,10 +174,12 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _metrics(plan: StudyPlan) -> Iterator[str]:
-    """Yield which rows are measured in another way."""
+    """Yield a note for each metric that a row replaces or lacks."""
     for name, row in plan.rows.items():
-        for metric, own in row.metrics.items():
-            yield f"{name}: " + (f"its {metric} is {own}" if own else f"it has no {metric}")
+        for metric, row_metric in row.metrics.items():
+            yield f"{name}: " + (
+                f"its {metric} is {row_metric}" if row_metric else f"it has no {metric}"
+            )
 
 
 def _effort(plan: StudyPlan, column: str, rows: Mapping[str, CellResult]) -> Iterator[str]:
@@ -194,7 +198,7 @@ def _effort(plan: StudyPlan, column: str, rows: Mapping[str, CellResult]) -> Ite
 
 
 def _edges(plan: StudyPlan, cells: Mapping[Place, CellResult]) -> Iterator[str]:
-    """Yield choices at an edge; a choice that cells share is noted once, at its leader."""
+    """Yield choices at an edge of the space; a shared choice is noted only at its leader."""
     for place, cell in cells.items():
         leader = plan.leader(place)
         if leader != place and cells[leader].state.chosen == cell.state.chosen:
@@ -214,7 +218,7 @@ def _failures(cells: Mapping[Place, CellResult]) -> Iterator[str]:
 
 
 def _dropped(cells: Mapping[Place, CellResult]) -> Iterator[str]:
-    """Yield choices that diverged when they were reported, and what is reported in their place."""
+    """Yield choices that diverged in the report, and the configurations that replace them."""
     for place, cell in cells.items():
         state = cell.state
         for dropped, reason in zip(state.dropped, cell.dropped, strict=True):
@@ -225,8 +229,8 @@ def _dropped(cells: Mapping[Place, CellResult]) -> Iterator[str]:
             yield f"{place}: reported is {config_label(state.chosen or {})}, {instead}"
 
 
-def dropped_text(dropped: Dropped) -> str:
-    """Return a choice that diverged, and where: "lr=0.5 diverged on seed 1"."""
+def dropped_text(dropped: DroppedChoice) -> str:
+    """Return a text such as "lr=0.5 diverged on seed 1"."""
     seeds = ", ".join(map(str, dropped.seeds))
     return (
         f"{config_label(dropped.config)} diverged on seed{'s' * (len(dropped.seeds) > 1)} {seeds}"
@@ -252,12 +256,12 @@ def _data(column: str, rows: Mapping[str, CellResult]) -> Iterator[str]:
 
 
 def _settings(plan: StudyPlan, rows: Mapping[str, Experiment]) -> Iterator[str]:
-    """Yield keys in which rows differ, besides the method's own and what is searched."""
+    """Yield keys in which rows differ, except keys of the method and searched keys."""
     searched = {key for row in plan.rows.values() for axis in row.axes for key in axis.keys}
     configs = {row: _comparable(experiment) for row, experiment in rows.items()}
     for key in dict.fromkeys(key for config in configs.values() for key in config):
         values = {row: config.get(key) for row, config in configs.items()}
-        above = f"{key.rpartition('.')[0]}.name"  # another component has other parameters
+        above = f"{key.rpartition('.')[0]}.name"  # components differ in their parameters
         names = {config.get(above) for config in configs.values()}
         alike = len(set(map(repr, values.values()))) == 1
         if not alike and key not in searched and (key == above or len(names) == 1):
@@ -266,7 +270,7 @@ def _settings(plan: StudyPlan, rows: Mapping[str, Experiment]) -> Iterator[str]:
 
 
 def _searches(plan: StudyPlan, rows: Mapping[str, Experiment]) -> Iterator[str]:
-    """Yield keys that some rows search and others hold, or search over other values."""
+    """Yield keys that some rows search and others keep fixed or search over other values."""
     spaces = {row: _searched(plan, row) for row in rows}
     configs = {row: _comparable(experiment) for row, experiment in rows.items()}
     for key in dict.fromkeys(key for space in spaces.values() for key in space):
@@ -280,11 +284,12 @@ def _searches(plan: StudyPlan, rows: Mapping[str, Experiment]) -> Iterator[str]:
 
 
 def _work(cells: Mapping[Place, CellResult]) -> Iterator[str]:
-    """Yield what rows did more of than others; of several columns, the largest factor of each row.
+    """Yield kinds of work (steps, images, bytes, seconds) that rows did unequally.
 
-    Numbers are means over the reported seeds whose work was counted.
+    Counts are means over the reported seeds whose work was counted. With several columns, each
+    row's largest multiple of the median is named.
     """
-    runs = [each.measured for cell in cells.values() for each in cell.seeds if each.measured]
+    runs = [result.measured for cell in cells.values() for result in cell.seeds if result.measured]
     uncounted = sum(run.client_work is None for run in runs)
     if 0 < uncounted < len(runs):
         yield (
@@ -310,9 +315,9 @@ def _work(cells: Mapping[Place, CellResult]) -> Iterator[str]:
 
 
 def _means(cell: CellResult) -> dict[str, float]:
-    """Return what a cell's reported runs did in all their rounds, the mean over seeds by fact."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for run in (each.measured for each in cell.seeds if each.measured):
+    """Return the work of a cell's reported runs by kind, as means over seeds."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for run in (result.measured for result in cell.seeds if result.measured):
         counts = {"seconds of a run": run.seconds, "bytes sent and received": run.bytes}
         if run.client_work and run.server_work:
             counts |= {
@@ -322,12 +327,12 @@ def _means(cell: CellResult) -> dict[str, float]:
                 "optimiser steps of the server": run.server_work.steps,
             }
         for fact, count in counts.items():
-            found[fact].append(count)
-    return {fact: fmean(counts) for fact, counts in found.items()}
+            values[fact].append(count)
+    return {fact: fmean(counts) for fact, counts in values.items()}
 
 
 def _comparable(experiment: Experiment) -> dict[str, Any]:
-    """Return an experiment's keys without its method's own."""
+    """Return an experiment's keys without those of its method."""
     return {
         key: value
         for key, value in flatten(experiment.tree()).items()
@@ -336,7 +341,7 @@ def _comparable(experiment: Experiment) -> dict[str, Any]:
 
 
 def _searched(plan: StudyPlan, row: str) -> dict[str, str]:
-    """Return what a row searches besides its method's own keys, in words."""
+    """Return texts of a row's search space by key, without keys of its method."""
     return {
         key: _axis_text(axis, key)
         for axis in plan.rows[row].axes
@@ -352,9 +357,9 @@ def _axis_text(axis: Axis, key: str) -> str:
 
 
 def _grouped(texts: Mapping[str, str]) -> str:
-    """Return rows by their text, the most common one last: "base: 4; else 16"."""
+    """Join rows with equal texts, the most common text last: "base: 4; else 16"."""
     rows: dict[str, list[str]] = defaultdict(list)
     for row, text in texts.items():
         rows[text].append(row)
-    *rest, usual = sorted(rows, key=lambda text: len(rows[text]))
-    return "; ".join([*(f"{', '.join(rows[text])}: {text}" for text in rest), f"else {usual}"])
+    *rare, usual = sorted(rows, key=lambda text: len(rows[text]))
+    return "; ".join([*(f"{', '.join(rows[text])}: {text}" for text in rare), f"else {usual}"])

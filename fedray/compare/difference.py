@@ -1,4 +1,4 @@
-"""How two runs of one experiment differ: numbers, round by round, and where they were made."""
+"""Compare two runs of one experiment: numbers round by round, inputs and environments."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from fedray.config import flatten
 from fedray.records import Run, RunInfo
 
 BOUND = 0.02
-"""Largest difference of a metric between two classes of hardware: of a number above 1 as a part of
-it. Rounding differs there in the last digit, and training amplifies this."""
+"""Largest accepted difference of a metric between two classes of hardware; relative for numbers
+above 1. Rounding differs between them in the last digit, and training amplifies this."""
 OUTCOMES = ("up", "down", "participants", "per_client")
-"""What of a round must be equal besides its metrics."""
+"""Fields of a round, besides metrics, that must be equal."""
 
 
 @dataclass(frozen=True)
 class Gap:
-    """A number that differs, or another outcome of a round.
+    """A metric, or another outcome of a round, that differs between two runs.
 
     Attributes:
         round: the round.
-        name: of the metric, or the field of the record.
-        then: the first run's metric; None where it has none, and for other outcomes.
-        now: the second run's.
+        name: name of the metric, or of the record's field.
+        then: the metric in the first run; None if missing, and for other outcomes.
+        now: the metric in the second run; likewise.
     """
 
     round: int
@@ -35,7 +35,7 @@ class Gap:
 
     @property
     def size(self) -> float:
-        """Return the difference; of numbers above 1 as a part of the larger one."""
+        """Size of the difference, relative to the larger number if that is above 1."""
         if self.then is None or self.now is None:
             return float("inf")
         return abs(self.then - self.now) / max(1.0, abs(self.then), abs(self.now))
@@ -53,18 +53,21 @@ def metric_gaps(round_: int, then: Mapping[str, float], now: Mapping[str, float]
 
 
 def gaps(then: Run, now: Run) -> list[Gap]:
-    """Return what differs in the rounds that either run has, in the order of rounds."""
-    found: list[Gap] = []
+    """Return the differences between two runs in the order of rounds.
+
+    If one run has fewer rounds, its end counts as a difference.
+    """
+    differences: list[Gap] = []
     for first, second in zip(then.rounds, now.rounds, strict=False):
-        of_metrics = list(metric_gaps(first.round, first.metrics, second.metrics))
-        found += of_metrics or [
+        metric_differences = list(metric_gaps(first.round, first.metrics, second.metrics))
+        differences += metric_differences or [
             Gap(first.round, name)
             for name in OUTCOMES
             if getattr(first, name) != getattr(second, name)
         ]
     if then.done != now.done:
-        found.append(Gap(min(then.done, now.done) + 1, "the end of one run"))
-    return found
+        differences.append(Gap(min(then.done, now.done) + 1, "the end of one run"))
+    return differences
 
 
 def config_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -82,7 +85,7 @@ def _value(config: Mapping[str, Any], key: str) -> str:
 
 
 def input_changes(then: RunInfo, now: RunInfo) -> list[str]:
-    """Return what the runs did not read alike: images, partition, files."""
+    """Return the inputs that differ between two runs: partition, images, files."""
     pairs = {
         "the partition": (then.partition_sha256, now.partition_sha256),
         "images or labels": (then.data_sha256, now.data_sha256),
@@ -92,19 +95,19 @@ def input_changes(then: RunInfo, now: RunInfo) -> list[str]:
         },
     }
     return [
-        f"{what}: {(before or 'none')[:12]}, now {(after or 'none')[:12]}"
-        for what, (before, after) in pairs.items()
+        f"{name}: {(before or 'none')[:12]}, now {(after or 'none')[:12]}"
+        for name, (before, after) in pairs.items()
         if before != after
     ]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a run that was made again is the same.
+    """The verdict on a repeated run.
 
     Attributes:
-        holds: True if it is equal, or equal within the bound on another class of hardware.
-        lines: what to say, the first line in short.
+        holds: True if both runs are equal, or equal within `BOUND` on different hardware.
+        lines: the explanation; the first line is the summary.
     """
 
     holds: bool
@@ -112,27 +115,34 @@ class Verdict:
 
 
 def verdict(
-    found: Sequence[Gap], inputs: Sequence[str], hardware: str, changes: Sequence[str], here: str
+    differences: Sequence[Gap],
+    inputs: Sequence[str],
+    hardware: str,
+    changes: Sequence[str],
+    current_hardware: str,
 ) -> Verdict:
-    """Judge a run that was made again.
+    """Judge whether a repeated run reproduces the first one.
 
     Args:
-        found: what differs in its rounds.
-        inputs: what it did not read alike.
-        hardware: of the first run, see `Environment.hardware`; "" if it was not recorded.
-        changes: of the environment.
-        here: the hardware of the second run.
+        differences: differences between the rounds, from `gaps`.
+        inputs: differences between the inputs, from `input_changes`.
+        hardware: hardware of the first run, see `Environment.hardware`; empty if not recorded.
+        changes: changes of the environment.
+        current_hardware: hardware of the second run.
     """
-    if not found and not inputs:
+    if not differences and not inputs:
         return Verdict(True, ["equal bit for bit"])
-    other = hardware != here
-    where = [f"made on {hardware or 'hardware that was not recorded'}", f"here on {here}"]
-    environment = [*(where if other else []), *changes]
+    is_other = hardware != current_hardware
+    hardware_lines = [
+        f"made on {hardware or 'hardware that was not recorded'}",
+        f"here on {current_hardware}",
+    ]
+    environment = [*(hardware_lines if is_other else []), *changes]
     if inputs:
         return Verdict(False, [f"different: {inputs[0]}", *inputs[1:], *environment])
-    largest = max(found, key=lambda gap: gap.size)
-    first = f"the first difference is {found[0]}"
-    if other and largest.size <= BOUND:
+    largest = max(differences, key=lambda gap: gap.size)
+    first = f"the first difference is {differences[0]}"
+    if is_other and largest.size <= BOUND:
         return Verdict(
             True,
             [

@@ -1,4 +1,4 @@
-"""Verdicts that rest on little: what a reader of a decided claim should know."""
+"""Find fragile verdicts: decided claims that a single seed or another test would undo."""
 
 from __future__ import annotations
 
@@ -10,43 +10,50 @@ import numpy as np
 from fedray.compare.paired import Comparison, Verdict, compare, holm, verdict_of
 
 FLIPPED = range(8, 21)
-"""Numbers of seeds for which signs are flipped: fewer cannot disagree by much, and the flips of
-more are too many to be listed."""
+"""Numbers of seeds for which the sign-flip test is run: fewer seeds cannot disagree by much, and
+more have too many flips to enumerate."""
 MEDIAN = "the median difference is not on the side of the mean"
 
 
-def fragility(family: Sequence[Comparison], others: int = 0) -> list[list[str]]:
-    """Return reasons why decided comparisons are fragile, one list for each; empty if none.
+def fragility(family: Sequence[Comparison], dropped: int = 0) -> list[list[str]]:
+    """Return, for each comparison, the reasons why its verdict is fragile.
 
-    - One seed left out of all comparisons undoes the verdict.
-    - The median difference is 0 or has the other sign than the mean.
-    - The exact sign-flip test of 8 to 20 differences does not reject, even without a correction for
-      the number of comparisons: with n seeds its smallest p is 2^(1 - n), too large for Holm's.
+    A decided comparison is fragile if
+
+    - leaving one seed out of all comparisons undoes the verdict,
+    - the median difference is 0 or has another sign than the mean, or
+    - the exact sign-flip test of 8 to 20 differences does not reject, even without a correction for
+      the number of comparisons: its smallest p for n seeds is 2^(1 - n), too large for Holm's.
 
     Args:
         family: all comparisons that are corrected together.
-        others: how many comparisons without a p belong to the family besides.
+        dropped: number of further comparisons in the family that have no p.
     """
-    verdicts = _verdicts(family, others)
-    seeds = sorted({seed for each in family for seed in each.differences})
-    without = {seed: _verdicts([_without(each, seed) for each in family], others) for seed in seeds}
+    verdicts = _verdicts(family, dropped)
+    seeds = sorted({seed for comparison in family for seed in comparison.differences})
+    without = {
+        seed: _verdicts([_without(comparison, seed) for comparison in family], dropped)
+        for seed in seeds
+    }
     return [
-        _reasons(each, [seed for seed in seeds if without[seed][number] != verdict])
+        _reasons(comparison, [seed for seed in seeds if without[seed][number] != verdict])
         if verdict in ("holds", "refuted")
         else []
-        for number, (each, verdict) in enumerate(zip(family, verdicts, strict=True))
+        for number, (comparison, verdict) in enumerate(zip(family, verdicts, strict=True))
     ]
 
 
-def _verdicts(family: Sequence[Comparison], others: int) -> list[Verdict]:
-    corrected = holm([*(one.p for one in family), *([None] * others)])
-    return [verdict_of(each, p) for each, p in zip(family, corrected, strict=False)]
+def _verdicts(family: Sequence[Comparison], dropped: int) -> list[Verdict]:
+    corrected = holm([*(comparison.p for comparison in family), *([None] * dropped)])
+    return [verdict_of(comparison, p) for comparison, p in zip(family, corrected, strict=False)]
 
 
 def _without(comparison: Comparison, seed: int) -> Comparison:
-    rest = {each: one for each, one in comparison.differences.items() if each != seed}
+    remaining = {
+        other: difference for other, difference in comparison.differences.items() if other != seed
+    }
     sides = comparison.better, comparison.worse
-    return compare(*sides, rest, comparison.test, comparison.size)
+    return compare(*sides, remaining, comparison.test, comparison.size)
 
 
 def _reasons(comparison: Comparison, undone_by: Sequence[int]) -> list[str]:
@@ -62,8 +69,8 @@ def _reasons(comparison: Comparison, undone_by: Sequence[int]) -> list[str]:
 
 
 def sign_flip_p(differences: Sequence[float]) -> float:
-    """Return p of the exact sign-flip test: the share of all signs with as large a |sum|."""
+    """Return p of the exact sign-flip test: the share of sign vectors with at least this |sum|."""
     sums = np.zeros(1)
-    for one in differences:
-        sums = np.concatenate([sums + one, sums - one])
+    for difference in differences:
+        sums = np.concatenate([sums + difference, sums - difference])
     return float(np.mean(np.abs(sums) >= abs(sum(differences)) * (1 - 1e-12)))

@@ -35,7 +35,7 @@ NO_BEST = (
 
 @dataclass(frozen=True, eq=False)
 class LoadedRun:
-    """A run and its folder."""
+    """A run with its folder."""
 
     folder: Path
     run: Run
@@ -52,19 +52,19 @@ class LoadedRun:
 
     @cached_property
     def keys(self) -> dict[str, Any]:
-        """The configuration by dotted key, without `NOT_COMPARED`; files by their names alone."""
+        """The configuration by dotted key, without `NOT_COMPARED`; files without their folders."""
         flat = flatten(self.run.info.config)
         flat |= {key: Path(flat[key]).name for key in self.run.info.files_sha256}
         return {key: value for key, value in flat.items() if key not in NOT_COMPARED}
 
     @property
     def contents(self) -> dict[str, str | None]:
-        """Hashes of what the run has read: images and labels, files that its experiment names."""
+        """Hashes of the run's inputs: images with labels, and files that its experiment names."""
         info = self.run.info
         return {"data": info.data_sha256, **info.files_sha256}
 
     def traffic(self) -> dict[int, float]:
-        """Return the bytes up and down of all rounds up to each round."""
+        """Return the cumulative bytes, uploads and downloads, by round."""
         total, totals = 0.0, {}
         for done in self.run.rounds:
             total += done.up.total_bytes + done.down.total_bytes
@@ -72,19 +72,19 @@ class LoadedRun:
         return totals
 
     def per_round(self, direction: TrafficDirection) -> float:
-        """Return the mean bytes of a communication round, without those before round 1."""
+        """Return the mean bytes per communication round, from round 1."""
         rounds = [done for done in self.run.rounds if done.round > 0]
         return statistics.fmean([getattr(d, direction).total_bytes for d in rounds] or [0.0])
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs of one configuration.
+    """Runs of one configuration with different seeds.
 
     Attributes:
         label: the method, and the keys in which the group differs from the others.
         keys: the configuration that the runs share.
-        runs: one for each seed, in the order of the seeds.
+        runs: one run per seed, in the order of seeds.
     """
 
     label: str
@@ -108,7 +108,7 @@ class Group:
 
     @property
     def select(self) -> Select:
-        """Return the images on which the runs' best rounds are chosen."""
+        """Images on which the runs' best rounds are chosen."""
         return self.runs[0].run.info.select
 
     def by_seed(self, metric: str, at: At) -> dict[int, float]:
@@ -121,7 +121,7 @@ class Group:
         return interval_of(self.by_seed(metric, at).values())
 
     def ranking_value(self, metric: Metric, at: At) -> float | None:
-        """Return the mean of the metric that may choose the group; None where nothing may."""
+        """Return the mean of the metric that ranks the group; None if no metric may choose."""
         run = self.runs[0].run
         measured = {name for done in run.rounds if done.round > 0 for name in done.metrics}
         name = chosen_by(metric, measured, self.select)
@@ -129,40 +129,43 @@ class Group:
         return statistics.fmean(values) if values else None
 
     def per_round(self, direction: TrafficDirection) -> float:
-        """Return the bytes of a communication round, the mean over seeds."""
+        """Return the mean bytes per communication round over seeds."""
         return statistics.fmean(loaded.per_round(direction) for loaded in self.runs)
 
     def curve(self, metric: str) -> dict[int, Interval]:
-        """Return the metric over seeds by round, where every run that has it measured it."""
+        """Return the metric's interval over seeds by round.
+
+        Only rounds measured by all runs count; runs that never measured the metric are ignored.
+        """
         return _over_seeds([loaded.run.curve(metric) for loaded in self.runs])
 
     def traffic(self) -> dict[int, float]:
-        """Return the bytes of all rounds up to each round, the mean over seeds that have rounds."""
+        """Return the cumulative bytes by round, as means over the seeds that have rounds."""
         totals = _over_seeds([loaded.traffic() for loaded in self.runs])
         return {round_: total.mean for round_, total in totals.items()}
 
 
 def interval_of(values: Iterable[float | None]) -> Interval | None:
-    """Return the interval of the values that are there; None without any."""
-    known = [value for value in values if value is not None]
-    return t_interval(known) if known else None
+    """Return the interval of the values that are not None; None without any."""
+    present = [value for value in values if value is not None]
+    return t_interval(present) if present else None
 
 
 def _over_seeds(curves: Sequence[Mapping[int, float]]) -> dict[int, Interval]:
-    known = [curve for curve in curves if curve]
-    common = set.intersection(*map(set, known)) if known else set()
-    return {r: t_interval([curve[r] for curve in known]) for r in sorted(common)}
+    nonempty = [curve for curve in curves if curve]
+    common = set.intersection(*map(set, nonempty)) if nonempty else set()
+    return {r: t_interval([curve[r] for curve in nonempty]) for r in sorted(common)}
 
 
 # --- reading and grouping -------------------------------------------------------------------------
 
 
 def load(folders: Sequence[Path], select: Select | None = None) -> list[LoadedRun]:
-    """Load the runs at or below some folders.
+    """Load the runs in folders and their subfolders.
 
     Args:
-        folders: of runs, of sweeps, of tables.
-        select: on which images best rounds are chosen; None: as each run's experiment says.
+        folders: folders of runs, sweeps or tables.
+        select: images on which best rounds are chosen; None: each experiment's report.select.
 
     Raises:
         UserError: if a folder is missing or holds no run, or a result cannot be read.
@@ -181,32 +184,31 @@ def metric_of(runs: Iterable[LoadedRun], name: str) -> Metric:
     """Return a metric as the runs that measured it declare it.
 
     Raises:
-        UserError: if no run measured it; names the nearest metric.
+        UserError: if no run measured the metric; names the nearest one.
     """
-    known: dict[str, Metric] = {}
+    metrics: dict[str, Metric] = {}
     for loaded in runs:
         for measured in {name: None for done in loaded.run.rounds for name in done.metrics}:
-            known.setdefault(measured, loaded.run.info.metric(measured))
-    if name not in known:
-        raise UserError(f"no run has measured '{name}'.{nearest(name, known)}")
-    return known[name]
+            metrics.setdefault(measured, loaded.run.info.metric(measured))
+    if name not in metrics:
+        raise UserError(f"no run has measured '{name}'.{nearest(name, metrics)}")
+    return metrics[name]
 
 
 def selection_label(groups: Sequence[Group], at: At) -> str:
-    """Return "final", "best on validation", "best on test", or "best" where these are mixed."""
+    """Return "final", "best on validation", "best on test", or "best" if groups differ."""
     labels = {BEST[member.select] for member in groups}
     return at if at == "final" else labels.pop() if len(labels) == 1 else "best"
 
 
 def group(runs: Iterable[LoadedRun]) -> tuple[list[Group], list[str]]:
-    """Group runs that differ only in the seed and in how they were executed.
+    """Group runs that differ only in their seeds and in keys of execution.
 
-    Runs on different images or labels, or with other texts or weights in files of the same names,
-    are never grouped.
+    Runs with different images, labels or contents of input files are never grouped.
 
     Returns:
-        The groups, and a note for each run that was left out: the shorter one of two runs of one
-        group and seed.
+        The groups, and a note for each run that was left out: of two runs with the same group and
+        seed, the shorter one.
     """
     by_keys: dict[Any, list[LoadedRun]] = defaultdict(list)
     for loaded in runs:
@@ -216,21 +218,21 @@ def group(runs: Iterable[LoadedRun]) -> tuple[list[Group], list[str]]:
     firsts = [members[0] for members in by_keys.values()]
     groups, notes = [], []
     for label, members in zip(_distinct_labels(firsts), by_keys.values(), strict=True):
-        kept: dict[int, LoadedRun] = {}
+        by_seed: dict[int, LoadedRun] = {}
         for loaded in sorted(members, key=lambda run: -run.run.done):
-            if loaded.seed in kept:
+            if loaded.seed in by_seed:
                 notes.append(
-                    f"seed {loaded.seed} of {label} is there twice; {loaded.folder} is left out"
+                    f"seed {loaded.seed} of {label} has two runs; {loaded.folder} is left out"
                 )
             else:
-                kept[loaded.seed] = loaded
-        ordered = tuple(kept[seed] for seed in sorted(kept))
+                by_seed[loaded.seed] = loaded
+        ordered = tuple(by_seed[seed] for seed in sorted(by_seed))
         groups.append(Group(label, ordered[0].keys, ordered))
     return groups, notes
 
 
 def _distinct_labels(runs: Sequence[LoadedRun]) -> list[str]:
-    """Return a label for each configuration, with hashes where only contents differ."""
+    """Return a label for each run, with hashes if only the contents of inputs differ."""
     labels = _labels([loaded.keys for loaded in runs])
     alike: dict[str, list[Mapping[str, str | None]]] = defaultdict(list)
     for label, loaded in zip(labels, runs, strict=True):
@@ -245,7 +247,10 @@ def _distinct_labels(runs: Sequence[LoadedRun]) -> list[str]:
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return keys in which configurations of one method differ, or methods besides their own."""
+    """Return the keys that must be in labels, because they differ.
+
+    Keys of a method count if they differ within the method, other keys if they differ anywhere.
+    """
     keys = []
     for key in dict.fromkeys(key for config in configs for key in config):
         of_method = key.startswith(("algorithm.", "plugins."))
@@ -258,7 +263,7 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the method and the keys that tell its configurations apart: "fedtsp lambda=7"."""
+    """Return labels of the method and the keys that distinguish its runs: "fedtsp lambda=7"."""
     by_method: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for config in configs:
         by_method[config["algorithm.name"]].append(config)
@@ -282,42 +287,42 @@ def _labels_of_one(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _belongs(key: str, config: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if the configuration's component has the key that it leaves out."""
+    """Return True if another configuration sets the key for the same component."""
     name = f"{key.rsplit('.', 1)[0]}.name"
     return any(key in other and other.get(name) == config.get(name) for other in configs)
 
 
-# --- which runs, called what, in which order ------------------------------------------------------
+# --- filters, labels and order --------------------------------------------------------------------
 
 
 def filtered(runs: Sequence[LoadedRun], conditions: Sequence[str]) -> list[LoadedRun]:
-    """Return the runs whose experiments have certain values.
+    """Return the runs whose experiments satisfy all conditions.
 
     Args:
-        runs: all of them.
-        conditions: "key=value", or "key=value,value" for any of several; `algorithm` is the
+        runs: the runs to filter.
+        conditions: "key=value", or "key=value,value" for any of several values; `algorithm` is the
             method's name.
 
     Raises:
-        UserError: if a condition has no `=`, no run has its key, or no run is left.
+        UserError: if a condition has no `=`, no run has its key, or no run satisfies it.
     """
-    left = [(loaded, _all_keys(loaded)) for loaded in runs]
-    known = sorted({key for _, keys in left for key in keys})
+    matches = [(loaded, _all_keys(loaded)) for loaded in runs]
+    names = sorted({key for _, keys in matches for key in keys})
     for condition in conditions:
         key, sign, text = condition.partition("=")
         if not sign:
             raise UserError(f"--filter {condition}: expected key=value, such as algorithm=fedtsp")
-        if key not in known:
-            raise UserError(f"--filter {condition}: no run has the key.{nearest(key, known)}")
+        if key not in names:
+            raise UserError(f"--filter {condition}: no run has the key.{nearest(key, names)}")
         values = [_plain(value) for value in text.split(",")]
-        before = {str(keys.get(key)) for _, keys in left}
-        left = [(loaded, keys) for loaded, keys in left if _plain(keys.get(key)) in values]
-        if not left:
+        before = {str(keys.get(key)) for _, keys in matches}
+        matches = [(loaded, keys) for loaded, keys in matches if _plain(keys.get(key)) in values]
+        if not matches:
             raise UserError(
                 f"--filter {condition}: no run has this value; there are "
                 f"{', '.join(sorted(before))}"
             )
-    return [loaded for loaded, _ in left]
+    return [loaded for loaded, _ in matches]
 
 
 def _all_keys(loaded: LoadedRun) -> dict[str, Any]:
@@ -325,10 +330,10 @@ def _all_keys(loaded: LoadedRun) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> str:
-    """Return a value of a file or the command line to compare by: 7, 7.0 and "7" are the same."""
+    """Return a text for comparing values of files and command lines: 7, 7.0 and "7" are equal."""
     parsed = value
     if isinstance(value, str) and value:
-        with suppress(yaml.YAMLError):  # a text may be anything
+        with suppress(yaml.YAMLError):  # any text is allowed
             parsed = yaml.safe_load(value)
     return repr(float(parsed)) if is_number(parsed) else str(parsed)
 
@@ -337,9 +342,9 @@ def relabelled(groups: Sequence[Group], labels: Sequence[str]) -> list[Group]:
     """Return the groups with other labels.
 
     Args:
-        groups: all of them.
-        labels: "WHO=TEXT"; WHO is a label, a run's folder, or a method. If several groups have the
-            method, the rest of their labels stays.
+        groups: the groups.
+        labels: "WHO=TEXT", where WHO is a label, a run's folder, or a method. If several groups
+            have the method, TEXT replaces only the method in their labels.
 
     Raises:
         UserError: if WHO names no group, or two groups would have the same label.
@@ -347,27 +352,27 @@ def relabelled(groups: Sequence[Group], labels: Sequence[str]) -> list[Group]:
     texts: dict[int, str] = {}
     for label in labels:
         texts |= _renamed(groups, label)
-    renamed = [replace(each, label=texts.get(i, each.label)) for i, each in enumerate(groups)]
+    renamed = [replace(member, label=texts.get(i, member.label)) for i, member in enumerate(groups)]
     twice = [label for label, count in Counter(g.label for g in renamed).items() if count > 1]
     if labels and twice:
-        raise UserError(f"--label: {twice[0]!r} would stand for several rows; give each its own")
+        raise UserError(f"--label: several rows would be {twice[0]!r}; use different labels")
     return renamed
 
 
 def _renamed(groups: Sequence[Group], label: str) -> dict[int, str]:
-    """Return the indices of the groups that are meant and their labels; WHO may hold `=` itself."""
+    """Return the new labels by index of their groups; WHO itself may contain `=`."""
     for end in (index for index, char in enumerate(label) if char == "="):
         who, text = label[:end], label[end + 1 :].strip()
-        one = [i for i, member in enumerate(groups) if _is(member, who)]
+        named = [i for i, member in enumerate(groups) if _is(member, who)]
         of_method = [i for i, member in enumerate(groups) if member.method == who]
-        if len(one) == 1 and text:
-            return {one[0]: text}
+        if len(named) == 1 and text:
+            return {named[0]: text}
         if of_method and text:
             return {i: groups[i].label.replace(who, text, 1) for i in of_method}
-    who, known = label.partition("=")[0], [member.label for member in groups]
+    who, labels = label.partition("=")[0], [member.label for member in groups]
     raise UserError(
         f"--label {label}: expected WHO=TEXT, where WHO is one row's label or one of its runs' "
-        f"folders.{nearest(who, known)}"
+        f"folders.{nearest(who, labels)}"
     )
 
 
@@ -377,7 +382,7 @@ def _is(member: Group, who: str) -> bool:
 
 
 def ordered(groups: Sequence[Group], metric: Metric, at: At) -> list[Group]:
-    """Sort groups by the mean of the metric that chooses, the best first, those without it last."""
+    """Sort groups by the mean of the metric that chooses, best first; groups without it last."""
     sign = 1 if metric.direction == "min" else -1
 
     def rank(member: Group) -> tuple[bool, bool, float]:
@@ -389,10 +394,10 @@ def ordered(groups: Sequence[Group], metric: Metric, at: At) -> list[Group]:
 
 
 def frame(groups: Sequence[Group], metrics: Sequence[str]) -> pandas.DataFrame:
-    """Return all numbers: a row for each run and metric.
+    """Return all numbers as a data frame with a row for each run and metric.
 
-    Columns: label, method, data, select, seed, metric, best, final (NaN where the run has none),
-    up and down (mean bytes of a round), folder, partition and images (hashes).
+    Columns: label, method, data, select, seed, metric, best and final (NaN if missing), up and
+    down (mean bytes per round), folder, partition and images (hashes).
     """
     import pandas
 

@@ -1,4 +1,4 @@
-"""Values and configurations in few words."""
+"""Short texts for values and configurations."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from fedray.errors import one_line
 
 LONGEST = 100
-"""Characters of a value."""
+"""Maximum number of characters of a value."""
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """Return the last part of each dotted key, or the whole key where two would be the same."""
+    """Return the last part of each dotted key, or the whole key if last parts collide."""
     keys = list(keys)
     last = {key: key.rsplit(".", 1)[-1] for key in keys}
     count = Counter(last.values())
@@ -22,24 +22,24 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
 
 
 def show_value(value: Any) -> str:
-    """Return a value in few characters; of a component its name, then its parameters."""
+    """Return a short text of a value; for a component, its name and then its parameters."""
     if isinstance(value, Mapping) and "name" in value:
-        others = (f"{key}={show_value(v)}" for key, v in value.items() if key != "name")
-        return " ".join([str(value["name"]), *others])[:LONGEST]
+        params = (f"{key}={show_value(v)}" for key, v in value.items() if key != "name")
+        return " ".join([str(value["name"]), *params])[:LONGEST]
     return f"{value:.4g}" if isinstance(value, float) else one_line(value)[:LONGEST]
 
 
 def config_label(config: Mapping[str, Any], between: str = " ") -> str:
-    """Return a configuration in few words: "lambda=7 tau=0.1"."""
+    """Return a short text of a configuration: "lambda=7 tau=0.1"."""
     names = short_names(config)
     return between.join(f"{names[key]}={show_value(value)}" for key, value in config.items())
 
 
 def is_number(value: Any) -> bool:
-    """Return True for a finite number; a truth value is none."""
+    """Return True for a finite number; False for a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def text_of(value: Any) -> str:
-    """Return a text to compare values by: 7 and 7.0 have the same."""
+    """Return a text for comparing values; 7 and 7.0 have equal texts."""
     return repr(float(value)) if is_number(value) else repr(value)

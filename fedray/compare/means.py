@@ -1,7 +1,8 @@
 """Means over data sets, as the papers' ablations report them.
 
-One definition for reports and sweeps: in each seed the mean over data sets, then the mean over
-seeds. What papers compute of means (FedMGP, Table 1) is computed of each seed's means, too.
+Reports and sweeps share this definition: first the mean over data sets for each seed, then the mean
+over seeds. Metrics that papers compute from means (FedMGP, Table 1) are computed from each seed's
+means.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ def _cm(means: Mapping[str, float]) -> float:
 OF_MEANS: Mapping[str, tuple[Callable[[Mapping[str, float]], float], Sequence[str]]] = (
     MappingProxyType({"accuracy_hm": (_hm, (BASE, NOVEL)), "accuracy_cm": (_cm, PARTS)})
 )
-"""Metrics that papers also compute of means over data sets: how, of which metrics."""
+"""Metrics that papers also compute from means over data sets: the function and its metrics."""
 
 
 def over_columns(
     values: pandas.DataFrame, metric: str, columns: Sequence[str]
 ) -> dict[str, Interval]:
-    """Return each row's mean over data sets; without rows that lack one.
+    """Return each row's mean over data sets; rows that lack a data set are left out.
 
     Args:
         values: a line for each run, with the columns row, column, seed and one for each metric.
-        metric: what is averaged.
+        metric: the metric to average.
         columns: the data sets.
     """
     return {} if metric not in values else _over_seeds(_by_seed(values, metric, columns))
 
 
 def of_means(values: pandas.DataFrame, metric: str, columns: Sequence[str]) -> dict[str, Interval]:
-    """Return a metric of `OF_MEANS` computed of means over data sets; arguments as `over_columns`.
+    """Return a metric of `OF_MEANS`, computed from means over data sets.
 
-    Seeds count that have all its parts on all data sets.
+    The arguments are those of `over_columns`. Seeds that lack a part on a data set are left out.
     """
     import pandas
 
@@ -65,7 +66,7 @@ def of_means(values: pandas.DataFrame, metric: str, columns: Sequence[str]) -> d
 
 
 def _by_seed(values: pandas.DataFrame, metric: str, columns: Sequence[str]) -> Any:
-    """Return the means over data sets as a series by (row, seed); without seeds that lack one."""
+    """Return means over data sets as a series by (row, seed), without incomplete seeds."""
     wide = values.pivot(index=["row", "seed"], columns="column", values=metric)
     return wide.reindex(columns=list(columns)).dropna().mean(axis=1)
 

@@ -1,4 +1,4 @@
-"""Paired comparisons over seeds: intervals, tests, their correction, seeds that would decide.
+"""Paired comparisons over seeds: intervals, tests, corrections, number of seeds for a decision.
 
 Every ± of fedray is half of the 95 % interval of `t_interval`. SciPy takes a second to import and
 is imported where it is used.
@@ -23,21 +23,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 MOST_SEEDS = 40
-"""The largest number of seeds that is suggested."""
+"""Largest number of seeds that is suggested."""
 OPEN = 0.3
-"""Above this p the direction of a difference is open, and no number of seeds is suggested."""
+"""Above this p the direction of a difference is unclear, and no number of seeds is suggested."""
 WANTED = 0.8
-"""The probability with which seeds are to decide."""
+"""Power at which a number of seeds is suggested."""
 RESAMPLES = 2000
-"""Draws of a bootstrap."""
+"""Number of bootstrap draws."""
 ROUNDING = 1e-12
 """Differences below this share of the subtracted numbers are rounding."""
 ALPHA = 0.05
-"""The level of a test, unless a table has another confidence."""
+"""Default level of a test."""
 PRIOR = 4.0
-"""Variance g of the effect in the anytime-valid test: the gain of two spreads, which eight seeds
-are to find, is one standard deviation of the prior, and the power at eight seeds is then within a
-point of its maximum over g for one claim as for five."""
+"""Variance g of the effect in the anytime-valid test. An effect of two standard deviations, which
+eight seeds are meant to detect, is then one standard deviation of the prior. For one claim and for
+five, the power at eight seeds is within one percentage point of its maximum over g."""
 TestKind = Literal["fixed", "anytime"]
 Verdict = Literal["holds", "refuted", "undecided", "not asked"]
 
@@ -47,11 +47,11 @@ class Interval:
     """A mean over seeds, or other independent values, with its confidence interval.
 
     Attributes:
-        mean: of the values.
+        mean: mean of the values.
         low: lower end; -inf for one value.
         high: upper end; inf for one value.
         std: sample standard deviation; 0 for one value.
-        n: how many values.
+        n: number of values.
     """
 
     mean: float
@@ -62,71 +62,71 @@ class Interval:
 
     @property
     def half(self) -> float:
-        """Half of the interval's width: what stands after ±."""
+        """Half of the interval's width, printed after ±."""
         return (self.high - self.low) / 2
 
     @classmethod
     def of(cls, mean: float, std: float, n: int, level: float = 0.95) -> Interval:
-        """Return the interval by Student's t of `n` values with this mean and deviation."""
+        """Return Student's t interval of `n` values with this mean and standard deviation."""
         if n < 2:
             return cls(mean, -math.inf, math.inf, 0.0, n)
-        from scipy.special import stdtrit  # what scipy.stats.t.ppf calls, in a third of the time
+        from scipy.special import stdtrit  # three times faster than scipy.stats.t.ppf
 
         half = float(stdtrit(n - 1, (1 + level) / 2)) * std / math.sqrt(n)
         return cls(mean, mean - half, mean + half, std, n)
 
 
 def is_rounding(difference: float, size: float) -> bool:
-    """Return True if a difference is rounding alone.
+    """Return True if a difference is only a rounding error.
 
     Args:
-        difference: of two numbers.
-        size: of these numbers, the larger one.
+        difference: difference of two numbers.
+        size: the larger absolute value of the two numbers.
     """
     return abs(difference) <= ROUNDING * size
 
 
 def without_rounding(differences: Sequence[float], size: float) -> list[float]:
-    """Return differences without rounding: equal ones become equal, and zeros become 0.
+    """Remove rounding errors from differences that are equal up to rounding.
 
-    Otherwise rounding alone would look like a small but certain difference.
+    Otherwise rounding errors would look like a small but certain difference.
 
     Args:
-        differences: at least one.
+        differences: at least one difference.
         size: see `is_rounding`.
     """
     first = differences[0]
-    if not all(is_rounding(each - first, size) for each in differences):
+    if not all(is_rounding(difference - first, size) for difference in differences):
         return list(differences)
     return [0.0 if is_rounding(first, size) else first] * len(differences)
 
 
 def t_interval(values: Sequence[float], level: float = 0.95) -> Interval:
-    """Return the mean with its interval by Student's t; equal values have no width.
+    """Return the mean with Student's t interval; equal values give an interval of width 0.
 
     Args:
-        values: at least one, independent.
-        level: the probability that the interval holds the mean.
+        values: at least one independent value.
+        level: coverage probability of the interval.
     """
     array = np.asarray(values, dtype=float)
     mean, n = float(array.mean()), len(array)
-    if array.min() == array.max():  # numpy's mean may differ from them in its last digit
+    if array.min() == array.max():  # the mean may differ in its last digit
         return Interval.of(float(array[0]), 0.0, n, level)
     return Interval.of(mean, float(array.std(ddof=1)), n, level)
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
-    """Correct p-values by Holm, so that any of them errs with probability alpha at most.
+    """Holm-correct p-values, so that the probability of any false rejection is at most alpha.
 
-    Of m values in ascending order the k-th (from 0) is multiplied by m - k; none becomes smaller
-    than one before it, nor larger than 1. A missing p-value counts as 1 and stays missing: the
-    size of the family does not depend on which questions could be answered.
+    Of m values in ascending order, the k-th (from 0) is multiplied by m - k; results are monotone
+    and at most 1. A missing p-value counts as 1 and stays missing, so that the family size does not
+    depend on results.
     """
-    known = [1.0 if p is None else p for p in ps]
+    complete = [1.0 if p is None else p for p in ps]
     corrected: list[float | None] = [None] * len(ps)
     running = 0.0
-    for rank, index in enumerate(sorted(range(len(ps)), key=lambda index: known[index])):
-        running = max(running, min(1.0, (len(ps) - rank) * known[index]))
+    for rank, index in enumerate(sorted(range(len(ps)), key=lambda index: complete[index])):
+        running = max(running, min(1.0, (len(ps) - rank) * complete[index]))
         corrected[index] = None if ps[index] is None else running
     return corrected
 
@@ -135,20 +135,20 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
 class PairedTest:
     """A two-sided test of whether a mean difference over seeds is 0.
 
-    `fixed` is Student's t-test. `anytime` is valid however often the verdicts are looked at while
-    seeds are added, so that these looks do not count. Its p is 1 over the Bayes factor of t for an
-    effect (mean over standard deviation) of N(0, g) against 0, with the right Haar
-    prior on the deviation. Given that prior t / sqrt(1 + n g) has Student's distribution, hence
+    `fixed` is Student's t-test. `anytime` stays valid if verdicts are read while seeds are added,
+    so such looks do not count. Its p is the inverse of the Bayes factor of t for an effect (mean
+    over standard deviation) of N(0, g) against 0, with the right Haar prior on the deviation. Given
+    this prior, t / sqrt(1 + n g) has Student's distribution, hence
 
         BF = (1 + n g)^(-1/2) [(1 + t^2 / nu) / (1 + t^2 / (nu (1 + n g)))]^(n / 2),  nu = n - 1.
 
-    Under the null hypothesis BF is a martingale of mean 1, which exceeds 1 / alpha at any time with
-    a probability of at most alpha.
+    Under the null hypothesis, BF is a martingale of mean 1, so the probability that BF ever exceeds
+    1 / alpha is at most alpha.
 
     Attributes:
         kind: `fixed` or `anytime`.
         confidence: 1 minus the level alpha.
-        looks: how many looks at the verdicts p is corrected for (Bonferroni), this one included.
+        looks: number of looks at the verdicts, this one included, for a Bonferroni correction.
     """
 
     kind: TestKind = "fixed"
@@ -157,24 +157,25 @@ class PairedTest:
 
     @property
     def alpha(self) -> float:
-        """The level below which a corrected p decides."""
+        """Level at or below which a corrected p decides."""
         return 1 - self.confidence
 
     @property
     def interval_level(self) -> float:
-        """The probability that an interval of `interval` holds the mean."""
+        """Coverage probability of the intervals of `interval`."""
         return 1 - self.alpha / self.looks
 
     def p_value(self, differences: Sequence[float], size: float = 1.0) -> float | None:
         """Return p, corrected for looks; None for fewer than two differences.
 
-        Differences without spread, up to rounding, say nothing about their error: accuracies have
-        steps, and a few seeds agree by chance. Their p is that of all n signs agreeing, 2^(1 - n);
-        1 for differences of 0. It is valid at any time: if n signs agree, so did those of fewer.
+        Differences that are equal up to rounding do not estimate their own error: accuracies have
+        steps, and a few seeds agree by chance. Their p is the probability that n signs agree,
+        2^(1 - n), or 1 for differences of 0. It is valid at any time, because the signs of fewer
+        seeds agree too.
 
         Args:
-            differences: seed by seed.
-            size: of what was subtracted, which says what is rounding.
+            differences: one difference per seed.
+            size: magnitude of the subtracted numbers, see `is_rounding`.
         """
         if len(differences) < 2:
             return None
@@ -185,7 +186,7 @@ class PairedTest:
         return min(1.0, self.looks * 2.0 ** (1 - interval.n)) if interval.mean else 1.0
 
     def p_of_t(self, t: ArrayLike, n: int) -> NDArray[np.float64]:
-        """Return p, corrected for looks, of values of Student's t of n differences."""
+        """Return p, corrected for looks, for values of Student's t from n differences."""
         square = np.square(t) / (n - 1)
         if self.kind == "fixed":
             from scipy import stats
@@ -194,11 +195,11 @@ class PairedTest:
         else:
             prior = 1 + n * PRIOR
             p = np.sqrt(prior) * np.exp(n / 2 * (np.log1p(square / prior) - np.log1p(square)))
-        found: NDArray[np.float64] = np.minimum(1.0, self.looks * p)
-        return found
+        corrected: NDArray[np.float64] = np.minimum(1.0, self.looks * p)
+        return corrected
 
     def critical(self, n: int, alpha: float) -> float:
-        """Return the smallest |t| of n differences that decides at a level; inf if none does."""
+        """Return the smallest |t| of n differences that decides at a level; inf if no t does."""
         alpha /= self.looks
         if self.kind == "fixed":
             from scipy import stats
@@ -209,20 +210,20 @@ class PairedTest:
         return math.sqrt((n - 1) * (ratio - 1) / (1 - ratio / prior)) if ratio < prior else math.inf
 
     def interval(self, values: Sequence[float]) -> Interval:
-        """Return the mean with the interval of all means that the test does not reject."""
-        found = t_interval(values)
-        if found.n < 2:
-            return found
-        critical = self.critical(found.n, self.alpha)
-        half = critical * found.std / math.sqrt(found.n) if critical < math.inf else math.inf
-        return replace(found, low=found.mean - half, high=found.mean + half)
+        """Return the mean with the interval of all values that the test does not reject."""
+        interval = t_interval(values)
+        if interval.n < 2:
+            return interval
+        critical = self.critical(interval.n, self.alpha)
+        half = critical * interval.std / math.sqrt(interval.n) if critical < math.inf else math.inf
+        return replace(interval, low=interval.mean - half, high=interval.mean + half)
 
     def power(self, effect: float, n: int, alpha: float) -> float:
         """Return the probability that n differences decide.
 
         Args:
             effect: mean over standard deviation of the differences.
-            n: how many differences.
+            n: number of differences.
             alpha: the level, corrected for the number of comparisons.
         """
         from scipy import stats
@@ -231,24 +232,24 @@ class PairedTest:
         if critical == math.inf:
             return 0.0
         upper = float(stats.nct.sf(critical, n - 1, shift))
-        lower = float(stats.nct.cdf(-critical, n - 1, shift))  # NaN in scipy where it is next to 0
-        upper = upper if math.isfinite(upper) else 1.0  # as for huge shifts, which overflow
+        lower = float(stats.nct.cdf(-critical, n - 1, shift))  # SciPy returns NaN close to 0
+        upper = upper if math.isfinite(upper) else 1.0  # huge shifts overflow
         return upper + (lower if math.isfinite(lower) else 0.0)
 
     def detectable(self, n: int, alpha: float) -> float | None:
-        """Return the effect that n differences decide with `WANTED`; None: they decide none."""
+        """Return the effect that n differences detect with power `WANTED`; None: no effect."""
         if n < 2 or self.critical(n, alpha) == math.inf:
             return None
         from scipy.optimize import brentq
 
-        largest = 2 + 2 * self.critical(n, alpha)  # with t of 1 degree of freedom and more
+        largest = 2 + 2 * self.critical(n, alpha)  # sufficient from 1 degree of freedom
         return float(brentq(lambda effect: self.power(effect, n, alpha) - WANTED, 0, largest))
 
     def seeds_for(self, effect: float, alpha: float) -> int | None:
-        """Return the least number of seeds that decides with `WANTED`; None above `MOST_SEEDS`."""
+        """Return the least number of seeds with power `WANTED`; None above `MOST_SEEDS`."""
         numbers = range(2, MOST_SEEDS + 1)
-        enough = bisect_left(numbers, WANTED, key=lambda n: self.power(effect, n, alpha))
-        return numbers[enough] if enough < len(numbers) else None
+        index = bisect_left(numbers, WANTED, key=lambda n: self.power(effect, n, alpha))
+        return numbers[index] if index < len(numbers) else None
 
 
 def iqm(scores: NDArray[np.floating]) -> float:
@@ -267,23 +268,23 @@ def bootstrap_iqm(
     """Return the interquartile mean over columns and seeds, with a stratified bootstrap interval.
 
     Args:
-        strata: the seeds' values of each column; drawn with replacement, column by column.
-        level: the probability of the percentile interval.
-        resamples: the number of draws.
-        seed: the seed of the draws.
+        strata: values over seeds for each column; drawn with replacement, column by column.
+        level: coverage probability of the percentile interval.
+        resamples: number of draws.
+        seed: seed of the draws.
     """
     from scipy import stats
 
     groups = [np.asarray(values, dtype=float) for values in strata if len(values)]
-    every = np.concatenate(groups)
+    values = np.concatenate(groups)
     rng = np.random.default_rng(seed)
     drawn = np.concatenate(
         [group[rng.integers(len(group), size=(resamples, len(group)))] for group in groups], axis=1
     )
     means = stats.trim_mean(drawn, 0.25, axis=1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    std = float(every.std(ddof=1)) if len(every) > 1 else 0.0
-    return Interval(iqm(every), float(low), float(high), std, len(every))
+    std = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    return Interval(iqm(values), float(low), float(high), std, len(values))
 
 
 # --- two sides ------------------------------------------------------------------------------------
@@ -312,11 +313,11 @@ class Comparison:
     Attributes:
         better: the side that is subtracted from.
         worse: the side that is subtracted.
-        differences: by seed, less the margin.
-        size: of the subtracted numbers; says which differences are rounding.
-        test: of the mean difference.
-        interval: of the mean difference; None without a pair.
-        p: two-sided, corrected for looks alone; None for fewer than two pairs.
+        differences: difference by seed, minus the margin.
+        size: magnitude of the subtracted numbers, see `is_rounding`.
+        test: the test of the mean difference.
+        interval: interval of the mean difference; None without a pair.
+        p: two-sided p, corrected only for looks; None for fewer than two pairs.
     """
 
     better: Side
@@ -329,7 +330,7 @@ class Comparison:
 
     @property
     def is_same(self) -> bool:
-        """Return True if the difference is 0 on every seed, of two at least."""
+        """True if the difference is 0 on every seed, with at least two seeds."""
         interval = self.interval
         return interval is not None and interval.n > 1 and interval.mean == interval.std == 0
 
@@ -337,14 +338,14 @@ class Comparison:
 def compare(
     better: Side, worse: Side, differences: Mapping[int, float], test: PairedTest, size: float
 ) -> Comparison:
-    """Return the comparison of two sides, from their differences.
+    """Return the comparison of two sides with their interval and p.
 
     Args:
         better: the side that was subtracted from.
         worse: the side that was subtracted.
-        differences: by seed.
-        test: gives interval and p.
-        size: of the subtracted numbers; says which differences are rounding.
+        differences: differences by seed.
+        test: the test that gives interval and p.
+        size: magnitude of the subtracted numbers, see `is_rounding`.
     """
     if not differences:
         return Comparison(better, worse, {}, size, test, None, None)
@@ -355,11 +356,11 @@ def compare(
 
 
 def verdict_of(comparison: Comparison, p: float | None) -> Verdict:
-    """Return whether the mean difference is above 0.
+    """Return the verdict on the claim that the mean difference is above 0.
 
     Args:
         comparison: the differences.
-        p: corrected; decides up to the level of the comparison's test.
+        p: corrected p-value; decides if at most the level of the comparison's test.
     """
     if comparison.interval is None:
         return "not asked"
@@ -370,11 +371,11 @@ def verdict_of(comparison: Comparison, p: float | None) -> Verdict:
 
 @dataclass(frozen=True)
 class SeedRange:
-    """How many seeds would decide, from the two ends of the difference's interval.
+    """Number of seeds that would decide, for both ends of the difference's interval.
 
     Attributes:
-        least: if the difference is as large as the interval allows; None: more than `MOST_SEEDS`.
-        most: if it is as small as the interval allows; None: more than `MOST_SEEDS`.
+        least: number for the largest difference in the interval; None: more than `MOST_SEEDS`.
+        most: number for the smallest difference in the interval; None: more than `MOST_SEEDS`.
     """
 
     least: int | None
@@ -387,14 +388,14 @@ class SeedRange:
 
 
 def seeds_to_decide(comparison: Comparison, comparisons: int = 1) -> SeedRange | None:
-    """Return how many seeds would decide; None where the direction is open (see `OPEN`).
+    """Return how many seeds would decide; None if the direction is unclear (see `OPEN`).
 
-    Seeds that are added are another look, which the fixed test counts.
+    Adding seeds is another look, for which the fixed test is corrected.
 
     Args:
         comparison: the differences.
-        comparisons: the size of the family; the level of the first step of Holm's correction errs
-            on the safe side.
+        comparisons: size of the family; the level of Holm's first step is used, which is
+            conservative.
     """
     values, size = list(comparison.differences.values()), comparison.size
     test = comparison.test

@@ -1,14 +1,14 @@
-"""The typed experiment: what can be set, how it is read, and what it resolves to.
+"""Experiments: their keys, how they are read and validated, and how they are resolved.
 
-typed.py       typed plain data; components and their typed parameters
-messages.py    messages about invalid data
-synonyms.yaml  what other tools call the keys, for suggestions
-experiment.py  every key of an experiment with its unit, bounds and default; its identity
-files.py       YAML files, what they extend, dotted overrides
-plugins.py     an experiment's plug-ins, used before it is resolved
-input_files.py the files that an experiment names: their place and content
-sources.py     where the values of an experiment file come from
-resolution.py  presets, names and defaults: from a tree to a complete experiment
+schema.py       base classes of typed data; components and their typed parameters
+messages.py     messages about invalid data
+synonyms.yaml   names of the keys in other tools, for suggestions
+experiment.py   every key of an experiment with its unit, bounds and default; its identity
+files.py        YAML files that extend each other, dotted overrides
+plugins.py      the plug-ins of an experiment, used before its other keys are resolved
+input_files.py  the files that an experiment names: paths and content
+sources.py      where the values of an experiment file come from
+resolution.py   from a tree to a complete experiment: presets, names and defaults
 """
 
 from fedray.config.experiment import (

@@ -1,6 +1,6 @@
 """The typed experiment: every key with its unit, bounds and default.
 
-An experiment is data. Components receive values, never this object.
+An experiment is plain data. Components get values, never this object.
 """
 
 from __future__ import annotations
@@ -46,75 +46,77 @@ EXECUTION_KEYS = (
 """Keys that determine where and how fast a run executes, but not its numbers."""
 
 LABELS = ("name", "scale")
-"""Names, which change no number."""
+"""Keys that only label a run."""
 
 MOST_ROUNDS = 100_000
 MOST_CLIENTS = 100_000
 MOST_IMAGES = 1_000_000_000
 
 WEIGHT_FILES = (".pth", ".pt", ".safetensors")
-"""Suffixes of files of weights; other texts are names of weights."""
+"""Suffixes of weight files; a text without one is a name of weights."""
 
 
 class DataConfig(Frozen):
-    """Where the images come from and who owns which."""
+    """The images: their source, preprocessing and partition among clients."""
 
     source: Annotated[Component, named("digits")] = Component(name="digits")
-    """A data source: digits, parquet, image_folder, coop, ...; `fedray ls sources` has all."""
+    """Data source: digits, parquet, image_folder, coop, ...; `fedray ls sources` lists all."""
     root: PathText | None = None
-    """Folder of the data; a relative path is looked up below $FEDRAY_DATA, then here."""
+    """Folder of the data; a relative path is tried below $FEDRAY_DATA, then below the working
+    directory."""
     download: StrictBool = False
-    """Whether a source that can download may do so."""
+    """Whether the source may download missing data."""
     sha256: str | None = Field(None, pattern="^[0-9a-f]{64}$")
-    """The content hash that images and labels must have, as in result.json; None takes any."""
+    """Required content hash of images and labels, as in result.json; None accepts any data."""
     image_size: int | None = Field(None, ge=4, le=1024)
-    """Pixels per side; None keeps the source's own size."""
+    """Pixels per side; None keeps the source's size."""
     resize: Literal["bilinear", "bicubic"] | None = None
-    """How images are scaled to `image_size`: by this filter, sides and margins rounded as in
-    torchvision's Resize and CenterCrop (bicubic: CLIP's own preprocessing, to the bit). None leaves
-    both to the source: bilinear, for CoOp's sets bicubic."""
+    """Filter for scaling images to `image_size`, with sides and margins rounded as by torchvision's
+    Resize and CenterCrop (bicubic: bit-identical to CLIP's preprocessing). None: the source
+    decides, bicubic for CoOp's data sets, else bilinear."""
     channels: Literal[1, 3] | None = None
-    """1 grey, 3 RGB; None keeps the source's own."""
+    """Colour channels: 1 for grey, 3 for RGB; None keeps the source's."""
     classes: tuple[str, ...] | None = Field(None, min_length=2)
-    """The classes to take, by their names in the data and in the order of their labels (DomainNet's
-    ten of FedBN and FedGLCL); None takes all. Folders of other classes are not read."""
+    """Classes to use, by their names in the data and in the order of their labels (such as the ten
+    DomainNet classes of FedBN and FedGLCL); None uses all. Folders of other classes are not
+    read."""
     augment: Component = Component(name="none")
-    """A random change of training images, drawn for every batch: none, or an augmentation and its
-    parameters (flip_crop, flip_rotate, crop_flip_rotate, resized_crop)."""
+    """Random augmentation of training images, drawn for every batch: none, flip_crop, flip_rotate,
+    crop_flip_rotate, resized_crop, with parameters."""
     samples: int | None = Field(None, ge=1, le=MOST_IMAGES)
-    """Use a random subset of this many images; None uses all."""
+    """Size of a random subset of the images to use; None uses all."""
     imbalance: float = Field(1.0, ge=1, le=1e6)
-    """rho, how many times rarer the last class is than the first among the images that are
-    partitioned; the classes between are spaced geometrically. 1 removes no image."""
+    """rho, the ratio of images of the first class to images of the last class before partitioning;
+    class sizes in between are spaced geometrically. 1 removes no image."""
     shots: int | None = Field(None, ge=1, le=MOST_IMAGES)
-    """The largest number of images of each class that are partitioned; None keeps all."""
+    """Maximal number of images per class before partitioning; None keeps all."""
     novel: StrictBool = False
-    """Train on the first half of the classes; test everybody on the official test images of
-    these and of the others, with their names alone. For prompt methods, with test=official."""
+    """Train on the first half of the classes, and test on the official test images of both halves,
+    given only the class names of the second. For prompt methods, with test=official."""
     every_domain: StrictBool = False
-    """Whether every client's model is tested on the official test images of every domain too
-    (FedMGP, Tables 11 and 12); N times the whole test. With test=official."""
+    """Also test every client's model on the official test images of every domain (FedMGP, Tables 11
+    and 12), at N times the cost of a whole test. With test=official."""
     clients: int = Field(20, ge=1, le=MOST_CLIENTS)
     """N, the number of clients."""
     test: Literal["local", "official"] = "local"
-    """local: clients keep some of their images for testing; official: they train on all they own,
-    and the official test images are partitioned by the classes (and domains) that they own."""
+    """local: each client holds out some of its images for testing; official: clients train on all
+    their images, and get official test images of their own classes (and domains)."""
     test_fraction: float = Field(0.25, gt=0, lt=1)
-    """Share of each client's images that it keeps for its own test (FedTSP: 25 %), if local."""
+    """Share of each client's images that is held out for its test if test=local (FedTSP: 25 %)."""
     split: PathText | None = None
-    """A JSON file below data.root with lists of paths, `train` and `test`, by domain or not, that
-    replaces the official split (parquet, image_folder, domain_folder, coop)."""
+    """JSON file below data.root that replaces the official split: lists of paths `train` and
+    `test`, optionally by domain (parquet, image_folder, domain_folder, coop)."""
     test_samples: int | None = Field(None, ge=1, le=MOST_IMAGES)
-    """Use a random subset of this many official test images; None uses all."""
+    """Size of a random subset of the official test images to use; None uses all."""
     validation_fraction: float | None = Field(None, gt=0, lt=1)
-    """Share of each client's training images that is held out for validation, stratified by class
-    (a class keeps at least one image to train on); what is chosen is chosen on them. None: only
-    what a few-shot partition gives."""
+    """Share of each client's training images that is held out for validation and used for
+    selection, stratified by class; a class keeps at least one training image. None: only the
+    validation images of a few-shot partition, if any."""
     partition: Annotated[Component, named("fedtsp_dirichlet")] = Component(name="fedtsp_dirichlet")
-    """How images are partitioned among clients: name and parameters (`data.partition.alpha`)."""
+    """Partition of the images among clients: name and parameters (`data.partition.alpha`)."""
     evolution: Annotated[Component, named("repartition")] = Component(name="none")
-    """How the clients' data changes while they learn: none, or repartition with phases, each from
-    a round on (`data.evolution.phases=[{round: 101, partition: {alpha: 0.5}}]`)."""
+    """Change of the clients' data during a run: none, or repartition with phases that begin at
+    given rounds (`data.evolution.phases=[{round: 101, partition: {alpha: 0.5}}]`)."""
 
     @field_validator("classes")
     @classmethod
@@ -128,8 +130,8 @@ class DataConfig(Frozen):
     def _keys_agree(self) -> DataConfig:
         if self.resize is not None and self.image_size is None:
             raise ValueError(
-                f"resize={self.resize} says how images become data.image_size pixels wide, which "
-                "is not set; set data.image_size, for example 224, or leave data.resize out"
+                f"resize={self.resize} scales images to data.image_size, which is not set; set "
+                "data.image_size, for example 224, or leave data.resize out"
             )
         for key in ("novel", "every_domain", "split"):
             value = getattr(self, key)
@@ -145,70 +147,73 @@ class ModelConfig(Frozen):
     """The clients' image models."""
 
     group: str = "digits"
-    """A model group: client i gets the (i mod X)-th of its X architectures."""
+    """Model group or architecture: client i gets architecture number i mod X of the group's X."""
     feature_dim: int | None = Field(None, ge=2, le=8192)
     """d, the width of features and prototypes; None: the text encoder's width for methods that
-    align features with texts, else the models' own, which must be one."""
+    align features with texts, else the width of the backbones, which must all have the same one."""
     projector: int | None = Field(None, ge=1, le=65_536)
-    """Hidden width of a projector of two layers (FC, batch norm, ReLU) that gives the features;
-    None: the backbone's output, averaged or repeated to d where its own width is another, which a
-    line in the log says."""
+    """Hidden width of a two-layer projector (FC, batch norm, ReLU) that computes the features.
+    None: features are the backbone's output, averaged or repeated to width d if necessary, with a
+    line in the log."""
     clip: Annotated[Component, named("openclip")] = Component(name="small")
-    """The frozen CLIP of prompt methods, which have no other model: small, or openclip with model,
+    """The frozen CLIP of prompt methods, which use no other model: small, or openclip with model,
     pretrained or path (`model.clip.model=ViT-B-16-quickgelu`)."""
     init: Literal["shared", "independent"] = "shared"
-    """shared: equal architectures start equal (the official code); independent: each its own."""
+    """Initial weights: shared by all clients of one architecture (the official code), or
+    independent."""
     pretrained: Annotated[PathText, NamesFile(*WEIGHT_FILES)] | None = None
-    """Weights the models start from: a name of torchvision's (ResNet18_Weights.IMAGENET1K_V1,
-    downloaded) or a file of a state dict (.pth, .pt, .safetensors), in every layer that they fit:
-    the backbone, and AlexNet's hidden layers where the projector has their widths."""
+    """Initial weights: a name of torchvision's (ResNet18_Weights.IMAGENET1K_V1, downloaded) or a
+    state-dict file (.pth, .pt, .safetensors). They are loaded into every layer that fits: the
+    backbone, and AlexNet's hidden layers if the projector has the same widths."""
 
 
 class TextConfig(Frozen):
-    """What the server's language model reads."""
+    """The text encoder and the texts of the classes."""
 
     encoder: Annotated[Component, named("minilm")] = Component(name="minilm")
-    """The text encoder: minilm, bert, align, openclip, vectors, random, orthogonal; its
-    parameters."""
+    """Text encoder and its parameters: minilm, bert, align, openclip, vectors, random,
+    orthogonal."""
     descriptions: Annotated[PathText, NamesFile(".json")] | None = None
-    """A shipped set of class descriptions, or a JSON file of any source; a relative path is looked
-    up below $FEDRAY_DATA, then here."""
+    """Class descriptions: the name of a shipped set, or a JSON file; a relative path is tried below
+    $FEDRAY_DATA, then below the working directory."""
     style: Annotated[Component, named("fine")] = Component(name="fine")
-    """How the texts of a class are made: fine, short or long descriptions, or templates around its
-    name (handcrafted, plain, ensemble, name)."""
+    """Texts of a class: its fine, short or long descriptions, or templates around its name
+    (handcrafted, plain, ensemble, name)."""
     names: tuple[str, ...] | Annotated[PathText, NamesFile(".json")] | None = None
-    """Other names for the classes, in the order of their labels (FedGLCL's proxy texts): a list,
-    the name of a shipped one (imagenet100, domainnet10, office_caltech10), or a JSON file."""
+    """Other class names for the texts, in the order of the labels (FedGLCL's proxy texts): a list,
+    the name of a shipped list (imagenet100, domainnet10, office_caltech10), or a JSON file."""
     template: str = Field("A photo of a {label}: {description}", max_length=1000)
-    """Eq. (3) of FedTSP, with the article of the official code."""
+    """Text made of a class name and a description: Eq. (3) of FedTSP, with the official code's
+    article."""
 
 
 class FaultConfig(Frozen):
-    """What goes wrong, by scenario and for real."""
+    """Simulated faults, and limits for real ones."""
 
     drop: float = Field(0.0, ge=0, le=1)
-    """Probability that a participant does not reply; it then counts as absent."""
+    """Probability that a participant does not reply and counts as absent."""
     late: float = Field(0.0, ge=0, le=1)
-    """Probability that a participant's reply arrives `late_rounds` later."""
+    """Probability that a participant's reply arrives `late_rounds` rounds later."""
     late_rounds: int = Field(1, ge=1, le=MOST_ROUNDS)
-    """How many rounds a late reply is late."""
+    """Delay of a late reply, in rounds."""
     on_client_error: Literal["stop", "drop"] = "stop"
-    """stop: an error in a client's step ends the run; drop: the client counts as absent."""
+    """Reaction to an error in a client step: stop the run, or drop the client for the round."""
     max_failures: int = Field(3, ge=0, le=1_000_000)
-    """How often in a row a process may die, or be lost with its node: a worker during one client's
-    step, a server or a trial without a new round."""
+    """Consecutive deaths of a process that a run survives: of a worker during one client's step, of
+    a server or a trial without a new round. A lost node counts as a death of its processes."""
     start_timeout_s: float = Field(300.0, gt=0, le=1e7)
-    """Seconds to wait for a worker that has no room, or cannot be reached, before the run ends.
-    With another worker the run continues; at its start, it waits at most 30 seconds for more."""
+    """Seconds to wait for a worker that lacks resources or cannot be reached, before the run ends.
+    If another worker is available the run continues; at its start it waits at most 30 seconds for
+    the others."""
 
 
 class JoinConfig(Frozen):
-    """Clients that come later."""
+    """Clients that join during the run."""
 
     clients: int = Field(0, ge=0, le=MOST_CLIENTS)
-    """How many of data.clients, the last ones, take no part before `round`."""
+    """Number of clients that join later: the last ones of data.clients."""
     round: int = Field(2, ge=1, le=MOST_ROUNDS + 1)
-    """The first round that they take part in; after the last one: they are only tested on."""
+    """First round of the clients that join; if after the last round, they are tested only."""
 
 
 class WireConfig(Frozen):
@@ -221,21 +226,21 @@ class WireConfig(Frozen):
 
 
 class PrivacyConfig(Frozen):
-    """Differential privacy of what clients upload (docs/privacy.md)."""
+    """Differential privacy of uploads (docs/privacy.md)."""
 
     mode: Literal["none", "central", "local"] = "none"
-    """central: clients clip their updates and the trusted server adds noise to their mean; local:
-    every client clips and adds noise to its own upload."""
+    """central: clients clip their updates, and the trusted server adds noise to the mean; local:
+    every client clips its update and adds noise to the upload."""
     clip_norm: float | None = Field(None, gt=0)
-    """S: a client's whole update, the upload minus what it was sent, has at most this L2 norm."""
+    """S, the maximal L2 norm of a client's whole update (upload minus download)."""
     noise_multiplier: float = Field(0.0, ge=0)
-    """sigma: Gaussian noise of deviation sigma * S, on the sum of the updates (central) or on each
-    upload (local); 0 only clips, which protects nobody."""
+    """sigma: Gaussian noise has standard deviation sigma * S, on the sum of the updates (central)
+    or on each upload (local). 0 clips only, which gives no privacy."""
     delta: float = Field(1e-5, gt=0, lt=1)
-    """The delta that epsilon is reported at; it should be far below 1 / data.clients."""
+    """The delta for which epsilon is reported; choose it far below 1 / data.clients."""
     noise_seed: int | None = Field(None, ge=0)
-    """None draws the noise of every run from the operating system. With a seed the noise, and so
-    the run, can be repeated; then it protects nobody."""
+    """Seed of the noise, which makes a run repeatable but gives no privacy. None draws noise from
+    the operating system."""
 
     @model_validator(mode="after")
     def _mode_has_a_norm(self) -> PrivacyConfig:
@@ -252,85 +257,85 @@ class PrivacyConfig(Frozen):
 
 
 class EvaluationConfig(Frozen):
-    """What is measured besides; nothing of it changes training."""
+    """Additional measurements; none of them changes training."""
 
     global_test: StrictBool = False
-    """Test every client's model on the test images of all clients too (FedTSP Fig. 3); costs an
-    evaluation N times as long."""
+    """Also test every client's model on the test images of all clients (FedTSP Fig. 3), at N times
+    the cost of an evaluation."""
     top_k: int | None = Field(None, ge=2, le=1000)
-    """Also count an answer as right where the true class is among the k likeliest (FedTSP Fig. 4:
-    5); fewer than there are classes. None: not measured."""
+    """k of an additional top-k accuracy (FedTSP Fig. 4: 5), less than the number of classes; None:
+    not measured."""
 
 
 class ReportConfig(Frozen):
-    """How the best round of a run is chosen."""
+    """Selection of the best round of a run."""
 
     select: Literal["validation", "test"] = "validation"
-    """The images on which rounds and configurations are chosen: validation images, or, as in the
-    papers, test images, which marks every number that was chosen. Round 0 is never chosen."""
+    """Images on which rounds and configurations are selected: validation images or, as in the
+    papers, test images; then every selected number is marked. Round 0 is never selected."""
 
 
 class KeepConfig(Frozen):
-    """Which models stay in the run's folder, to be loaded and used (docs/api.md)."""
+    """Models that are saved in the run's folder (docs/api.md)."""
 
     models: Literal["best", "last", "none"] | None = None
-    """best: those of the best round (`report.select` says on which images it is chosen), and of the
-    last; last: of the last alone; none. None: best, but none in sweeps and tables."""
+    """Models to save: best (of the best round, see `report.select`, and of the last round), last,
+    or none. None: best for a single run, none in sweeps and tables."""
     max_gb: float = Field(2.0, gt=0, le=1e6)
-    """GB (10^9 bytes) that the models of one round may take; larger ones are not kept, which is
-    said."""
+    """Maximal size of the models of one round in GB (10^9 bytes); larger models are not saved, with
+    a warning."""
     log: StrictBool = False
-    """Whether a run's models are logged to MLflow too, as one that mlflow.pyfunc loads; that takes
-    some seconds at the end of the run."""
+    """Also log the models to MLflow, as one model for mlflow.pyfunc; takes some seconds at the end
+    of the run."""
 
 
 class EarlyStoppingConfig(Frozen):
-    """When a run ends before its last round."""
+    """Condition for ending a run before its last round."""
 
     patience: int | None = Field(None, ge=1, le=MOST_ROUNDS)
-    """Stop after this number of evaluations in a row without an improvement; None: never."""
+    """Stop after this many consecutive evaluations without an improvement; None: never."""
     metric: str = Field("local_accuracy", min_length=1, max_length=200)
-    """What has to improve: a metric of the test, looked at on the images of `report.select`; or
-    one of training, such as train_loss."""
+    """The metric that has to improve: a test metric, measured on the images of `report.select`, or
+    a training metric such as train_loss."""
 
 
 class Experiment(Frozen):
     """One federated experiment, complete."""
 
     name: FileName = "experiment"
-    """What the experiment is called in results and in the tracker."""
+    """Name of the experiment in results and in MLflow."""
     scale: Literal["laptop", "paper"] = "laptop"
     """laptop: minutes on two cores; paper: the paper's setting, for GPUs."""
     algorithm: Component = Component(name="fedtsp")
-    """The method: a name, or a mapping with `name` and its hyper-parameters."""
+    """Method: a name, or a mapping with `name` and its hyper-parameters."""
     seed: Seed = 0
     """Seed of every random stream: partition, weights, batches, participation."""
     rounds: int = Field(20, ge=1, le=MOST_ROUNDS)
-    """T, communication rounds."""
+    """T, the number of communication rounds."""
     participation: float = Field(1.0, gt=0, le=1)
     """Share of clients that take part in a round, drawn uniformly without replacement. Their number
-    is rounded, a half to the even number (0.5 of 5 clients: 2, of 7: 4), and at least 1."""
+    is rounded half to even (0.5 of 5 clients: 2, of 7: 4), and is at least 1."""
     local_epochs: Epochs = 5
-    """E_c, passes over a client's training images per round."""
+    """E_c, the number of passes over a client's training images per round."""
     batch_size: int = Field(100, ge=1, le=1_000_000)
     """Images per local step."""
     lr: LearningRate = 0.01
-    """Clients' learning rate; `lr_schedule` says how it changes."""
+    """Learning rate of clients; `lr_schedule` changes it over rounds."""
     lr_schedule: Annotated[Component, named("constant")] = Component(name="constant")
-    """How `lr` changes over rounds: constant, steps or cosine, each with a warm-up if asked for."""
+    """Schedule of `lr` over rounds: constant, steps or cosine, each with an optional warm-up."""
     optimizer: Annotated[Component, named("sgd")] = Component(name="sgd")
-    """What takes the clients' steps: sgd, adam or adamw, and its parameters."""
+    """Optimizer of clients, with its parameters: sgd, adam or adamw."""
     clip_grad_norm: float | None = Field(None, gt=0, le=1e6)
-    """Gradients of a step longer than this, as one vector, are shortened to it; None: never."""
+    """Maximal norm of all gradients of a step as one vector; None: no clipping."""
     shuffle: StrictBool = True
-    """Whether batches are drawn in a new order every epoch (the official code: false)."""
+    """Whether images are shuffled in every epoch (the official code: false)."""
     drop_last: StrictBool = False
-    """Whether an incomplete last batch is left out (the official code: true)."""
+    """Whether an incomplete last batch is dropped (the official code: true)."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of local training; bfloat16 is autocast with float32 weights."""
     stacked: int = Field(1, ge=1, le=1024)
-    """Clients that are trained together as one batched model, which rounds differently; 1: each by
-    itself. Faster for perceptrons, heads and prompts, and for methods that support it."""
+    """Number of clients trained together as one batched model, which rounds differently; 1: each by
+    itself. Faster for perceptrons, heads and prompts; some methods do not support it."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     text: TextConfig = TextConfig()
@@ -342,28 +347,29 @@ class Experiment(Frozen):
     report: ReportConfig = ReportConfig()
     early_stopping: EarlyStoppingConfig = EarlyStoppingConfig()
     eval_every: int = Field(1, ge=0, le=MOST_ROUNDS)
-    """Rounds between evaluations, with one at the start and one at the end; 0: only at the end."""
+    """Rounds between evaluations, besides one at the start and one at the end; 0: only at the
+    end."""
     finetune_epochs: int = Field(0, ge=0, le=10_000)
-    """Epochs for which every client trains its head alone after the last round, to measure how
-    well the model becomes personal (FedTSP supplementary C.4: 20); 0: not measured."""
+    """Epochs of fine-tuning every client's head after the last round, to measure personalisation
+    (FedTSP supplementary C.4: 20); 0: not measured."""
     keep: KeepConfig = KeepConfig()
     checkpoint_every: int = Field(1, ge=0, le=MOST_ROUNDS)
     """Rounds between checkpoints; 0: never."""
     workers: int = Field(2, ge=1, le=10_000)
-    """Ray actors that run the clients' steps; as many as clients is one actor per client."""
+    """Number of Ray actors that run client steps."""
     cpus: float | None = Field(None, gt=0, le=100_000)
     """CPUs that the workers of one run share; None: one per worker."""
     gpus: float = Field(0.0, ge=0, le=10_000)
-    """GPUs that one run uses in all; the workers share what the server leaves."""
+    """GPUs of one run; the workers share those that the server does not reserve."""
     server_cpus: float = Field(0.0, ge=0, le=10_000)
-    """CPUs reserved for the server actor; it mostly waits, so none by default."""
+    """CPUs reserved for the server actor, which mostly waits."""
     server_gpus: float = Field(0.0, ge=0, le=10_000)
-    """GPU share reserved for the server actor, which runs the text encoder."""
+    """GPUs reserved for the server actor, which runs the text encoder."""
     threads: int = Field(1, ge=1, le=1024)
-    """Threads of one client step; part of what makes results identical."""
+    """CPU threads of one client step; rounding, and so results, depend on their number."""
     plugins: tuple[Plugin, ...] = ()
-    """Files (relative to the experiment's file), folders and modules with your own methods, models
-    and sources; their source code travels to every worker."""
+    """Your files (relative to the experiment's file), folders and modules with methods, models and
+    sources; their source code is sent to every worker."""
 
     @field_validator("algorithm", mode="before")
     @classmethod
@@ -373,16 +379,16 @@ class Experiment(Frozen):
         return value
 
     @model_validator(mode="after")
-    def _someone_begins(self) -> Experiment:
+    def _first_round_has_clients(self) -> Experiment:
         if self.join.clients >= self.data.clients:
             raise ValueError(
-                f"join.clients={self.join.clients} of data.clients={self.data.clients} leaves "
-                "nobody to begin; lower join.clients or raise data.clients"
+                f"join.clients={self.join.clients} of data.clients={self.data.clients} leaves no "
+                "client for the first round; lower join.clients or raise data.clients"
             )
         return self
 
     @model_validator(mode="after")
-    def _stops_where_it_is_evaluated(self) -> Experiment:
+    def _early_stopping_is_possible(self) -> Experiment:
         if self.early_stopping.patience is None:
             return self
         if self.eval_every == 0:
@@ -402,18 +408,18 @@ class Experiment(Frozen):
         if self.server_gpus > 0 and self.server_gpus >= self.gpus:
             raise ValueError(
                 f"server_gpus={self.server_gpus:g} leaves nothing of gpus={self.gpus:g} "
-                "to the workers; raise gpus or lower server_gpus"
+                "for the workers; raise gpus or lower server_gpus"
             )
         return self
 
     def tree(self) -> Tree:
-        """Return the experiment as plain data; `plugins` is left out if there are none."""
+        """Return the experiment as plain data, without `plugins` if there are none."""
         return self.model_dump(mode="json", exclude=None if self.plugins else {"plugins"})
 
     def record(self) -> Tree:
-        """Return `tree` for result.json and the tracker: plug-ins as hashes by their modules.
+        """Return `tree` for result.json and MLflow, with the hashes of plug-ins by module.
 
-        `stacked` is left out where clients are not, so that older runs stay comparable.
+        `stacked=1` is left out, so that older runs stay comparable.
         """
         tree = self.tree()
         if self.stacked == 1:
@@ -423,9 +429,9 @@ class Experiment(Frozen):
         return tree
 
     def reproducibility_key(self) -> Tree:
-        """Return all that determines the numbers, with the content of files instead of paths."""
+        """Return all keys that determine results, with the hashes of files instead of paths."""
         tree = self.record()
-        use(self.plugins)  # their types of parameters say which values name files
+        use(self.plugins)  # their parameter types declare which values are files
         for key, path in files_of(self).items():
             *above, last = key.split(".")
             reduce(getitem, above, tree)[last] = f"sha256:{content_of(path)}"
@@ -435,10 +441,10 @@ class Experiment(Frozen):
         return {key: value for key, value in tree.items() if value != {}}
 
     def identity(self, data_sha256: str = "") -> str:
-        """Return a hash of all that determines the numbers of a resolved experiment.
+        """Return a hash of everything that determines the results of a resolved experiment.
 
         Args:
             data_sha256: the content hash of images and labels; "" before they are read.
         """
-        what = json.dumps([self.reproducibility_key(), data_sha256], sort_keys=True)
-        return hashlib.sha256(what.encode()).hexdigest()
+        content = json.dumps([self.reproducibility_key(), data_sha256], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()

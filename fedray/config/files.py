@@ -1,4 +1,4 @@
-"""From text to trees: YAML files that extend each other, dotted overrides on top."""
+"""Read experiments as trees: YAML files that extend each other, and dotted overrides."""
 
 from __future__ import annotations
 
@@ -33,54 +33,54 @@ COMPONENTS: Mapping[str, str] = MappingProxyType(
         "text.style": "text style",
     }
 )
-"""The keys that choose an entry of a registry by name, with parameters; each with its kind."""
+"""The keys that choose an entry of a registry, by name and with parameters, and its kind."""
 
 
 MOST_BYTES = 1_000_000
-"""Of a YAML file or a value; an experiment has some hundred."""
+"""Maximal size of a YAML file; an experiment has some hundred bytes."""
 LONGEST_KEY = 200
-"""Characters of a dotted key."""
+"""Maximal number of characters of a dotted key."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with few surprises.
+    """YAML without the surprises of YAML 1.1.
 
-    1e-3 is a number, a key is a word and stands once. 2026-11-22, 1:30, 010, yes and no are texts:
-    YAML 1.1 makes a date, 90, 8, true and false of them, which nobody means.
+    1e-3 is a number. Keys are words and may occur once. 2026-11-22, 1:30, 010, yes and no are
+    texts, whereas YAML 1.1 reads a date, 90, 8, true and false.
     """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping; its keys are words, and none stands twice."""
-        line, seen = node.start_mark.line + 1, set()
+        """Return a mapping; raise a YAMLError for a key that is no word or occurs twice."""
+        line, keys = node.start_mark.line + 1, set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node)
             if not isinstance(key, str):
                 raise yaml.YAMLError(
                     f"{shown(key)} is no key, in the mapping at line {line}; keys are words"
                 )
-            if key in seen:
-                raise yaml.YAMLError(f"key {shown(key)} stands twice in the mapping at line {line}")
-            seen.add(key)
+            if key in keys:
+                raise yaml.YAMLError(f"key {shown(key)} occurs twice in the mapping at line {line}")
+            keys.add(key)
         return super().construct_mapping(node, deep)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what `_Loader` or another reader of YAML would take for something else than a text."""
+    """YAML writer that quotes every text which `_Loader` or YAML 1.1 would not read as a text."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write a value that stands twice twice."""
+        """Return True: repeated values are written out, without anchors and aliases."""
         return True
 
     def represent_lines(self, text: str) -> yaml.ScalarNode:
-        """Write a text of several lines, such as a plug-in's, line by line."""
+        """Write a text of several lines, such as a plug-in's code, as a block."""
         style = "|" if "\n" in text else None
         return self.represent_scalar("tag:yaml.org,2002:str", text, style)
 
 
 _Dumper.add_representer(str, _Dumper.represent_lines)
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag == "tag:yaml.org,2002:null"]
-    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    first: [(tag, pattern) for tag, pattern in resolvers if tag == "tag:yaml.org,2002:null"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 for _tag, _pattern, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -99,7 +99,7 @@ for _tag, _pattern, _first in (
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Parse YAML text; raise a UserError that begins with `where` if it is not valid."""
+    """Parse YAML text; raise a UserError that begins with `where` if the text is not valid."""
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -121,13 +121,13 @@ def find_yaml(name: str, folders: Iterable[Path], kind: str) -> Path:
         if (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"
     if Path(f"{name}.yaml").is_file():
-        raise UserError(f"there is no {kind} '{name}'; for the file here write {name}.yaml")
+        raise UserError(f"there is no {kind} '{name}'; write {name}.yaml for the file of that name")
     names = {path.stem for folder in folders for path in folder.glob("*.yaml")}
     raise UserError(f"there is no {kind} '{name}'.{nearest(name, names)}")
 
 
 def read_mapping(path: Path) -> Tree:
-    """Read a YAML file; raise a UserError if it cannot be read or holds no mapping."""
+    """Read a YAML file; raise a UserError if the file is unreadable or holds no mapping."""
     tree = parse_yaml(read_text(path, "the file", MOST_BYTES), str(path))
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds {type(tree).__name__}, expected a mapping of keys")
@@ -138,7 +138,7 @@ def merge(base: Tree, over: Mapping[str, Any]) -> Tree:
     """Return `base` updated by `over`; a component with another name replaces the whole component.
 
     Raises:
-        UserError: if one has a plain value where the other has keys.
+        UserError: if one tree has a plain value where the other has keys.
     """
     result = deepcopy(base)
     _lay(over, result, "")
@@ -146,7 +146,7 @@ def merge(base: Tree, over: Mapping[str, Any]) -> Tree:
 
 
 def override(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> Tree:
-    """Return a tree with dotted keys (`data.partition.alpha`) set, as by `merge`."""
+    """Return a tree updated by dotted keys (`data.partition.alpha`), as `merge` does."""
     result = deepcopy(tree)
     for key, value in pairs:
         _lay(reduce(lambda inner, part: {part: inner}, reversed(key.split(".")), value), result, "")
@@ -154,7 +154,7 @@ def override(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> Tree:
 
 
 def _lay(over: Mapping[str, Any], below: Tree, place: str) -> None:
-    """Update `below` by `over`, in place; `place` is the dotted key of both, with a final dot."""
+    """Update `below` by `over` in place; `place` is the dotted key of both, with a final dot."""
     for key, value in over.items():
         under = below.get(key)
         if f"{place}{key}" in COMPONENTS:
@@ -165,8 +165,8 @@ def _lay(over: Mapping[str, Any], below: Tree, place: str) -> None:
         elif not isinstance(under, dict):
             keys = ", ".join(map(str, value)) or "keys"
             raise UserError(
-                f"{place}{key} is {shown(under)}, and yet {place}{key} has {keys}; leave one of "
-                "them out"
+                f"{place}{key} is set to {shown(under)} and also to a mapping of {keys}; leave one "
+                "of them out"
             )
         elif value.get("name", under.get("name")) != under.get("name"):
             below[key] = deepcopy(value)
@@ -176,7 +176,7 @@ def _lay(over: Mapping[str, Any], below: Tree, place: str) -> None:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a tree by dotted key; a component that is only a name has the key `.name`.
+    """Return the values of a tree by dotted key; a component given by name has the key `.name`.
 
     Args:
         tree: plain data.
@@ -195,10 +195,10 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def parse_assignments(assignments: Iterable[str]) -> list[tuple[str, Any]]:
-    """Turn ["algorithm.lambda=7", ...] into [("algorithm.lambda", 7), ...], shorter keys first.
+    """Parse ["algorithm.lambda=7", ...] to [("algorithm.lambda", 7), ...], parents first.
 
-    So `algorithm.lambda=7 algorithm=fedproto` keeps the 7, as in the other order. Later assignments
-    of one key win.
+    So `algorithm.lambda=7 algorithm=fedproto` keeps the 7, as in the other order. Of several
+    assignments to one key, the last counts.
 
     Raises:
         UserError: for an argument without "=", key or value.
@@ -209,18 +209,18 @@ def parse_assignments(assignments: Iterable[str]) -> list[tuple[str, Any]]:
         if not sign or not is_key(key):
             raise UserError(f"{shown(text)} is not key=value, for example rounds=5")
         if not value.strip():
-            raise UserError(f"{key}= has no value; write {key}=null where none is meant")
+            raise UserError(f"{key}= has no value; write {key}=null for an empty one")
         pairs.append((key, parse_yaml(value, f"the value of {key}")))
     return parents_first(pairs)
 
 
 def is_key(text: str) -> bool:
-    """Return True if a text is a dotted key: words with a dot between them."""
+    """Return True if a text is a dotted key: words separated by dots."""
     return len(text) <= LONGEST_KEY and all(part.isidentifier() for part in text.split("."))
 
 
 def parents_first(pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Sort pairs of dotted keys and values, so that a parent does not undo its children."""
+    """Sort pairs of dotted keys and values, so that a parent does not override its children."""
     return sorted(pairs, key=lambda pair: pair[0].count("."))
 
 
@@ -233,23 +233,27 @@ class ExperimentFile(NamedTuple):
 
 
 def read_experiment(name: str) -> Tree:
-    """Read a shipped experiment or a file, with the files that it `extends`, as a tree."""
+    """Read a shipped experiment or an experiment file, merged with the files that it extends."""
     return merged(read_chain(name))
 
 
 def merged(chain: Iterable[ExperimentFile]) -> Tree:
-    """Merge the files of `read_chain`; later ones override earlier ones."""
+    """Merge the files of `read_chain`; later files override earlier ones."""
     return reduce(merge, (file.tree for file in chain), {})
 
 
-def read_chain(name: str, seen: tuple[Path, ...] = ()) -> list[ExperimentFile]:
-    """Read an experiment's file and all that it extends, the base first.
+def read_chain(name: str, children: tuple[Path, ...] = ()) -> list[ExperimentFile]:
+    """Read an experiment's file and all files that it extends, the base first.
+
+    Args:
+        name: a shipped experiment or a file.
+        children: the files that extend this one, to detect cycles.
 
     Raises:
-        UserError: if one does not exist, is no mapping, or extends itself.
+        UserError: if a file does not exist, is no mapping, or extends itself.
     """
     path = find_yaml(name, [EXPERIMENTS], "experiment").resolve()
-    if path in seen:
+    if path in children:
         raise UserError(f"{path} extends itself")
     tree = read_mapping(path)
     base, sources = tree.pop("extends", None), tree.pop("sources", {})
@@ -258,28 +262,29 @@ def read_chain(name: str, seen: tuple[Path, ...] = ()) -> list[ExperimentFile]:
     tree.setdefault("name", path.stem)
     if "plugins" in tree:  # paths are relative to the file
         tree["plugins"] = [
-            located(each, path.parent) if isinstance(each, str) else each for each in listed(tree)
+            located(plugin, path.parent) if isinstance(plugin, str) else plugin
+            for plugin in listed(tree)
         ]
     file = ExperimentFile(path, tree, sources)
     if base is None:
         return [file]
     sibling = path.parent / f"{base}.yaml"
-    return [*read_chain(str(sibling) if sibling.is_file() else base, (*seen, path)), file]
+    return [*read_chain(str(sibling) if sibling.is_file() else base, (*children, path)), file]
 
 
 def listed(tree: Mapping[str, Any]) -> list[Any]:
-    """Return the plug-ins that a tree names; one may stand without a list."""
-    given = tree.get("plugins")
-    given = [] if given is None else given
-    given = list(given) if isinstance(given, list | tuple) else [given]
-    for each in given:
-        if not isinstance(each, str | Mapping):
+    """Return the value of `plugins` in a tree as a list; raise a UserError for other types."""
+    value = tree.get("plugins")
+    value = [] if value is None else value
+    plugins = list(value) if isinstance(value, list | tuple) else [value]
+    for plugin in plugins:
+        if not isinstance(plugin, str | Mapping):
             raise UserError(
-                f"plugins has {shown(each)}, expected files or modules, for example [mine.py]"
+                f"plugins has {shown(plugin)}, expected files or modules, for example [mine.py]"
             )
-    return given
+    return plugins
 
 
 def dump_yaml(tree: Any) -> str:
-    """Return plain data as YAML, keys in their order."""
+    """Return plain data as YAML; keys keep their order."""
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)

@@ -1,6 +1,6 @@
-"""Messages about invalid data: one clause for each mistake, with its key and what was found there.
+"""Messages about invalid data: one clause for each mistake, with its key and the value found.
 
-participation: input should be less than or equal to 1, found 5; unknown key 'lamda' in
+Example: participation: input should be less than or equal to 1, found 5; unknown key 'lamda' in
 algorithm. Did you mean 'lambda'?
 """
 
@@ -27,28 +27,28 @@ CHOOSES: Mapping[str, str] = MappingProxyType(
         "report": "report.select",
     }
 )
-"""Sections, and the key that is probably meant where a section is given a plain value."""
+"""The key that is probably meant if a section is set to a plain value, by section."""
 
 
 def mistakes(model: type[BaseModel], tree: Any, error: ValidationError, prefix: str) -> str:
     """Return a sentence that names every mistake.
 
     Args:
-        model: the typed model that the data was validated as.
+        model: the model of which the data is no valid instance.
         tree: the data.
-        error: what pydantic raised.
-        prefix: the dotted place of the data in the experiment.
+        error: pydantic's error.
+        prefix: the dotted key of the data in the experiment.
     """
     clauses: dict[str, str] = {}
-    for each in error.errors(include_url=False):
-        places = list(places_of(tree, each))
+    for detail in error.errors(include_url=False):
+        places = list(places_of(tree, detail))
         key = ".".join([prefix, *places] if prefix else places)
-        clause = _clause(model, key, places, each)
-        if key in clauses:  # a value that fits no member of a union has a mistake for each
+        clause = _clause(model, key, places, detail)
+        if key in clauses:  # pydantic reports one error for each member of a union
             clause = f"{clauses[key]}, or {clause.removeprefix(f'{key}: ')}"
         clauses[key] = clause
-    *others, last = clauses.values()
-    return "; ".join([*(each.rstrip(".") for each in others), last])
+    *first, last = clauses.values()
+    return "; ".join([*(clause.rstrip(".") for clause in first), last])
 
 
 def _clause(model: type[BaseModel], key: str, places: Sequence[str], error: ErrorDetails) -> str:
@@ -60,12 +60,12 @@ def _clause(model: type[BaseModel], key: str, places: Sequence[str], error: Erro
     message = message[0].lower() + message[1:]
     if error["type"] == "value_error":
         return f"{key}: {message}" if key else message
-    found = error["input"]
+    content = error["input"]
     if error["type"] == "model_type":
-        value = found if isinstance(found, str) else "..."
+        value = content if isinstance(content, str) else "..."
         cure = f"; write {CHOOSES[key]}={value}" if key in CHOOSES else ""
-        return f"{key or 'it'} has keys of its own, found {_as_yaml(found)}{cure}"
-    return f"{key or 'it'}: {message}, found {_as_yaml(found)}"
+        return f"{key or 'it'} has keys of its own, found {_as_yaml(content)}{cure}"
+    return f"{key or 'it'}: {message}, found {_as_yaml(content)}"
 
 
 def _as_yaml(value: Any) -> str:
@@ -75,7 +75,7 @@ def _as_yaml(value: Any) -> str:
 
 
 def _owner(model: type[BaseModel], places: Sequence[str]) -> type[BaseModel]:
-    """Return the innermost model that a place lies in."""
+    """Return the innermost model that contains a place."""
     for part in places[:-1]:
         if part in model.model_fields:
             model = _model_in(model.model_fields[part].annotation) or model
@@ -83,7 +83,7 @@ def _owner(model: type[BaseModel], places: Sequence[str]) -> type[BaseModel]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the model that an annotation is, or has as an item; None without any."""
+    """Return the model that an annotation is or contains; None without one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     inner = map(_model_in, get_args(annotation))
@@ -91,7 +91,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _unknown(key: str, owner: type[BaseModel], root: type[BaseModel]) -> str:
-    """Return a clause about an unknown key of `owner`, with the key of `root` probably meant."""
+    """Return a clause about an unknown key of `owner`; suggest a valid key of `root`."""
     *above, name = key.split(".")
     valid = [field.alias or field_name for field_name, field in owner.model_fields.items()]
     if not valid and key_for(name) in (None, key):
@@ -105,25 +105,25 @@ def _unknown(key: str, owner: type[BaseModel], root: type[BaseModel]) -> str:
 
 @cache
 def synonyms() -> Mapping[str, list[str]]:
-    """Return what other tools and papers call the keys (synonyms.yaml)."""
+    """Return the names of keys in other tools and papers, by key (synonyms.yaml)."""
     text = Path(__file__).with_name("synonyms.yaml").read_text(encoding="utf-8")
     words: dict[str, list[str]] = yaml.safe_load(text)
     return words
 
 
 def key_for(word: str) -> str | None:
-    """Return the key that others call `word`, in any case, with dashes or underscores; or None."""
+    """Return the key with the synonym `word`, ignoring case, dashes and underscores; or None."""
     word = word.lower().replace("-", "_")
     return next((key for key, words in synonyms().items() if word in words), None)
 
 
 def _elsewhere(name: str, root: type[BaseModel]) -> str | None:
-    """Return the dotted key of the only section that has a key of this name."""
-    found = [
+    """Return the dotted key of the only section that has a key of this name; else None."""
+    keys = [
         f"{section}.{name}"
         for section, field in root.model_fields.items()
         if isinstance(field.annotation, type)
         and issubclass(field.annotation, BaseModel)
         and name in field.annotation.model_fields
     ]
-    return found[0] if len(found) == 1 else None
+    return keys[0] if len(keys) == 1 else None

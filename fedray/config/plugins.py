@@ -1,4 +1,4 @@
-"""The plug-ins of an experiment: read and used before its other keys are resolved, recorded."""
+"""The plug-ins of an experiment, read and used before its other keys are resolved."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ KEY = "plugins"
 
 class _Plugins(Frozen):
     plugins: tuple[Plugin, ...] = ()
-    """With their texts."""
+    """The plug-ins, with their texts."""
 
 
-def read_plugins(given: Iterable[Any]) -> tuple[Plugin, ...]:
-    """Read the plug-ins that are named, and validate those that are given with their text.
+def read_plugins(values: Iterable[Any]) -> tuple[Plugin, ...]:
+    """Read plug-ins given by file or module, and validate plug-ins given with their text.
 
     Raises:
-        UserError: if one cannot be read, or two have the same name.
+        UserError: if a plug-in cannot be read, or two have the same name.
     """
-    given = list(given)
-    named = [read_plugin(each) for each in given if isinstance(each, str)]
-    texts = {KEY: [each for each in given if not isinstance(each, str)]}
+    values = list(values)
+    named = [read_plugin(value) for value in values if isinstance(value, str)]
+    texts = {KEY: [value for value in values if not isinstance(value, str)]}
     return tuple(with_siblings(named, validate(_Plugins, texts).plugins))
 
 
-def named_plugins(given: Iterable[str]) -> tuple[Plugin, ...]:
-    """Read plug-ins that the user has named, and let them run without a question."""
-    plugins = read_plugins(given)
+def named_plugins(names: Iterable[str]) -> tuple[Plugin, ...]:
+    """Read plug-ins that the user has named, and trust them."""
+    plugins = read_plugins(names)
     trust(plugins)
     return plugins
 
@@ -44,21 +44,21 @@ def with_read_plugins(
 ) -> Tree:
     """Return an experiment's tree with the texts of its plug-ins.
 
-    The files that `pairs` and `more` name may run: the user has named them.
+    The files that `pairs` and `more` name are trusted, since the user has named them.
 
     Args:
-        tree: plain data; its own plug-ins may be names.
-        pairs: overrides; those of the key `plugins` replace the tree's, unless None.
+        tree: plain data; its plug-ins may be files, modules or texts.
+        pairs: overrides; a value of the key `plugins` other than None replaces the tree's plug-ins.
         more: further plug-ins, which replace those of the same name.
-        trusted: whether the files that the tree names may run without a question, too. Texts that
-            are part of the tree are never trusted by this.
+        trusted: whether files that the tree names are trusted, too. Texts in the tree never are.
     """
     chosen = [value for key, value in pairs if key == KEY and value is not None]
-    given = listed({KEY: chosen[-1]} if chosen else tree)
-    before, added = read_plugins(given), named_plugins(more)
+    values = listed({KEY: chosen[-1]} if chosen else tree)
+    before, added = read_plugins(values), named_plugins(more)
     if trusted or chosen:
-        named_plugins(each for each in given if isinstance(each, str))
-    kept = [plugin for plugin in before if plugin.module not in {each.module for each in added}]
+        named_plugins(value for value in values if isinstance(value, str))
+    replaced = {plugin.module for plugin in added}
+    kept = [plugin for plugin in before if plugin.module not in replaced]
     plugins = [vars(plugin) for plugin in (*kept, *added)]
     return {**tree, KEY: plugins} if plugins or KEY in tree else tree
 
@@ -66,10 +66,11 @@ def with_read_plugins(
 def with_plugins(
     tree: Tree, pairs: Iterable[tuple[str, Any]], more: Iterable[str] = (), *, trusted: bool = True
 ) -> Tree:
-    """Read an experiment's plug-ins as `with_read_plugins`, and let this process use only these.
+    """Read an experiment's plug-ins as `with_read_plugins` does, and use these plug-ins alone.
 
     Raises:
-        UserError: as `read_plugins`, and if one does not import or registers a name that is taken.
+        UserError: as `read_plugins`; also if a plug-in cannot be imported or registers a name that
+            is taken.
     """
     tree = with_read_plugins(tree, pairs, more, trusted=trusted)
     use(read_plugins(tree.get(KEY, ())), check=True)
@@ -77,11 +78,11 @@ def with_plugins(
 
 
 def with_used_plugins(experiment: Experiment) -> Experiment:
-    """Return an experiment without the plug-ins that its numbers do not depend on.
+    """Return an experiment without the plug-ins that its results do not depend on.
 
-    Used is a plug-in that registers something that the experiment names, or a metric, which every
-    run measures; or one that registers nothing and that no other imports: it acts by being
-    imported. What these import is used, too.
+    A plug-in is used if it registers an entry that the experiment names, or a metric, since every
+    run measures all metrics. A plug-in that registers nothing and that no other plug-in imports is
+    used, because its import may have effects. All plug-ins that used ones import are used, too.
     """
     plugins = experiment.plugins
     named = _texts(experiment.model_dump(mode="json", exclude={KEY, "name"}))
@@ -104,25 +105,25 @@ def _texts(tree: Any) -> set[str]:
 
 
 def completed_by_installed(experiment: Experiment) -> Experiment:
-    """Return an experiment with the installed plug-ins that register what it names."""
+    """Return an experiment with the installed plug-ins whose entries it names."""
     tops = {point.module.partition(".")[0] for point in installed_points()}
     if not tops:
         return experiment
-    known = {plugin.name for plugin in experiment.plugins}
+    missing = tops - {plugin.name for plugin in experiment.plugins}
     homes = {home.partition(".")[0]: home for home in _homes(experiment) if home}
-    found = [installed_plugin(homes[top]) for top in sorted(homes) if top in tops - known]
-    if not found:
+    added = [installed_plugin(homes[top]) for top in sorted(homes) if top in missing]
+    if not added:
         return experiment
-    return experiment.model_copy(update={KEY: (*experiment.plugins, *found)})
+    return experiment.model_copy(update={KEY: (*experiment.plugins, *added)})
 
 
 def _homes(experiment: Experiment) -> Iterable[str]:
-    """Yield the modules that register what an experiment names."""
+    """Yield the modules that register the entries which an experiment names."""
     for key, kind in COMPONENTS.items():
         yield registry(kind).home(attrgetter(key)(experiment).name)
     groups, architectures = registry("model group"), registry("architecture")
     name = experiment.model.group
     members = groups.get(name).members if name in groups.names() else (name,)
     yield groups.home(name)
-    architectures.names()  # an entry's home is known once it has been looked for
+    architectures.names()  # imports all modules, so that `home` knows every entry
     yield from (architectures.home(member) for member in members)

@@ -1,7 +1,6 @@
-"""From a tree to a complete experiment: presets expanded, names checked, every default written.
+"""Resolve a tree to a complete experiment: expand presets, check names, fill in defaults.
 
-A resolved experiment is the same however it was written: read again, from its config.yaml, it
-resolves to itself.
+A resolved experiment does not depend on how it was written; its config.yaml resolves to itself.
 """
 
 from __future__ import annotations
@@ -22,14 +21,15 @@ from fedray.registry import parameters_of, registry
 
 
 def load_experiment(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
-    """Resolve a tree with overrides: the tree, then the method's preset, then the overrides.
+    """Resolve a tree and overrides to an experiment.
 
-    A preset is what it sets and leaves no name behind. Every parameter of what is chosen by name
-    is written out, whether it is a default or not, and paths become absolute: actors run elsewhere.
+    The method's preset overrides the tree, and `pairs` override both. The result holds the values
+    of a preset, not its name, and every parameter of each component, defaults included. Paths are
+    absolute, because actors run in other folders.
 
     Args:
-        tree: plain data, as `read_experiment` gives it.
-        pairs: dotted keys and values, as `parse_assignments` gives them.
+        tree: plain data, as returned by `read_experiment`.
+        pairs: dotted keys and values, as returned by `parse_assignments`.
     """
     pairs = list(pairs)
     tree = with_plugins(tree, pairs, trusted=False)
@@ -41,14 +41,14 @@ def load_experiment(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experi
     for key, kind in COMPONENTS.items():
         component = attrgetter(key)(experiment)
         params = parameters(component, kind, key)
-        if hasattr(params, "following"):  # open parameters follow from the rest of the experiment
+        if hasattr(params, "following"):  # unset parameters depend on other keys
             followed = _named(component.name, params.following(experiment))
             experiment = _replaced(experiment, key, followed)
     return completed_by_installed(_with_absolute_paths(experiment))
 
 
 def completed(component: Component, kind: str, key: str) -> Component:
-    """Return a component with every parameter of its entry's type written out."""
+    """Return a component with all parameters of its entry, defaults included."""
     params = _with_whole_components(parameters(component, kind, key), key)
     return _named(registry(kind).get(component.name).name, params)
 
@@ -58,33 +58,33 @@ def _named(name: str, params: Frozen) -> Component:
 
 
 def _with_whole_components(params: Frozen, key: str) -> Frozen:
-    """Complete the components among typed parameters (`component_of`), too."""
-    found: dict[str, Any] = {}
+    """Complete the components among typed parameters, which `component_of` declares."""
+    whole: dict[str, Any] = {}
     for name, field in type(params).model_fields.items():
         value, extra = getattr(params, name), field.json_schema_extra
         if isinstance(value, Component) and isinstance(extra, dict):
-            found[name] = completed(value, str(extra["kind"]), f"{key}.{name}")
-        elif isinstance(value, tuple) and all(isinstance(each, Frozen) for each in value):
-            found[name] = tuple(_with_whole_components(each, f"{key}.{name}") for each in value)
-    return with_absolute_files(params.model_copy(update=found) if found else params)
+            whole[name] = completed(value, str(extra["kind"]), f"{key}.{name}")
+        elif isinstance(value, tuple) and all(isinstance(item, Frozen) for item in value):
+            whole[name] = tuple(_with_whole_components(item, f"{key}.{name}") for item in value)
+    return with_absolute_files(params.model_copy(update=whole) if whole else params)
 
 
 def _with_preset(tree: Tree, pairs: list[tuple[str, Any]]) -> Tree:
-    asked = override(tree, pairs)
-    chosen = asked.get("algorithm", {})
-    if not isinstance(chosen, dict) or chosen.get("preset") is None:
-        return asked
-    hparams = parameters_of(registry("algorithm").get(str(chosen.get("name"))))
-    presets: dict[str, Tree] = hparams.presets(asked) if hasattr(hparams, "presets") else {}
-    preset = str(chosen["preset"])
+    whole = override(tree, pairs)
+    algorithm = whole.get("algorithm", {})
+    if not isinstance(algorithm, dict) or algorithm.get("preset") is None:
+        return whole
+    hparams = parameters_of(registry("algorithm").get(str(algorithm.get("name"))))
+    presets: dict[str, Tree] = hparams.presets(whole) if hasattr(hparams, "presets") else {}
+    preset = str(algorithm["preset"])
     if preset not in presets:
         raise UserError(
-            f"algorithm.preset: {chosen.get('name')} has no preset '{preset}'."
+            f"algorithm.preset: {algorithm.get('name')} has no preset '{preset}'."
             f"{nearest(preset, presets)}"
         )
-    asked = override(override(asked, presets[preset].items()), pairs)
-    asked["algorithm"].pop("preset")
-    return asked
+    whole = override(override(whole, presets[preset].items()), pairs)
+    whole["algorithm"].pop("preset")
+    return whole
 
 
 def _replaced(experiment: Experiment, key: str, component: Component) -> Experiment:
@@ -112,10 +112,10 @@ class MissingRoot(UserError):
 
 
 def resolve_root(root: str) -> Path:
-    """Make `data.root` absolute: below $FEDRAY_DATA if it is there, else below this folder.
+    """Resolve `data.root`: below $FEDRAY_DATA if it exists there, else below the working directory.
 
     Raises:
-        MissingRoot: if the folder is in neither place.
+        MissingRoot: if the folder does not exist in either place.
     """
     path = Path(root).expanduser()
     base = os.environ.get("FEDRAY_DATA")
@@ -125,7 +125,7 @@ def resolve_root(root: str) -> Path:
         if candidate.is_dir():
             return candidate.resolve()
     tried = " and ".join(str(candidate) for candidate in candidates)
-    hint = "" if base else "set FEDRAY_DATA to the folder that holds it, or "
+    hint = "" if base else "set FEDRAY_DATA to the folder that contains it, or "
     raise MissingRoot(
         f"data.root={root} is not a folder (looked at {tried}); {hint}pass data.root=/its/path"
     )

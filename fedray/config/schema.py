@@ -1,4 +1,4 @@
-"""Typed plain data: bounded, immutable, and checked when it is read."""
+"""Base classes and validation of typed plain data: bounded, immutable, without unknown keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ M = TypeVar("M", bound=BaseModel)
 def _as_name(text: str) -> str:
     try:
         return check_name(text)
-    except UserError as error:  # pydantic collects ValueErrors alone
+    except UserError as error:  # pydantic collects only ValueErrors
         raise ValueError(str(error)) from None
 
 
@@ -41,15 +41,15 @@ LossWeight = Annotated[float, Field(ge=0, le=1e6)]
 Temperature = Annotated[float, Field(ge=1e-4, le=1e4)]
 """The divisor of a softmax's logits."""
 Epochs = Annotated[int, Field(ge=1, le=10_000)]
-"""A number of passes over data, or of steps."""
+"""A number of passes over the data, or of steps."""
 PathText = Annotated[str, AfterValidator(check_path)]
 """A path, or a name that may be a path."""
 FileName = Annotated[str, AfterValidator(_as_name)]
-"""A part of the names of files and folders."""
+"""A text that can be part of the names of files and folders."""
 
 
 class Frozen(BaseModel):
-    """Base of all typed data: immutable; unknown keys and infinities are errors."""
+    """Base of all typed data: immutable; unknown keys and infinite numbers are errors."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False
@@ -80,27 +80,27 @@ def component_of(kind: str, default: str, params: Frozen | None = None) -> Any:
     """Declare a field of typed parameters that is itself a component.
 
     Args:
-        kind: the kind of thing, a key of `fedray.registry.HOMES`.
+        kind: the kind of the component, a key of `fedray.registry.HOMES`.
         default: the name of the default component.
         params: the parameters of the default component.
     """
-    given = {} if params is None else params.model_dump(mode="json", by_alias=True)
-    return Field(Component(name=default, **given), json_schema_extra={"kind": kind})
+    values = {} if params is None else params.model_dump(mode="json", by_alias=True)
+    return Field(Component(name=default, **values), json_schema_extra={"kind": kind})
 
 
 class NoParams(Frozen):
-    """The parameters of an entry that has none."""
+    """The parameters of an entry without parameters."""
 
 
 def named(default: str) -> BeforeValidator:
-    """Let parameters without a name be those of the component `default`."""
+    """Return a validator that reads parameters without a name as those of `default`."""
     return BeforeValidator(
         lambda value: {"name": default, **value} if isinstance(value, Mapping) else value
     )
 
 
 def validate(model: type[M], tree: Any, prefix: str = "") -> M:
-    """Validate plain data as `model`, strictly: a text is no number and a number no text.
+    """Validate plain data as `model`, strictly: texts and numbers are not converted.
 
     Args:
         model: the typed model.
@@ -111,7 +111,7 @@ def validate(model: type[M], tree: Any, prefix: str = "") -> M:
         UserError: with all mistakes, each with its key.
     """
     try:
-        # As JSON, because strict validation of Python objects takes no list for a tuple.
+        # As JSON, because strict validation of Python objects refuses a list for a tuple.
         return model.model_validate_json(to_json(tree, inf_nan_mode="constants"), strict=True)
     except ValidationError as error:
         raise UserError(mistakes(model, tree, error, prefix)) from None
@@ -122,11 +122,11 @@ def parameters(component: Component, kind: str, key: str) -> Frozen:
 
     Args:
         component: the name and its parameters.
-        kind: the kind of thing, a key of `fedray.registry.HOMES`.
+        kind: the kind of the component, a key of `fedray.registry.HOMES`.
         key: the experiment's key, for messages.
 
     Raises:
-        UserError: if there is no such entry, or a parameter is unknown or out of bounds.
+        UserError: if no such entry exists, or a parameter is unknown or out of bounds.
     """
     try:
         entry = registry(kind).get(component.name)

@@ -1,12 +1,12 @@
-"""The sources of an experiment's values: the mapping `sources` of its file.
+"""The mapping `sources` of an experiment file, which says where its values come from.
 
     sources:
       rounds: paper, Sec. 4.1
       lr: official code, main.py
       data.augment: "ours: open in the paper"
 
-A source belongs to a key that the file sets or inherits, or to a section (`optimizer`) and all its
-keys. A file that sets a key again states the source again.
+A source refers to a key that the file sets or inherits, or to all keys of a section (`optimizer`).
+A file that overrides a key must state its source again.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from fedray.config.files import ExperimentFile, flatten, merged
 from fedray.errors import UserError, shown
 
 KINDS = ("paper", "official code", "ours")
-"""The beginnings of a source."""
+"""Valid beginnings of a source."""
 
 
 def sources_of(chain: Sequence[ExperimentFile]) -> dict[str, str]:
-    """Return the source of each key that files from `read_chain` set; "" without one.
+    """Return the source of each key that the files of `read_chain` set; "" without one.
 
     Raises:
-        UserError: if `sources` is no mapping, names a key that is not set, or has another text.
+        UserError: if `sources` is no mapping, names a key that is not set, or has a text that does
+            not begin with one of `KINDS`.
     """
     for index, file in enumerate(chain):
         _check(file, flatten(merged(chain[: index + 1])))
@@ -34,10 +35,10 @@ def sources_of(chain: Sequence[ExperimentFile]) -> dict[str, str]:
 def _check(file: ExperimentFile, keys: Mapping[str, object]) -> None:
     if not isinstance(file.sources, Mapping):
         raise UserError(
-            f"{file.path}: sources is {shown(file.sources)}, expected keys and where each is from"
+            f"{file.path}: sources is {shown(file.sources)}, expected keys and their sources"
         )
     for key, source in file.sources.items():
-        if not any(key in _with_parents(each) for each in keys):
+        if not any(key in _with_parents(setting) for setting in keys):
             raise UserError(f"{file.path}: sources names {key}, which is not set; remove it")
         if not isinstance(source, str) or not source.startswith(KINDS):
             raise UserError(
@@ -47,7 +48,7 @@ def _check(file: ExperimentFile, keys: Mapping[str, object]) -> None:
 
 
 def _source_of(key: str, chain: Sequence[ExperimentFile]) -> str:
-    """Return what the files from the one that sets it on say, the last one first."""
+    """Return the last source that the setting file, or a file that extends it, states for a key."""
     setters = [index for index, file in enumerate(chain) if key in flatten(file.tree)]
     for file in reversed(chain[setters[-1] :]):
         for place in _with_parents(key):

@@ -1,17 +1,17 @@
-"""What a method is made of.
+"""The building blocks of a federated learning method.
 
-algorithm.py  the interface of a method, and the registry
-training.py   local training as a template
-stacked.py    local training of several clients as one batched model
-client.py     what a client step sees
-optimizers.py what takes the steps of local training
-schedules.py  how the learning rate changes over rounds
-server.py     what a server step sees, and a round's exchanges
-state.py      state as nested mappings of tensors
-payload.py    what travels: declarations and checks of its fields
-sums.py       sums over uploads
-privacy.py    clipping and noise of what clients upload
-gate.py       the gate that checks, counts and transforms what travels
+algorithm.py   interface of a method, and the registry of methods
+training.py    local training as a template
+stacked.py     local training of several clients as one batched model
+client.py      data, model and random streams of a client step
+optimizers.py  optimisers of local training
+schedules.py   learning rate schedules over rounds
+server.py      arguments of a server step, and the exchanges of a round
+state.py       state as nested mappings of tensors
+payload.py     payloads: declarations and checks of their fields
+sums.py        sums over uploads
+privacy.py     clipping and noise of uploads
+gate.py        the gate that checks, counts and transforms payloads
 """
 
 from fedray.core.algorithm import (

@@ -1,10 +1,10 @@
-"""The interface of a method, whose steps are pure functions.
+"""The interface of a federated learning method, whose steps are pure functions.
 
     downlink (server) -> client_update (client) -> server_update (server)
 
 A method is one file of `fedray.algorithms`: its hyper-parameters and one class. Most methods extend
-`LocalTraining`, which implements the client's step, with a loss and with payloads. A method whose
-round has several exchanges overrides `round`.
+`LocalTraining`, which implements the client step, and add a loss and payloads. A method with
+several exchanges per round overrides `round`.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Requires:
-    """Needs of a method; the experiment gives it nothing else of these kinds.
+    """The requirements of a method; the experiment provides only what a method requires.
 
     Attributes:
-        text: the server has a text tower with the classes' texts.
-        head: models end in a classifier; False: they end in their features.
-        prompts: models are prompts around a frozen CLIP, made by `prompted_model`.
-        validation: clients have validation images.
-        sgd: uploads must be sums of a round's gradients times the learning rate: the optimiser is
-            SGD, its momentum starts at zero every round, and no gradient is clipped.
+        text: whether the server has a text tower with the texts of the classes.
+        head: whether models end in a classifier; else they end in their features.
+        prompts: whether models are prompts around a frozen CLIP, made by `prompted_model`.
+        validation: whether clients have validation images.
+        sgd: whether an update must be the sum of a round's gradients times the learning rate. The
+            optimiser is then SGD, its momentum starts at zero every round, and gradients are not
+            clipped.
     """
 
     text: bool = False
@@ -53,11 +54,14 @@ class Requires:
 
 
 class HyperParameters(Frozen):
-    """Base of a method's hyper-parameters: each with the paper's symbol, range and source."""
+    """Base class of a method's hyper-parameters.
+
+    The docstring of each field states the paper's symbol, the range and the source of the default.
+    """
 
     evaluation_only: ClassVar[tuple[str, ...]] = ()
-    """Names, as the experiment calls them, of hyper-parameters that training never reads. A
-    finished run can be tested again with other values (`fedray analyse retest`)."""
+    """Names, as in the experiment's keys, of hyper-parameters that training never reads. A finished
+    run can be tested again with other values (`fedray analyse retest`)."""
 
     @classmethod
     def presets(cls, experiment: Tree) -> dict[str, Tree]:
@@ -67,17 +71,17 @@ class HyperParameters(Frozen):
 
 @dataclass(frozen=True)
 class LocalContext:
-    """The model, state and download of one client's training or test.
+    """The model, state and download of a client during its training or test.
 
     All tensors are on the client's device.
 
     Attributes:
-        client: the client: its images, its setting and its random streams.
-        model: the client's model, with its initial weights in `loss` at the first step, and with
-            its trained weights in `finish`.
+        client: the client, with its images, setting and random streams.
+        model: the client's model; it has the initial weights in the first call of `loss`, and the
+            trained weights in `finish`.
         state: the client's state before the step.
         down: the download.
-        extra: further parameters that are trained with the model's, by name.
+        extra: further parameters, by name, that are trained together with the model's.
         trainable: names of the model's parameters that are trained; None for all.
     """
 
@@ -90,11 +94,11 @@ class LocalContext:
 
 
 class Algorithm:
-    """Base of every method.
+    """Base class of all methods.
 
     Args:
-        hparams: the method's hyper-parameters, of its own type.
-        setting: the facts that server and clients share.
+        hparams: the hyper-parameters, an instance of the method's `HParams`.
+        setting: facts of the federation that server and clients share.
     """
 
     name: ClassVar[str]
@@ -104,40 +108,40 @@ class Algorithm:
     paper: ClassVar[str]
     """Authors, venue and arXiv number; "-" if there is no paper."""
     travels: ClassVar[str]
-    """The payloads in one phrase."""
+    """The contents of the payloads, in one phrase."""
     requires: ClassVar[Requires] = Requires()
     uploads: ClassVar[PayloadTypes] = ()
     downloads: ClassVar[PayloadTypes] = ()
-    """All types of payloads that travel, client to server and server to client."""
+    """All payload types: `uploads` from client to server, `downloads` from server to client."""
     dense: ClassVar[bool] = False
-    """Whether the method supports dense prediction, where every pixel is a sample. Each class must
-    state it again (`CLAIMS`), since what it adds may need one feature per image."""
+    """Whether the method supports dense prediction, where every pixel is a sample. Every subclass
+    must set it again (`CLAIMS`), since its additions may need one feature per image."""
 
     one_model: ClassVar[bool] = False
-    """Whether a client's download, with gifts that are the same for all clients, determines what
-    its model predicts. A class that changes what a client predicts with must state it again
-    (`CLAIMS`)."""
+    """Whether a client's download, together with gifts that are the same for all clients,
+    determines the predictions of its model. A subclass that changes the predicting model must set
+    it again (`CLAIMS`)."""
 
     stacks: ClassVar[bool] = False
-    """Whether clients can be trained together (`core.stacked`) with the numbers of each by itself.
-    Each class that changes the training must state it again (`CLAIMS`)."""
+    """Whether clients trained together (`core.stacked`) get the same numbers as clients trained
+    separately. A subclass that changes the training must set it again (`CLAIMS`)."""
 
     waits_per_batch: ClassVar[str] = ""
-    """Why the method copies tensors to or from an accelerator for every batch; "" if it does not,
-    as nearly all. `fedray check` counts."""
+    """The reason why the method copies tensors to or from an accelerator for every batch; "" if it
+    copies none. `fedray check` counts these copies."""
 
     class HParams(HyperParameters):
-        """The hyper-parameters of a method that has none.
+        """The hyper-parameters of a method without any.
 
-        A method that declares no class of its own has those of all its bases; where two bases
-        give a default, the one that comes first in the method resolution order counts.
+        A method that declares no `HParams` has the hyper-parameters of all its bases. If two bases
+        define the same default, the first in the method resolution order counts.
         """
 
     hp: HyperParameters
-    """The hyper-parameters; a subclass declares them again with its own type."""
+    """The hyper-parameters; a subclass annotates them again with its own type."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Check payloads, join the bases' hyper-parameters, reset claims that must be repeated.
+        """Check the payloads, join the hyper-parameters of the bases, and reset `CLAIMS`.
 
         Raises:
             TypeError: if a payload has a field that cannot travel.
@@ -157,10 +161,10 @@ class Algorithm:
 
     @classmethod
     def means_equally(cls, hparams: HyperParameters) -> bool:
-        """Return True if the server's step uses uploads only through their equally weighted mean.
+        """Return True if the server step uses uploads only through their unweighted mean.
 
-        Central privacy adds its noise to that mean. A class that changes the server's step must
-        define this method again (`CLAIMS`).
+        Central privacy adds its noise to this mean. A subclass that changes the server step must
+        define the method again (`CLAIMS`).
         """
         return False
 
@@ -172,8 +176,8 @@ class Algorithm:
     def is_tested_together(self) -> bool:
         """Return True if clients with the same download are tested in one pass.
 
-        A client that lacks a gift cannot be tested, so methods with gifts test each client by
-        itself.
+        A method with gifts tests each client separately, because a client that lacks a gift cannot
+        be tested.
         """
         return self.one_model and type(self).give is Algorithm.give
 
@@ -184,19 +188,19 @@ class Algorithm:
         return {}
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Run once before the first round; return the server's next state."""
+        """Run once before the first round, and return the server's next state."""
         return state
 
     def give(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Give clients what they keep, with `exchange.give`; return the server's next state.
+        """Send gifts, payloads that clients keep, by `exchange.give`; return the next state.
 
         Called after `prepare`, before every round, and before clients are tested, so that clients
-        that failed or joined later get their gifts.
+        that failed or joined later receive their gifts.
         """
         return state
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Run one round: downlink, client step, server step; return the server's next state."""
+        """Run downlink, client step and server step of a round; return the server's next state."""
         down = self.downlink(state, exchange.participants, exchange.server)
         uplinks = exchange.call("client_update", down)
         return self.server_update(state, uplinks, exchange.server)
@@ -206,21 +210,21 @@ class Algorithm:
         return dict.fromkeys(clients)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Return the server's next state, from uploads sorted by client id."""
+        """Return the server's next state from the uploads, which are sorted by client id."""
         return state
 
     # --- client ----------------------------------------------------------------------------------
 
     def init_client(self, client: Client) -> ClientState:
-        """Return a client's state before its first step: the initial weights."""
+        """Return a client's state before its first step; by default, the initial weights."""
         return ClientState(client.initial())
 
     def keep(self, client: Client, state: ClientState, down: Payload) -> tuple[None, ClientState]:
-        """Receive a gift: put its fields into the client's memory."""
+        """Receive a gift, and put its fields into the client's memory."""
         return None, replace(state, memory={**state.memory, **vars(down)})
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """Load the weights that a round, or a test, of the client starts from: its own."""
+        """Load the initial weights of a client's round or test; by default, its own weights."""
         return LocalContext(client, client.load(state.model), state, down)
 
     def client_update(
@@ -230,7 +234,7 @@ class Algorithm:
         return None, state
 
     def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
-        """Return logits [B, C], or [B·H·W, C] for pixels; every evaluation uses them.
+        """Return the logits for evaluations, [B, C], or [B·H·W, C] in dense prediction.
 
         Args:
             output: the output of the client's model in evaluation mode.
@@ -252,13 +256,14 @@ def joint_hparams(method: type[Algorithm]) -> type[HyperParameters]:
         return parents[0] if parents else Algorithm.HParams
     make = partial(create_model, "HParams", __base__=parents, __module__=method.__module__)
     joint = make()
-    first: dict[str, Any] = {}  # pydantic prefers a parent's inherited field to another's own
+    # Pydantic prefers a field that one parent inherits to a field that another one declares.
+    overrides: dict[str, Any] = {}
     for name, info in joint.model_fields.items():
         owner: Any = next(k for k in joint.__mro__ if name in inspect.get_annotations(k))
-        own = owner.model_fields[name]
-        if repr(own) != repr(info):
-            first[name] = (own.annotation, own)
-    joint = make(**first)
+        declared_info = owner.model_fields[name]
+        if repr(declared_info) != repr(info):
+            overrides[name] = (declared_info.annotation, declared_info)
+    joint = make(**overrides)
     joint.__qualname__ = f"{method.__qualname__}.HParams"
     return cast(type[HyperParameters], joint)
 
@@ -269,27 +274,28 @@ CLAIMS: Mapping[str, tuple[str, ...]] = {
     "means_equally": ("round", "server_update", "summand", "server_step"),
     "one_model": ("shared", "personal", "init_client", "begin", "predict"),
 }
-"""Statements of a class about itself, and the steps about which it states this. A subclass that
-changes one of these steps must state it again; with no steps listed, every subclass must."""
+"""Claims that a method makes about itself, each with the methods on which it depends. A subclass
+that overrides one of these methods must make the claim again; if none is listed, every subclass
+must."""
 
 
 class SummingMethod(Algorithm):
     """A method whose server step uses only sums over uploads (`core.sums`).
 
-    Workers add up the uploads of their clients, so that the server receives a few sums. A class
-    that overrides `server_update` receives the uploads.
+    Workers add up the uploads of their clients, so that the server receives a few sums. A subclass
+    that overrides `server_update` receives the single uploads.
     """
 
     def summand(self, upload: Any) -> StateTree:
-        """Return what one upload adds to each sum; see `weighed`."""
+        """Return the terms that one upload adds to each sum; see `weighed`."""
         raise NotImplementedError(f"{self.name} must define summand(upload)")
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """Return the server's next state, from the sums over at least one upload."""
+        """Return the server's next state from the sums over at least one upload."""
         raise NotImplementedError(f"{self.name} must define server_step(state, total, server)")
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Run one round: downlink, client step, server step; return the server's next state."""
+        """Run downlink, client step and server step of a round; return the server's next state."""
         if type(self).server_update is not SummingMethod.server_update:
             return super().round(state, exchange)
         down = self.downlink(state, exchange.participants, exchange.server)
@@ -297,7 +303,7 @@ class SummingMethod(Algorithm):
         return self.server_step(state, total, exchange.server) if total else state
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Return the server's next state; without uploads, the same state."""
+        """Return the server's next state, or the same state if there are no uploads."""
         if not uplinks:
             return state
         return self.server_step(state, total_of(self.summand, uplinks), server)
@@ -309,7 +315,7 @@ class PromptMethod(Algorithm):
     requires = Requires(prompts=True, head=False)
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """Return the clients' model, without weights."""
+        """Return the model of the clients, with weights that are not initialised."""
         raise NotImplementedError(f"{self.name} must define prompted_model(clip, class_names)")
 
 
@@ -317,7 +323,7 @@ class AuxiliaryMethod(Algorithm):
     """A method whose clients share a small model in addition to their own models.
 
     The architecture of the small model is the first of `model.group`. A client's model is one
-    module that contains both, so that names tell their tensors apart everywhere.
+    module that contains both models, so that tensor names distinguish them.
     """
 
     def auxiliary_dim(self) -> int:
@@ -329,7 +335,7 @@ class AuxiliaryMethod(Algorithm):
         return self.setting.feature_dim
 
     def with_auxiliary(self, own: Classifier, auxiliary: Classifier) -> WithAuxiliary:
-        """Return a module of both models; layers between them are `undrawn_linear`."""
+        """Return a module of both models; create layers between them with `undrawn_linear`."""
         return WithAuxiliary(own, auxiliary)
 
 

@@ -1,4 +1,4 @@
-"""What a client step sees: the client's images, its random streams, an empty model."""
+"""The arguments of a client step: the client's images, random streams and model skeleton."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedray.streams import Streams
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The keys of the experiment that define the local loop; `lr` is that of the round."""
+    """The experiment's keys for local training; `lr` is the learning rate of the round."""
 
     epochs: int = 5
     batch_size: int = 100
@@ -39,15 +39,15 @@ class Setting:
     """Facts of the federation that server and clients share.
 
     Attributes:
-        class_names: names of the C classes that are trained on, in the order of their labels.
-        feature_dim: d, width of features and prototypes.
-        rounds: T.
-        clients: N.
-        training: the local loop.
+        class_names: names of the C training classes, in the order of their labels.
+        feature_dim: d, the width of features and prototypes.
+        rounds: T, the number of rounds.
+        clients: N, the number of clients.
+        training: the configuration of local training.
         seed: the experiment's seed.
-        finetune_epochs: epochs of fine-tuning the heads after the last round.
-        top_k: k of the additional top-k accuracy; None: not measured.
-        phases: rounds in which clients get other images (`data.evolution`).
+        finetune_epochs: epochs of fine-tuning after the last round.
+        top_k: k of the additional top-k accuracy; None does not measure it.
+        phases: rounds in which the clients' images change (`data.evolution`).
     """
 
     class_names: tuple[str, ...]
@@ -62,7 +62,7 @@ class Setting:
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """C, the number of training classes."""
         return len(self.class_names)
 
     @property
@@ -86,13 +86,14 @@ class Batch(NamedTuple):
 class Samples:
     """A client's images of one split.
 
-    The private arrays hold the images of all clients and splits, which a node maps once.
+    The private arrays hold the images of all clients and splits. All processes of a node share one
+    memory map of them.
 
     Attributes:
-        _stored: uint8 [all, channels, H, W], or features of a frozen tower, float32.
-        _all_labels: int64 [all]; in dense prediction masks, uint8 [all, H, W].
+        _stored: images, uint8 [all, channels, H, W], or features of a frozen tower, float32.
+        _all_labels: labels, int64 [all], or in dense prediction masks, uint8 [all, H, W].
         index: indices of this split's images [n].
-        kind: the type of a model's input.
+        kind: the type of the model's input.
     """
 
     _stored: np.ndarray
@@ -111,7 +112,7 @@ class Samples:
 
     @classmethod
     def joined(cls, parts: Sequence[Samples]) -> Samples:
-        """Return several clients' images of one split, client after client."""
+        """Return the images of several clients in one split, in the order of the clients."""
         if len(parts) == 1:
             return parts[0]
         return replace(parts[0], index=np.concatenate([part.index for part in parts]))
@@ -123,16 +124,16 @@ class Samples:
 
     @property
     def labels_per_image(self) -> int:
-        """1, or H·W if every pixel has a label."""
+        """The number of labels of an image: 1, or H·W in dense prediction."""
         return math.prod(self._all_labels.shape[1:])
 
     @property
     def dense(self) -> bool:
-        """True if every pixel has a label."""
+        """True if every pixel has a label (dense prediction)."""
         return self._all_labels.ndim > 1
 
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Copy this split to a device: stored images [n, ...], and labels [n] or masks."""
+        """Copy this split to a device; return stored images [n, ...] and labels [n] or masks."""
         stored = torch.from_numpy(self._stored[self.index])
         return stored.to(device), self.labels.to(device)
 
@@ -142,14 +143,14 @@ class Samples:
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """Return a view of an array that cannot be written to."""
+    """Return a read-only view of an array."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 class EvalSet(NamedTuple):
-    """Images that every client's model is tested on, and the range of its answers."""
+    """Images on which every client's model is tested, and the classes that it may predict."""
 
     samples: Samples
     classes: range
@@ -157,13 +158,13 @@ class EvalSet(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The images that evaluate a client's model; steps never see them.
+    """The images for evaluating a client's model, which client steps never receive.
 
     Attributes:
         test: the client's own test images.
         eval_sets: test images that all clients share, by name.
         validation: the client's own validation images; None if no client has any.
-        validation_sets: all clients' validation images instead of `eval_sets`, by name.
+        validation_sets: the counterparts of `eval_sets`, by name, made of validation images.
     """
 
     test: Samples
@@ -182,7 +183,7 @@ class Skeleton:
         self._optimizer: tuple[TrainingConfig, torch.optim.Optimizer] | None = None
 
     def optimizer(self, config: TrainingConfig) -> torch.optim.Optimizer:
-        """Return the optimiser of the model's parameters, without earlier running means."""
+        """Return the optimiser of the model's parameters, with cleared running means."""
         if self._optimizer is None or self._optimizer[0] != config:
             self._optimizer = (config, config.optimizer.make(self.parameters, config.lr))
         self._optimizer[1].state.clear()
@@ -190,7 +191,7 @@ class Skeleton:
 
 
 def named_tensors(model: nn.Module) -> Tensors:
-    """Return a model's parameters and buffers by name, not copied."""
+    """Return a model's parameters and buffers by name, without copying them."""
     return {
         name: tensor.detach()
         for name, tensor in (*model.named_parameters(), *model.named_buffers())
@@ -199,22 +200,22 @@ def named_tensors(model: nn.Module) -> Tensors:
 
 @dataclass(frozen=True)
 class Client:
-    """One client in one round: its data, its random streams, an empty model of its architecture.
+    """A client in a round, with its data, random streams and a model of its architecture.
 
     Attributes:
         id: the client's number, 0 <= id < N.
-        round: the round, from 1; 0 is before the first.
-        setting: facts that server and clients share.
+        round: the round, from 1; 0 is before the first round.
+        setting: facts of the federation that server and clients share.
         train: the training images.
-        architecture: the name of its model.
-        skeleton: an empty model of that architecture, shared with other clients.
+        architecture: the name of the model's architecture.
+        skeleton: a model of this architecture, into which weights are loaded; clients share it.
         initial: returns the initial weights.
-        device: the device of the steps.
+        device: the device of the client's steps.
         reports: numbers that the method reports; their means appear as "client/<name>".
         validation: the validation images, if the method's `requires.validation` is set; else None.
-        train_losses: mean loss of the last epoch of each local training of this step.
-        optimizer_state: the optimiser's running means by the parameter's name, with
-            `optimizer.keep`; else empty.
+        train_losses: mean loss in the last epoch of each local training of this step.
+        optimizer_state: the optimiser's running means by parameter name, with `optimizer.keep`;
+            else empty.
         method: the method's name, for messages.
     """
 
@@ -233,7 +234,10 @@ class Client:
     method: str = "the method"
 
     def with_schedule(self, later: int = 0, **config: Any) -> Client:
-        """Return this client with the batches of `later` rounds on, and changes of its `config`."""
+        """Return this client with a changed training `config`, moved on by `later` rounds.
+
+        The round determines the client's random batches.
+        """
         training = replace(self.setting.training, **config)
         setting = replace(self.setting, training=training)
         return replace(self, round=self.round + later, setting=setting)
@@ -251,27 +255,27 @@ class Client:
                 f"{sorted(placed.keys() ^ weights.keys())[:3]} differ"
             )
         for name, tensor in placed.items():
-            given = weights[name]
-            if given.shape != tensor.shape or given.dtype != tensor.dtype:  # `copy_` would cast
+            weight = weights[name]
+            if weight.shape != tensor.shape or weight.dtype != tensor.dtype:  # `copy_` would cast
                 raise ValueError(
                     f"the weights that {self.method} loads do not fit {self.architecture}: {name} "
-                    f"is {described(given)}, expected {described(tensor)}"
+                    f"is {described(weight)}, expected {described(tensor)}"
                 )
-            tensor.copy_(given)
+            tensor.copy_(weight)
         return self.skeleton.model
 
     def weights(self, model: nn.Module) -> Tensors:
-        """Return a model's parameters and buffers, not copied: the gate copies uploads."""
+        """Return a model's parameters and buffers without copying them; the gate copies uploads."""
         return self.skeleton.tensors if model is self.skeleton.model else named_tensors(model)
 
     def save(self, model: nn.Module) -> Tensors:
-        """Return a copy of a model's parameters and buffers: for the client's state."""
+        """Return a copy of a model's parameters and buffers, for the client's state."""
         return {name: tensor.clone() for name, tensor in self.weights(model).items()}
 
     @torch.no_grad()
     def batches(self, samples: Samples, batch_size: int = 500) -> Iterator[Batch]:
-        """Yield `samples` in their order, for passes without training."""
-        if samples.dense:  # every pixel has features: no more memory than in training
+        """Yield batches of `samples` in their order, for passes without training."""
+        if samples.dense:  # every pixel has features; do not exceed the memory of training
             batch_size = min(batch_size, self.setting.training.batch_size)
         stored, labels = samples.tensors(self.device)
         for start in range(0, len(labels), batch_size):
@@ -291,7 +295,7 @@ class Client:
         """Return the mean feature of every local class, in evaluation mode (FedTSP Eq. (5)).
 
         Returns:
-            Classes [c] that the client holds, their mean features [c, d] and their counts [c].
+            The classes that the client holds [c], their mean features [c, d] and counts [c].
         """
         model.eval()
         classes, d = self.setting.num_classes, self.setting.feature_dim

@@ -1,4 +1,4 @@
-"""The gate that every payload passes: it checks, transforms and counts what travels.
+"""The gate that checks, transforms and counts every payload.
 
 Paper: the quantiser is FedTSP's (arXiv:2503.13543, supplementary G).
 """
@@ -26,8 +26,8 @@ from fedray.core.privacy import Privacy, is_covered
 from fedray.core.state import leaves
 from fedray.records import Traffic
 
-SCALE_BYTES = 4  # a quantised vector travels with one float32 scale
-SMALL = 16_384  # numbers; for more of them the sum is faster than the norm
+SCALE_BYTES = 4  # a quantised vector has one float32 scale
+SMALL = 16_384  # number of elements up to which a norm is faster than a sum
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Gate:
 
     Args:
         axes: sizes of the axes that the setting fixes: {"C": classes, "d": feature width, ...}.
-        uploads: the types of upload that the method declares; None for any.
-        downloads: the types of download that the method declares; None for any.
-        up_bits: bits per number of uploads; 32 does not change them.
-        down_bits: bits per number of downloads.
+        uploads: the upload types that the method declares; None allows any.
+        downloads: the download types that the method declares; None allows any.
+        up_bits: bits per number of an upload; 32 does not quantise.
+        down_bits: bits per number of a download; 32 does not quantise.
         privacy: clipping and noise of uploads, or None.
     """
 
@@ -66,16 +66,17 @@ class Gate:
         """Check, clip, noise, quantise and count an upload.
 
         Args:
-            payload: the upload of the client; the result shares no memory with it.
-            call: the step that made it.
-            copy: False for an upload that is only summed: the result may share its memory.
+            payload: the upload of the client.
+            call: the client's call that returned the upload.
+            copy: whether the result shares no memory with `payload`; False for uploads that are
+                only summed.
 
         Raises:
             BadPayload: if the payload does not fit its declaration or the call, or is not finite.
         """
         self._check_fields(payload, "uploads")
         _check_like(payload, call.down)
-        payload = _on_cpu(payload, copy=copy)  # each check of a number on a device waits for it
+        payload = _on_cpu(payload, copy=copy)  # checks of values on a device would synchronise
         payload.check(call)
         items = [*payload.items()]
         _check_finite(payload, items)
@@ -89,7 +90,7 @@ class Gate:
     def together(
         self, uploads: Mapping[int, Payload], *, round_: int, step: str
     ) -> dict[int, Payload]:
-        """Return the uploads for the server's step: unchanged, or with central noise."""
+        """Return the uploads for the server step, with the noise of central privacy if set."""
         if self.privacy is None:
             return dict(uploads)
         return dict(self.privacy.released(uploads, round_=round_, step=step))
@@ -97,17 +98,18 @@ class Gate:
     def _check_fields(self, payload: Any, direction: Literal["uploads", "downloads"]) -> None:
         types, kind = getattr(self, direction), type(payload)
         if not isinstance(payload, Payload) or (types is not None and kind not in types):
-            wanted = " or ".join(f"a {each.__name__}" for each in types or (Payload,))
+            expected = " or ".join(f"a {allowed.__name__}" for allowed in types or (Payload,))
             raise BadPayload(
-                f"a {kind.__name__} cannot travel, expected {wanted} (`{direction}` of the method)"
+                f"a {kind.__name__} cannot travel, expected {expected} (`{direction}` of the "
+                "method)"
             )
         payload.check_fields(self.axes)
 
 
 def _check_like(payload: Payload, down: Any) -> None:
-    """Check that fields which the download has, too, have its names, shapes and dtypes.
+    """Check that fields declared alike in the download have equal names, shapes and dtypes.
 
-    The download's field has the same name and the same axes. Plain numbers are not compared.
+    Fields are declared alike if their names, types and axes agree. Plain numbers are not compared.
     """
     sent = down.declared() if isinstance(down, Payload) else ()
     forms = {(field.name, field.form, field.axes) for field in sent}
@@ -118,7 +120,7 @@ def _check_like(payload: Payload, down: Any) -> None:
 
 
 def _check_finite(payload: Payload, items: Sequence[Placed]) -> None:
-    """Raise `NotFinitePayload` if a tensor of a payload, `items`, holds a NaN or an infinity."""
+    """Raise `NotFinitePayload` if a tensor among a payload's `items` has a NaN or an infinity."""
     tensors = [item for item in items if isinstance(item.value, Tensor)]
     if _are_finite([item.value for item in tensors]):
         return
@@ -166,9 +168,10 @@ def _traffic(items: Sequence[Placed], bits: int) -> Traffic:
 
 @torch.no_grad()
 def _are_finite(tensors: Sequence[Tensor]) -> bool:
-    """Return True if certainly no tensor holds a NaN or an infinity.
+    """Return True only if no tensor holds a NaN or an infinity.
 
-    The norms of small tensors are computed in one call, since each call costs more than they do.
+    One call computes the norms of all small tensors, because a call costs more than a norm. The
+    result may be False for finite numbers whose norm overflows.
     """
     small = [t for t in tensors if t.is_floating_point() and _is_small(t)]
     norms = torch._foreach_norm(small) if small else []
@@ -184,8 +187,8 @@ def _is_small(tensor: Tensor) -> bool:
 def _is_finite(tensor: Tensor) -> bool:
     """Return True if no number is NaN or infinite.
 
-    A finite sum proves it, 30 times faster than a test of each number. Other sums may have
-    overflowed, so each number is tested then.
+    If the sum is finite, so are all numbers; this is 30 times faster than a test of each number. A
+    sum may also overflow, so otherwise each number is tested.
     """
     if not tensor.is_floating_point() or math.isfinite(float(tensor.detach().sum())):
         return True
@@ -193,24 +196,24 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def _rows(tensor: Tensor) -> Tensor:
-    """Return a view as vectors [rows, width]: matrices by row, other tensors as one vector."""
+    """Return a view as vectors [rows, width]: the rows of a matrix, else one vector."""
     return tensor if tensor.dim() == 2 else tensor.reshape(1, -1)
 
 
 def wire_bytes(kind: Kind, tensor: Tensor, bits: int) -> int:
-    """Return the bytes of a tensor on the wire: numbers of `bits` bits, and a scale per vector."""
+    """Return the transmitted bytes of a tensor: `bits` bits per number and a scale per vector."""
     if bits >= 32 or not is_covered(kind, tensor):
         return tensor.numel() * tensor.element_size()
     return math.ceil(tensor.numel() * bits / 8) + SCALE_BYTES * len(_rows(tensor))
 
 
 def quantise(tensor: Tensor, bits: int) -> Tensor:
-    """Quantise to b bits and back, symmetric and per vector (FedTSP supplementary G).
+    """Quantise to b bits and dequantise, symmetrically and per vector (FedTSP supplementary G).
 
     With a = max|v|, q = 2^(b-1) - 1 and s = a/q: v^ = clamp(round(v/s), -q, q) * s.
 
     Args:
-        tensor: any shape; a matrix is quantised row by row, else as one vector.
+        tensor: a tensor of any shape; a matrix is quantised row by row, else as one vector.
         bits: b, at least 2 (b = 2 keeps the sign and the largest entries).
 
     Returns:

@@ -1,9 +1,9 @@
-"""The optimisers of local training: SGD, Adam, AdamW; and what they keep between rounds.
+"""The optimisers of local training (SGD, Adam, AdamW), and their running means between rounds.
 
-Torch wraps methods of its optimisers so that `torch.compile` leaves them alone, and each wrapper
-imports `torch._dynamo` when it is called: 1.5 s and 100 MB in every process. Nothing here is
-compiled, so the subclasses below call the wrapped functions (`inspect.unwrap`), with gradients off
-as in torch. Steps and numbers are torch's; `differentiable=True` is not supported.
+Torch wraps methods of its optimisers so that `torch.compile` ignores them. When called, a wrapper
+imports `torch._dynamo`, which takes 1.5 s and 100 MB in every process. Nothing here is compiled, so
+the subclasses below call the unwrapped functions (`inspect.unwrap`), with gradients disabled as in
+torch. Steps and numbers are those of torch; `differentiable=True` is not supported.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from fedray.data.configurable import Configurable
 from fedray.registry import Registry
 
 Decay = Annotated[float, Field(ge=0, le=1000)]
-"""What pulls weights to zero."""
+"""The strength of weight decay."""
 Beta = Annotated[float, Field(ge=0, lt=1)]
-"""How much of a running mean stays."""
+"""The decay rate of a running mean."""
 
 ON_THE_CPU = ("step",)
-"""State that torch's optimisers keep on the CPU, also for parameters on a GPU."""
+"""State that torch's optimisers keep on the CPU even for parameters on a GPU."""
 
 
 class OptimizerParams(Frozen):
     """Parameters of every optimiser."""
 
     keep: StrictBool = False
-    """Whether a client's running means (momentum) stay between its rounds, as part of its state;
-    false: every round begins without."""
+    """Whether a client keeps its running means (momentum) between rounds, as part of its state;
+    false: every round begins with zero momentum."""
 
 
 class Optimizer(Configurable, ABC):
-    """Makes the optimiser of a client's local training; the learning rate is the key `lr`."""
+    """A factory of the optimiser of local training; the key `lr` is the learning rate."""
 
     paper: ClassVar[str] = "-"
     """Authors, venue and arXiv number."""
@@ -50,39 +50,39 @@ class Optimizer(Configurable, ABC):
 
     @abstractmethod
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
-        """Return an optimiser of `parameters`, without memory."""
+        """Return a new optimiser of `parameters`."""
 
 
 optimizers: Registry[type[Optimizer]] = Registry("optimizer", "fedray.core.optimizers")
 
 
 class _NotCompiled(torch.optim.Optimizer):
-    """Methods of torch's optimisers without the wrappers for its compiler."""
+    """A base class with torch's unwrapped optimiser methods."""
 
     add_param_group: Any = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     zero_grad: Any = inspect.unwrap(torch.optim.Optimizer.zero_grad)
 
 
 class TorchSGD(_NotCompiled, torch.optim.SGD):
-    """`torch.optim.SGD`."""
+    """`torch.optim.SGD` without the wrappers for `torch.compile`."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take torch's step."""
+        """Take one step."""
         return _SGD_STEP(self, closure)
 
 
 class TorchAdam(_NotCompiled, torch.optim.Adam):
-    """`torch.optim.Adam`."""
+    """`torch.optim.Adam` without the wrappers for `torch.compile`."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take torch's step."""
+        """Take one step."""
         return _ADAM_STEP(self, closure)
 
 
 class TorchAdamW(TorchAdam, torch.optim.AdamW):
-    """`torch.optim.AdamW`, whose step is Adam's."""
+    """`torch.optim.AdamW` without the wrappers; its step is Adam's."""
 
 
 _SGD_STEP: Any = inspect.unwrap(torch.optim.SGD.step)
@@ -93,11 +93,12 @@ class SGDParams(OptimizerParams):
     """Parameters of `sgd`."""
 
     momentum: Beta = 0.0
-    """rho: a step follows rho times the step before, and the gradient; 0: the gradient alone."""
+    """rho, the momentum factor: the direction of a step is rho times the previous direction plus
+    the gradient."""
     nesterov: StrictBool = False
-    """Whether the gradient is added once more, as Nesterov's momentum has it."""
+    """Whether momentum is Nesterov's."""
     weight_decay: Decay = 0.0
-    """What is added to the gradient, times the weights."""
+    """The L2 penalty: weight_decay times the weights is added to the gradient."""
 
     @model_validator(mode="after")
     def _has_momentum(self) -> SGDParams:
@@ -105,8 +106,8 @@ class SGDParams(OptimizerParams):
             raise ValueError("nesterov=true needs momentum; set optimizer.momentum, say 0.9")
         if self.momentum == 0 and self.keep:
             raise ValueError(
-                "keep=true keeps nothing without momentum; set optimizer.momentum, say 0.9, or "
-                "leave optimizer.keep out"
+                "keep=true has no effect without momentum; set optimizer.momentum, say 0.9, or "
+                "remove optimizer.keep"
             )
         return self
 
@@ -121,7 +122,7 @@ class SGD(Optimizer):
     params: SGDParams
 
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
-        """Return torch's SGD, without dampening."""
+        """Return torch's SGD without dampening, or `PlainSGD` if it takes the same steps."""
         momentum, decay = self.params.momentum, self.params.weight_decay
         parameters = list(parameters)
         if not momentum and not decay and all(p.device.type == "cpu" for p in parameters):
@@ -132,10 +133,10 @@ class SGD(Optimizer):
 
 
 class PlainSGD(TorchSGD):
-    """w <- w - lr * gradient on a CPU, bit for bit as torch's SGD.
+    """Plain SGD on a CPU, w <- w - lr * gradient, equal to torch's SGD bit for bit.
 
-    The profiler's marks and the choice among kernels in torch's SGD take several times as long as
-    the step of a small model.
+    For small models, the profiler hooks and the choice of a kernel in torch's SGD take several
+    times as long as the step.
     """
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -158,23 +159,24 @@ class PlainSGD(TorchSGD):
 
 
 PLAIN_SGD = SGD()
-"""Gradient descent and nothing else."""
+"""SGD without momentum and weight decay."""
 
 
 class AdamParams(OptimizerParams):
     """Parameters of `adam`."""
 
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    """beta_1 and beta_2, how much of the running means of gradients and of their squares stays."""
+    """beta_1 and beta_2, the decay rates of the running means of gradients and their squares."""
     eps: float = Field(1e-8, gt=0, le=1)
-    """epsilon, what is added to the root of the mean square."""
+    """epsilon, added to the root of the mean square for numerical stability."""
     weight_decay: Decay = 0.0
-    """What is added to the gradient, times the weights; decoupled: see `adamw`."""
+    """The L2 penalty: weight_decay times the weights is added to the gradient; `adamw` decouples
+    it."""
 
 
 @optimizers.add
 class Adam(Optimizer):
-    """Steps scaled by running means of gradients and of their squares."""
+    """Adam, whose steps are scaled by running means of gradients and of their squares."""
 
     name = "adam"
     paper = "Kingma and Ba, ICLR 2015, arXiv:1412.6980"
@@ -183,7 +185,7 @@ class Adam(Optimizer):
     kind: ClassVar[type[torch.optim.Adam]] = TorchAdam
 
     def make(self, parameters: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
-        """Return torch's Adam, or AdamW."""
+        """Return torch's Adam or AdamW."""
         betas, eps, decay = self.params.betas, self.params.eps, self.params.weight_decay
         return self.kind(parameters, lr, betas=betas, eps=eps, weight_decay=decay)
 
@@ -192,12 +194,12 @@ class AdamWParams(AdamParams):
     """Parameters of `adamw`."""
 
     weight_decay: Decay = 0.01
-    """How much of the weights a step takes away, times the learning rate."""
+    """The decoupled weight decay: a step subtracts weight_decay times `lr` times the weights."""
 
 
 @optimizers.add
 class AdamW(Adam):
-    """Adam, whose weight decay acts on the weights and not through the gradient."""
+    """Adam with decoupled weight decay, which acts on the weights and not on the gradient."""
 
     name = "adamw"
     paper = "Loshchilov and Hutter, ICLR 2019, arXiv:1711.05101"
@@ -206,32 +208,32 @@ class AdamW(Adam):
     kind = TorchAdamW
 
 
-# --- what stays between rounds -------------------------------------------------------------------
+# --- running means between rounds ----------------------------------------------------------------
 
 
-def remembered(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, Any]:
-    """Return an optimiser's running means by the name of the parameter, not copied.
+def running_means(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, Any]:
+    """Return an optimiser's running means by parameter name, without copying them.
 
     Args:
-        optimizer: after its steps.
+        optimizer: an optimiser after its steps.
         names: the name of each parameter.
     """
     means = {
         name: {k: v for k, v in optimizer.state.get(tensor, {}).items() if isinstance(v, Tensor)}
         for tensor, name in names.items()
     }
-    return {name: kept for name, kept in means.items() if kept}
+    return {name: tensors for name, tensors in means.items() if tensors}
 
 
-def remember(
-    optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], kept: StateTree
+def load_running_means(
+    optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], saved: StateTree
 ) -> None:
-    """Give an optimiser the running means from `remembered`; the optimiser changes them in place.
+    """Load the result of `running_means` into an optimiser, which changes the tensors in place.
 
-    A tensor with a shape unlike its running mean's is another parameter, and starts without one.
+    A parameter whose shape differs from that of its saved mean is another one and starts without.
     """
     for tensor, name in names.items():
-        means = kept.get(name, {})
+        means = saved.get(name, {})
         if all(m.shape == tensor.shape for key, m in means.items() if key not in ON_THE_CPU):
             optimizer.state[tensor] = {
                 key: m if key in ON_THE_CPU else m.to(tensor.device) for key, m in means.items()

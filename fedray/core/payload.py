@@ -1,4 +1,4 @@
-"""Payloads: what travels between clients and server, how it is declared, and how it is checked."""
+"""Payloads, the messages between clients and server: declarations and checks of their fields."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ _FORMS = (Tensor, Mapping, int, float)
 
 
 class BadPayload(FedrayError):
-    """A payload that does not fit its declaration, its client, or what the client was sent."""
+    """An error for a payload that does not fit its declaration, its client or the download."""
 
 
 class NotFinitePayload(BadPayload, NotFinite):
-    """A payload with a number that is NaN or infinite."""
+    """An error for a payload with a number that is NaN or infinite."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """The call of a client's step that an upload answers.
+    """The call of a client step that returned an upload.
 
     Attributes:
         algorithm: the method.
-        step: the step's name.
-        client: the client, with an empty model of its architecture.
+        step: the name of the step.
+        client: the client; its skeleton has the client's architecture.
         down: the download of the client.
     """
 
@@ -62,7 +62,7 @@ class Call:
 
     @property
     def samples(self) -> int:
-        """The number of training samples: images, or pixels in dense prediction."""
+        """The client's number of training samples: images, or pixels in dense prediction."""
         train = self.client.train
         return len(train) * train.labels_per_image
 
@@ -72,7 +72,7 @@ class Call:
 
 @dataclass(frozen=True)
 class PayloadField:
-    """The declaration of a field; see `payload_field`. `form` is the type that its hint names."""
+    """The declaration of a field; see `payload_field`. `form` is the type in its annotation."""
 
     kind: Kind
     axes: tuple[str, ...]
@@ -85,16 +85,16 @@ class PayloadField:
 def payload_field(
     kind: Kind, axes: str = "", *, dtype: torch.dtype = torch.float32, reveals: str = ""
 ) -> Any:
-    """Declare a field of a payload. The gate refuses a value that does not fit.
+    """Declare a field of a payload. The gate refuses values that do not fit the declaration.
 
     Args:
         kind: the kind under which the field is counted: "weights", "prototypes", ...
-        axes: axis names of a tensor, for example "C d". The setting fixes the size of some axes (C
-            classes, d feature width, N clients, and channels, height and width of images). Any
-            other axis must have one size within the payload.
+        axes: axis names of a tensor, for example "C d". The setting fixes the sizes of C (classes),
+            d (feature width), N (clients), channels, height and width. Any other axis must have one
+            size within the payload.
         dtype: the dtype of a tensor with `axes`.
         reveals: what a reader of this field learns about clients, for docs/privacy.md; "" if the
-            other fields of the payload say it.
+            texts of the payload's other fields cover it.
 
     Raises:
         ValueError: if the kind is unknown.
@@ -116,14 +116,14 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True)
 class Payload:
-    """The base of everything that travels.
+    """Base class of all messages between server and clients.
 
-    A subclass is a frozen dataclass, each field of which is declared with `payload_field`. A field
-    is a tensor, a mapping of named tensors (nested or not), or a plain number.
+    A subclass is a frozen dataclass whose fields are declared with `payload_field`. A field is a
+    tensor, a mapping of named tensors (nested or not), or a plain number.
     """
 
     types: ClassVar[dict[str, type[Payload]]] = {}
-    """All classes of payloads by full name. Two methods may use the same short name."""
+    """All payload classes by full name, because two methods may use the same short name."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -131,16 +131,16 @@ class Payload:
 
     @classmethod
     def full_name(cls) -> str:
-        """Return the class's name with its module's."""
+        """Return the qualified name of the class, including its module."""
         return f"{cls.__module__}.{cls.__qualname__}"
 
     @classmethod
     @cache
     def declared(cls) -> tuple[PayloadField, ...]:
-        """Return the fields that travel.
+        """Return the declarations of all fields.
 
         Raises:
-            TypeError: if the class is no dataclass, or a field has no declaration or a type that
+            TypeError: if the class is no dataclass, or if a field has no declaration or a type that
                 cannot be checked and counted.
         """
         if "__dataclass_params__" not in vars(cls):
@@ -150,11 +150,11 @@ class Payload:
 
     @classmethod
     def reveals(cls) -> str:
-        """Return what a reader of the payload learns about clients, as half a sentence."""
-        return "; ".join(dict.fromkeys(each.reveals for each in cls.declared() if each.reveals))
+        """Return what a reader of the payload learns about clients, as a phrase."""
+        return "; ".join(dict.fromkeys(field.reveals for field in cls.declared() if field.reveals))
 
     def items(self) -> Iterator[Placed]:
-        """Yield every tensor and number with its place, mappings leaf by leaf."""
+        """Yield every tensor and number with its place, including those within mappings."""
         for field in self.declared():
             value = getattr(self, field.name)
             if is_tree(value):
@@ -181,9 +181,10 @@ class Payload:
     # --- checks ----------------------------------------------------------------------------------
 
     def check(self, call: Call) -> None:
-        """Check values that depend on the client or its download; override with `require_...`.
+        """Check values that depend on the client or its download.
 
-        The gate calls this method for uploads, after it checked the declaration of every field.
+        Subclasses override this method and call `require_...` methods. The gate calls it for
+        uploads, after it has checked every field against its declaration.
         """
 
     def require_within(self, name: str, low: float, high: float = math.inf) -> None:
@@ -199,7 +200,7 @@ class Payload:
             raise kind(f"{place} holds {wrong:g}, expected {low:g} to {high:g}")
 
     def require_classes(self, name: str, call: Call) -> None:
-        """Raise `BadPayload` unless a tensor holds distinct class numbers, at least one."""
+        """Raise `BadPayload` unless a tensor holds at least one class number and none twice."""
         self.require_within(name, 0, call.client.setting.num_classes - 1)
         if len(getattr(self, name).unique()) < len(getattr(self, name)):
             raise BadPayload(f"{type(self).__name__}.{name} holds a class twice")
@@ -209,18 +210,18 @@ class Payload:
         _check_like(f"{type(self).__name__}.{name}", getattr(self, name), expected)
 
     def check_fields(self, axes: Mapping[str, int]) -> None:
-        """Check every field against its declaration: type, axes and dtype; plain numbers: finite.
+        """Check type, axes and dtype of every field, and that plain numbers are finite.
 
         Args:
             axes: sizes of the axes that the setting fixes, by name.
 
         Raises:
-            BadPayload: naming the field.
+            BadPayload: if a field does not fit its declaration; the message names the field.
         """
         owner, sizes = type(self).__name__, dict(axes)
-        odd = sorted(vars(self).keys() ^ {field.name for field in self.declared()})
-        if odd:
-            raise BadPayload(f"{owner} has other fields than declared: {odd[0]!r}")
+        names = sorted(vars(self).keys() ^ {field.name for field in self.declared()})
+        if names:
+            raise BadPayload(f"{owner} has other fields than declared: {names[0]!r}")
         for field in self.declared():
             place, value = f"{owner}.{field.name}", getattr(self, field.name)
             if field.form in (int, float):
@@ -253,8 +254,8 @@ def _declared(owner: type[Payload], field: dataclasses.Field[Any], hint: Any) ->
 
 def _check_number(place: str, value: Any, form: type) -> None:
     if type(value) not in (int, form):
-        wanted = "an int" if form is int else "a float"
-        raise BadPayload(f"{place} is a {type(value).__name__}, expected {wanted}")
+        expected = "an int" if form is int else "a float"
+        raise BadPayload(f"{place} is a {type(value).__name__}, expected {expected}")
     if not math.isfinite(value):
         raise NotFinitePayload(f"{place} is {value}")
 
@@ -277,16 +278,16 @@ def _check_tensor(place: str, value: Any) -> None:
 
 
 def _check_axes(place: str, tensor: Tensor, field: PayloadField, sizes: dict[str, int]) -> None:
-    """Check dtype and shape of a tensor with axes; note sizes of new axes in `sizes`."""
+    """Check dtype and shape of a tensor with axes; add the sizes of new axes to `sizes`."""
     axes, shape = field.axes, tensor.shape
     if not axes:
         return
-    fits = [sizes.setdefault(*each) for each in zip(axes, shape, strict=False)] == [*shape]
-    if not fits or len(axes) != len(shape) or tensor.dtype != field.dtype:
-        known = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
+    expected = [sizes.setdefault(*pair) for pair in zip(axes, shape, strict=False)]
+    if expected != [*shape] or len(axes) != len(shape) or tensor.dtype != field.dtype:
+        fixed = ", ".join(f"{axis} = {sizes[axis]}" for axis in axes if axis in sizes)
         dtype = str(field.dtype).removeprefix("torch.")
-        wanted = f"{dtype} [{', '.join(axes)}]" + (f" with {known}" if known else "")
-        raise BadPayload(f"{place} is {described(tensor)}, expected {wanted}")
+        form = f"{dtype} [{', '.join(axes)}]" + (f" with {fixed}" if fixed else "")
+        raise BadPayload(f"{place} is {described(tensor)}, expected {form}")
 
 
 def _check_like(place: str, value: Any, expected: Any) -> None:
@@ -295,10 +296,10 @@ def _check_like(place: str, value: Any, expected: Any) -> None:
             raise BadPayload(f"{place} is {described(value)}, expected {described(expected)}")
         return
     if not is_tree(value) or not is_tree(expected):
-        wanted = "a mapping" if is_tree(expected) else "a tensor"
-        raise BadPayload(f"{place} is a {type(value).__name__}, expected {wanted}")
+        kind = "a mapping" if is_tree(expected) else "a tensor"
+        raise BadPayload(f"{place} is a {type(value).__name__}, expected {kind}")
     for name in sorted(value.keys() - expected.keys()):
-        raise BadPayload(f"{place} has '{name}', which does not belong there")
+        raise BadPayload(f"{place} has an unexpected entry '{name}'")
     for name, inner in expected.items():
         if name not in value:
             raise BadPayload(f"{place} lacks '{name}'")

@@ -1,13 +1,14 @@
-"""Differential privacy of uploads: clipping a whole update, and Gaussian noise.
+"""Differential privacy of uploads: clipping of whole updates, and Gaussian noise.
 
 McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018,
 arXiv:1710.06963.
 
-    FlatClip, Section 2.1 -> clipped
+    FlatClip, Section 2.1 -> clip_update
     the noisy mean over a fixed number of clients, Algorithm 1 -> Privacy.released
 
-Central: clients clip, and the server, which is trusted, adds noise once, to the mean. Local: each
-client clips, and adds noise to its own upload. Tensors that `is_covered` excludes travel unchanged.
+Central privacy: clients clip, and the server, which is trusted, adds noise once to the mean. Local
+privacy: each client clips its upload and adds noise to it. Tensors that `is_covered` excludes are
+sent unchanged.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ from fedray.streams import Streams
 PrivacyMode: TypeAlias = Literal["central", "local"]
 
 EXEMPT_KINDS: tuple[Kind, ...] = ("images", "statistics")
-"""Kinds that no clipping, noise or codec touches."""
+"""Kinds of payload fields that are never clipped, noised or quantised."""
 
 
 COVERS = {
     "central": (
         "all downloads and the final model, against everybody but the server, which is trusted; "
-        "epsilon while the seed, config.yaml and the participants in result.json stay with the "
-        "server, epsilon_known_participants when they do not"
+        "epsilon holds while the seed, config.yaml and the participants in result.json stay with "
+        "the server, and epsilon_known_participants when they do not"
     ),
     "local": (
-        "every upload, against the server, other clients and whoever listens; epsilon is that of "
-        "the client that uploaded most often, and gains nothing from sampling"
+        "every upload, against the server, other clients and eavesdroppers; epsilon is that of "
+        "the client that uploaded most often, and sampling does not reduce it"
     ),
 }
-"""What epsilon is about, by mode."""
+"""The data that epsilon protects, and against whom, by mode."""
 
 
 def is_covered(kind: Kind, tensor: Tensor) -> bool:
-    """Return True for real numbers that are neither pixels nor statistics."""
+    """Return True for a floating-point tensor whose kind is not exempt."""
     return tensor.is_floating_point() and kind not in EXEMPT_KINDS and tensor.numel() > 0
 
 
@@ -56,10 +57,13 @@ class Privacy:
     """Clipping and noise of one experiment.
 
     Attributes:
-        mode: who adds the noise: the server to the mean, or each client to its own upload.
+        mode: "central", the server adds noise to the mean, or "local", each client adds noise to
+            its upload.
         clip_norm: S, the L2 bound of a client's whole update.
-        noise_multiplier: sigma; the noise has deviation sigma * S, on the sum or on each upload.
-        noise_seed: makes the noise repeatable, and no protection; None: the system's entropy.
+        noise_multiplier: sigma; the noise has the standard deviation sigma * S, on the sum or on
+            each upload.
+        noise_seed: seed that makes the noise repeatable, so that it does not protect; None uses
+            the system's entropy.
     """
 
     mode: PrivacyMode
@@ -70,8 +74,8 @@ class Privacy:
     def uploaded(
         self, payload: Payload, down: Payload | None, *, round_: int, client: int, step: str
     ) -> Payload:
-        """Return the upload as it leaves the client: clipped, with local privacy noisy too."""
-        payload = clipped(payload, down, self.clip_norm)
+        """Return the clipped upload, with noise if privacy is local."""
+        payload = clip_update(payload, down, self.clip_norm)
         if self.mode == "central":
             return payload
         random = self._random(f"local/{step}", round_, client)
@@ -81,11 +85,11 @@ class Privacy:
     def released(
         self, uploads: Mapping[int, Payload], *, round_: int, step: str
     ) -> Mapping[int, Payload]:
-        """Return the uploads for the server's step: the same ones if privacy is local.
+        """Return the uploads for the server step; unchanged if privacy is local.
 
-        Else the covered tensors of every upload are replaced by their noisy mean, so that nothing
-        computed from them reveals more. With m uploads of norm S the noise has deviation
-        sigma * S / m.
+        With central privacy, the covered tensors of every upload are replaced by their noisy mean,
+        so that results computed from the uploads reveal no more than the mean. With m uploads of
+        norm S, the noise has the standard deviation sigma * S / m.
 
         Raises:
             ValueError: if the uploads do not have the same names and shapes.
@@ -104,11 +108,11 @@ class Privacy:
         return streams.numpy(f"privacy/{purpose}", round_=round_, client=client)
 
 
-def clipped(payload: Payload, down: Payload | None, norm: float) -> Payload:
-    """Return r + (x - r) * min(1, S / ||x - r||), over all covered tensors together (FlatClip).
+def clip_update(payload: Payload, down: Payload | None, norm: float) -> Payload:
+    """Return r + (x - r) * min(1, S / ||x - r||) over all covered tensors together (FlatClip).
 
-    r is the download's tensor with the same place, kind and axes, so that which tensors have one
-    never depends on data; else 0. An update within the bound is returned unchanged, bit for bit.
+    r is the download's tensor with the same place, kind and axes, or 0 if there is none; the choice
+    never depends on data. An update within the bound is returned unchanged, bit for bit.
 
     Args:
         payload: x, the upload.
@@ -126,8 +130,8 @@ def clipped(payload: Payload, down: Payload | None, norm: float) -> Payload:
         start = torch.zeros_like(value) if start is None else start.to(value)
         if start.shape != value.shape:
             raise ValueError(
-                f"{item.place} has shape {list(value.shape)}, but came with shape "
-                f"{list(start.shape)}, so there is no update to clip"
+                f"{item.place} has shape {list(value.shape)} in the upload, but shape "
+                f"{list(start.shape)} in the download, so there is no update to clip"
             )
         starts.append(start)
         updates.append(value - start)
@@ -161,7 +165,7 @@ def _covered(payload: Payload) -> list[Tensor]:
 
 
 def _replaced(payload: Payload, values: Iterable[Tensor]) -> Payload:
-    """Return the payload with its covered tensors replaced by `values`, in its order."""
+    """Return the payload with its covered tensors replaced by `values`, in the same order."""
     remaining: Iterator[Tensor] = iter(values)
     return payload.map(lambda kind, old: next(remaining) if is_covered(kind, old) else old)
 
@@ -178,22 +182,22 @@ def _noisy(
 
 
 def _mean(uploads: list[Payload]) -> list[Tensor]:
-    """Return the mean of the covered tensors, summed in double in the order of the uploads."""
+    """Return the mean of the covered tensors, summed in double precision in upload order."""
     layouts = [
         [(item.place, item.value.shape) for item in upload.tensors() if _is_covered(item)]
         for upload in uploads
     ]
     if any(layout != layouts[0] for layout in layouts):
-        raise ValueError("uploads differ in names or shapes, so central noise has no mean to go on")
+        raise ValueError("uploads differ in names or shapes, so there is no mean for central noise")
     columns = zip(*map(_covered, uploads), strict=True)
     return [
-        reduce(torch.add, (each.double() for each in column)).div(len(uploads)).to(column[0].dtype)
+        reduce(torch.add, (t.double() for t in column)).div(len(uploads)).to(column[0].dtype)
         for column in columns
     ]
 
 
 def exempt_fields(uploads: Iterable[type[Payload]]) -> list[tuple[str, Kind]]:
-    """Return place and kind of the payloads' declared fields that privacy does not cover."""
+    """Return the place and kind of every declared field that privacy does not cover."""
     return [
         (f"{payload.__name__}.{field.name}", field.kind)
         for payload in uploads

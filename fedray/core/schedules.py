@@ -1,4 +1,4 @@
-"""How clients' learning rate changes over rounds: pure functions of the round."""
+"""Schedules of the clients' learning rate, which are functions of the round."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ class ScheduleParams(Frozen):
     """Parameters of every schedule."""
 
     warmup_rounds: int = Field(0, ge=0, le=100_000)
-    """W, rounds of warm-up before the schedule begins with `lr`; 0: none."""
+    """W, number of warm-up rounds before the schedule starts with `lr`; 0: no warm-up."""
     warmup_lr: LearningRate = 1e-5
-    """Where the warm-up starts. CoOp: 1e-5."""
+    """Learning rate at the start of the warm-up. CoOp: 1e-5."""
     warmup: Literal["constant", "linear"] = "linear"
-    """linear: up to `lr` in equal steps; constant: all of the warm-up with `warmup_lr` (CoOp)."""
+    """Form of the warm-up: linear, in equal steps from `warmup_lr` to `lr`, or constant, with
+    `warmup_lr` throughout (CoOp)."""
 
 
 class Schedule(Configurable, ABC):
     """A learning rate for each round; round 1 is the first."""
 
     paper: ClassVar[str] = "-"
-    """Where it is from."""
+    """Authors, venue and arXiv number."""
     Params: ClassVar[type[Frozen]] = ScheduleParams
     params: ScheduleParams
 
@@ -84,12 +85,12 @@ class StepParams(ScheduleParams):
     """Parameters of `steps`."""
 
     milestones: tuple[Rounds, ...] = ()
-    """Rounds, counted from the first, after which the rate is multiplied by `factor`."""
+    """Rounds after which the learning rate is multiplied by `factor`; warm-up rounds count."""
     every: Rounds | None = None
-    """Instead of milestones: rounds between multiplications, from the warm-up on; 1 decays the rate
-    exponentially."""
+    """Number of rounds between two multiplications, counted after the warm-up; used instead of
+    `milestones`. 1 decays the learning rate exponentially."""
     factor: float = Field(0.1, gt=0, le=1)
-    """The factor of the rate."""
+    """Factor by which the learning rate is multiplied."""
 
     @model_validator(mode="after")
     def _has_one_of_both(self) -> StepParams:
@@ -99,39 +100,40 @@ class StepParams(ScheduleParams):
                 "lr_schedule.every=30"
             )
         if any(later <= earlier for earlier, later in pairwise(self.milestones)):
-            raise ValueError(f"milestones={list(self.milestones)} must rise")
+            raise ValueError(f"milestones={list(self.milestones)} must be strictly increasing")
         return self
 
 
 @schedules.add
 class Steps(Schedule):
-    """Multiplied by a factor after given rounds, or at a regular interval."""
+    """A learning rate that is multiplied by a factor after given rounds or at regular intervals."""
 
     name = "steps"
     Params = StepParams
     params: StepParams
 
     def rate(self, lr: float, done: int, rounds: int) -> float:
-        """Return `lr` times the factor to the power of its number of uses so far."""
+        """Return `lr` times `factor` to the power of the number of multiplications so far."""
         if self.params.every is not None:
             return lr * self.params.factor ** (done // self.params.every)
-        reached = done + self.params.warmup_rounds
-        return lr * self.params.factor ** sum(each <= reached for each in self.params.milestones)
+        completed = done + self.params.warmup_rounds
+        passed = sum(milestone <= completed for milestone in self.params.milestones)
+        return lr * self.params.factor**passed
 
 
 class CosineParams(ScheduleParams):
     """Parameters of `cosine`."""
 
     final_lr: float = Field(0.0, ge=0, le=1e6)
-    """Where it ends."""
+    """Learning rate at the end."""
     period: Rounds | None = None
-    """Rounds from `lr` to `final_lr`, which then stays; null: all rounds after the warm-up. CoOp
-    counts the warm-up in: its period is the number of all rounds."""
+    """Number of rounds from `lr` to `final_lr`, which then stays; null: all rounds after the
+    warm-up. CoOp's period is the number of all rounds, including the warm-up."""
 
 
 @schedules.add
 class Cosine(Schedule):
-    """From the learning rate to a final one along half a cosine."""
+    """A learning rate that decays to a final value along half a cosine period."""
 
     name = "cosine"
     paper = "Loshchilov and Hutter, ICLR 2017, arXiv:1608.03983"
@@ -139,6 +141,6 @@ class Cosine(Schedule):
     params: CosineParams
 
     def rate(self, lr: float, done: int, rounds: int) -> float:
-        """Return final + (lr - final) * (1 + cos(pi * done / period)) / 2, then `final`."""
+        """Return final + (lr - final) * (1 + cos(pi * done / period)) / 2; after it, `final`."""
         final, share = self.params.final_lr, min(done / (self.params.period or rounds), 1)
         return final + (lr - final) * (1 + math.cos(math.pi * share)) / 2

@@ -1,4 +1,4 @@
-"""The server's side of a step, and the exchanges of a round with clients."""
+"""The arguments of a server step, and the exchanges of a round with clients."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from fedray.language.tower import TextTower
 
 Downlinks: TypeAlias = Mapping[int, Payload | None]
-"""The payload of each client by id; clients that share an object share one transfer."""
+"""The download of each client by id; clients that share an object share one transfer."""
 Uplinks: TypeAlias = Mapping[int, Any]
 """The uploads of clients, sorted by client id."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """The server's side of a step.
+    """The server in a round, with its text tower, models and random streams.
 
     Attributes:
-        round: the round, from 1; 0 is before the first.
-        setting: facts that server and clients share.
-        text: the text encoder with the classes' texts, for methods that require text.
+        round: the round, from 1; 0 is before the first round.
+        setting: facts of the federation that server and clients share.
+        text: the text encoder with the texts of the classes, for methods that require text.
         device: the device of the server's steps.
         initial: returns the initial weights of an architecture.
-        architectures: each client's architecture.
-        empty: returns an empty model of an architecture.
+        architectures: the architecture of each client.
+        empty: returns a model of an architecture, with weights that are not initialised.
         joined: ids of the clients that have joined by this round, sorted.
     """
 
@@ -63,18 +63,18 @@ class Server:
 
     @property
     def tower(self) -> TextTower:
-        """The text tower of a method that requires text."""
+        """The text tower; a RuntimeError if the method does not require text."""
         if self.text is None:
             raise RuntimeError("this method does not require text, so it has no text tower")
         return self.text
 
     def check_width(self, vectors: Tensor) -> None:
-        """Raise a UserError unless text vectors [C, V] are as wide as the features."""
+        """Raise a UserError unless the width of text vectors [C, V] is `model.feature_dim`."""
         self.tower.check_width(vectors.shape[1], self.setting.feature_dim)
 
     @property
     def architecture(self) -> str:
-        """The architecture of all clients; a UserError if they have several."""
+        """The architecture of all clients; a UserError if clients have different ones."""
         distinct = sorted(set(self.architectures))
         if len(distinct) > 1:
             raise UserError(
@@ -86,15 +86,15 @@ class Server:
 
     @property
     def model(self) -> Classifier:
-        """An empty model of the clients' one architecture; a UserError if they have several."""
+        """A model of the clients' architecture; a UserError if clients have different ones."""
         return self.empty(self.architecture)
 
 
 class Exchange(ABC):
-    """One round for a method: its participants, calls of their steps, and gifts that they keep.
+    """The communication of a method with its clients in one round.
 
     Attributes:
-        server: the server's side of this round.
+        server: the server in this round.
         participants: ids of the clients that take part in this round, sorted.
         everyone: ids of all clients that have joined, sorted.
         replied: ids of the clients whose step succeeded in the last call, with or without an
@@ -122,7 +122,7 @@ class Exchange(ABC):
 
     @abstractmethod
     def total(self, step: str, down: Downlinks) -> Total:
-        """Call as `call` does, and return the sums over the uploads; for a `SummingMethod`."""
+        """Call clients as `call` does, and return the sums of their uploads (`SummingMethod`)."""
 
     def give(
         self,
@@ -133,16 +133,16 @@ class Exchange(ABC):
         version: int = 0,
         step: str = "keep",
     ) -> ServerState:
-        """Send a gift to the clients that do not hold it; return the state that notes who does.
+        """Send a gift to the clients that do not hold it; return the state with their versions.
 
-        A client holds the gift once its step has succeeded. A client that fails or is absent gets
-        the gift when the method gives it again.
+        A client holds the gift once its step has succeeded. A client that fails or is absent
+        receives the gift in the next call of `give`.
 
         Args:
             state: the server's state; its entry "given" is `{name: versions [N]}`.
-            name: the gift's name.
+            name: the name of the gift.
             payloads: the gift of each client that needs it, by id.
-            version: number of the gift's content; clients with another one get this one.
+            version: the version of the gift; clients that hold another version receive this one.
             step: the client step that receives the gift; see `Algorithm.keep`.
         """
         held = held_versions(state, name, self.server.setting)
@@ -157,7 +157,7 @@ class Exchange(ABC):
         return self.acknowledge(state, name, version)
 
     def acknowledge(self, state: ServerState, name: str, version: int) -> ServerState:
-        """Return the state that notes a gift's version for all who replied to the last call."""
+        """Return the state with this version of a gift for all clients in `replied`."""
         if not self.replied:
             return state
         held = held_versions(state, name, self.server.setting).clone()

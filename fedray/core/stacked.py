@@ -1,13 +1,13 @@
-"""Stacked clients: the local training of several clients as one batched model (`stacked: N`).
+"""Stacked clients: local training of several clients as one batched model (`stacked: N`).
 
-A `Stack` holds the models of up to N clients of one architecture. The tensors of one name are rows
-of one tensor, so that a client's step begins and finishes on a model of its own, and all of them
+A `Stack` holds the models of up to N clients of one architecture. All tensors of one name are rows
+of one tensor. A client's step therefore begins and finishes on a model of its own, while all models
 are trained together: `torch.vmap` over the method's loss, and the experiment's optimiser on the
-stacked parameters. Each client draws the batches that it would draw by itself. Clients whose
-batches have the same size compute them together, while those that have no such batch left rest.
+stacked parameters. Each client draws the same batches as when trained separately. Clients with
+batches of equal size compute them together; clients without such a batch wait.
 
-Rounding depends on which clients are computed together, so `stacks_of` divides the clients of an
-exchange by nothing but their sorted ids and N.
+Rounding depends on which clients are computed together. `stacks_of` therefore divides the clients
+of an exchange by their sorted ids and N alone.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ from fedray.models import Classifier
 CPU = torch.device("cpu")
 
 Form: TypeAlias = tuple[Any, ...]
-"""All of a value but the numbers in its tensors; equal for clients that are computed together."""
+"""The structure of a value without the numbers in its tensors; clients with equal forms can be
+computed together."""
 
 
 def stacks_of(clients: Sequence[int], most: int) -> Iterator[Sequence[int]]:
-    """Yield the largest subtrees of the additions (`core.sums`) with at most `most` clients.
+    """Divide clients into the largest subtrees of `core.sums` with at most `most` clients.
 
     Args:
-        clients: ids, sorted; all of an exchange, or a subtree that is no smaller than a stack.
+        clients: sorted ids of all clients of an exchange, or of a subtree at least as large as a
+            stack.
         most: N.
     """
     if len(clients) > most:
@@ -64,23 +66,23 @@ def stacks_of(clients: Sequence[int], most: int) -> Iterator[Sequence[int]]:
 
 
 def refusal(method: type[Algorithm]) -> str:
-    """Return why a method's clients cannot be stacked; "" if they can."""
+    """Return the reason why a method's clients cannot be stacked; "" if they can."""
     if method.stacks:
         return ""
     if not issubclass(method, LocalTraining) or (
         method.client_update is not LocalTraining.client_update
     ):
-        return "its client step is its own"
+        return "it has its own client step"
     if method.train is not LocalTraining.train:
-        return "it has a training loop of its own"
+        return "it has its own training loop"
     return "its loss depends on values (control flow, shapes), or has not been compared"
 
 
 class Stack:
-    """Models of one architecture whose tensors of one name are the rows of one tensor.
+    """N models of one architecture, whose tensors of one name are the rows of one tensor.
 
     Attributes:
-        template: a further model, into which `functional_call` puts tensors.
+        template: an additional model, for which `functional_call` substitutes tensors.
         parameters: names of the models' parameters.
         is_tied: whether a parameter has two names.
         tensors: parameters and buffers [N, ...] by name.
@@ -94,18 +96,18 @@ class Stack:
         with_ties = [*self.template.named_parameters(remove_duplicate=False)]
         self.is_tied = len(with_ties) > len(self.parameters)
         models = [make() for _ in range(count)]
-        owned = [dict((*m.named_parameters(), *m.named_buffers())) for m in models]
+        named = [dict((*m.named_parameters(), *m.named_buffers())) for m in models]
         self.tensors = {
-            name: torch.stack([own[name].detach() for own in owned]) for name in owned[0]
+            name: torch.stack([tensors[name].detach() for tensors in named]) for name in named[0]
         }
-        for row, own in enumerate(owned):
-            for name, tensor in own.items():
+        for row, tensors in enumerate(named):
+            for name, tensor in tensors.items():
                 tensor.data = self.tensors[name][row]
         self.skeletons = [Skeleton(model) for model in models]
 
 
 def form_of(value: Payload | StateTree | None) -> Form:
-    """Return the form of a payload or a tree of tensors."""
+    """Return the form of a payload or of a tree of tensors."""
     if value is None:
         return ()
     fields = vars(value) if isinstance(value, Payload) else value
@@ -126,16 +128,16 @@ def train_stacked(
 
     Args:
         method: the method.
-        stack: holds the clients' models.
+        stack: the stack with the clients' models.
         first: the row of the first client.
-        contexts: the clients, those with the most images first; all of one form.
+        contexts: the clients, in descending order of their numbers of images; all of one form.
 
     Returns:
-        For each client what it trained, or the error if its loss is no longer finite; how many
-        images each client's model read; and how many numbers each client trained.
+        The result of each client, or the error if its loss is not finite; the number of images that
+        each client's model processed; and the number of trained numbers of one client.
     """
     attention: AbstractContextManager[object] = nullcontext()
-    if contexts[0].client.device.type == "cpu":  # its faster kernels take one client at a time
+    if contexts[0].client.device.type == "cpu":  # the faster CPU kernels do not batch clients
         attention = sdpa_kernel(SDPBackend.MATH)
     with only_trainable(stack.template, contexts[0].trainable), attention, counted() as tally:
         training = _StackedTraining(method, stack, first, contexts)
@@ -144,7 +146,7 @@ def train_stacked(
 
 
 class Run(NamedTuple):
-    """Consecutive clients [start, stop) that take a step together: their batches have one size."""
+    """Consecutive clients [start, stop) that take a step together, on batches of one size."""
 
     start: int
     stop: int
@@ -154,20 +156,22 @@ class Run(NamedTuple):
 def runs_of_epoch(sizes: Sequence[Sequence[int]], whole: int) -> Iterator[list[Run]]:
     """Divide an epoch into steps, and the clients of each step into runs.
 
-    First come the whole batches, which all clients that have one left compute together; then each
-    client's last batch if it has another size.
+    In the first steps, all clients that have whole batches compute them together. In the last step,
+    clients compute their last batch, if its size differs.
 
     Args:
-        sizes: of each client's batches; those with the most images first.
+        sizes: the batch sizes of each client, in descending order of their numbers of images.
         whole: the batch size.
 
     Yields:
-        The runs of a step.
+        The runs of each step.
     """
-    counts = [sum(size == whole for size in own) for own in sizes]
+    counts = [sum(size == whole for size in client_sizes) for client_sizes in sizes]
     for step in range(max(counts, default=0)):
         yield [Run(0, sum(count > step for count in counts), whole)]
-    tails = [sum(own) - whole * count for own, count in zip(sizes, counts, strict=True)]
+    tails = [
+        sum(client_sizes) - whole * count for client_sizes, count in zip(sizes, counts, strict=True)
+    ]
     start = 0
     last = []
     for tail, equal in groupby(tails):
@@ -182,9 +186,9 @@ class _StackedTraining:
     """The local training of clients in consecutive rows of a stack.
 
     Attributes:
-        steps: how many steps each client takes.
-        images: how many images each client's model has read.
-        parameters: how many numbers each client has trained.
+        steps: number of steps of each client.
+        images: number of images that each client's model has processed.
+        parameters: number of trained numbers of one client.
     """
 
     def __init__(
@@ -200,25 +204,26 @@ class _StackedTraining:
         self._views = [augmentation_draws(context.client) for context in contexts]
         rows = {name: tensor[first : first + count] for name, tensor in stack.tensors.items()}
         learning = stack.parameters if one.trainable is None else {*one.trainable}
-        self._extra = _stacked([context.extra for context in contexts])
+        self._extra = _stack_trees([context.extra for context in contexts])
         self._learning = {n: tensor for n, tensor in rows.items() if n in learning} | self._extra
         is_sent_once = all(context.down is one.down for context in contexts)
         self._fixed: StateTree = {
             "model": {name: tensor for name, tensor in rows.items() if name not in learning},
-            "memory": _stacked([context.state.memory for context in contexts]),
-            "down": {} if is_sent_once else _stacked([_tensors(c.down) for c in contexts]),
+            "memory": _stack_trees([context.state.memory for context in contexts]),
+            "down": {}
+            if is_sent_once
+            else _stack_trees([_tensor_fields(c.down) for c in contexts]),
         }
         self._parts: dict[tuple[int, int], _Part] = {}
         self._means: dict[str, StateTree] = {}  # the optimiser's running means, by name
-        self._batches, self._runs = self._drawn()
+        self._batches, self._runs = self._draw_batches()
         self._losses: list[tuple[Run, Tensor]] = []
         self._loss = torch.vmap(_Loss(method, stack, one, self._samples), randomness="error")
 
-    def _drawn(self) -> tuple[Sequence[Tensor], list[Run]]:
-        """Draw each client's batches from its own stream; return those of each run, and the runs.
+    def _draw_batches(self) -> tuple[Sequence[Tensor], list[Run]]:
+        """Draw each client's batches from its own stream; return the batches of each run, and runs.
 
-        Clients that have taken unlike numbers of steps are in runs of their own if the optimiser
-        counts steps.
+        If the optimiser counts steps, all clients of a run have taken equally many steps.
         """
         config, counts = self._config, [len(context.client.train) for context in self._contexts]
         orders = [batch_order(context.client) for context in self._contexts]
@@ -227,24 +232,24 @@ class _StackedTraining:
         runs: list[Run] = []
         indices: list[Tensor] = []
         for _ in range(config.epochs):
-            drawn = [
+            batches = [
                 iter(batch_indices(count, config, order, CPU))
                 for count, order in zip(counts, orders, strict=True)
             ]
             for run in self._split_all(runs_of_epoch(sizes, config.batch_size)):
                 runs.append(run)
                 for client in range(run.start, run.stop):
-                    indices.append(next(drawn[client]) + starts[client])
+                    indices.append(next(batches[client]) + starts[client])
                     self.steps[client] += 1
-        together = [(run.stop - run.start) * run.size for run in runs]
-        return torch.split(torch.cat(indices).to(self._device), together) if runs else (), runs
+        lengths = [(run.stop - run.start) * run.size for run in runs]
+        return torch.split(torch.cat(indices).to(self._device), lengths) if runs else (), runs
 
     def _split_all(self, steps: Iterable[Sequence[Run]]) -> Iterator[Run]:
-        """Split the runs of steps by how many steps their clients have taken, if this counts."""
+        """Split runs by their clients' numbers of steps so far, if the optimiser counts steps."""
         for run in chain.from_iterable(steps):
             start = run.start
-            of_optimizer = self.steps if self._counts_steps else [0] * len(self.steps)
-            for _, equal in groupby(of_optimizer[run.start : run.stop]):
+            counted_steps = self.steps if self._counts_steps else [0] * len(self.steps)
+            for _, equal in groupby(counted_steps[run.start : run.stop]):
                 stop = start + len([*equal])
                 yield Run(start, stop, run.size)
                 start = stop
@@ -268,7 +273,7 @@ class _StackedTraining:
         self.parameters = sum(self._learning[name][0].numel() for name in trained)
 
     def _step(self, run: Run, part: _Part, taken: int) -> None:
-        """Take the optimiser's step for a run, on its rows of the running means."""
+        """Take the optimiser's step for a run, with the run's rows of the running means."""
         optimizer, rows = part.optimizer, slice(run.start, run.stop)
         for name, means in self._means.items():
             optimizer.state[part.learning[name]] = {
@@ -279,7 +284,7 @@ class _StackedTraining:
         for name, tensor in part.learning.items():
             state = optimizer.state.get(tensor, {}) if name not in self._means else {}
             means = {key: value for key, value in state.items() if isinstance(value, Tensor)}
-            if means:  # the first step with this parameter: running means begin at 0
+            if means:  # the first step of this parameter; running means begin at 0
                 self._means[name] = full = {
                     key: value if key in ON_THE_CPU else torch.zeros_like(self._learning[name])
                     for key, value in means.items()
@@ -288,15 +293,14 @@ class _StackedTraining:
                     full[key][rows] = means[key]
 
     def results(self) -> list[Trained | FloatingPointError]:
-        """Return what each client trained, or its error."""
+        """Return the result of each client, or its error."""
         losses: list[list[float]] = [[] for _ in self._contexts]
-        values = iter(
-            torch.cat([each for _, each in self._losses]).tolist() if self._losses else ()
-        )
+        tensors = [tensor for _, tensor in self._losses]
+        values = iter(torch.cat(tensors).tolist() if tensors else ())
         for run, _ in self._losses:
             for client in range(run.start, run.stop):
                 losses[client].append(next(values))
-        return [self._result(client, own) for client, own in enumerate(losses)]
+        return [self._result(row, client_losses) for row, client_losses in enumerate(losses)]
 
     def _result(self, row: int, losses: Sequence[float]) -> Trained | FloatingPointError:
         context, epochs = self._contexts[row], self._config.epochs
@@ -313,7 +317,7 @@ class _StackedTraining:
         return Trained(tensors, self.steps[row], means)
 
     def _part(self, start: int, stop: int) -> _Part:
-        """Return what belongs to some clients."""
+        """Return the rows of the clients [start, stop) and their optimiser."""
         if (start, stop) not in self._parts:
             learning = {
                 name: tensor[start:stop].detach().requires_grad_()
@@ -330,19 +334,19 @@ class _StackedTraining:
         views = [random for random in self._views[run.start : run.stop] if random is not None]
         if views:
             augment, pairs = self._config.augment, zip(stored, views, strict=True)
-            stored = torch.stack([augment(seen, random) for seen, random in pairs])
+            stored = torch.stack([augment(images, random) for images, random in pairs])
         losses = self._loss(part.learning, part.fixed, stored, labels)
         losses.sum().backward()  # type: ignore[no-untyped-call]
         self._losses.append((run, losses.detach()))
 
 
 class _Part(NamedTuple):
-    """What belongs to the clients of a run.
+    """The tensors and the optimiser of the clients of a run.
 
     Attributes:
-        learning: their rows of what is trained, as leaves.
-        fixed: their rows of everything else.
-        optimizer: trains these leaves.
+        learning: the clients' rows of trained tensors, as leaves.
+        fixed: the clients' rows of all other tensors.
+        optimizer: the optimiser of `learning`.
     """
 
     learning: Tensors
@@ -383,37 +387,40 @@ class _Loss:
 
 
 SHARED_BY_CLIENTS = ("architecture", "device", "method", "round", "setting")
-"""Attributes of a client that are the same for all clients of a stack."""
+"""The attributes of `Client` that are equal for all clients of a stack."""
 
 
 class _Shared:
-    """What all clients of a stack have in common; refuses a loss that reads something else."""
+    """The attributes that are equal for all clients of a stack.
 
-    def __init__(self, name: str, **known: Any) -> None:
+    Reading another attribute raises a `UserError`, because the loss of the stack cannot use it.
+    """
+
+    def __init__(self, name: str, **attributes: Any) -> None:
         self._name = name
-        vars(self).update(known)
+        vars(self).update(attributes)
 
     def __getattr__(self, name: str) -> Any:
         raise UserError(
-            f"the loss reads local.{self._name}.{name}, which differs between clients, so that "
-            "they cannot be stacked; set stacked=1"
+            f"the loss reads local.{self._name}.{name}, which differs between clients, so "
+            "clients cannot be stacked; set stacked=1"
         )
 
 
 class _Objective(nn.Module):
-    """A model and the method's loss, so that the loss sees the tensors of `functional_call`."""
+    """A module of a model and the method's loss, in which `functional_call` replaces tensors."""
 
     def __init__(self, method: LocalTraining, model: Classifier) -> None:
         super().__init__()
         self.model, self._method = model, method
 
     def forward(self, batch: Batch, context: LocalContext) -> Tensor:
-        """Return the loss of a batch, as in `LocalTraining.train`."""
+        """Return the loss of a batch as `LocalTraining.train` does."""
         return self._method.loss(self.model(batch.inputs), batch, context)
 
 
 def clip_rows(tensors: Sequence[Tensor], bound: float) -> None:
-    """Shorten each client's gradient, a row of all tensors, as `clip_grad_norm_` does."""
+    """Clip the norm of each client's gradient, one row of every tensor, as `clip_grad_norm_`."""
     gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
     norms = [gradient.reshape(len(gradient), -1).norm(dim=1) for gradient in gradients]
     factors = (bound / (torch.stack(norms).norm(dim=0) + 1e-6)).clamp(max=1)
@@ -421,16 +428,16 @@ def clip_rows(tensors: Sequence[Tensor], bound: float) -> None:
         gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
 
 
-def _stacked(trees: Sequence[StateTree]) -> dict[str, Any]:
-    """Return one tree whose tensors have a row for each of several trees of one form."""
+def _stack_trees(trees: Sequence[StateTree]) -> dict[str, Any]:
+    """Return a tree whose tensors stack those of several trees of one form."""
     stacked: dict[str, Any] = {}
     for name, value in trees[0].items():
         values = [tree[name] for tree in trees]
-        stacked[name] = _stacked(values) if is_tree(value) else torch.stack(values)
+        stacked[name] = _stack_trees(values) if is_tree(value) else torch.stack(values)
     return stacked
 
 
-def _tensors(payload: Payload) -> dict[str, Any]:
-    """Return the fields of a payload that hold tensors."""
+def _tensor_fields(payload: Payload) -> dict[str, Any]:
+    """Return the tensor fields of a payload by name."""
     fields = vars(payload).items()
     return {name: value for name, value in fields if isinstance(value, Tensor) or is_tree(value)}

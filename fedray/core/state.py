@@ -1,4 +1,4 @@
-"""State as data with structure: nested mappings of tensors."""
+"""State of server and clients as nested mappings of tensors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ClientState:
     Attributes:
         model: the model's parameters and buffers by name.
         memory: other tensors of the method (control variates, previous weights), nested.
-        optimizer: the optimiser's running means by the parameter's name, if they are kept; a step
-            need not return them.
+        optimizer: the optimiser's running means by parameter name, if `optimizer.keep` is set; a
+            step need not return them.
     """
 
     model: Mapping[str, Tensor]
@@ -32,7 +32,7 @@ class ClientState:
 
 
 def map_tensors(function: Callable[[Tensor], Any], tree: StateTree) -> dict[str, Any]:
-    """Return the tree with `function` applied to every tensor, in its order."""
+    """Return the tree with `function` applied to every tensor, in the same order."""
     return {
         name: map_tensors(function, value) if is_tree(value) else function(value)
         for name, value in tree.items()
@@ -49,29 +49,32 @@ def leaves(tree: StateTree, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 
 
 def is_tree(value: Any) -> bool:
-    """Return True for a mapping; tensors first, because `isinstance` of a protocol is slow."""
+    """Return True if `value` is a mapping."""
+    # Tensors are tested first, because `isinstance` with an abstract class is slow.
     return not isinstance(value, Tensor) and isinstance(value, Mapping)
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return the address of the memory of a tensor on the CPU, which its views share."""
+    """Return the address of a CPU tensor's storage, which its views share."""
     return tensor.untyped_storage().data_ptr()
 
 
 def described(tensor: Tensor) -> str:
-    """Return a tensor's type and shape, "float32 [10, 16]"."""
+    """Return a tensor's dtype and shape as text, for example "float32 [10, 16]"."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def contiguous(tree: StateTree) -> dict[str, Any]:
-    """Return the tree with contiguous tensors, as stored ones are; layouts change rounding.
+    """Return the tree with contiguous tensors.
+
+    Tensors read from a checkpoint are contiguous, and a different layout may change rounding.
 
     Raises:
         TypeError: if the tree holds anything but tensors and mappings.
     """
     for path, value in leaves(tree):
         if not all(isinstance(name, str) for name in path):
-            raise TypeError(f"the state has the name {path[-1]!r} in it, expected a str")
+            raise TypeError(f"the state has a key {path[-1]!r}, expected a str")
         if not isinstance(value, Tensor):
             raise TypeError(
                 f"the state's '{'.'.join(map(str, path))}' is of type {type(value).__name__}, "

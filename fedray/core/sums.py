@@ -1,9 +1,9 @@
-"""Sums over a round's uploads, the same to the last bit in every executor.
+"""Sums over a round's uploads, equal bit for bit on every executor.
 
-The clients are sorted and their uploads added pairwise: the first half, the second half, then both.
-The process that ran the clients of a whole subtree can add them up, and the server joins the
-results, so each addition is the same one for any division of the clients among workers.
-Pairwise addition also loses less precision than one upload after the other.
+Clients are sorted, and their uploads are added pairwise: the sum of the first half plus the sum of
+the second half, recursively. A process that ran all clients of a subtree adds up the subtree, and
+the server joins the results. The additions are therefore the same for any division of the clients
+among workers. Pairwise addition also loses less precision than sequential addition.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Total:
 
     Attributes:
         clients: ids of the clients that uploaded, sorted.
-        sums: real numbers added, integers' maximum (the policy for counters), under the names that
-            the summands give them; {} where no client uploaded.
+        sums: the sums by the names in the summands; integer tensors, which are counters, take the
+            maximum. {} if no client uploaded.
     """
 
     clients: tuple[int, ...] = ()
@@ -40,7 +40,11 @@ class Total:
 
 
 def total_of(summand: Callable[[Any], StateTree], uploads: Mapping[int, Any]) -> Total:
-    """Return the sums over uploads, whose summands are nested mappings of tensors.
+    """Return the sums over uploads.
+
+    Args:
+        summand: returns the terms that an upload adds, a nested mapping of tensors.
+        uploads: uploads by client id.
 
     Raises:
         ValueError: if the summands do not have the same names.
@@ -51,12 +55,12 @@ def total_of(summand: Callable[[Any], StateTree], uploads: Mapping[int, Any]) ->
 def total_over(
     clients: Sequence[int], summand: Callable[[int], StateTree | None], *, in_place: bool = False
 ) -> Total:
-    """Return the sums over clients, whose summands are asked for one after the other.
+    """Return the sums over clients, computing one summand after the other.
 
     Args:
-        clients: ids, sorted.
-        summand: returns what a client's upload adds; None without upload.
-        in_place: whether summands may be changed; else one may be part of its upload.
+        clients: sorted ids.
+        summand: returns the terms that a client's upload adds; None without upload.
+        in_place: whether summands may be changed; False if they may share memory with uploads.
 
     Raises:
         ValueError: if the summands do not have the same names.
@@ -66,33 +70,33 @@ def total_over(
     if len(clients) == 1:
         sums = summand(clients[0])
         return Total() if sums is None else Total((clients[0],), sums)
-    left, right = (total_over(half, summand, in_place=in_place) for half in halves(clients))
-    return _joined(left, right, in_place=in_place or len(left) > 1)
+    first, second = (total_over(half, summand, in_place=in_place) for half in halves(clients))
+    return _join(first, second, in_place=in_place or len(first) > 1)
 
 
 def joined(clients: Sequence[int], blocks: Mapping[tuple[int, ...], Total]) -> Total:
-    """Return the sums over clients from those of blocks, which `halves` has divided them into.
+    """Return the sums over clients from the totals of blocks.
 
     Args:
-        clients: ids, sorted.
-        blocks: the total of each block, by its ids.
+        clients: sorted ids.
+        blocks: the total of each block by its ids; blocks result from repeated `halves`.
     """
     if (total := blocks.get(tuple(clients))) is not None:
         return total
-    left, right = (joined(half, blocks) for half in halves(clients))
-    return _joined(left, right, in_place=False)  # blocks may lie in shared memory
+    first, second = (joined(half, blocks) for half in halves(clients))
+    return _join(first, second, in_place=False)  # blocks may be in shared memory
 
 
 def halves(clients: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the two parts of at least two clients whose sums are added."""
+    """Return the two halves of at least two clients."""
     middle = len(clients) // 2
     return clients[:middle], clients[middle:]
 
 
 def weighed(tensors: Mapping[str, Tensor], weight: float) -> Tensors:
-    """Return p_k w_k in double precision, so that a sum of many is exact to a float's last digit.
+    """Return p_k w_k in double precision, so that sums are exact to the last digit of a float32.
 
-    Counters stay: the sum of integers is their maximum.
+    Integer tensors, which are counters, are returned unchanged; their sum is the maximum.
     """
     return {
         name: tensor.to(torch.double, copy=True).mul_(weight)
@@ -105,12 +109,12 @@ def weighed(tensors: Mapping[str, Tensor], weight: float) -> Tensors:
 def mean_of(
     sums: Mapping[str, Tensor], weight: float | Tensor, like: Mapping[str, Tensor]
 ) -> Tensors:
-    """Return the mean: sums of `weighed` tensors over the sum of their weights; counters stay.
+    """Return the mean, sums of `weighed` tensors divided by the sum of weights.
 
     Args:
-        sums: of each name.
+        sums: the sum of each name; integer tensors, which are counters, are not divided.
         weight: sum_k p_k.
-        like: tensors of these names, which have the names' order and types.
+        like: tensors that determine the order and the dtypes of the result.
     """
     return {
         name: (sums[name] / weight).to(tensor.dtype) if tensor.is_floating_point() else sums[name]
@@ -119,22 +123,23 @@ def mean_of(
     }
 
 
-def _joined(left: Total, right: Total, *, in_place: bool) -> Total:
-    if not (left.clients and right.clients):
-        return left if left.clients else right
-    return Total(left.clients + right.clients, _added(left.sums, right.sums, in_place=in_place))
+def _join(first: Total, second: Total, *, in_place: bool) -> Total:
+    if not (first.clients and second.clients):
+        return first if first.clients else second
+    sums = _add_trees(first.sums, second.sums, in_place=in_place)
+    return Total(first.clients + second.clients, sums)
 
 
-def _added(left: StateTree, right: StateTree, *, in_place: bool) -> StateTree:
-    if left.keys() != right.keys():
-        odd = sorted(left.keys() ^ right.keys())[0]
-        raise ValueError(f"only some of the uploads have '{odd}', so they have no sum")
-    return {name: _plus(value, right[name], in_place=in_place) for name, value in left.items()}
+def _add_trees(first: StateTree, second: StateTree, *, in_place: bool) -> StateTree:
+    if first.keys() != second.keys():
+        name = sorted(first.keys() ^ second.keys())[0]
+        raise ValueError(f"only some of the uploads have '{name}', so they have no sum")
+    return {name: _add(value, second[name], in_place=in_place) for name, value in first.items()}
 
 
-def _plus(left: Any, right: Any, *, in_place: bool) -> Any:
-    if is_tree(left):
-        return _added(left, right, in_place=in_place)
-    if not left.is_floating_point():
-        return torch.maximum(left, right)
-    return left.add_(right) if in_place else left + right
+def _add(first: Any, second: Any, *, in_place: bool) -> Any:
+    if is_tree(first):
+        return _add_trees(first, second, in_place=in_place)
+    if not first.is_floating_point():
+        return torch.maximum(first, second)
+    return first.add_(second) if in_place else first + second

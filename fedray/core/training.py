@@ -1,4 +1,4 @@
-"""Local training: E_c epochs on a client's images, as a template of a client's step."""
+"""Local training of a client for E_c epochs, as a template of a client step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import Batch, Client, TrainingConfig
-from fedray.core.optimizers import remember, remembered
+from fedray.core.optimizers import load_running_means, running_means
 from fedray.core.payload import Payload
 from fedray.core.state import ClientState, Tensors
 from fedray.models import Classifier, ClassifierOutput, is_normalisation
@@ -27,7 +27,7 @@ class Trained:
 
     Attributes:
         tensors: the model's parameters and buffers and the extra parameters, by name, not copied.
-        steps: batches that were trained on, K; `repeat` of `fit` does not count.
+        steps: K, the number of batches in all epochs; `repeat` of `fit` does not count.
         losses: mean loss of each epoch.
     """
 
@@ -37,7 +37,7 @@ class Trained:
 
 
 class LocalTraining(Algorithm):
-    """Clients that train their model on one loss; as it stands, without communication."""
+    """A method whose clients train their model on one loss; by default, without communication."""
 
     stacks = True
 
@@ -58,7 +58,7 @@ class LocalTraining(Algorithm):
     def client_update(
         self, client: Client, state: ClientState, down: Any
     ) -> tuple[Payload | None, ClientState]:
-        """Begin, train and finish."""
+        """Run `begin`, `train` and `finish`."""
         local = self.begin(client, state, down)
         return self.finish(local, self.train(local))
 
@@ -83,17 +83,17 @@ def fit(
     Args:
         local: the client and its loaded model.
         loss: the loss of one batch.
-        repeat: steps on every batch.
+        repeat: number of steps on every batch.
         before_step: called before every step, after the gradients are computed.
         after_batch: called after the steps on a batch.
 
     Raises:
-        FloatingPointError: if the loss is no longer finite.
+        FloatingPointError: if the loss is not finite.
     """
     with only_trainable(local.model, local.trainable), _with_gradients(local.extra):
         optimizer = _optimizer(local)
         epochs = _Epochs(local.client, optimizer)
-        with _kept_between_rounds(local, optimizer):
+        with _keep_running_means(local, optimizer):
             for _ in range(local.client.setting.training.epochs):
                 epochs.run(loss, repeat, before_step, after_batch)
     losses = epochs.losses()
@@ -103,7 +103,7 @@ def fit(
 
 
 class _Epochs:
-    """The local loop: batches in the client's order of this round, steps on each."""
+    """The training loop of a client: its batches in this round, and the steps on each batch."""
 
     def __init__(self, client: Client, optimizer: torch.optim.Optimizer) -> None:
         self.config = client.setting.training
@@ -156,10 +156,10 @@ class _Epochs:
 
     def _batches(self) -> Iterator[Batch]:
         for index in batch_indices(len(self._labels), self.config, self._order, self._device):
-            seen = self._stored[index]
+            stored = self._stored[index]
             if self._views is not None:
-                seen = self.config.augment(seen, self._views)
-            yield self._samples.batch(seen, self._labels[index])
+                stored = self.config.augment(stored, self._views)
+            yield self._samples.batch(stored, self._labels[index])
 
 
 def check_loss(loss: float, config: TrainingConfig) -> None:
@@ -167,17 +167,17 @@ def check_loss(loss: float, config: TrainingConfig) -> None:
     if not np.isfinite(loss):
         raise FloatingPointError(
             f"the training loss became {loss}; lower lr (now {config.lr:g}) "
-            "or the weight of the method's own term"
+            "or the weight of the method's own loss term"
         )
 
 
 def batch_order(client: Client) -> torch.Generator:
-    """Return the stream of the client's batches in this round."""
+    """Return the random stream that orders the client's images in this round."""
     return client.setting.streams.torch("batches", round_=client.round, client=client.id)
 
 
 def augmentation_draws(client: Client) -> torch.Generator | None:
-    """Return the stream of the client's augmentation in this round; None without any."""
+    """Return the random stream of the client's augmentation in this round; None without one."""
     if client.setting.training.augment.is_identity:
         return None
     return client.setting.streams.torch("augment", round_=client.round, client=client.id)
@@ -196,12 +196,12 @@ def batch_indices(
 
 def batch_sizes(count: int, config: TrainingConfig) -> list[int]:
     """Return the sizes of one epoch's batches."""
-    whole, rest = divmod(count, config.batch_size)
+    whole, remainder = divmod(count, config.batch_size)
     sizes = [config.batch_size] * whole
-    if rest == 1 and sizes and not config.drop_last:
+    if remainder == 1 and sizes and not config.drop_last:
         sizes[-1] += 1  # batch normalisation cannot train on one image
-    elif rest and not config.drop_last:
-        sizes.append(rest)
+    elif remainder and not config.drop_last:
+        sizes.append(remainder)
     return sizes
 
 
@@ -213,17 +213,17 @@ def _optimizer(local: LocalContext) -> torch.optim.Optimizer:
 
 
 @contextmanager
-def _kept_between_rounds(local: LocalContext, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Continue with the client's running means and keep the new ones, with `optimizer.keep`."""
+def _keep_running_means(local: LocalContext, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """With `optimizer.keep`, load the client's running means, and keep the new ones afterwards."""
     if not local.client.setting.training.optimizer.params.keep:
         yield
         return
     model = local.client.skeleton.model
     named: list[tuple[str, Tensor]] = [*model.named_parameters(), *local.extra.items()]
     names = {tensor: name for name, tensor in named}
-    remember(optimizer, names, local.client.optimizer_state)
+    load_running_means(optimizer, names, local.client.optimizer_state)
     yield
-    local.client.optimizer_state.update(remembered(optimizer, names))
+    local.client.optimizer_state.update(running_means(optimizer, names))
 
 
 @contextmanager
@@ -263,7 +263,7 @@ def only_trainable(model: Classifier, trainable: Collection[str] | None) -> Iter
 
 
 def with_extra(local: LocalContext, extra: Mapping[str, Tensor]) -> LocalContext:
-    """Return the context with copies of further parameters, on the client's device."""
+    """Return the context with copies of the extra parameters on the client's device."""
     device = local.client.device
     copies = {name: tensor.to(device, copy=True) for name, tensor in extra.items()}
     return replace(local, extra={**local.extra, **copies})

@@ -1,18 +1,18 @@
-"""Where images come from, which client has which, and what identifies both.
+"""Images, their partition over clients, and the identity of both.
 
-configurable.py  what is chosen by name and made from typed parameters
+configurable.py  base of objects chosen by name and built from typed parameters
 sources/         one file per data source, which lists rows
 partitions/      one file per partition of images over clients
-splits.py        which images are for training, from a file
+splits.py        training and test images listed in a file
 imageset.py      a decoded, labelled set of images
 decoding.py      from encoded images to one array
-cache.py         how decoded images are kept, once per node
-augment.py       what training images go through
+cache.py         decoded images on disk, once per node
+augment.py       augmentation of training images
 federated.py     images, and each client's indices
-evolution.py     what clients hold from later rounds on
+evolution.py     phases in which clients' data changes
 validation.py    validation images taken from training images
-inspect.py       a folder of images, inspected before a run
-plot.py          a plot of a partition, and of a few images
+inspect.py       inspection of an image folder before a run
+plot.py          plots of a partition, and of sample images
 """
 
 from fedray.data.decoding import ReadOptions

@@ -1,4 +1,4 @@
-"""Image augmentation of local training, vectorised: independent draws for each image of a batch."""
+"""Vectorised image augmentation for local training: independent draws for each image of a batch."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from fedray.registry import Registry
 
 
 class Augmentation(Configurable, ABC):
-    """A random change of training images, drawn for every batch; made from typed parameters."""
+    """A random change of training images, drawn for every batch; built from typed parameters."""
 
     paper: ClassVar[str] = "-"
-    """The paper it is from."""
+    """The paper that defines it."""
     is_identity: ClassVar[bool] = False
-    """Whether it changes nothing, so that frozen features of the images may be kept."""
+    """Whether images stay unchanged, so that frozen features of them can be cached."""
 
     @abstractmethod
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Augment a batch.
 
         Args:
-            images: uint8 [B, channels, H, W], not changed.
-            generator: CPU generator of every draw, so that all devices see the same ones.
+            images: uint8 [B, channels, H, W]; not modified.
+            generator: CPU generator of all draws, so that every device gets the same ones.
 
         Returns:
             uint8 [B, channels, H, W].
@@ -41,10 +41,10 @@ augmentations: Registry[type[Augmentation]] = Registry("augmentation", "fedray.d
 
 
 def build_augmentation(component: Component) -> Augmentation:
-    """Make the augmentation that `data.augment` names.
+    """Build the augmentation that `data.augment` names.
 
     Raises:
-        UserError: when there is none of this name, or a parameter is unknown or out of bounds.
+        UserError: if the name is unknown, or a parameter is unknown or out of bounds.
     """
     augmentation: Augmentation = build(component, "augmentation", "data.augment")
     return augmentation
@@ -66,18 +66,18 @@ NO_AUGMENTATION = NoAugmentation()
 
 
 class Coordinates(NamedTuple):
-    """Source row and column of every pixel of B results, int64, each broadcast to [B, H, W]."""
+    """Source row and column of each pixel of B results, int64, both broadcastable to [B, H, W]."""
 
     rows: Tensor
     columns: Tensor
 
 
 class GeometricAugmentation(Augmentation):
-    """An augmentation by coordinates: the source pixel of each pixel; outside is black."""
+    """An augmentation that maps each pixel to a source pixel; pixels from outside are black."""
 
     @abstractmethod
     def coordinates(self, images: Tensor, generator: torch.Generator) -> Coordinates:
-        """Draw where each pixel of the results comes from; arguments as in `__call__`."""
+        """Draw the source coordinates of each result pixel; arguments as in `__call__`."""
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         _, channels, height, width = images.shape
@@ -93,7 +93,7 @@ class FlipCropParams(Frozen):
     """Parameters of `flip_crop`."""
 
     padding: int = Field(4, ge=0, le=512)
-    """Black pixels added on every side before the crop; 0: flips alone."""
+    """Black pixels added on every side before the crop; 0: flips only."""
 
 
 @augmentations.add
@@ -126,7 +126,7 @@ class FlipRotateParams(Frozen):
 class FlipRotate(GeometricAugmentation):
     """Flip left to right with probability 1/2, and rotate by a random angle about the centre.
 
-    What FedGLCL's experiments train with (30 degrees); pixels are taken by the nearest neighbour.
+    The augmentation of FedGLCL's experiments (30 degrees), with nearest-neighbour sampling.
     """
 
     name = "flip_rotate"
@@ -139,7 +139,7 @@ class FlipRotate(GeometricAugmentation):
         count, _, _, width = images.shape
         columns = _flipped_columns(count, width, images.device, generator)
         row, column = _rotated(images, self.params.max_angle, generator)
-        return Coordinates(row, _taken(columns, column))
+        return Coordinates(row, _compose(columns, column))
 
 
 class CropFlipRotateParams(FlipCropParams):
@@ -153,8 +153,9 @@ class CropFlipRotateParams(FlipCropParams):
 class CropFlipRotate(GeometricAugmentation):
     """Pad and crop back at random, flip left to right with probability 1/2, and rotate a little.
 
-    MOON's for CIFAR-100 (official code: 4 pixels, 15 degrees), whose code FedGLCL's CIFAR-100 seems
-    to build on; FedGLCL does not state its own. Pixels are taken by the nearest neighbour.
+    MOON's augmentation of CIFAR-100 (official code: 4 pixels, 15 degrees). FedGLCL's CIFAR-100
+    code seems to build on MOON's; FedGLCL does not state its augmentation. Sampling is
+    nearest-neighbour.
     """
 
     name = "crop_flip_rotate"
@@ -166,7 +167,7 @@ class CropFlipRotate(GeometricAugmentation):
         """Draw the shifts, then the flips, then the angles."""
         rows, columns = _cropped_and_flipped(images, self.params.padding, generator)
         row, column = _rotated(images, self.params.max_angle, generator)
-        return Coordinates(_taken(rows, row), _taken(columns, column))
+        return Coordinates(_compose(rows, row), _compose(columns, column))
 
 
 def _cropped_and_flipped(
@@ -181,7 +182,7 @@ def _cropped_and_flipped(
 
 
 def _rotated(images: Tensor, max_angle: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return source rows and columns [B, H, W] of images turned about their centre."""
+    """Return source rows and columns [B, H, W] of images rotated about their centre."""
     count, _, height, width = images.shape
     device = images.device
     unit = torch.rand(count, 1, 1, generator=generator) * 2 - 1
@@ -194,8 +195,8 @@ def _rotated(images: Tensor, max_angle: float, generator: torch.Generator) -> tu
     return row, column
 
 
-def _taken(before: Tensor, places: Tensor) -> Tensor:
-    """Return positions [B, n] of an earlier step at places [B, H, W] of a later one; -1 outside.
+def _compose(before: Tensor, places: Tensor) -> Tensor:
+    """Return an earlier step's positions [B, n] at a later step's places [B, H, W]; -1 outside.
 
     Pixels that the later step takes from outside the image stay outside.
     """
@@ -208,13 +209,13 @@ class ResizedCropParams(Frozen):
     """Parameters of `resized_crop`; the defaults are torchvision's."""
 
     scale_min: float = Field(0.08, gt=0, le=1)
-    """Smallest share of the image's area that a crop has."""
+    """Smallest area of a crop, as a share of the image's area."""
     scale_max: float = Field(1.0, gt=0, le=1)
-    """Largest share."""
+    """Largest area of a crop, as a share of the image's area."""
     ratio_max: float = Field(4 / 3, ge=1, le=100)
-    """Largest ratio of width to height; the smallest is its inverse."""
+    """Largest ratio of width to height of a crop; the smallest is its inverse."""
     flip: StrictBool = True
-    """Whether every other crop is flipped left to right."""
+    """Whether crops are flipped left to right with probability 1/2."""
 
     @model_validator(mode="after")
     def _some_share(self) -> ResizedCropParams:
@@ -228,15 +229,15 @@ class ResizedCropParams(Frozen):
 
 @augmentations.add
 class ResizedCrop(Augmentation):
-    """A random part of the image, scaled back to its size bicubically, and flipped half the time.
+    """A random crop of the image, resized bicubically to its size, and flipped half the time.
 
-    torchvision's RandomResizedCrop and RandomHorizontalFlip, with which CoOp's family trains
-    prompts (FedMGP, C.2: area 0.08 to 1). The part is taken of the square that is stored, not of
-    the file's whole image, and its resolution with it.
+    torchvision's RandomResizedCrop and RandomHorizontalFlip, with which CoOp and its successors
+    train prompts (FedMGP, C.2: area 0.08 to 1). The crop is taken from the stored square image,
+    at its resolution, not from the original file.
 
-    What a frozen tower makes of a view cannot be kept: methods whose prompts are in the texts alone
-    then compute it for every image of every epoch instead of once, which on ViT-B/16 is nearly all
-    of their time; tests still read what was kept.
+    Features of random crops cannot be cached. Methods whose prompts are only in the texts then run
+    the frozen image tower on every image of every epoch instead of once, which on ViT-B/16 takes
+    nearly all of their time. Tests still read cached features.
     """
 
     name = "resized_crop"
@@ -245,22 +246,26 @@ class ResizedCrop(Augmentation):
     params: ResizedCropParams
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw a box and a flip for each image, and scale what is in it."""
+        """Draw a box and a flip for each image, and resize the box's content."""
         count, _, height, width = images.shape
         boxes = self.boxes(count, height, width, generator).tolist()
         flips = (torch.rand(count, generator=generator) < 0.5).tolist()
         views = []
-        for image, (top, left, rows, columns), flip in zip(images, boxes, flips, strict=True):
-            part = image[None, :, top : top + rows, left : left + columns].float()
-            view = F.interpolate(part, (height, width), mode="bicubic", antialias=True)
+        for image, (top_edge, left_edge, rows, columns), flip in zip(
+            images, boxes, flips, strict=True
+        ):
+            crop = image[
+                None, :, top_edge : top_edge + rows, left_edge : left_edge + columns
+            ].float()
+            view = F.interpolate(crop, (height, width), mode="bicubic", antialias=True)
             views.append(view.flip(3) if flip and self.params.flip else view)
         return torch.cat(views).round_().clamp_(0, 255).to(torch.uint8) if views else images
 
     def boxes(self, count: int, height: int, width: int, generator: torch.Generator) -> Tensor:
         """Draw each image's top, left, rows and columns, int64 [count, 4].
 
-        Of ten tries the first that fits; where none does, the largest part in the middle whose
-        ratio is allowed.
+        Takes the first of ten tries that fits; if none fits, the largest centred box with an
+        allowed ratio.
         """
         params, tries = self.params, 10
         share, shape, down, right = torch.rand(4, count, tries, generator=generator)
@@ -268,15 +273,15 @@ class ResizedCrop(Augmentation):
         ratio = ((2 * shape - 1) * math.log(params.ratio_max)).exp()
         rows, columns = (area / ratio).sqrt().round().long(), (area * ratio).sqrt().round().long()
         fits = (rows > 0) & (rows <= height) & (columns > 0) & (columns <= width)
-        top = (down * (height - rows + 1).clamp_min(1)).long()
-        left = (right * (width - columns + 1).clamp_min(1)).long()
-        drawn = torch.stack([top, left, rows, columns], dim=2)
+        top_edge = (down * (height - rows + 1).clamp_min(1)).long()
+        left_edge = (right * (width - columns + 1).clamp_min(1)).long()
+        candidates = torch.stack([top_edge, left_edge, rows, columns], dim=2)
         first = fits.long().argmax(1)
-        chosen = drawn[torch.arange(count), first]
+        chosen = candidates[torch.arange(count), first]
         return torch.where(fits.any(1, keepdim=True), chosen, self._middle(height, width))
 
     def _middle(self, height: int, width: int) -> Tensor:
-        """Return the box of the fallback, int64 [4]."""
+        """Return the largest centred box with an allowed ratio, int64 [4]."""
         most = self.params.ratio_max
         rows, columns = min(height, round(width * most)), min(width, round(height * most))
         return torch.tensor([(height - rows) // 2, (width - columns) // 2, rows, columns])
@@ -285,7 +290,7 @@ class ResizedCrop(Augmentation):
 def _flipped_columns(
     count: int, width: int, device: torch.device, generator: torch.Generator
 ) -> Tensor:
-    """Return columns [B, W] in their order or, with probability 1/2, backwards."""
+    """Return columns [B, W] in order or, with probability 1/2, in reverse order."""
     flip = (torch.rand(count, 1, generator=generator) < 0.5).to(device)
     columns = torch.arange(width, device=device)
     return torch.where(flip, width - 1 - columns, columns)

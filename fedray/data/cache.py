@@ -1,7 +1,7 @@
-"""Decoded images as arrays of the node's cache: what they are called and how they are kept.
+"""Decoded images in the node's cache: their names, and how they are saved and loaded.
 
-The name follows the names, sizes and times of the images' files, so that an edit of these is
-noticed, one that sets the time of modification back included. See `fedray.node_cache`.
+A name depends on the names, sizes and times of the image files, so that an edit is noticed, even
+one that restores the time of modification. See `fedray.node_cache`.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ _FORMAT = 3
 
 
 def images_key(root: Path, files: Iterable[Path], *options: Any) -> str:
-    """Name what would be decoded, without decoding it.
+    """Return the cache name of decoded images, without decoding them.
 
     Args:
-        root: the folder that the files' names are relative to, so that it can be moved.
-        files: every file that the images and labels are read from, below the root.
-        *options: what else changes the images, as JSON.
+        root: the folder that file names are relative to, so that the folder can be moved.
+        files: all files, below the root, that images and labels are read from.
+        *options: further JSON values that change the images.
 
     Returns:
         32 hex digits over the options, the version of the image library, and the files' relative
         names, sizes and times (of modification, which can be set, and of change, which cannot).
 
     Raises:
-        UserError: when one is no plain file: opening a named pipe, say, waits for ever.
-        OSError: when one is not there.
+        UserError: if one is not a regular file; opening a named pipe, for example, would block.
+        OSError: if one is missing.
     """
     import PIL
 
-    listed = []
+    entries = []
     for path in sorted(files):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise UserError(f"{path} is no plain file; remove it")
+            raise UserError(f"{path} is not a regular file; remove it")
         name = path.relative_to(root).as_posix()
-        listed.append([name, status.st_size, status.st_mtime_ns, status.st_ctime_ns])
-    return content_key(_FORMAT, PIL.__version__, options, listed)
+        entries.append([name, status.st_size, status.st_mtime_ns, status.st_ctime_ns])
+    return content_key(_FORMAT, PIL.__version__, options, entries)
 
 
 def save_images(images: ImageSet, making: Arrays) -> None:
-    """Write an image set, but for the pixels, which `making.allocate` gave the array of."""
+    """Save an image set; its pixels are already in the array from `making.allocate`."""
     making.save("labels", images.labels)
     making.save("origin", images.origin)
     if images.domains is not None:
@@ -62,9 +62,9 @@ def save_images(images: ImageSet, making: Arrays) -> None:
     }
 
 
-def image_set(kept: Arrays) -> ImageSet:
-    """Return the image set that `save_images` wrote, its arrays mapped read-only."""
-    content, arrays = kept.content, kept.arrays
+def image_set(saved: Arrays) -> ImageSet:
+    """Return the image set that `save_images` saved, with its arrays mapped read-only."""
+    content, arrays = saved.content, saved.arrays
     names = content["domains"]
     return ImageSet(
         source=content["source"],

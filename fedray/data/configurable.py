@@ -1,4 +1,4 @@
-"""What is chosen by name in `data.*`: made from its typed parameters, equal by value."""
+"""Objects that `data.*` keys name: built from typed parameters, and equal by value."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fedray.registry import registry
 class Configurable:
     """Base of sources, partitions and augmentations.
 
-    Two instances of a class with equal parameters are equal.
+    Two instances of a class are equal if their parameters are equal.
 
     Args:
-        params: an instance of `Params`; None takes every default.
+        params: an instance of `Params`; None uses all defaults.
     """
 
     name: ClassVar[str]
-    """What the experiment calls it."""
+    """The name in an experiment."""
     Params: ClassVar[type[Frozen]] = NoParams
-    """The type of its parameters."""
+    """The type of the parameters."""
     params: Frozen
-    """Its parameters; a subclass that has some repeats this line with their type."""
+    """The parameters; a subclass that has some redeclares this attribute with their type."""
 
     def __init__(self, params: Frozen | None = None) -> None:
         self.params = self.Params() if params is None else params
@@ -38,14 +38,14 @@ class Configurable:
 
 
 def build(component: Component, kind: str, key: str) -> Any:
-    """Make what a component names from its checked parameters.
+    """Build the object that a component names, with checked parameters.
 
     Args:
         component: the name and its parameters.
-        kind: the kind of thing, a key of `fedray.registry.HOMES`.
+        kind: the kind of object, a key of `fedray.registry.HOMES`.
         key: the experiment's key, for messages.
 
     Raises:
-        UserError: when there is no such entry, or a parameter is unknown or out of bounds.
+        UserError: if the name is unknown, or a parameter is unknown or out of bounds.
     """
     return registry(kind).get(component.name)(parameters(component, kind, key))

@@ -1,4 +1,4 @@
-"""From encoded images, and masks, to one uint8 array, large ones in a pool of threads."""
+"""Decode images and masks into one uint8 array; large images are decoded in several threads."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ Encoded: TypeAlias = bytes | Path | NDArray[np.uint8]
 """One image: an encoded file's bytes, its path, or pixels [H, W] or [H, W, 3]."""
 
 Resampling: TypeAlias = Literal["bilinear", "bicubic"]
-"""How images are scaled; CLIP's own preprocessing is bicubic."""
+"""The filter for resizing; CLIP's preprocessing is bicubic."""
 
 Allocate: TypeAlias = Callable[[tuple[int, ...]], NDArray[np.uint8]]
-"""Gives an array of a shape, whose values are yet to be set."""
+"""A function that returns an uninitialised array of a shape."""
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Which images of a source are read, and how they are decoded.
+    """Options that select the images of a source and define how they are decoded.
 
     Attributes:
-        image_size: S; the shorter side is scaled to S pixels, then the centre S x S is cut out.
-            None keeps the size that all images have.
-        channels: 1 grey, 3 RGB; None: 1 if every image is grey, else 3.
+        image_size: S; the shorter side is scaled to S pixels, then the central S x S square is
+            cropped. None keeps the size, which must be the same for all images.
+        channels: 1 for grey, 3 for RGB; None means 1 if every image is grey, else 3.
         resize: the filter; sides and margins are then rounded as torchvision's Resize and
-            CenterCrop do, which differs from ours by at most one pixel. None takes the source's
-            filter and our rounding.
+            CenterCrop do, which differs from fedray's rounding by at most one pixel. None uses the
+            source's filter and fedray's rounding.
         classes: names of the classes to read, in the order of their labels; None for all.
         split: a split file below the root, instead of the official split (see `splits`).
     """
@@ -52,11 +52,11 @@ class ReadOptions:
 
 
 AS_STORED = ReadOptions()
-"""Every image in its own size and colours."""
+"""Images in their stored size and colours."""
 
 
 class _Fit(NamedTuple):
-    """How an image becomes S x S pixels."""
+    """How an image is resized to S x S pixels."""
 
     resampling: Literal["nearest", "bilinear", "bicubic"]
     as_torchvision: bool
@@ -69,18 +69,19 @@ def in_memory(shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 _GREY = {"1", "L", "LA"}
 DEEP = {"I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
-"""Pillow's modes of more than 8 bits a channel."""
+"""Pillow's modes with more than 8 bits per channel."""
 _INDEXED = {"L", "P"}
 _ANIMATED = {"GIF", "PNG", "WEBP", "TIFF"}
-"""Formats in which a second image is not, as in a camera's JPEG, the first one's thumbnail."""
+"""Formats in which a second image is a frame, not a thumbnail as in a camera's JPEG."""
 _MOST_PIXELS = 1 << 27
-"""Of an image that is scaled before its centre is cut out."""
+"""Most pixels of a scaled image before its centre is cropped."""
 _CHUNK = 64
 _WORTH_THREADS = 64 * 64
-"""Pixels from which decoding, which frees the interpreter lock, outweighs reading the header.
+"""Number of pixels from which decoding in several threads is faster.
 
-On two cores 12,000 images of 32x32 took 1.1 s with one thread and 1.5 s with two, and images of
-128x128 took two thirds of the time with two.
+Decoding releases the interpreter lock, reading the header does not. On two cores, 12,000 images of
+32x32 took 1.1 s with one thread and 1.5 s with two; images of 128x128 took two thirds of the time
+with two.
 """
 
 
@@ -92,25 +93,25 @@ def decode(
     resampling: Resampling = "bilinear",
     allocate: Allocate = in_memory,
 ) -> NDArray[np.uint8]:
-    """Decode images to one array; those that differ in size are scaled and cropped.
+    """Decode images into one array; images of different sizes are scaled and cropped.
 
     Args:
         encoded: n images.
-        where: names the i-th image in errors ("train.parquet, row 7").
-        options: their size, channels and filter.
-        resampling: the filter unless the options name one.
-        allocate: gives the array.
+        where: returns the name of the i-th image for messages ("train.parquet, row 7").
+        options: size, channels and filter.
+        resampling: the filter, unless the options name one.
+        allocate: returns the array to fill.
 
     Returns:
         uint8 [n, channels, H, W].
 
     Raises:
-        UserError: when an image cannot be decoded or holds more than 8 bits a channel, or when
-            sizes differ and `options.image_size` is None.
+        UserError: if an image cannot be decoded or has more than 8 bits per channel, or if sizes
+            differ and `options.image_size` is None.
     """
     fit = _Fit(options.resize or resampling, options.resize is not None)
 
-    def filled(channels: int, grey_only: bool = False) -> NDArray[np.uint8]:
+    def decode_all(channels: int, grey_only: bool = False) -> NDArray[np.uint8]:
         with _open(encoded[0], where(0)) as first:
             size = first.size if options.image_size is None else (options.image_size,) * 2
             workers = threads() if first.width * first.height >= _WORTH_THREADS else 1
@@ -131,38 +132,38 @@ def decode(
         return images
 
     if options.channels is not None:
-        return filled(options.channels)
+        return decode_all(options.channels)
     with _open(encoded[0], where(0)) as first:
         grey = first.mode in _GREY
     if grey:
         with suppress(_Colour):
-            return filled(1, grey_only=True)
-    return filled(3)
+            return decode_all(1, grey_only=True)
+    return decode_all(3)
 
 
 def measure(encoded: Encoded, where: str) -> tuple[int, int]:
-    """Return width and height of one image, of which only the head is read.
+    """Return width and height of an image; only its header is read.
 
     Raises:
-        UserError: when it is no image.
+        UserError: if the file is not an image.
     """
     with _open(encoded, where) as image:
         return image.size
 
 
 def thumbnail(encoded: Encoded, where: str, size: int) -> tuple[NDArray[np.uint8], bool]:
-    """Return one image at S pixels a side, read whole.
+    """Decode one image fully, and return it at S x S pixels.
 
     Args:
         encoded: the image.
-        where: names it in errors.
+        where: names the image in messages.
         size: S.
 
     Returns:
         uint8 [S, S, 3], and whether the image is grey.
 
     Raises:
-        UserError: when a run could not decode it.
+        UserError: if a run could not decode the image.
     """
     with _open(encoded, where) as image:
         grey = image.mode in _GREY
@@ -171,7 +172,7 @@ def thumbnail(encoded: Encoded, where: str, size: int) -> tuple[NDArray[np.uint8
 
 
 def sizes_differ(where: str, size: tuple[int, ...], first: tuple[int, ...]) -> str:
-    """Return the message about images of several sizes, each width and height."""
+    """Return the message about images of different sizes; sizes are (width, height)."""
     return (
         f"images differ in size: {where} is {size[0]}x{size[1]}, the first is "
         f"{first[0]}x{first[1]}; set data.image_size, for example "
@@ -180,9 +181,9 @@ def sizes_differ(where: str, size: tuple[int, ...], first: tuple[int, ...]) -> s
 
 
 def too_deep(where: str, mode: str) -> str:
-    """Return the message about an image of more than 8 bits a channel."""
+    """Return the message about an image with more than 8 bits per channel."""
     return (
-        f"{where} has pixels of mode {mode}, more than 8 bits a channel; "
+        f"{where} has pixels of mode {mode}, more than 8 bits per channel; "
         "convert it to 8-bit grey or RGB"
     )
 
@@ -195,56 +196,56 @@ def decode_masks(
     *,
     classes: int,
 ) -> NDArray[np.uint8]:
-    """Decode masks, scaled and cropped as `decode` does their images, but by the nearest pixel.
+    """Decode masks; scale and crop them as `decode` does their images, by nearest neighbour.
 
     Args:
         images: n images.
-        masks: their masks, 8-bit grey or with a palette; a pixel's value, or its palette index,
-            is its class. Of two classes they may hold any two values (0 and 255): the lower one is
-            the background.
-        where: names the i-th image in errors.
-        options: as for `decode`.
-        classes: C; values must be below.
+        masks: their masks, 8-bit grey or with a palette; a pixel's value (or palette index) is its
+            class. With two classes, any two values are allowed (such as 0 and 255); the lower one
+            is the background.
+        where: returns the name of the i-th image for messages.
+        options: the options of `decode`.
+        classes: C; values must be below C.
 
     Returns:
         uint8 [n, H, W].
 
     Raises:
-        UserError: when a mask cannot be decoded, is not as large as its image, or holds a class
-            that there is not.
+        UserError: if a mask cannot be decoded, differs in size from its image, or contains an
+            unknown class.
     """
     fit = _Fit("nearest", options.resize is not None)
 
     def named(i: int) -> str:
         return str(masks[i]) if isinstance(masks[i], Path) else f"the mask of {where(i)}"
 
-    found = []
+    decoded = []
     for i, (image, mask) in enumerate(zip(images, masks, strict=True)):
-        with _open(image, where(i)) as opened, _open(mask, named(i)) as labelled:
-            if labelled.mode not in _INDEXED:
+        with _open(image, where(i)) as image_file, _open(mask, named(i)) as mask_image:
+            if mask_image.mode not in _INDEXED:
                 raise UserError(
-                    f"{named(i)} has pixels of mode {labelled.mode}, expected one class id a "
-                    "pixel: save it as 8-bit grey or with a palette"
+                    f"{named(i)} has pixels of mode {mask_image.mode}, expected one class id "
+                    "per pixel; save it as 8-bit grey or with a palette"
                 )
-            if labelled.size != opened.size:
+            if mask_image.size != image_file.size:
                 raise UserError(
-                    f"{named(i)} has {labelled.width}x{labelled.height} pixels, its image "
-                    f"{where(i)} {opened.width}x{opened.height}; make them equal"
+                    f"{named(i)} has {mask_image.width}x{mask_image.height} pixels, but its image "
+                    f"{where(i)} has {image_file.width}x{image_file.height}; make them equal"
                 )
-            found.append(_array(labelled, named(i), options.image_size, fit))
-    ids = np.stack(found)
+            decoded.append(_array(mask_image, named(i), options.image_size, fit))
+    ids = np.stack(decoded)
     if classes == 2 and len(values := np.unique(ids)) == 2:
         return np.asarray(ids == values[1], np.uint8)
     for i in np.flatnonzero(ids.reshape(len(ids), -1).max(1) >= classes)[:1]:
         raise UserError(
-            f"{named(i)} holds the class {ids[i].max()}, but there are {classes} classes (0 to "
-            f"{classes - 1}); mend the mask or name the class"
+            f"{named(i)} contains class {ids[i].max()}, but there are {classes} classes (0 to "
+            f"{classes - 1}); correct the mask or name the class"
         )
     return ids
 
 
 class _Colour(Exception):
-    """An image has colour after all."""
+    """Signals that an image assumed to be grey has colour."""
 
 
 def _open(item: Encoded, where: str) -> Image.Image:
@@ -256,22 +257,24 @@ def _open(item: Encoded, where: str) -> Image.Image:
         image = Image.open(BytesIO(item) if isinstance(item, bytes) else item)
         frames = getattr(image, "n_frames", 1) if image.format in _ANIMATED else 1
     except UnidentifiedImageError:
-        raise UserError(f"{where} is not an image; mend or remove it") from None
-    except Exception as error:  # its readers check little of what they unpack
+        raise UserError(f"{where} is not an image; replace or remove it") from None
+    except Exception as error:  # Pillow's readers hardly check their input
         raise UserError(
-            f"{where} cannot be read as an image: {reason(error)}; mend or remove it"
+            f"{where} cannot be read as an image: {reason(error)}; replace or remove it"
         ) from None
     if frames > 1:
         image.close()
-        raise UserError(f"{where} holds {frames} images, expected one; keep one of them")
+        raise UserError(f"{where} contains {frames} images, expected one; keep one of them")
     return image
 
 
 def _pixels(
     image: Image.Image, where: str, image_size: int | None, channels: int, fit: _Fit
 ) -> NDArray[np.uint8]:
-    """Return the pixels uint8 [channels, H, W] of one opened image."""
-    stored = " ".join(str(tile[3]) for tile in getattr(image, "tile", ()))  # as RGB;16B, cut to RGB
+    """Return the pixels of an opened image, uint8 [channels, H, W]."""
+    stored = " ".join(
+        str(tile[3]) for tile in getattr(image, "tile", ())
+    )  # such as RGB;16B, reduced to RGB
     if image.mode in DEEP or ";16" in stored:
         raise UserError(too_deep(where, image.mode))
     pixels = _array(image, where, image_size, fit, "L" if channels == 1 else "RGB")
@@ -285,31 +288,33 @@ def _array(
     fit: _Fit,
     mode: str | None = None,
 ) -> NDArray[np.uint8]:
-    """Return the pixels [H, W] or [H, W, 3] of one opened image, in `mode`; None: unconverted."""
+    """Return the pixels of an opened image, [H, W] or [H, W, 3], in `mode`; None: unconverted."""
     try:
         if mode is None or image.mode == mode:
             image.load()
         else:
             image = image.convert(mode)
-    except Exception as error:  # as above
-        raise UserError(f"{where} cannot be decoded: {reason(error)}; mend or remove it") from None
+    except Exception as error:  # see `_open`
+        raise UserError(
+            f"{where} cannot be decoded: {reason(error)}; replace or remove it"
+        ) from None
     if image_size is None:
         return np.asarray(image)
     if max(image.size) * image_size**2 > min(image.size) * _MOST_PIXELS:
         raise UserError(
             f"{where} has {image.width}x{image.height} pixels, too oblong for data.image_size="
-            f"{image_size}; cut or remove it"
+            f"{image_size}; crop or remove it"
         )
     return np.asarray(_fitted(image, image_size, fit))
 
 
 def reason(error: Exception) -> str:
-    """Return an error's message on one line; its class's name where it has none."""
+    """Return an error's message on one line, or its class name if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def _fitted(image: Image.Image, size: int, fit: _Fit) -> Image.Image:
-    """Scale the shorter side to `size` and cut out the centre square."""
+    """Scale the shorter side to `size` and crop the central square."""
     from PIL import Image
 
     width, height = image.size
@@ -321,6 +326,10 @@ def _fitted(image: Image.Image, size: int, fit: _Fit) -> Image.Image:
             scale = size / shorter
             width, height = max(size, int(width * scale)), max(size, int(height * scale))
         image = image.resize((width, height), Image.Resampling[fit.resampling.upper()])
-    left, top = (width - size) / 2, (height - size) / 2
-    left, top = (round(left), round(top)) if fit.as_torchvision else (int(left), int(top))
-    return image.crop((left, top, left + size, top + size))
+    left_edge, top_edge = (width - size) / 2, (height - size) / 2
+    left_edge, top_edge = (
+        (round(left_edge), round(top_edge))
+        if fit.as_torchvision
+        else (int(left_edge), int(top_edge))
+    )
+    return image.crop((left_edge, top_edge, left_edge + size, top_edge + size))

@@ -1,7 +1,7 @@
-"""Data that changes while the clients learn: which images each of them holds from a round on.
+"""Data that changes during training: the images that each client holds in each phase.
 
-The images stay what they are; a phase gives them to the clients anew. All that is drawn for a phase
-comes from streams of its own, so that until the first of them a run is the one without phases.
+The set of images stays the same; each phase assigns it to the clients again. Each phase draws from
+separate random streams, so that a run equals one without phases until the first phase begins.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from fedray.registry import Registry
 
 
 class Phase(NamedTuple):
-    """The partition that holds from a round on."""
+    """A partition and the first round in which it holds."""
 
     round: int
     partition: AnyPartition
 
 
 class Evolution(Configurable, ABC):
-    """A change of the clients' data; made from its typed parameters, `data.evolution.*`."""
+    """A change of the clients' data; built from its typed parameters, `data.evolution.*`."""
 
     paper: ClassVar[str] = "-"
-    """The paper it is from."""
+    """The paper that defines it."""
 
     @property
     def keeps_tests(self) -> bool:
-        """Return True if images that clients were tested on stay test images."""
+        """Return True if test images stay test images in all phases."""
         return True
 
     @abstractmethod
     def phases(self) -> Sequence[Phase]:
-        """Return what follows the first partition, in the order of the rounds."""
+        """Return the phases after the first partition, ordered by round."""
 
 
 evolutions: Registry[type[Evolution]] = Registry("data evolution", "fedray.data.evolution")
@@ -65,22 +65,22 @@ class PhaseParams(Frozen):
     """One phase of `repartition`."""
 
     round: int = Field(ge=2, le=100_000)
-    """The first round of the phase; training and tests of this round are on its images."""
+    """The first round of the phase; this round already trains and tests on its images."""
     partition: Annotated[Component, named("fedtsp_dirichlet")] = component_of(
         "partition", "fedtsp_dirichlet"
     )
-    """How the images are partitioned then: name and parameters, as `data.partition`."""
+    """The partition of the phase: name and parameters, as in `data.partition`."""
 
 
 class RepartitionParams(Frozen):
     """Parameters of `repartition`."""
 
     phases: tuple[PhaseParams, ...] = Field((), max_length=1000)
-    """The later phases, each with its first round and its partition, in the order of the rounds."""
+    """The later phases, each with its first round and its partition, ordered by round."""
     tests: Literal["kept", "redrawn"] = "kept"
     """kept: a client's test image is never a training image in another phase; redrawn: every phase
-    splits its clients' images again (the official FedTSP code), so that a model is also tested on
-    images on which it, or another client's model, was trained."""
+    splits its clients' images again (the official FedTSP code), so that models are also tested on
+    images that they, or other clients' models, were trained on."""
 
     @model_validator(mode="after")
     def _in_order(self) -> RepartitionParams:
@@ -92,8 +92,8 @@ class RepartitionParams(Frozen):
         for before, after in pairwise(self.phases):
             if after.round <= before.round:
                 raise ValueError(
-                    f"phases begin at round {before.round} and then at round {after.round}; put "
-                    "them in the order of their rounds"
+                    f"phases begin at round {before.round} and then at round {after.round}; order "
+                    "them by round"
                 )
         return self
 
@@ -112,37 +112,38 @@ class Repartition(Evolution):
 
     @property
     def keeps_tests(self) -> bool:
-        """Return True if `data.evolution.tests` is kept."""
         return self.params.tests == "kept"
 
     def phases(self) -> Sequence[Phase]:
-        return [Phase(each.round, build_partition(each.partition)) for each in self.params.phases]
+        return [
+            Phase(phase.round, build_partition(phase.partition)) for phase in self.params.phases
+        ]
 
 
 REDRAWN = ("partition", "split", "validation")
-"""The purposes of the streams that every phase has for itself; which images there are stays."""
+"""Purposes of the random streams that differ between phases."""
 
 
 def federate_phases(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> FederatedData:
     """Partition images over clients, with validation images, in every phase.
 
     Args:
-        images: what is partitioned.
-        keys: how, and what follows.
-        rng_for: gives the stream of a purpose.
+        images: the images to partition.
+        keys: the partition and its later phases.
+        rng_for: returns the random stream of a purpose.
 
     Raises:
-        UserError: when the images cannot serve the clients in some phase.
+        UserError: if the images do not suffice for the clients in some phase.
     """
     evolution: Evolution = build(keys.evolution, "data evolution", "data.evolution")
     first = _validated(images, build_partition(keys.partition), keys, rng_for)
     later = []
     for number, phase in enumerate(evolution.phases(), 1):
-        # what a few-shot protocol tests on comes from a part of all images that "split" draws
+        # a few-shot protocol takes its test images from a part of all images, drawn by "split"
         keeps_roles = evolution.keeps_tests and isinstance(phase.partition, Partition)
         shared_split = evolution.keeps_tests and not keeps_roles
-        own = [purpose for purpose in REDRAWN if not (shared_split and purpose == "split")]
-        streams = _within_phase(number, own, rng_for)
+        redrawn = [purpose for purpose in REDRAWN if not (shared_split and purpose == "split")]
+        streams = _within_phase(number, redrawn, rng_for)
         try:
             if keeps_roles:
                 data = _with_roles(federate(images, phase.partition, keys, streams), first)
@@ -163,39 +164,39 @@ def _validated(
     return hold_out(data, keys.validation_fraction, rng_for)
 
 
-def _within_phase(number: int, own: Sequence[str], rng_for: StreamFor) -> StreamFor:
-    """Return the streams of a phase: its own for some purposes, else the experiment's."""
-    return lambda purpose: rng_for(f"{purpose}/phase {number}" if purpose in own else purpose)
+def _within_phase(number: int, redrawn: Sequence[str], rng_for: StreamFor) -> StreamFor:
+    """Return the streams of a phase: its own ones for `redrawn` purposes, else the first ones."""
+    return lambda purpose: rng_for(f"{purpose}/phase {number}" if purpose in redrawn else purpose)
 
 
 def _with_roles(data: FederatedData, first: FederatedData) -> FederatedData:
-    """Keep every image's split, training, validation or test, also if its client changes."""
-    held = [np.concatenate(parts) for parts in zip(data.train, data.test, strict=True)]
-    tested = _every(first.test)
-    validated = None if first.validation is None else _every(first.validation)
-    learnt = tested if validated is None else np.concatenate([tested, validated])
-    found = replace(
+    """Keep every image's role (training, validation or test), even if its client changes."""
+    parts_of_clients = [np.concatenate(parts) for parts in zip(data.train, data.test, strict=True)]
+    tested = _union(first.test)
+    validated = None if first.validation is None else _union(first.validation)
+    held_out = tested if validated is None else np.concatenate([tested, validated])
+    repartitioned = replace(
         data,
-        train=tuple(np.sort(part[~np.isin(part, learnt)]) for part in held),
-        test=tuple(np.sort(part[np.isin(part, tested)]) for part in held),
+        train=tuple(np.sort(part[~np.isin(part, held_out)]) for part in parts_of_clients),
+        test=tuple(np.sort(part[np.isin(part, tested)]) for part in parts_of_clients),
         validation=None
         if validated is None
-        else tuple(np.sort(part[np.isin(part, validated)]) for part in held),
+        else tuple(np.sort(part[np.isin(part, validated)]) for part in parts_of_clients),
     )
-    _check_roles(found)
-    return found
+    _check_roles(repartitioned)
+    return repartitioned
 
 
-def _every(parts: Sequence[Indices]) -> Indices:
+def _union(parts: Sequence[Indices]) -> Indices:
     return np.unique(np.concatenate(parts))
 
 
 def _check_roles(data: FederatedData) -> None:
-    """Raise a UserError if a client has nothing to train on."""
+    """Raise a UserError if a client has no training image."""
     for client, part in enumerate(data.train):
         if not len(part):
             raise UserError(
-                f"client {client} has no image to train on, since images keep what they were for; "
-                "lower data.clients, raise the partition's min_samples, or set "
+                f"client {client} has no training image, because test and validation images keep "
+                "their roles; lower data.clients, raise the partition's min_samples, or set "
                 "data.evolution.tests=redrawn"
             )

@@ -1,4 +1,4 @@
-"""A federation's data: one image set, and which of its images each client trains and tests on."""
+"""The data of a federation: one image set, and the indices that each client trains and tests on."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from fedray.data.partitions import (
 from fedray.errors import UserError
 
 StreamFor: TypeAlias = Callable[[str], np.random.Generator]
-"""Gives the random stream of a purpose."""
+"""A function that returns the random stream of a purpose."""
 
 
 @dataclass(frozen=True, eq=False)
 class EvalSet:
-    """Test images that every client's model is evaluated on, with the classes to choose from.
+    """Test images that all clients' models are evaluated on, with the candidate classes.
 
     Attributes:
         index: positions of the images, sorted.
-        classes: the class subset that a prediction is chosen from; it holds all their labels.
+        classes: the classes that predictions are chosen from; they include all labels of the
+            images.
     """
 
     index: Indices
@@ -42,16 +43,18 @@ class EvalSet:
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """What each client trains, tests and validates on; nothing is copied out of the images.
+    """The images that each client trains, tests and validates on, as indices into one image set.
 
     Attributes:
         images: all images; usually mapped from disk.
-        train: N sorted int64 arrays of positions in `images`, what each client trains on.
-        test: likewise, what each client tests on.
-        eval_sets: shared evaluation sets by name, which all clients' models are tested on too.
-        base: how many classes, the first ones, are trained on; None for all.
-        validation: likewise, what each client validates on; None if no client does.
-        later: the data that replaces this one from a round on, by round (`data.evolution`).
+        train: N sorted int64 arrays, the positions in `images` that each client trains on.
+        test: N such arrays, the positions that each client tests on.
+        eval_sets: shared evaluation sets by name; all clients' models are tested on them, too.
+        base: the number of trained classes, which come first; None if all are trained.
+        validation: N such arrays, the positions that each client validates on; None if there are
+            no validation images.
+        later: later phases as (first round, data); each replaces the data before
+            (`data.evolution`).
     """
 
     images: ImageSet
@@ -64,78 +67,80 @@ class FederatedData:
 
     @property
     def phases(self) -> list[tuple[int, FederatedData]]:
-        """Return each phase's first round and its data; the first begins before round 1."""
+        """Return the first round and the data of each phase; the first phase starts at round 0."""
         return [(0, self), *self.later]
 
     def at(self, round_: int) -> FederatedData:
-        """Return the data that holds in a round."""
+        """Return the data of the phase that contains a round."""
         return [data for first, data in self.phases if first <= round_][-1]
 
     @property
     def clients(self) -> int:
-        """N, the number of clients."""
+        """Return N, the number of clients."""
         return len(self.train)
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """C names of the classes that are trained on; their order is the labels'."""
+        """Return the names of the C trained classes, in the order of their labels."""
         return self.images.class_names[: self.base]
 
     @property
     def novel_names(self) -> tuple[str, ...]:
-        """Names of the novel classes, which are only evaluated on; their labels follow."""
+        """Return the names of the novel classes, which are only evaluated; their labels follow."""
         return () if self.base is None else self.images.class_names[self.base :]
 
     @cached_property
     def used(self) -> Indices:
-        """Positions of all images that some client trains, tests or validates on, sorted."""
+        """Return the positions of all images that clients train, test or validate on, sorted."""
         shared = [eval_set.index for eval_set in self.eval_sets.values()]
-        then = [data.used for _, data in self.later]
+        in_later_phases = [data.used for _, data in self.later]
         return np.unique(
-            np.concatenate([part for parts in (*self._parts, shared, then) for part in parts])
+            np.concatenate(
+                [part for parts in (*self._parts, shared, in_later_phases) for part in parts]
+            )
         )
 
     @cached_property
     def validation_sets(self) -> Mapping[str, EvalSet]:
-        """The counterparts of the shared evaluation sets among validation images, by name.
+        """Return the counterparts of the shared evaluation sets among validation images, by name.
 
-        All clients' validation images of the set's classes and, of a domain's set, of its domain.
-        Novel classes have none, because nobody trains on them.
+        They hold all clients' validation images of the set's classes and, for a domain's set, of
+        its domain. Novel classes have no validation images, because no client trains on them.
         """
         if self.validation is None:
             return {}
-        everybody = np.unique(np.concatenate(self.validation))
-        labels, domains = np.asarray(self.images.labels)[everybody], self.images.domains
-        found = {}
+        validated = np.unique(np.concatenate(self.validation))
+        labels, domains = np.asarray(self.images.labels)[validated], self.images.domains
+        sets = {}
         for name, shared in self.eval_sets.items():
             fits = np.isin(labels, shared.classes)
             if name.startswith(DOMAIN) and domains is not None:
                 domain = domains.names.index(name.removeprefix(DOMAIN))
-                fits &= domains.ids[everybody] == domain
+                fits &= domains.ids[validated] == domain
             if fits.any():
-                found[name] = EvalSet(everybody[fits], shared.classes)
-        return found
+                sets[name] = EvalSet(validated[fits], shared.classes)
+        return sets
 
     def client_domains(self) -> dict[str, list[int]] | None:
-        """Return the clients of each domain; None if a client has images of several domains."""
+        """Return the clients of each domain; None if any client has images of several domains."""
         if self.images.domains is None:
             return None
         names, ids = self.images.domains.names, self.images.domains.ids
         clients: dict[str, list[int]] = {}
         for client, train in enumerate(self.train):
-            found = np.unique(ids[train])
-            if len(found) > 1:
+            domains = np.unique(ids[train])
+            if len(domains) > 1:
                 return None
-            clients.setdefault(names[int(found[0])], []).append(client)
+            clients.setdefault(names[int(domains[0])], []).append(client)
         return clients
 
     def histogram(self) -> Indices:
-        """Return all images by client and class: int64 [N, C]."""
+        """Return the number of images by client and class, int64 [N, C]."""
         counts: Indices = np.sum([self._count(parts) for parts in self._parts], axis=0)
         return counts
 
     def train_histogram(self) -> Indices:
-        """Return the training images by client and class: int64 [N, C]."""
+        """Return the number of training images by client and class, int64 [N, C]."""
         return self._count(self.train)
 
     def _count(self, parts: Sequence[Indices]) -> Indices:
@@ -148,9 +153,9 @@ class FederatedData:
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of every client's indices and labels, in client order.
+        """Return the SHA-256 of every client's indices and labels, in client order.
 
-        With later phases, also of their first rounds and hashes.
+        Later phases add their first rounds and hashes.
         """
         digest = hashlib.sha256()
         for parts in zip(*self._parts, strict=True):
@@ -164,7 +169,7 @@ class FederatedData:
         return digest.hexdigest()
 
     def manifest(self) -> dict[str, Any]:
-        """Return the partition and its later phases as plain data, for `partition.json`."""
+        """Return the partition and its later phases as JSON values, for `partition.json`."""
         return {
             "sha256": self.sha256,
             "source": self.images.source,
@@ -179,7 +184,7 @@ class FederatedData:
         return [{"round": first, **data._clients()} for first, data in self.later]
 
     def _clients(self) -> dict[str, Any]:
-        """Return what each client holds, as numbers and as positions."""
+        """Return the images of each client, as counts and as positions."""
         histogram = self.histogram()
         parts = self._parts
         named = dict(zip(("train", "test", "validation")[: len(parts)], parts, strict=True))
@@ -189,7 +194,7 @@ class FederatedData:
         ]
         return {
             "sizes": histogram.sum(1).tolist(),
-            **{f"{name}_sizes": [len(part) for part in each] for name, each in named.items()},
+            **{f"{name}_sizes": [len(part) for part in split] for name, split in named.items()},
             "histogram": histogram.tolist(),
             "clients": clients,
         }
@@ -210,21 +215,22 @@ def local_split(
         indices: int64 [n].
         rng: random stream.
         test_fraction: share of the test part, between 0 and 1.
-        owner: whose images they are, for the message.
+        owner: the owner of the images, for the message.
 
     Returns:
         Training and test indices, both sorted.
 
     Raises:
-        UserError: when either part would be empty.
+        UserError: if either part would be empty.
     """
     n = len(indices)
     held = math.ceil(round(n * test_fraction, 6))
     if not 0 < held < n:
         raise UserError(
             f"{owner} has {n} image{'s' * (n != 1)}, of which data.test_fraction="
-            f"{test_fraction:g} takes {held} for its test; both parts need one: lower "
-            "data.clients, raise data.partition.min_samples or change data.test_fraction"
+            f"{test_fraction:g} takes {held} for testing; training and testing need at least one "
+            "each: lower data.clients, raise data.partition.min_samples or change "
+            "data.test_fraction"
         )
     order = rng.permutation(indices)
     return np.sort(order[held:]), np.sort(order[:held])
@@ -233,31 +239,32 @@ def local_split(
 def federate(
     images: ImageSet, partition: AnyPartition, keys: DataConfig, rng_for: StreamFor
 ) -> FederatedData:
-    """Partition images over clients, and define what each of them tests on.
+    """Partition images over clients, and choose the images that each client tests on.
 
-    Official validation images are left to the few-shot protocols, which validate on them.
+    Only few-shot protocols use official validation images.
 
-    With `test=local` the official training and test images are pooled and partitioned, and each
+    With `test=local`, the official training and test images are pooled and partitioned, and each
     client keeps a part of its images for testing (FedTSP supplementary C.4; HtFLlib). With
-    `test=official` only training images are partitioned, and the official test images are divided
-    by the clients' training counts of each class and domain: the clients' tests add up to the
-    official one. A few-shot protocol draws from the official training and test images; with
-    `test=local`, from a random part of both and the `test_fraction` that is left.
+    `test=official`, only training images are partitioned; the official test images are divided in
+    proportion to the clients' training counts of each class and domain, so that the clients' tests
+    add up to the official one. A few-shot protocol draws from the official training and test
+    images; with `test=local`, it trains on a random part of both and tests on the remaining
+    `test_fraction`.
 
     Args:
-        images: what is partitioned.
-        partition: how, with its parameters (`build_partition`).
-        keys: how many clients there are, what they test on and how images are thinned out before:
-            first `samples`, then `imbalance`, then `shots`.
-        rng_for: gives the stream for "subset", "shots", "imbalance", "partition", "split" and
+        images: the images to partition.
+        partition: the partition or protocol, with its parameters (`build_partition`).
+        keys: number of clients, their test images, and the subsampling before the partition: first
+            `samples`, then `imbalance`, then `shots`.
+        rng_for: returns the stream of "subset", "shots", "imbalance", "partition", "split" and
             "test_subset".
 
     Raises:
-        UserError: when the images cannot serve the clients.
+        UserError: if the images do not suffice for the clients.
     """
     selection = _Selection(images, keys, rng_for)
     if isinstance(partition, FewShotProtocol):
-        _refuse_thinning(partition, keys)
+        _refuse_subsampling(partition, keys)
         pools = selection.pools()
         labels, rng = np.asarray(images.labels), rng_for("partition")
         train, validation, test = partition.splits(labels, pools, keys.clients, rng)
@@ -265,7 +272,7 @@ def federate(
         return with_every_domain(data, pools.test) if keys.every_domain else data
     base = base_classes(len(images.class_names)) if keys.novel else None
     chosen = selection.training((TRAIN, TEST) if keys.test == "local" else (TRAIN,), base)
-    chosen = _thinned(images.labels, chosen, keys, rng_for)
+    chosen = _subsampled(images.labels, chosen, keys, rng_for)
     parts = _partitioned(images, chosen, partition, keys.clients, rng_for("partition"))
     if keys.test == "local":
         return _with_local_tests(images, parts, keys.test_fraction, rng_for("split"))
@@ -276,14 +283,14 @@ def federate(
 
 @dataclass(frozen=True, eq=False)
 class _Selection:
-    """Draws the images that are used at all; attributes as `federate`'s arguments."""
+    """Draws the subset of images that a federation uses; attributes as in `federate`."""
 
     images: ImageSet
     keys: DataConfig
     rng_for: StreamFor
 
     def training(self, origins: tuple[int, ...], base: int | None = None) -> Indices:
-        """Return `samples` of the images of these official splits, of the first `base` classes."""
+        """Return `samples` images of these official splits, from the first `base` classes."""
         pool = _positions(self.images, *origins)
         if base is not None:
             pool = pool[np.asarray(self.images.labels)[pool] < base]
@@ -293,7 +300,7 @@ class _Selection:
         """Return `test_samples` of the official test images.
 
         Raises:
-            UserError: when there are none, or too few.
+            UserError: if there are none, or too few.
         """
         official = _positions(self.images, TEST)
         if not len(official):
@@ -317,28 +324,29 @@ class _Selection:
         return Pools(train, held, validation)
 
     def _subset(self, pool: Indices, count: int | None, purpose: str, key: str) -> Indices:
-        """Return a number of images of the pool, drawn at random and sorted."""
+        """Return `count` images of the pool, drawn at random and sorted; all of them if None."""
         if count is None:
             return pool
         if count > len(pool):
             raise UserError(
                 f"{key}={count}, but {self.images.source} has {len(pool)} images; "
-                f"lower {key} or leave it out"
+                f"lower or remove {key}"
             )
         return np.sort(self.rng_for(purpose).permutation(pool)[:count])
 
 
-def _refuse_thinning(protocol: FewShotProtocol, keys: DataConfig) -> None:
-    thinned = {"imbalance": keys.imbalance > 1, "shots": keys.shots, "novel": keys.novel}
-    for key in (key for key, asked in thinned.items() if asked):
+def _refuse_subsampling(protocol: FewShotProtocol, keys: DataConfig) -> None:
+    subsampling = {"imbalance": keys.imbalance > 1, "shots": keys.shots, "novel": keys.novel}
+    for key in (key for key, is_set in subsampling.items() if is_set):
         raise UserError(
-            f"data.{key} thins out what is partitioned, but data.partition={protocol.name} draws "
-            f"few images for each client itself; leave data.{key} out"
+            f"data.{key} reduces the images before the partition, but "
+            f"data.partition={protocol.name} itself draws few images for each client; remove "
+            f"data.{key}"
         )
 
 
-def _thinned(labels: Indices, chosen: Indices, keys: DataConfig, rng_for: StreamFor) -> Indices:
-    """Return the chosen positions that a long tail, then a number of shots, leave."""
+def _subsampled(labels: Indices, chosen: Indices, keys: DataConfig, rng_for: StreamFor) -> Indices:
+    """Apply the long tail, then the number of shots, to the chosen positions."""
     labels = np.asarray(labels)
     if keys.imbalance > 1:
         chosen = chosen[long_tailed(labels[chosen], keys.imbalance, rng_for("imbalance"))]
@@ -365,7 +373,7 @@ def _partitioned(
 def _with_local_tests(
     images: ImageSet, parts: Sequence[Indices], test_fraction: float, rng: np.random.Generator
 ) -> FederatedData:
-    """Let every client keep a random share of its images for its test."""
+    """Let every client keep a random share of its images for testing."""
     splits = [
         local_split(part, rng, test_fraction=test_fraction, owner=f"client {client}")
         for client, part in enumerate(parts)
@@ -377,7 +385,7 @@ def _with_local_tests(
 def _with_official_tests(
     images: ImageSet, train: tuple[Indices, ...], official: Indices, base: int | None
 ) -> FederatedData:
-    """Divide the official test; with `base` classes, its images of these, and share all."""
+    """Divide the official test images among clients; with `base`, only those of base classes."""
     if base is None:
         return FederatedData(images, train, _partition_test(images, train, official))
     labels = np.asarray(images.labels)[official]
@@ -391,24 +399,25 @@ def _with_official_tests(
 
 
 DOMAIN = "domain:"
-"""What begins the names of the evaluation sets of `with_every_domain`."""
+"""Prefix of the names of the evaluation sets of `with_every_domain`."""
 
 
 def with_every_domain(data: FederatedData, tested: Indices) -> FederatedData:
-    """Return the data with the test images of each domain as evaluation sets for all clients.
+    """Return the data with the test images of each domain as shared evaluation sets.
 
     Args:
         data: the partitioned images.
         tested: positions of all test images, sorted.
 
     Raises:
-        UserError: when the images have no domains.
+        UserError: if the images have no domains.
     """
     domains = data.images.domains
     if domains is None:
         raise UserError(
-            f"data.every_domain tests everybody on every domain, but {data.images.source} knows no "
-            "domains; use data with a folder or a column `domain` for each, or leave it out"
+            f"data.every_domain tests all clients on every domain, but {data.images.source} has no "
+            "domains; use data with a folder per domain or a column `domain`, or remove "
+            "data.every_domain"
         )
     classes = range(len(data.class_names))
     sets = {
@@ -420,15 +429,15 @@ def with_every_domain(data: FederatedData, tested: Indices) -> FederatedData:
 
 
 GLOBAL_TEST = "everybody"
-"""The evaluation set of all clients' test images."""
+"""Name of the evaluation set of all clients' test images."""
 
 
 def with_global_test(data: FederatedData) -> FederatedData:
-    """Have every client's model tested on all clients' test images too, in every phase."""
-    everybody = EvalSet(np.unique(np.concatenate(data.test)), range(len(data.class_names)))
+    """Return the data with all clients' test images as an evaluation set, in every phase."""
+    all_tests = EvalSet(np.unique(np.concatenate(data.test)), range(len(data.class_names)))
     return replace(
         data,
-        eval_sets={**data.eval_sets, GLOBAL_TEST: everybody},
+        eval_sets={**data.eval_sets, GLOBAL_TEST: all_tests},
         later=tuple((first, with_global_test(phase)) for first, phase in data.later),
     )
 
@@ -449,32 +458,32 @@ def few_shots(labels: Indices, shots: int, rng: np.random.Generator) -> Indices:
     Args:
         labels: int64 [n].
         shots: images per class.
-        rng: which images stay.
+        rng: random stream that selects the images.
 
     Returns:
-        Sorted positions of the images that stay, int64.
+        Sorted positions of the selected images, int64.
     """
-    stay = [rng.permutation(np.flatnonzero(labels == c))[:shots] for c in np.unique(labels)]
-    return np.sort(np.concatenate(stay)).astype(np.int64, copy=False)
+    selected = [rng.permutation(np.flatnonzero(labels == c))[:shots] for c in np.unique(labels)]
+    return np.sort(np.concatenate(selected)).astype(np.int64, copy=False)
 
 
 def long_tailed(labels: Indices, rho: float, rng: np.random.Generator) -> Indices:
-    """Thin classes out to an exponential profile, n_c = floor(n_max rho^(-c / (C - 1))).
+    """Subsample classes to an exponential profile, n_c = floor(n_max rho^(-c / (C - 1))).
 
     Cao et al., "Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss", NeurIPS
-    2019 (CIFAR-LT); c counts the C classes present, by label. n_max is the largest that all classes
-    can serve: the images per class where they are balanced.
+    2019 (CIFAR-LT); c counts the C classes present, by label. n_max is the largest value for which
+    every class has enough images; for balanced classes, this is the number of images per class.
 
     Args:
         labels: int64 [n].
         rho: imbalance factor n_max / n_min, at least 1.
-        rng: which images of a class stay.
+        rng: random stream that selects the images of a class.
 
     Returns:
-        Sorted positions of the images that stay, int64.
+        Sorted positions of the selected images, int64.
 
     Raises:
-        UserError: when the rarest class would be left without an image.
+        UserError: if no image of the rarest class would remain.
     """
     classes, totals = np.unique(labels, return_counts=True)
     profile = rho ** (-np.arange(len(classes)) / max(len(classes) - 1, 1))
@@ -485,11 +494,11 @@ def long_tailed(labels: Indices, rho: float, rng: np.random.Generator) -> Indice
             f"data.imbalance={rho:g} leaves no image of the last of {len(classes)} classes, whose "
             f"first would keep {most:.0f}; lower data.imbalance or use more images"
         )
-    stay = [
+    selected = [
         rng.permutation(np.flatnonzero(labels == c))[:count]
         for c, count in zip(classes, kept, strict=True)
     ]
-    return np.sort(np.concatenate(stay)).astype(np.int64, copy=False)
+    return np.sort(np.concatenate(selected)).astype(np.int64, copy=False)
 
 
 def _partition_test(
@@ -497,21 +506,21 @@ def _partition_test(
 ) -> tuple[Indices, ...]:
     """Divide test images by the clients' training counts of each domain and class.
 
-    Those of a class that no client trains on in a domain go to the domain's clients in proportion
-    to their images there; those of a domain that no client has, to all clients in proportion to
-    their images.
+    If no client trains on a class in a domain, its test images go to the clients of that domain, in
+    proportion to their images in it. If no client has images of a domain, they go to all clients,
+    in proportion to their images.
     """
     labels = np.asarray(images.labels).astype(np.int64)
     ids = None if images.domains is None else images.domains.ids.astype(np.int64)
     domain = np.zeros_like(labels) if ids is None else ids
-    kind = domain * len(images.class_names) + labels
+    stratum = domain * len(images.class_names) + labels
     owner = np.empty(len(official), np.int64)
-    for k in np.unique(kind[official]):
-        members = np.flatnonzero(kind[official] == k)
-        counts = np.array([(kind[part] == k).sum() for part in train])
+    for value in np.unique(stratum[official]):
+        members = np.flatnonzero(stratum[official] == value)
+        counts = np.array([(stratum[part] == value).sum() for part in train])
         if not counts.any():
-            here = domain[official[members[0]]]
-            counts = np.array([(domain[part] == here).sum() for part in train])
+            domain_id = domain[official[members[0]]]
+            counts = np.array([(domain[part] == domain_id).sum() for part in train])
         if not counts.any():
             counts = np.array([len(part) for part in train])
         ends = np.floor(np.cumsum(counts) / counts.sum() * len(members) + 0.5).astype(np.int64)

@@ -1,4 +1,4 @@
-"""A decoded, labelled set of images: what every source gives and every partition divides."""
+"""A decoded, labelled set of images: what every source returns and every partition divides."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 TRAIN, TEST, VALIDATION = 0, 1, 2
-"""Values of `ImageSet.origin`: which official split an image comes from.
+"""Values of `ImageSet.origin`: the official split of an image.
 
-An image of VALIDATION is neither partitioned nor tested on.
+VALIDATION images are neither partitioned nor tested on; only few-shot protocols use them.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Domains:
-    """Which domain (amazon, webcam, ...) every image comes from.
+    """The domain (amazon, webcam, ...) of every image.
 
     Attributes:
         names: names of the domains.
@@ -35,19 +35,19 @@ class ImageSet:
     """Images with their labels; the arrays are read-only and may be mapped from disk.
 
     Attributes:
-        source: the name of the source that gave it.
+        source: the name of the data source.
         images: uint8 [n, channels, H, W], 0..255.
         labels: int64 [n], positions in `class_names`.
         class_names: C names; a class may have no image.
-        origin: int8 [n], TRAIN, TEST or VALIDATION: the official split. A source without one is all
-            TRAIN.
-        domains: each image's domain, or None where the source knows none.
-        masks: uint8 [n, H, W], every pixel's class for dense prediction, where the source has
-            them; class 0 is the background, and `labels` are then `dominant_classes`.
-        sha256: content id over pixels, labels, names, splits and masks; computed when left empty.
+        origin: int8 [n], the official split: TRAIN, TEST or VALIDATION. All TRAIN if the source
+            has no official split.
+        domains: each image's domain; None if the source has no domains.
+        masks: uint8 [n, H, W], every pixel's class for dense prediction; None if the source has no
+            masks. Class 0 is the background, and `labels` are the `dominant_classes`.
+        sha256: hash of pixels, labels, names, splits and masks; computed if empty.
 
     Raises:
-        ValueError: when shapes, types or label values do not fit each other.
+        ValueError: if shapes, types or label values are inconsistent.
     """
 
     source: str
@@ -94,7 +94,7 @@ class ImageSet:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of every image."""
+        """Return channels, height and width of every image."""
         _, channels, height, width = self.images.shape
         return channels, height, width
 
@@ -104,7 +104,7 @@ class ImageSet:
             raise ValueError(
                 f"masks are {masks.dtype} {masks.shape}, expected uint8 {(n, height, width)}"
             )
-        # with a content id they were checked when it was made, and mapped pages stay unread
+        # skipped with a hash: values were checked when it was computed, and pages stay unread
         if not self.sha256 and masks.size and masks.max() >= len(self.class_names):
             raise ValueError(
                 f"masks reach {masks.max()}, but there are {len(self.class_names)} classes"
@@ -124,14 +124,14 @@ class ImageSet:
 
 
 def dominant_classes(masks: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
-    """Return the most frequent class of each mask but the background, for labels.
+    """Return the most frequent foreground class of each mask, used as the image's label.
 
     Args:
         masks: uint8 [n, H, W], class of each pixel; 0 is the background.
-        classes: C, the background included.
+        classes: C, including the background.
 
     Returns:
-        int64 [n]; 0 where a mask is all background. Of equals the lower one counts.
+        int64 [n]; 0 if a mask is all background. The lower of equally frequent classes counts.
     """
     flat = masks.reshape(len(masks), -1)
     pixels = np.stack([(flat == c).sum(1) for c in range(1, classes)], 1)

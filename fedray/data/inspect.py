@@ -1,7 +1,6 @@
-"""A folder of images, inspected before a run: classes, sizes, splits, and what is wrong.
+"""Inspection of an image folder before a run: classes, sizes, splits and problems.
 
-The rows are those that a run reads. Every file is decoded once, and nothing is kept but small
-pictures.
+The rows are those that a run reads. Every file is decoded once; only thumbnails are kept.
 """
 
 from __future__ import annotations
@@ -24,29 +23,29 @@ from fedray.data.sources.image_folder import IMAGE_SUFFIXES, folders_of
 from fedray.errors import UserError
 
 THUMBNAIL = 48
-"""Pixels a side of a sample."""
+"""Width and height of a sample, in pixels."""
 SAMPLES = 8
-"""Pictures that are kept of a class."""
-_LOOKED_AT = 200
-"""Images whose sizes are compared before a run."""
-_OWN = ("parquet", "image_folder", "domain_folder")
+"""Samples that are kept per class."""
+_COMPARED = 200
+"""Number of images whose sizes are compared before a run."""
+_FOLDER_SOURCES = ("parquet", "image_folder", "domain_folder")
 _NAMED = 3
-"""Files of a problem that are named."""
+"""Number of files that a message names per problem."""
 
 
 @dataclass
 class Look:
-    """What is known of the images of a folder.
+    """The result of inspecting a folder of images.
 
     Attributes:
-        source: the `data.source` that reads them.
+        source: the `data.source` that reads the folder.
         class_names: C names.
-        rows: of every image that could be read, without the image.
-        sizes: how many images there are of each width and height.
-        grey: how many of them are grey.
-        samples: up to `SAMPLES` of each class, uint8 [S, S, 3].
-        stops: what a run would be refused for, a sentence each.
-        notes: what should be known, a sentence each.
+        rows: the rows of all readable images, without their images.
+        sizes: the number of images of each (width, height).
+        grey: the number of grey images.
+        samples: up to `SAMPLES` thumbnails of each class, uint8 [S, S, 3].
+        stops: problems for which a run would be refused, one sentence each.
+        notes: remarks that do not stop a run, one sentence each.
     """
 
     source: str
@@ -62,21 +61,21 @@ class Look:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Return the images by class: int64 [C, 2], of training and of the official test."""
-        found = np.zeros((len(self.class_names), 2), np.int64)
+        """Return the number of training and official test images by class, int64 [C, 2]."""
+        counts = np.zeros((len(self.class_names), 2), np.int64)
         for row in self.rows:
-            found[row.label, int(row.origin != TRAIN)] += 1
-        return found
+            counts[row.label, int(row.origin != TRAIN)] += 1
+        return counts
 
     @property
     def image_size(self) -> int | None:
-        """Return the shortest side, for `data.image_size`; None if all have one size."""
+        """Return a value for `data.image_size`, the shortest side; None if all sizes are equal."""
         if len(self.sizes) <= 1:
             return None
         return max(4, min(min(size) for size in self.sizes))
 
     def image_set(self) -> ImageSet:
-        """Return the images without their pixels, for a partition, which needs none."""
+        """Return an image set without pixels, which is sufficient for a partition."""
         return ImageSet(
             source=self.source,
             images=np.zeros((len(self.rows), 1, 1, 1), np.uint8),
@@ -91,28 +90,28 @@ def source_for(root: Path) -> str:
     """Return the `data.source` that reads a folder: parquet, domain_folder or image_folder.
 
     Raises:
-        UserError: when the folder is not there, or images lie in it without a folder of their own.
+        UserError: if the folder does not exist, or contains images outside class folders.
     """
     if not root.is_dir():
-        raise UserError(f"{root} is not a folder; give the folder of your images")
+        raise UserError(f"{root} is not a folder; name the folder of your images")
     if any(root.rglob("*.parquet")):
         return "parquet"
     if any(_is_image(path) for path in root.iterdir()):
         raise UserError(
-            f"{root} holds images itself; expected one folder a class in it, <class>/<image>, or "
+            f"{root} directly contains images; expected one folder per class, <class>/<image>, or "
             "train/<class>/<image> and test/<class>/<image>"
         )
-    inner = [folder for each in folders_of(root) for folder in folders_of(each)]
+    nested = [inner for folder in folders_of(root) for inner in folders_of(folder)]
     are_splits = all(official_split(path.name) is not None for path in folders_of(root))
-    with_images = any(_is_image(path) for each in folders_of(root) for path in each.iterdir())
-    return "domain_folder" if inner and not are_splits and not with_images else "image_folder"
+    with_images = any(_is_image(path) for folder in folders_of(root) for path in folder.iterdir())
+    return "domain_folder" if nested and not are_splits and not with_images else "image_folder"
 
 
-def look_at(root: Path, source: str) -> Look:
-    """Read every image once, as a run does.
+def inspect_folder(root: Path, source: str) -> Look:
+    """Decode every image once, as a run does, and collect counts, samples and problems.
 
     Raises:
-        UserError: when there is nothing to read, or the files do not say what they hold.
+        UserError: if there are no images, or the classes cannot be determined.
     """
     listing = sources.get(source)().chosen(root, AS_STORED)
     look = Look(source, listing.class_names)
@@ -121,45 +120,47 @@ def look_at(root: Path, source: str) -> Look:
     for row in listing.rows:
         where = row.name(root)
         try:
-            assert not isinstance(row.image, np.ndarray)  # of the sources that `source_for` names
+            assert not isinstance(
+                row.image, np.ndarray
+            )  # the sources of `source_for` list files or bytes
             content = row.image if isinstance(row.image, bytes) else row.image.read_bytes()
             size = measure(content, where)
             pixels, grey = thumbnail(content, where, THUMBNAIL)
         except UserError as error:
             broken.append(str(error))
             continue
-        seen = row._replace(image=b"", where=where)
-        copies[hashlib.sha256(content).hexdigest()].append(seen)
-        look.rows.append(seen)
+        listed = row._replace(image=b"", where=where)
+        copies[hashlib.sha256(content).hexdigest()].append(listed)
+        look.rows.append(listed)
         look.sizes[size] += 1
         look.grey += grey
         if len(look.samples[row.label]) < SAMPLES:
             look.samples[row.label].append(pixels)
-    look.stops += [*_in_short(broken, "images cannot be read"), *_wrong_classes(look)]
+    look.stops += [*_first_few(broken, "images cannot be read"), *_class_problems(look)]
     try:
         domains_of(look.rows)
     except UserError as error:
         look.stops.append(str(error))
-    look.notes += [*_noticed(look), *_left_out(root, source), *_copied(copies.values())]
+    look.notes += [*_remarks(look), *_ignored_files(root, source), *_duplicates(copies.values())]
     return look
 
 
 def check_sizes(root: Path, source: str) -> None:
-    """Refuse images of several sizes, as their decoding would, from a few hundred of them.
+    """Refuse images of several sizes before a run decodes them all, by comparing a few hundred.
 
-    They are spread over the files, or the first ones of parquet. Only of the sources that
-    `source_for` names; other defects are left to the decoding.
+    The images are spread over all files; for parquet, they are the first ones. Only the sources of
+    `source_for` are checked, and other defects are ignored here, because decoding reports them.
 
     Raises:
         UserError: with the two sizes and the key to set.
     """
-    if source not in _OWN:
+    if source not in _FOLDER_SOURCES:
         return
     sizes: dict[tuple[int, int], str] = {}
     with suppress(UserError, OSError):
         rows = sources.get(source)().listing(root, AS_STORED).rows
-        listed = list(rows if source != "parquet" else islice(rows, _LOOKED_AT))
-        for row in listed[:: max(1, len(listed) // _LOOKED_AT)]:
+        listed = list(rows if source != "parquet" else islice(rows, _COMPARED))
+        for row in listed[:: max(1, len(listed) // _COMPARED)]:
             sizes.setdefault(measure(row.image, row.name(root)), row.name(root))
             if len(sizes) > 1:
                 break
@@ -168,71 +169,71 @@ def check_sizes(root: Path, source: str) -> None:
         raise UserError(sizes_differ(sizes[other], other, first))
 
 
-def _wrong_classes(found: Look) -> Iterator[str]:
-    """Yield a sentence for classes that nobody can learn."""
-    if len(found.class_names) < 2:
-        yield f"there is one class, {found.class_names[0]}; a classifier needs two"
+def _class_problems(look: Look) -> Iterator[str]:
+    """Yield a sentence for each problem of the classes that stops a run."""
+    if len(look.class_names) < 2:
+        yield f"there is one class, {look.class_names[0]}; a classifier needs at least two"
     untrained = [
         name
-        for name, (train, test) in zip(found.class_names, found.counts, strict=True)
+        for name, (train, test) in zip(look.class_names, look.counts, strict=True)
         if test and not train
     ]
     if untrained:
-        yield f"{_some(untrained)}: only in the official test, with no image to train on"
+        yield f"{_some(untrained)}: only test images, no image to train on"
 
 
-def _noticed(found: Look) -> Iterator[str]:
-    """Yield what a run would not be refused for."""
-    total = found.counts.sum(1)
-    single = [name for name, n in zip(found.class_names, total, strict=True) if n == 1]
+def _remarks(look: Look) -> Iterator[str]:
+    """Yield a sentence for each oddity that does not stop a run."""
+    total = look.counts.sum(1)
+    single = [name for name, n in zip(look.class_names, total, strict=True) if n == 1]
     if single:
-        yield f"one image alone of {_some(single)}: it is trained on or tested on, never both"
-    none = [name for name, n in zip(found.class_names, total, strict=True) if n == 0]
-    if none:
-        yield f"no image of {_some(none)}"
-    if 0 < found.grey < sum(found.sizes.values()):
-        yield f"{found.grey:,} grey images among colour ones become colour (data.channels)"
-    wordless = [name for name in found.class_names if sum(map(str.isalpha, name)) < 2]
+        yield f"only one image of {_some(single)}: it is used for training or testing, not for both"
+    empty = [name for name, n in zip(look.class_names, total, strict=True) if n == 0]
+    if empty:
+        yield f"no image of {_some(empty)}"
+    if 0 < look.grey < sum(look.sizes.values()):
+        yield f"{look.grey:,} grey images are converted to colour, like the others (data.channels)"
+    wordless = [name for name in look.class_names if sum(map(str.isalpha, name)) < 2]
     if wordless:
         yield (
-            f"{_some(wordless)}: no words, which a text encoder would read; rename the folders or "
-            "set text.names"
+            f"{_some(wordless)}: class names without words, which a text encoder needs; rename the "
+            "folders or set text.names"
         )
 
 
-def _left_out(root: Path, source: str) -> Iterator[str]:
-    """Yield messages about files that are not read."""
+def _ignored_files(root: Path, source: str) -> Iterator[str]:
+    """Yield a sentence about files that are not read."""
     if source == "parquet":
         return
-    others = [path for path in walk(root) if path.suffix.lower() not in IMAGE_SUFFIXES]
-    if others:
-        names = [path.relative_to(root).as_posix() for path in others]
-        yield f"left out, no images by their suffix: {_some(names)}"
+    ignored = [path for path in walk(root) if path.suffix.lower() not in IMAGE_SUFFIXES]
+    if ignored:
+        names = [path.relative_to(root).as_posix() for path in ignored]
+        yield f"ignored, because the suffix is not that of an image: {_some(names)}"
 
 
-def _copied(groups: Iterable[Sequence[Row]]) -> Iterator[str]:
-    """Yield pairs of images that are equal byte by byte; the worst kind first."""
-    said: dict[str, list[str]] = defaultdict(list)
+def _duplicates(groups: Iterable[Sequence[Row]]) -> Iterator[str]:
+    """Yield sentences about images that are equal byte by byte, the worst kind first."""
+    pairs: dict[str, list[str]] = defaultdict(list)
     for group in groups:
         if len(group) < 2:
             continue
         first, *_, last = sorted(group, key=lambda image: (image.label, image.origin))
         pair = f"{first.where} = {last.where}"
         if len({image.label for image in group}) > 1:
-            said["the same image in two classes"].append(pair)
+            pairs["the same image in two classes"].append(pair)
         elif {image.origin for image in group} >= {TRAIN, TEST}:
-            said["the same image in training and in the official test"].append(pair)
+            pairs["the same image in training and in the official test"].append(pair)
         else:
-            said["the same image twice in a class"].append(pair)
-    for what in sorted(said):
-        yield f"{what} ({len(said[what])}): {_some(said[what])}"
+            pairs["the same image twice in a class"].append(pair)
+    for kind in sorted(pairs):
+        yield f"{kind} ({len(pairs[kind])}): {_some(pairs[kind])}"
 
 
-def _in_short(sentences: Sequence[str], what: str) -> list[str]:
-    """Return all of a few sentences, or the first ones and how many more there are."""
+def _first_few(sentences: Sequence[str], kind: str) -> list[str]:
+    """Return all of a few sentences, or the first ones and the number of further ones."""
     if len(sentences) <= _NAMED:
         return list(sentences)
-    return [*sentences[:_NAMED], f"{len(sentences) - _NAMED} more {what}"]
+    return [*sentences[:_NAMED], f"{len(sentences) - _NAMED} more {kind}"]
 
 
 def _some(names: Sequence[str]) -> str:

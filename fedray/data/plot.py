@@ -1,4 +1,4 @@
-"""A plot of a partition. `begin_plot` runs this file as a process, so it imports no other one."""
+"""Plots of a partition and of samples. `begin_plot` runs this file, which needs no fedray code."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 Histogram = NDArray[np.int64]
 Pixels = NDArray[np.uint8]
 _DRAWERS = ThreadPoolExecutor(1, "plot")
-"""The thread that waits for the processes that draw."""
+"""The thread that waits for the drawing processes."""
 MOST_ROWS = 20
-"""Classes of which samples are drawn."""
+"""Number of classes of which samples are drawn."""
 MOST_CELLS = 2000
-"""More clients than that have less than a pixel each; they are drawn as an image, much faster."""
+"""Beyond this number of clients, cells are smaller than a pixel; drawing an image is faster."""
 
 
 class _Layout(NamedTuple):
-    """What depends on the size of the table; lengths in inches."""
+    """Settings that depend on the size of the table; lengths in inches."""
 
     cell: float
     numbered: bool
@@ -44,20 +44,20 @@ def plot_partition(
     later: Sequence[tuple[str, Histogram]] = (),
     title: str = "",
 ) -> None:
-    """Plot how many images of each class each client holds, as a PNG.
+    """Plot the number of images of each class that each client holds, as a PNG.
 
-    Classes run down, clients to the right; a cell is darker the more images it has, white
-    is none. Small tables have their numbers written in.
+    Rows are classes, columns are clients; darker cells hold more images, and white cells hold
+    none. Small tables show the numbers, too.
 
     Args:
         histogram: int64 [N, C].
         class_names: C names.
-        path: where the PNG goes; a file that is open for writing, too.
-        later: further histograms of the same clients with their titles, one below the other.
-        title: of the first one.
+        path: the PNG's path, or a file that is open for writing.
+        later: further histograms of the same clients with their titles, drawn below each other.
+        title: title of the first histogram.
 
     Raises:
-        ValueError: when the names do not fit a histogram.
+        ValueError: if the number of names does not fit a histogram.
     """
     panels = [(title, histogram), *later]
     for _, counts in panels:
@@ -67,7 +67,7 @@ def plot_partition(
     small = max(clients, classes) <= 30
     layout = _Layout(cell=0.42 if small else 0.13, numbered=small, named=classes <= 100)
     figure = _figure(clients, class_names, layout, len(panels))
-    for number, (above, counts) in enumerate(panels):
+    for number, (panel_title, counts) in enumerate(panels):
         axes = figure.add_subplot(len(panels), 1, number + 1)
         mesh = _draw_cells(axes, counts)
         if layout.numbered:
@@ -75,19 +75,19 @@ def plot_partition(
         _label_clients(axes, clients)
         _label_classes(axes, class_names, layout)
         axes.tick_params(length=2)
-        axes.set_title(above + _title(counts), fontsize=10)
+        axes.set_title(panel_title + _title(counts), fontsize=10)
         figure.colorbar(mesh, ax=axes, label="images", shrink=0.8, fraction=0.05, aspect=30)
     figure.savefig(path, format="png", metadata={"Software": None})
 
 
 def begin_plot(*arguments: Any) -> Future[bytes]:
-    """Draw a plot in a process of its own, which takes a second or two, or take it from the cache.
+    """Draw a plot in a separate process, which takes a second or two, or read it from the cache.
 
     Args:
         arguments: `histogram`, `class_names`, `later` and `title` of `plot_partition`.
 
     Returns:
-        The PNG; its error is a `CalledProcessError` with the process's stderr.
+        A future of the PNG; its error is a `CalledProcessError` with the process's stderr.
     """
     return _DRAWERS.submit(_draw, arguments)
 
@@ -95,22 +95,22 @@ def begin_plot(*arguments: Any) -> Future[bytes]:
 def _draw(arguments: tuple[Any, ...]) -> bytes:
     from fedray.files import cache_folder, node_lock, replace_whole
 
-    given = pickle.dumps(arguments)
-    key = hashlib.sha256(given + Path(__file__).read_bytes() + version("matplotlib").encode())
-    kept = cache_folder() / "plots" / f"{key.hexdigest()[:32]}.png"
+    pickled = pickle.dumps(arguments)
+    key = hashlib.sha256(pickled + Path(__file__).read_bytes() + version("matplotlib").encode())
+    path = cache_folder() / "plots" / f"{key.hexdigest()[:32]}.png"
     try:
-        with node_lock(kept):
-            if not kept.is_file():
-                image = _drawn(given)
-                replace_whole(kept, lambda temporary: temporary.write_bytes(image))
-            return kept.read_bytes()
+        with node_lock(path):
+            if not path.is_file():
+                image = _draw_in_process(pickled)
+                replace_whole(path, lambda temporary: temporary.write_bytes(image))
+            return path.read_bytes()
     except OSError:  # the cache cannot be written
-        return _drawn(given)
+        return _draw_in_process(pickled)
 
 
-def _drawn(given: bytes) -> bytes:
+def _draw_in_process(pickled: bytes) -> bytes:
     command = [sys.executable, "-P", __file__]
-    return subprocess.run(command, input=given, capture_output=True, check=True).stdout
+    return subprocess.run(command, input=pickled, capture_output=True, check=True).stdout
 
 
 def plot_samples(
@@ -118,12 +118,12 @@ def plot_samples(
     class_names: Sequence[str],
     path: Path | str | BinaryIO,
 ) -> None:
-    """Draw a few images of each class, a row a class, as a PNG.
+    """Draw a few images of each class, one row per class, as a PNG.
 
     Args:
-        samples: by class, uint8 [S, S, 3] each; a class may have none.
+        samples: by class, images uint8 [S, S, 3]; a class may have none.
         class_names: C names; the first `MOST_ROWS` are drawn.
-        path: where the PNG goes.
+        path: the PNG's path, or a file that is open for writing.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -144,12 +144,12 @@ def plot_samples(
 
 
 def literal(text: str) -> str:
-    """Escape the dollars of a text, between which matplotlib reads formulas."""
+    """Escape the dollar signs of a text, which matplotlib would read as formulas."""
     return text.replace("$", r"\$")
 
 
 def _figure(clients: int, class_names: Sequence[str], layout: _Layout, panels: int) -> Figure:
-    """Return an empty figure, as wide and high as its cells and names need, within limits."""
+    """Return an empty figure; its size fits the cells and names, within limits."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -214,7 +214,7 @@ def _label_clients(axes: Axes, clients: int) -> None:
 
 
 def _label_classes(axes: Axes, class_names: Sequence[str], layout: _Layout) -> None:
-    """Label every class by its name, or some by their numbers where there are many."""
+    """Label every class by name, or, if there are many, some classes by number."""
     classes = len(class_names)
     if layout.named:
         size = 8 if layout.numbered else 6.5

@@ -1,6 +1,6 @@
-"""Split files: JSON with the training and the test images.
+"""Split files: JSON files that list the training and test images.
 
-It holds `train` and `test`, lists of paths, either alone or once for every domain:
+A split file holds `train` and `test`, lists of paths, either once or for every domain:
 `{"amazon": {"train": ["amazon/mug/frame_0001.jpg", ...], "test": [...]}, ...}`.
 """
 
@@ -20,13 +20,13 @@ from fedray.errors import UserError
 from fedray.files import read_json
 
 _EXPECTED = (
-    "expected the lists `train` and `test`, alone or once for every domain, for example "
+    "expected the lists `train` and `test`, once or for every domain, for example "
     '{"train": ["a.jpg", ...], "test": ["b.jpg", ...]}'
 )
 
 
 class _Lists(BaseModel, extra="forbid"):
-    """Paths of the training and of the test images."""
+    """Paths of the training and the test images."""
 
     train: list[str]
     test: list[str]
@@ -44,14 +44,14 @@ _Split = Annotated[
 
 
 def find_split_file(root: Path, split: str) -> Path:
-    """Find the split file below the data's root.
+    """Return the path of the split file below the data's root.
 
     Raises:
-        UserError: when it is not there.
+        UserError: if the file does not exist.
     """
     file = root / split
     if Path(split).is_absolute() or ".." in Path(split).parts or not file.is_file():
-        raise UserError(f"data.split={split} is not a file below data.root={root}; put it there")
+        raise UserError(f"data.split={split} is not a file below data.root={root}; move it there")
     return file
 
 
@@ -60,14 +60,14 @@ def origins(file: Path, paths: Sequence[str], known: Iterable[str]) -> NDArray[n
 
     Args:
         file: the JSON file.
-        paths: of n images.
-        known: of all images of the data, which the file may list too.
+        paths: the paths of n images.
+        known: the paths of all images of the data, which the file may list, too.
 
     Returns:
         int8 [n], TRAIN or TEST.
 
     Raises:
-        UserError: when the file is not such a JSON, or does not list these paths, each once.
+        UserError: if the file has another format, or does not list each path exactly once.
     """
     content = read_json(file, _Split, "data.split: the file", _EXPECTED)
     part: dict[str, int] = {}
@@ -76,21 +76,21 @@ def origins(file: Path, paths: Sequence[str], known: Iterable[str]) -> NDArray[n
             if path in part:
                 raise UserError(f"data.split: {file} lists '{path}' twice; remove one of them")
             part[path] = origin
-    held = Counter(paths)
-    twice = [path for path, count in held.items() if count > 1]
+    counts = Counter(paths)
+    twice = [path for path, count in counts.items() if count > 1]
     if twice:
         raise UserError(
-            f"data.split: {held[twice[0]]} images of the data have the path '{twice[0]}', so that "
-            f"{file} cannot tell them apart; leave data.split out"
+            f"data.split: {counts[twice[0]]} images of the data have the path '{twice[0]}', so "
+            f"{file} cannot distinguish them; remove data.split"
         )
-    for found, expected, what in (
-        (part.keys() - set(known), held.keys(), "which the data does not have"),
-        (held.keys() - part.keys(), part.keys(), "which the file does not list"),
+    for unmatched, expected, explanation in (
+        (part.keys() - set(known), counts.keys(), "which the data does not have"),
+        (counts.keys() - part.keys(), part.keys(), "which the file does not list"),
     ):
-        if found:
+        if unmatched:
             raise UserError(
-                f"data.split: the paths of {file} and of the data do not match: {len(found)} like "
-                f"'{min(found)}', {what} (it has '{min(expected, default='none')}', ...); mend the "
-                "file or leave data.split out"
+                f"data.split: the paths of {file} and of the data do not match: {len(unmatched)} "
+                f"like '{min(unmatched)}', {explanation} (it has "
+                f"'{min(expected, default='none')}', ...); correct the file or remove data.split"
             )
     return np.array([part[path] for path in paths], np.int8)

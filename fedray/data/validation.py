@@ -1,4 +1,4 @@
-"""Validation images: what clients hold out of their training images, class by class."""
+"""Validation images, which clients hold out of their training images, class by class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedray.errors import UserError
 
 
 def gives_validation(keys: DataConfig) -> bool:
-    """Return True if clients will have validation images, without reading any image."""
+    """Return True if clients will have validation images; reads no image."""
     few_shot = isinstance(build_partition(keys.partition), FewShotProtocol)
     return few_shot or keys.validation_fraction is not None
 
@@ -24,32 +24,32 @@ def gives_validation(keys: DataConfig) -> bool:
 def hold_out(
     data: FederatedData, fraction: float, rng_for: Callable[[str], np.random.Generator]
 ) -> FederatedData:
-    """Take a share of each client's training images out for validation, stratified by class.
+    """Hold out a share of each client's training images for validation, stratified by class.
 
-    A client whose classes have one image each keeps all of them, and validates on none.
+    A client whose classes have one image each keeps all of them and has no validation images.
 
     Args:
         data: the partitioned images.
-        fraction: of a client's training images, between 0 and 1.
-        rng_for: gives the stream for "validation".
+        fraction: share of a client's training images, between 0 and 1.
+        rng_for: returns the stream of "validation".
 
     Raises:
-        UserError: when nobody would have an image to validate on, or the partition already gave
-            everybody some.
+        UserError: if no client would have a validation image, or if the partition already defines
+            validation images.
     """
     if data.validation is not None:
         raise UserError(
             f"data.validation_fraction={fraction:g}, but data.partition already gives every client "
-            "validation images; leave data.validation_fraction out"
+            "validation images; remove data.validation_fraction"
         )
     rng, labels = rng_for("validation"), np.asarray(data.images.labels)
     splits = [stratified_split(part, labels[part], fraction, rng) for part in data.train]
     train, validation = zip(*splits, strict=True)
     if not any(map(len, validation)):
         raise UserError(
-            f"data.validation_fraction={fraction:g} finds no client with two training images of a "
-            "class, one of which it could validate on; lower data.clients, use more images, or "
-            "leave data.validation_fraction out"
+            f"data.validation_fraction={fraction:g} needs a client with two training images of a "
+            "class, but there is none; lower data.clients, use more images, or remove "
+            "data.validation_fraction"
         )
     return replace(data, train=train, validation=validation)
 
@@ -57,24 +57,24 @@ def hold_out(
 def stratified_split(
     indices: Indices, labels: NDArray[np.integer], fraction: float, rng: np.random.Generator
 ) -> tuple[Indices, Indices]:
-    """Hold out ceil(f n) of n images: of a class with n_c images f n_c, rounded, and never all.
+    """Hold out ceil(f n) of n images: of a class with n_c images, f n_c rounded, but never all.
 
-    Every class gives floor(f n_c); what is missing comes from the classes with the largest
-    remainders, of equal ones drawn at random. Where the missing ones would be a class's last
-    image, there are fewer than ceil(f n).
+    Every class gives floor(f n_c). The missing images come from the classes with the largest
+    remainders; ties are broken at random. If they would be a class's last image, fewer than
+    ceil(f n) are held out.
 
     Args:
         indices: int64 [n].
-        labels: the class of each of them [n].
+        labels: the class of each index [n].
         fraction: f, between 0 and 1.
         rng: random stream.
 
     Returns:
-        The indices that stay and those that are held out, both sorted.
+        The remaining and the held-out indices, both sorted.
     """
     order = rng.permutation(len(indices))
     classes, counts = np.unique(labels, return_counts=True)
-    shares = np.round(fraction * counts, 9)  # 0.1 * 30 is 3, not a little more
+    shares = np.round(fraction * counts, 9)  # 0.1 * 30 is 3, without rounding error
     held = np.minimum(np.floor(shares), counts - 1).astype(np.int64)
     missing = math.ceil(round(float(fraction * len(indices)), 6)) - int(held.sum())
     ties = rng.permutation(len(classes))

@@ -1,10 +1,10 @@
-"""Plug-ins: files and modules of users that register entries that can be chosen by name.
+"""Plug-ins: files and modules of users that register entries, such as methods and models.
 
-plugin.py     the data of a plug-in
-reading.py    from `--plugin FILE_OR_MODULE` to texts that can travel
-loading.py    import these texts as modules of this process
-trust.py      texts that may run without a question
-installed.py  modules that are installed on every node
+plugin.py        the data of a plug-in
+reading.py       read `--plugin FILE_OR_MODULE` as texts that can be sent to workers
+loading.py       import these texts as modules of this process
+trust.py         decide which texts may run without asking the user
+entry_points.py  plug-ins that are installed as packages on every node
 """
 
 from fedray.plugins.entry_points import installed_plugin

@@ -1,7 +1,7 @@
-"""Plug-ins that are installed: modules of distributions with an entry point `fedray.plugins`.
+"""Installed plug-ins: modules of distributions with an entry point in `fedray.plugins`.
 
-Their text does not travel; they must be installed on every node. An experiment records version and
-hash of those that it uses.
+Their text is not sent to workers; they must be installed on every node. An experiment records the
+version and hash of the installed plug-ins that it uses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def site_folders() -> list[str]:
 
 
 def is_installed(module: str) -> bool:
-    """Return True if a module is an entry point of a package, or lies in `site_folders`."""
+    """Return True if a module belongs to an entry point, or lies in `site_folders`."""
     top = module.partition(".")[0]
     if any(point.module.partition(".")[0] == top for point in installed_points()):
         return True
@@ -32,7 +32,7 @@ def is_installed(module: str) -> bool:
 
 
 def installed_plugin(module: str) -> Plugin:
-    """Return an installed module with its version and the hash of its package's texts."""
+    """Return an installed module as a plug-in, with its version and the hash of its package."""
     top = module.partition(".")[0]
     spec = PathFinder.find_spec(top, sys.path)
     if spec is None:
@@ -51,11 +51,12 @@ def installed_plugin(module: str) -> Plugin:
 
 
 def check_installed(plugin: Plugin) -> None:
-    """Raise a UserError if another version of a plug-in is installed than the experiment's."""
-    here = installed_plugin(plugin.module)
-    if here.sha256 != plugin.sha256:
+    """Raise a UserError if the installed version of a plug-in is not the experiment's."""
+    installed = installed_plugin(plugin.module)
+    if installed.sha256 != plugin.sha256:
         raise UserError(
-            f"the plug-in {plugin.module} that is installed here (version {here.version or '?'}, "
-            f"hash {here.sha256[:12]}) is not that of the experiment (version "
+            f"the plug-in {plugin.module} that is installed here (version "
+            f"{installed.version or '?'}, hash {installed.sha256[:12]}) is not that of the "
+            "experiment (version "
             f"{plugin.version or '?'}, hash {plugin.sha256[:12]}); install the same one"
         )

@@ -1,6 +1,6 @@
 """Import the texts of plug-ins as modules, under the same names in every process of a run.
 
-So objects of a plug-in can be pickled in one process and unpickled in another. A process has one
+Objects of a plug-in can thus be pickled in one process and unpickled in another. A process has one
 version of a module at a time: another text, or the same text from another folder, replaces it.
 """
 
@@ -25,18 +25,17 @@ from fedray.registry import activate, check_taken, forget
 
 _lock = RLock()
 _used: tuple[Plugin, ...] = ()
-"""The plug-ins whose entries are registered."""
+"""The plug-ins whose entries are available."""
 _loaded: dict[str, Plugin] = {}
 """The plug-ins that this process has imported, by module."""
 
 
 class _Finder(MetaPathFinder):
-    """Find the modules of imported plug-ins, before any other finder."""
+    """Finder of the modules of loaded plug-ins; runs before all other finders."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a plug-in's module; None for any other module."""
         for plugin in _loaded.values():
             file = plugin.file_of(fullname)
             if file is not None:
@@ -45,42 +44,39 @@ class _Finder(MetaPathFinder):
 
 
 class _TextLoader(ExecutionLoader):
-    """Execute the text of one file of a plug-in; tracebacks name the file that it was read from."""
+    """Loader of one file of a plug-in; tracebacks name the file that the text was read from."""
 
     def __init__(self, plugin: Plugin, file: str) -> None:
         self._plugin, self._file = plugin, file
 
     def exec_module(self, module: ModuleType) -> None:
-        """Mark the module as the plug-in's, and execute it."""
         vars(module)[PLUGIN_MARK] = self._plugin.key
         super().exec_module(module)
 
     def get_filename(self, fullname: str) -> str:
-        """Return the path from which the source was read, possibly on another node."""
+        """Return the path that the text was read from, possibly on another node."""
         return self._plugin.path_of(self._file)
 
     def get_source(self, fullname: str) -> str:
-        """Return the text."""
         return self._plugin.files[self._file]
 
     def is_package(self, fullname: str) -> bool:
-        """Return True for the file `__init__.py` of a package."""
         return Path(self._file).name == "__init__.py"
 
 
 def use(plugins: Iterable[Plugin], *, check: bool = False) -> bool:
-    """Import plug-ins, and make available what they register, and no other plug-in's entries.
+    """Import plug-ins, and make their entries available and those of all other plug-ins not.
 
     Args:
         plugins: the plug-ins of the next experiment.
-        check: also refuse names that fedray has, which imports all modules of that kind.
+        check: also refuse entries with a name of fedray's, which imports all modules of that kind.
 
     Returns:
-        True if another version of a module was replaced, whose objects must be made again.
+        True if a module was replaced by another version, so that its objects must be made again.
 
     Raises:
-        UserError: if a plug-in does not import, has another installed version, registers a name
-            that is taken, or is not trusted; then no plug-in is used.
+        UserError: if a plug-in cannot be imported, is installed in another version, registers a
+            name that is taken, or is not trusted. No plug-in is in use then.
     """
     global _used
     wanted = tuple(plugins)
@@ -89,9 +85,9 @@ def use(plugins: Iterable[Plugin], *, check: bool = False) -> bool:
     check_trusted(wanted, _readable)
     with _lock:
         names = {plugin.name for plugin in wanted}
-        stale = [each for each in _loaded.values() if each.name in names and each not in wanted]
+        stale = [old for old in _loaded.values() if old.name in names and old not in wanted]
         try:
-            for plugin in stale and (*stale, *wanted):  # one may have imported another
+            for plugin in stale and (*stale, *wanted):  # plug-ins may have imported each other
                 _unload(plugin)
             new = [plugin for plugin in wanted if plugin.module not in _loaded]
             for plugin in new:
@@ -118,7 +114,7 @@ def plugin_of(defined: type) -> str | None:
 
 
 def _prepare(plugin: Plugin) -> None:
-    """Let the finder find a plug-in's modules; check the version of an installed plug-in."""
+    """Make a plug-in's modules known to the finder; check the version of an installed plug-in."""
     if not plugin.is_shipped:
         check_installed(plugin)
     elif all(other.name != plugin.name for other in _loaded.values()):
@@ -129,7 +125,7 @@ def _prepare(plugin: Plugin) -> None:
 
 
 def _import(plugin: Plugin) -> None:
-    """Import a plug-in's module; raise a UserError with the line if that fails."""
+    """Import a plug-in's module; raise a UserError that names the line if the import fails."""
     try:
         importlib.import_module(plugin.module)
     except (Exception, SystemExit) as error:  # a script may end in sys.exit()
@@ -152,7 +148,7 @@ def _remove_modules(top: str) -> None:
 
 
 def _readable(plugin: Plugin) -> str:
-    """Return a file of this node with the text of a plug-in's module, for the user to read."""
+    """Write the text of a plug-in's module to a file for the user to read; return its path."""
     file = str(plugin.file_of(plugin.module))
     copy = cache_folder() / "plugins" / plugin.sha256[:32] / file
     copy.parent.mkdir(parents=True, exist_ok=True)

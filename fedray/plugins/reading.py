@@ -1,7 +1,7 @@
-"""From `--plugin FILE_OR_MODULE` to a plug-in whose text can travel.
+"""Read `--plugin FILE_OR_MODULE` as a plug-in whose text can be sent to workers.
 
 A file in a package is read with the whole package. Modules in the same folder that a plug-in
-imports are plug-ins, too, so that they travel with it.
+imports become plug-ins, too, so that they are sent along.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ from fedray.plugins.entry_points import installed_plugin, is_installed, site_fol
 from fedray.plugins.plugin import Plugin
 
 MOST_CHARACTERS = 300_000
-"""Of all plug-ins of an experiment, which every call of a worker carries."""
+"""Maximal length of all plug-ins of an experiment; every call of a worker carries them."""
 INIT = "__init__.py"
 
 
-def is_path(given: str, folder: Path = Path()) -> bool:
-    """Return True if a word names a file or folder, not a module."""
-    return given.endswith(".py") or os.sep in given or (folder / given / INIT).is_file()
+def is_path(name: str, folder: Path = Path()) -> bool:
+    """Return True if a name denotes a file or folder, not a module."""
+    return name.endswith(".py") or os.sep in name or (folder / name / INIT).is_file()
 
 
-def located(given: str, folder: Path) -> str:
-    """Return the absolute path of a file or folder below `folder`; anything else unchanged."""
-    path = folder / Path(given).expanduser()
-    return str(path.absolute()) if path.exists() and is_path(given, folder) else given
+def located(name: str, folder: Path) -> str:
+    """Return the absolute path of a file or folder below `folder`, and any other name unchanged."""
+    path = folder / Path(name).expanduser()
+    return str(path.absolute()) if path.exists() and is_path(name, folder) else name
 
 
-def read_plugin(given: str) -> Plugin:
+def read_plugin(name: str) -> Plugin:
     """Read a plug-in.
 
     Args:
-        given: a file, a folder with an __init__.py, or a module that Python finds from here.
+        name: a file, a folder with an __init__.py, or a module on Python's path.
 
     Raises:
-        UserError: if it is missing, cannot be read, or has the name of another module.
+        UserError: if the plug-in is missing, unreadable, or has the name of another module.
     """
     try:
-        check_path(given)
+        check_path(name)
     except ValueError as error:
         raise UserError(f"plug-in: {error}") from None
-    if is_path(given):
-        return _of_path(given)
-    if not all(part.isidentifier() for part in given.split(".")):
+    if is_path(name):
+        return _of_path(name)
+    if not all(part.isidentifier() for part in name.split(".")):
         raise UserError(
-            f"plug-in {shown(given)} is neither a file (mine.py), a folder with {INIT}, nor a "
+            f"plug-in {shown(name)} is neither a file (mine.py), a folder with {INIT}, nor a "
             "module's name"
         )
-    return _of_module(given)
+    return _of_module(name)
 
 
-def _of_path(given: str) -> Plugin:
-    path = Path(given).expanduser().absolute()
+def _of_path(name: str) -> Plugin:
+    path = Path(name).expanduser().absolute()
     file = path / INIT if path.is_dir() else path
     if not file.is_file():
-        what = f"has no {INIT}, so name a file in it" if path.is_dir() else "does not exist"
+        problem = f"has no {INIT}; name a file in it" if path.is_dir() else "does not exist"
         in_job = "; a submitted job has only the files below its --working-dir"
         hint = in_job if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ""
-        raise UserError(f"plug-in {given}: {path} {what}{hint}")
+        raise UserError(f"plug-in {name}: {path} {problem}{hint}")
     root = file.parent
     while (root / INIT).is_file():
         root = root.parent
@@ -75,34 +75,34 @@ def _of_path(given: str) -> Plugin:
         if not part.isidentifier():
             better = "".join(char if char.isalnum() else "_" for char in part)
             raise UserError(
-                f"plug-in {given}: {part!r} is no name that Python can import; call it {better!r}"
+                f"plug-in {name}: Python cannot import the name {part!r}; rename it to {better!r}"
             )
     check_module_name(module[0], root)
     return _plugin(".".join(module), root)
 
 
-def _of_module(given: str) -> Plugin:
-    top = given.partition(".")[0]
+def _of_module(name: str) -> Plugin:
+    top = name.partition(".")[0]
     spec = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
     if spec is None:
         raise UserError(
-            f"plug-in {given}: there is neither a file nor a module of this name; give a path, "
-            f"for example {given.rsplit('.', 1)[-1]}.py, or install the module's package"
+            f"plug-in {name}: there is neither a file nor a module of this name; give a path, "
+            f"for example {name.rsplit('.', 1)[-1]}.py, or install the module's package"
         )
     if is_installed(top):
-        return installed_plugin(given)
+        return installed_plugin(name)
     locations = list(spec.submodule_search_locations or [])
     file = Path(locations[0]) / INIT if locations else Path(str(spec.origin))
     if file.suffix != ".py":
         raise UserError(
-            f"plug-in {given}: {file} is no Python text, which alone travels; install it on every "
-            "node with an entry point in the group fedray.plugins"
+            f"plug-in {name}: {file} is not Python source, which alone can be sent to workers; "
+            "install it on every node with an entry point in the group fedray.plugins"
         )
     check_module_name(top, file.parent.parent if locations else file.parent)
-    plugin = _plugin(given, file.parent.parent if locations else file.parent)
-    inner = given.replace(".", "/")
+    plugin = _plugin(name, file.parent.parent if locations else file.parent)
+    inner = name.replace(".", "/")
     if not {f"{inner}.py", f"{inner}/{INIT}"} & set(plugin.files):
-        raise UserError(f"plug-in {given}: {plugin.folder} has no such module in {top}")
+        raise UserError(f"plug-in {name}: {plugin.folder} has no such module in {top}")
     return plugin
 
 
@@ -119,7 +119,7 @@ def _plugin(module: str, root: Path) -> Plugin:
 
 
 def _read(path: Path) -> str:
-    """Read a file of Python in its declared encoding."""
+    """Read a Python file in its declared encoding."""
     try:
         with tokenize.open(path) as file:
             return file.read(MOST_CHARACTERS + 1)
@@ -128,9 +128,9 @@ def _read(path: Path) -> str:
 
 
 def changed_file(plugin: Plugin) -> str | None:
-    """Return the path of the first file of a plug-in whose text has changed; None without any.
+    """Return the path of the first file of a plug-in whose text has changed; else None.
 
-    Files that are missing, as on another machine, have not changed.
+    Missing files, as on another machine, count as unchanged.
     """
     for file, text in plugin.files.items():
         path = Path(plugin.path_of(file))
@@ -140,75 +140,81 @@ def changed_file(plugin: Plugin) -> str | None:
 
 
 def check_module_name(name: str, root: Path) -> None:
-    """Raise a UserError if the module `name` in the folder `root` has the name of another one."""
+    """Raise a UserError if the module `name` in `root` has the name of another module."""
     spec = PathFinder.find_spec(name, site_folders())
     if name in sys.stdlib_module_names:
-        other = "Python's own"
+        other = "of Python"
     elif name == "fedray":
-        other = "this package"
+        other = "of this package"
     elif spec is not None and spec.origin and not Path(spec.origin).is_relative_to(root):
-        other = f"installed, {spec.origin}"
+        other = f"installed as {spec.origin}"
     else:
         return
-    raise UserError(f"a plug-in cannot be called '{name}': there is a module {other}; rename it")
+    raise UserError(f"a plug-in cannot be called '{name}', the name of a module {other}; rename it")
 
 
-def with_siblings(read: Iterable[Plugin], given: Iterable[Plugin] = ()) -> list[Plugin]:
+def with_siblings(read: Iterable[Plugin], complete: Iterable[Plugin] = ()) -> list[Plugin]:
     """Return plug-ins together with the modules in their folders that they import.
 
+    Args:
+        read: plug-ins that were read from files, whose imports are followed.
+        complete: plug-ins that came with their texts.
+
     Raises:
-        UserError: if one cannot be read, two have the same name, or all are too large to travel.
+        UserError: if a module cannot be read, two have the same name, or all together are too
+            large.
     """
-    found = {plugin.module: plugin for plugin in given}
+    plugins = {plugin.module: plugin for plugin in complete}
     waiting = list(read)
     while waiting:
         plugin = waiting.pop(0)
-        same = found.get(plugin.module)
+        same = plugins.get(plugin.module)
         if same is not None and same.sha256 != plugin.sha256:
             raise UserError(
                 f"two plug-ins are called '{plugin.module}', in {same.folder} and in "
                 f"{plugin.folder}; rename one of them"
             )
-        found.setdefault(plugin.module, plugin)
-        there = {name.name for name in [*found.values(), *waiting]}
-        waiting += [read_plugin(path) for path in dict.fromkeys(_siblings(plugin, there))]
-    _check_files(found.values())
-    return list(found.values())
+        plugins.setdefault(plugin.module, plugin)
+        names = {known.name for known in [*plugins.values(), *waiting]}
+        waiting += [read_plugin(path) for path in dict.fromkeys(_siblings(plugin, names))]
+    _check_files(plugins.values())
+    return list(plugins.values())
 
 
 def needed(roots: Iterable[Plugin], plugins: Sequence[Plugin]) -> list[Plugin]:
-    """Return the plug-ins that are among the roots, or that one of these imports, in order."""
-    found = list(roots)
-    for plugin in found:  # which grows
+    """Return the plug-ins that are roots or that roots import, directly or not, in order."""
+    reached = list(roots)
+    for plugin in reached:  # the list grows during the loop
         names = {name for text in plugin.files.values() for name in _imported(text)}
-        found += [other for other in plugins if other.name in names and other not in found]
-    return [plugin for plugin in plugins if plugin in found]
+        reached += [other for other in plugins if other.name in names and other not in reached]
+    return [plugin for plugin in plugins if plugin in reached]
 
 
 def unshipped(plugins: Iterable[Plugin]) -> str:
-    """Return a sentence about modules that plug-ins import from elsewhere on Python's path; or "".
+    """Return a note about modules that plug-ins import from elsewhere on Python's path; or "".
 
-    Such a module is found here, but neither travels with the experiment nor is installed.
+    Such a module is neither sent to workers nor installed.
     """
-    there = list(plugins)
-    known = {"fedray", *sys.stdlib_module_names, *(plugin.name for plugin in there)}
-    imported = {name for each in there for text in each.files.values() for name in _imported(text)}
+    plugins = list(plugins)
+    expected = {"fedray", *sys.stdlib_module_names, *(plugin.name for plugin in plugins)}
+    texts = [text for plugin in plugins for text in plugin.files.values()]
+    imported = {name for text in texts for name in _imported(text)}
     elsewhere = [
         f"{name} ({spec.origin or next(iter(spec.submodule_search_locations or ['?']))})"
-        for name in sorted(imported - known)
+        for name in sorted(imported - expected)
         if PathFinder.find_spec(name, site_folders()) is None
         and (spec := PathFinder.find_spec(name, [str(Path.cwd()), *sys.path])) is not None
     ]
     if not elsewhere:
         return ""
     return (
-        f"note: the plug-ins import {', '.join(elsewhere)}, which neither travels with the "
-        "experiment nor is installed: the run's identity does not hold its content"
+        f"note: the plug-ins import {', '.join(elsewhere)}, which is neither sent to workers nor "
+        "installed; the run's identity does not include its content"
     )
 
 
 def _check_files(plugins: Iterable[Plugin]) -> None:
-    """Raise a UserError if two plug-ins have different files of one name, or all are too large."""
+    """Raise a UserError if plug-ins have different files of one name, or all are too large."""
     size, owner = 0, dict[str, Plugin]()
     for plugin in plugins:
         size += sum(map(len, plugin.files.values()))
@@ -221,34 +227,34 @@ def _check_files(plugins: Iterable[Plugin]) -> None:
                 )
     if size > MOST_CHARACTERS:
         raise UserError(
-            f"the plug-ins have {size} characters or more, and at most {MOST_CHARACTERS} travel "
-            "with an experiment; install large ones on every node (entry point fedray.plugins)"
+            f"the plug-ins have {size} characters or more, and at most {MOST_CHARACTERS} can be "
+            "sent to workers; install large ones on every node (entry point fedray.plugins)"
         )
 
 
-def _siblings(plugin: Plugin, there: set[str]) -> Iterator[str]:
-    """Yield the files and packages in a plug-in's folder that it imports."""
+def _siblings(plugin: Plugin, known: set[str]) -> Iterator[str]:
+    """Yield the files and packages in a plug-in's folder that it imports, without known names."""
     for text in plugin.files.values():
         for name in _imported(text):
-            if name in there or name in sys.stdlib_module_names or name == "fedray":
+            if name in known or name in sys.stdlib_module_names or name == "fedray":
                 continue
-            beside = Path(plugin.folder) / name
-            if beside.with_suffix(".py").is_file():
-                yield str(beside.with_suffix(".py"))
-            elif (beside / INIT).is_file():
-                yield str(beside)
+            sibling = Path(plugin.folder) / name
+            if sibling.with_suffix(".py").is_file():
+                yield str(sibling.with_suffix(".py"))
+            elif (sibling / INIT).is_file():
+                yield str(sibling)
 
 
 def _imported(text: str) -> list[str]:
     """Return the top-level modules that a text imports, also inside functions, sorted."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):  # reported when it is executed
+    except (SyntaxError, ValueError):  # reported when the text is executed
         return []
-    found = set()
+    modules = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            modules |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found.add(node.module.partition(".")[0])
-    return sorted(found)
+            modules.add(node.module.partition(".")[0])
+    return sorted(modules)

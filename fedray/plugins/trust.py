@@ -1,9 +1,9 @@
-"""Plug-in texts that may run without a question: those that this user has named or run before.
+"""Trust in plug-ins: a text runs only if this user has named its file or run it before.
 
-A run's folder carries the texts of its plug-ins, and commands that only look at it (`fedray show`,
-`fedray predict`) have to run them. So a text that came with a folder runs only if this user has
-run the same text before, agrees at a terminal, or passes `--trust`. The hashes of texts that ran
-are kept in `~/.config/fedray/trusted_plugins`. Ray actors do not ask: their driver has.
+The folder of a run contains the texts of its plug-ins, and even commands that only read the folder
+(`fedray show`, `fedray predict`) must run them. Such a text runs only if this user has run the same
+text before, agrees at a terminal, or passes `--trust`. The hashes of texts that have run are stored
+in `~/.config/fedray/trusted_plugins`. Ray actors do not ask, since their driver has asked.
 """
 
 from __future__ import annotations
@@ -31,23 +31,27 @@ def _file() -> Path:
 
 
 def trust(plugins: Iterable[Plugin]) -> None:
-    """Let this process run these plug-ins, because the user has named their files."""
+    """Let this process run plug-ins whose files the user has named."""
     _trusted.update(plugin.sha256 for plugin in plugins)
 
 
 def trust_all(trusts: bool = True) -> None:
-    """Let this process run every plug-in, as `--trust` does; False: ask again from now on."""
+    """Let this process run every plug-in, as `--trust` does; with False, ask again from now on."""
     global _trusts_all
     _trusts_all = trusts
 
 
 def check_trusted(plugins: Iterable[Plugin], path_of: Callable[[Plugin], str]) -> None:
-    """Ask the user about texts that this user has never run.
+    """Ask the user about plug-in texts that this user has never run.
+
+    Args:
+        plugins: the plug-ins to check.
+        path_of: returns a file with the text of a plug-in, for the user to read.
 
     Raises:
-        UserError: if the user says no, or cannot be asked.
+        UserError: if the user refuses, or cannot be asked.
     """
-    unknown = [each for each in plugins if each.is_shipped and each.sha256 not in _trusted]
+    unknown = [new for new in plugins if new.is_shipped and new.sha256 not in _trusted]
     if not unknown or _is_ray_actor():
         return
     recorded = _recorded()
@@ -58,27 +62,27 @@ def check_trusted(plugins: Iterable[Plugin], path_of: Callable[[Plugin], str]) -
 
 
 def record(plugin: Plugin) -> None:
-    """Remember that this user runs a plug-in's text, so that nobody asks again."""
+    """Record that this user has run a plug-in's text, so that later commands do not ask."""
     if not plugin.is_shipped or _is_ray_actor() or plugin.sha256 in _recorded():
         return
-    with suppress(OSError):  # without the record the next command asks
+    with suppress(OSError):  # without the record, the next command asks again
         _file().parent.mkdir(parents=True, exist_ok=True)
         with _file().open("a", encoding="utf-8") as file:
             file.write(f"{plugin.sha256}\n")
 
 
 def _ask(plugin: Plugin, path: str) -> None:
-    what = (
-        f"plug-in {plugin.label} came with files that were not made with this account's fedray, "
-        f"and would run here with all your rights (its text: {path})"
+    question = (
+        f"plug-in {plugin.label} came with files that your account did not make, and would run "
+        f"with all your permissions (its text: {path})"
     )
     if sys.stdin.isatty() and sys.stderr.isatty():
         end_waiting()
-        print(f"{what}\nRun it? [y/N] ", end="", file=sys.stderr, flush=True)
+        print(f"{question}\nRun it? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() in ("y", "yes"):
             return
     raise UserError(
-        f"{what}; read it, then pass --trust, or call fedray.plugins.trust_all() in Python"
+        f"{question}; read it, then pass --trust, or call fedray.plugins.trust_all() in Python"
     )
 
 
@@ -90,7 +94,7 @@ def _recorded() -> set[str]:
 
 
 def _is_ray_actor() -> bool:
-    """Return True in an actor of Ray, whose driver has asked about what it sends."""
+    """Return True in a Ray actor, whose driver has already asked."""
     ray = sys.modules.get("ray")
     return (
         ray is not None

@@ -11,9 +11,9 @@ from fedray.compare.paired import Comparison, Interval, Side
 from fedray.config import Tree
 
 if TYPE_CHECKING:
-    from fedray.studies.cell import Tried
-    from fedray.studies.controls import ControlRead
-    from fedray.studies.outcome import CellResult, Decided, Outcome
+    from fedray.studies.cell import TriedConfig
+    from fedray.studies.controls import ControlResult
+    from fedray.studies.outcome import CellResult, Outcome, TestedClaim
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def verdicts_tree(outcome: Outcome) -> Tree:
     }
 
 
-def _claim(decided: Decided) -> Tree:
+def _claim(decided: TestedClaim) -> Tree:
     return {
         "claim": decided.claim.question,
         "written": decided.claim.text,
@@ -108,21 +108,21 @@ def _claim(decided: Decided) -> Tree:
     }
 
 
-def _control(control: ControlRead) -> Tree:
-    gain = control.asked.gain
+def _control(control: ControlResult) -> Tree:
+    gain = control.question.gain
     return {
-        "control": control.asked.row,
-        "of": control.asked.of,
-        "would_refute": control.asked.refutes,
+        "control": control.question.row,
+        "of": control.question.of,
+        "would_refute": control.question.refutes,
         "reading": control.reading,
         "p_holm": control.corrected,
         "p_holm_of_half": control.corrected_middle,
-        "baseline": control.asked.baseline,
+        "baseline": control.question.baseline,
         "gain": None if gain is None or gain.interval is None else gain.interval.mean,
-        "share_of_gain": control.asked.share,
+        "share_of_gain": control.question.share,
         "seeds_needed": control.needed and asdict(control.needed),
         "by_column": dict(control.columns),
-        **_comparison(control.asked.comparison),
+        **_comparison(control.question.comparison),
     }
 
 
@@ -168,7 +168,7 @@ def _cell(outcome: Outcome, cell: CellResult, seconds: float, size: int) -> Tree
     }
 
 
-def _tried(tried: Tried) -> Tree:
+def _tried(tried: TriedConfig) -> Tree:
     return {
         "config": tried.config,
         "objective": tried.objective,

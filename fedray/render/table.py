@@ -23,8 +23,8 @@ from fedray.units import size_of, time_of
 if TYPE_CHECKING:
     from fedray.studies.cell import CellState
     from fedray.studies.claims import Claim
-    from fedray.studies.controls import ControlRead
-    from fedray.studies.outcome import Decided, Outcome
+    from fedray.studies.controls import ControlResult
+    from fedray.studies.outcome import Outcome, TestedClaim
     from fedray.studies.store import Measured
 
 MARK = "†"
@@ -276,7 +276,7 @@ def open_text(what: str, needed: SeedRange | None, comparison: Comparison) -> st
     return what if needed is None else f"{what}: {needed}"
 
 
-def verdict_text(each: Decided) -> str:
+def verdict_text(each: TestedClaim) -> str:
     """Return a verdict, and what would decide an open one."""
     if each.verdict == "undecided":
         return open_text("undecided", each.needed, each.comparison)
@@ -307,7 +307,7 @@ def _claims(outcome: Outcome) -> Section:
     if not any(row[-1] for row in rows):
         rows = [row[:-1] for row in rows]
     decided = sum(each.verdict in ("holds", "refuted") for each in outcome.claims)
-    questions = [1 + (control.asked.middle is not None) for control in outcome.controls]
+    questions = [1 + (control.question.middle is not None) for control in outcome.controls]
     test = outcome.test
     family = len(outcome.claims) + sum(questions) + len(outcome.looks.dropped)
     header = ["claim", "difference", "p (Holm)", "verdict", "source"][: len(rows[0])]
@@ -357,12 +357,12 @@ def _of_choices(outcome: Outcome) -> str:
     )
 
 
-def control_text(each: ControlRead) -> str:
+def control_text(each: ControlResult) -> str:
     """Return a control's reading in words."""
     if each.reading == "open: whether there is a gain" and each.needed is not None:
         return f"{each.reading}, {each.needed} that"
     if each.reading == "open":
-        return open_text("open", each.needed, each.asked.comparison)
+        return open_text("open", each.needed, each.question.comparison)
     return each.reading
 
 
@@ -372,7 +372,7 @@ def _controls(outcome: Outcome) -> Section:
     metric = outcome.metrics[0]
     rows = []
     for each in outcome.controls:
-        asked = each.asked
+        asked = each.question
         share = NOTHING if asked.share is None else f"{100 * asked.share:.0f} %"
         rows.append(
             [
@@ -402,13 +402,13 @@ def _controls(outcome: Outcome) -> Section:
     return Section("Controls", (), header, rows, below, columns)
 
 
-def _columns_text(each: ControlRead) -> str:
+def _columns_text(each: ControlResult) -> str:
     """Return a control's readings in single columns."""
     readings = [
         f"{reading} in {', '.join(columns)}"
         for reading, columns in each.columns_that_differ().items()
     ]
-    return f"{each.asked.row}, each column by itself, not corrected: {'; '.join(readings)}."
+    return f"{each.question.row}, each column by itself, not corrected: {'; '.join(readings)}."
 
 
 def _differences(outcome: Outcome) -> Section:

@@ -1,1 +1,1 @@
-"""Where a federation runs: assembly of its parts, executors, the server actor, resources."""
+"""Execution of a run: assembly of its parts, executors, workers, the server actor, resources."""

@@ -1,4 +1,4 @@
-"""Make the objects of a run from an experiment, the same in every process that takes part."""
+"""Build the objects of a run from an experiment, identically in every process that takes part."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Assembly:
 
     Attributes:
         experiment: the resolved experiment.
-        given: the clients' images, if they are not those that the experiment describes.
+        replacement: the clients' images, used instead of those that the experiment describes.
     """
 
     experiment: Experiment
-    given: FederatedData | None = field(default=None, repr=False)
+    replacement: FederatedData | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         use(self.experiment.plugins)
@@ -69,11 +69,11 @@ class Assembly:
     @cached_property
     def data(self) -> FederatedData:
         """Return the clients' images, mapped from this node's cache."""
-        return self.given or load_data(self.experiment)
+        return self.replacement or load_data(self.experiment)
 
     @cached_property
     def identity(self) -> str:
-        """Return the hash of all that determines the numbers, the data's content included."""
+        """Return the hash of everything that determines the numbers, including the images."""
         return self.experiment.identity(self.data.images.sha256)
 
     @cached_property
@@ -83,7 +83,7 @@ class Assembly:
 
     @cached_property
     def pinned(self) -> Experiment:
-        """Return the experiment for other nodes, whose images must have the same content hash."""
+        """Return the experiment for other nodes; their images must have the same content hash."""
         data = self.experiment.data.model_copy(update={"sha256": self.data.images.sha256})
         return self.experiment.model_copy(update={"data": data})
 
@@ -94,7 +94,7 @@ class Assembly:
 
     @cached_property
     def setting(self) -> Setting:
-        """Return what server and clients know."""
+        """Return the `Setting`: the facts and keys that the server and all clients know."""
         e = self.experiment
         training = TrainingConfig(
             epochs=e.local_epochs,
@@ -127,7 +127,7 @@ class Assembly:
         return schedule
 
     def lr(self, round_: int) -> float:
-        """Return the clients' learning rate in a round; in round 0 that of round 1."""
+        """Return the clients' learning rate in a round; round 0 uses that of round 1."""
         return self.schedule(self.setting.training.lr, max(round_, 1), self.setting.rounds)
 
     @cached_property
@@ -210,26 +210,27 @@ def load_data(experiment: Experiment) -> FederatedData:
     if keys.sha256 is not None and images.sha256 != keys.sha256:
         raise UserError(
             f"data.root={keys.root} on {node()} holds images or labels with the content hash "
-            f"{images.sha256[:12]}, expected {keys.sha256[:12]} (data.sha256): another copy of the "
-            "data, or one that was changed; make it the same"
+            f"{images.sha256[:12]}, expected {keys.sha256[:12]} (data.sha256); replace it by the "
+            "copy that the other nodes read"
         )
     check_masks(experiment, images)
-    text = keys.model_dump_json(exclude={"sha256"}, by_alias=True)
-    also = experiment.seed, experiment.evaluation.global_test, _plugins(experiment)
-    data = shared.get("data", (images.sha256, text, *also), lambda: _partition(experiment, images))
+    keys_json = keys.model_dump_json(exclude={"sha256"}, by_alias=True)
+    scope = experiment.seed, experiment.evaluation.global_test, _plugin_hashes(experiment)
+    key = images.sha256, keys_json, *scope
+    data = shared.get("data", key, lambda: _partition(experiment, images))
     check_data(experiment, data)
     return data
 
 
-def deal(experiment: Experiment, images: ImageSet) -> FederatedData:
-    """Partition images that are already read; masks are not asked for."""
+def partition_images(experiment: Experiment, images: ImageSet) -> FederatedData:
+    """Partition images that are already read, without a check of their masks."""
     data = _partition(experiment, images)
     check_data(experiment, data)
     return data
 
 
-def _plugins(experiment: Experiment) -> tuple[str, ...]:
-    """Return the hashes of the plug-ins, on which the meaning of names depends."""
+def _plugin_hashes(experiment: Experiment) -> tuple[str, ...]:
+    """Return the plug-ins' hashes, part of cache keys because plug-ins give names their meaning."""
     return tuple(plugin.sha256 for plugin in experiment.plugins)
 
 
@@ -244,7 +245,7 @@ def read_images(keys: DataConfig) -> ImageSet:
 
 
 def _partition(experiment: Experiment, images: ImageSet) -> FederatedData:
-    """Give every client its images, in every phase, and its test images."""
+    """Assign training and test images to every client, in every phase."""
     data = federate_phases(images, experiment.data, Streams(experiment.seed).numpy)
     return with_global_test(data) if experiment.evaluation.global_test else data
 
@@ -265,7 +266,9 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
         names = names_for(keys.names, names)
     texts = class_texts(text_style(keys.style), names, keys.descriptions, keys.template)
     choice = encoder_choice(keys.encoder)
-    written = tuple(text for texts_of_class in texts for text in texts_of_class)
-    made_of = (choice.name, repr(choice.params), choice.identity(), len(texts), written)
-    where = str(device), torch.get_num_threads(), _plugins(experiment)
-    return shared.get("text", (*made_of, *where), lambda: TextTower(choice, texts, device), most=2)
+    flat_texts = tuple(text for texts_of_class in texts for text in texts_of_class)
+    content = (choice.name, repr(choice.params), choice.identity(), len(texts), flat_texts)
+    environment = str(device), torch.get_num_threads(), _plugin_hashes(experiment)
+    return shared.get(
+        "text", (*content, *environment), lambda: TextTower(choice, texts, device), most=2
+    )

@@ -10,22 +10,22 @@ V = TypeVar("V")
 
 
 class Cache:
-    """Values by kind and key; of each kind the least recently used go first."""
+    """A bounded cache of values by kind and key; the least recently used ones are evicted first."""
 
     def __init__(self) -> None:
-        self._values: dict[str, dict[Hashable, Any]] = {}  # the least recently used first
+        self._values: dict[str, dict[Hashable, Any]] = {}  # least recently used first
         self._lock = RLock()
 
     def get(self, kind: str, key: Hashable, make: Callable[[], V], most: int = 16) -> V:
-        """Return the value of a key; make it if it is missing.
+        """Return the value of a key; call `make` if it is missing.
 
-        Nobody changes a value. While one is made, other threads wait. If `make` raises an error,
-        nothing is kept.
+        Callers must not change a value. While `make` runs, other threads wait. If `make` raises an
+        error, nothing is stored.
 
         Args:
-            kind: values of one kind share the bound.
+            kind: the kind of value; `most` bounds the values of each kind.
             key: everything that determines the value.
-            make: makes it.
+            make: returns a new value.
             most: number of values of this kind that are kept.
         """
         with self._lock:
@@ -37,7 +37,7 @@ class Cache:
             return value
 
     def clear(self) -> None:
-        """Forget all values."""
+        """Remove all values."""
         with self._lock:
             self._values.clear()
 

@@ -1,4 +1,4 @@
-"""Run client steps and tests of one experiment in this process, for every executor."""
+"""Run the client steps and tests of one experiment in this process; all executors use it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,13 @@ log = logging.getLogger(__name__)
 
 
 class Member(NamedTuple):
-    """A client of an exchange, its state, None before its first step, and its download."""
+    """A client that takes part in an exchange.
+
+    Attributes:
+        client: its id.
+        state: its state; None before its first step.
+        down: its download.
+    """
 
     client: int
     state: ClientState | None
@@ -60,9 +66,9 @@ class Member(NamedTuple):
 
 
 class ClientRuntime:
-    """Client steps of one experiment as pure functions of (state, download).
+    """Runs the client steps of one experiment as pure functions of (state, download).
 
-    Holds the data and an empty model per architecture, never a client's state.
+    Holds the data and an empty model per architecture, but no client's state.
     """
 
     def __init__(self, assembly: Assembly, device: torch.device) -> None:
@@ -91,8 +97,8 @@ class ClientRuntime:
             client: the client's id.
             state: its state; None before its first step.
             down: its download.
-            is_summed: whether the reply goes to `summed`, before the next step: its upload is not
-                copied then.
+            is_summed: whether the caller passes the reply to `summed` before the next step, so that
+                the upload need not be copied.
 
         Returns:
             The reply and the next state; after a failure, the state as it was.
@@ -104,8 +110,8 @@ class ClientRuntime:
         try:
             context = self.client(client, round_)
             with self._isolated(name, context):
-                given = self._given(context, state)
-                return self._step(name, context, given, down, is_summed=is_summed)
+                current = self._state_or_first(context, state)
+                return self._step(name, context, current, down, is_summed=is_summed)
         except (Exception, SystemExit) as error:
             return Reply(failure=self._failure(error, name, round_, client)), state
 
@@ -119,7 +125,7 @@ class ClientRuntime:
     def step_together(
         self, name: str, round_: int, members: Sequence[Member], *, is_summed: bool = False
     ) -> list[tuple[Reply, ClientState | None]]:
-        """Run one step for several clients, one after the other; arguments as of `step`."""
+        """Run one step for several clients, one after the other; `step` explains the arguments."""
         return [self.step(name, round_, *member, is_summed=is_summed) for member in members]
 
     def _step(
@@ -132,21 +138,21 @@ class ClientRuntime:
         is_summed: bool,
     ) -> tuple[Reply, ClientState]:
         """Run a step on copies of its arguments; check its results."""
-        started, private = time.perf_counter(), PrivateCopies(self.device)
+        start, private = time.perf_counter(), PrivateCopies(self.device)
         context.optimizer_state.update(map_tensors(Tensor.clone, state.optimizer))
-        given = ClientState(private.of(state.model), private.of(state.memory))
+        copied = ClientState(private.of(state.model), private.of(state.memory))
         sent = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
         with counted() as tally:
-            result = self.call(name, context, given, sent)
+            result = self.call(name, context, copied, sent)
         work = Work(tally.steps, tally.images, tally.parameters)
         call = Call(self.assembly.algorithm, name, context, down)
         reply, kept = self._reply(call, result, work, private, is_summed=is_summed)
-        return replace(reply, seconds=time.perf_counter() - started), kept
+        return replace(reply, seconds=time.perf_counter() - start), kept
 
     def _reply(
         self, call: Call, result: Any, work: Work, private: PrivateCopies, *, is_summed: bool
     ) -> tuple[Reply, ClientState]:
-        """Check a step's upload and next state; return its reply, without seconds."""
+        """Check a step's upload and next state; return the reply (without seconds) and state."""
         (uplink, after), traffic = result, Traffic()
         context, algorithm = call.client, self.assembly.algorithm
         if uplink is None and call.step == "client_update" and algorithm.uploads:
@@ -157,12 +163,12 @@ class ClientRuntime:
         check_numbers(context.reports, context.train_losses)
         loss = context.train_losses[-1] if context.train_losses else None
         reply = Reply(uplink, traffic, loss, context.reports, work=work)
-        return reply, _kept(after, context, private)
+        return reply, _detached_state(after, context, private)
 
     def summed(self, reply: Reply) -> tuple[Reply, StateTree | None]:
-        """Return a reply without its upload, and what the upload adds to the method's sums.
+        """Return a reply without its upload, and the upload's contribution to the method's sums.
 
-        The summand shares no memory with the upload.
+        The contribution shares no memory with the upload.
         """
         if reply.uplink is None:
             return reply, None
@@ -170,18 +176,18 @@ class ClientRuntime:
         assert isinstance(algorithm, SummingMethod)
         summand = algorithm.summand(reply.uplink)
         values = (value for _, value in leaves(vars(reply.uplink)))
-        sent = {storage_of(value) for value in values if isinstance(value, Tensor)}
-        own = map_tensors(lambda t: t.clone() if storage_of(t) in sent else t, summand)
-        return replace(reply, uplink=None), own
+        uploaded = {storage_of(value) for value in values if isinstance(value, Tensor)}
+        copies = map_tensors(lambda t: t.clone() if storage_of(t) in uploaded else t, summand)
+        return replace(reply, uplink=None), copies
 
     def call(self, name: str, client: Client, state: ClientState, down: Payload | None) -> Any:
-        """Call the method's step `name`; returns the upload, or None, and the next state."""
+        """Call the method's step `name`; return the upload (or None) and the next state."""
         return getattr(self.assembly.algorithm, name)(client, state, down)
 
     def test(
         self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None
     ) -> Reply:
-        """Run a test of `evaluation.testing` for one client; arguments and errors as of `step`."""
+        """Run a test of `evaluation.testing` for one client; arguments and errors as in `step`."""
         return self.test_together(name, round_, (client,), state, down)[0]
 
     def test_together(
@@ -192,27 +198,27 @@ class ClientRuntime:
         state: ClientState | None,
         down: Payload | None,
     ) -> list[Reply]:
-        """Run a test for clients that share a model, and so a download, in one pass.
+        """Run a test in one pass for clients that share a model, and therefore a download.
 
-        Args and errors as of `step`; `state` is the first client's. Where the pass fails, each
-        client is tested by itself.
+        Arguments and errors are those of `step`; `state` is the first client's. If the pass fails,
+        each client is tested alone.
         """
         private, client = PrivateCopies(self.device), clients[0]
         try:
             context = self.client(client, round_)
-            given = self._given(context, state)
-            copied = ClientState(private.of(given.model), private.of(given.memory))
+            current = self._state_or_first(context, state)
+            copied = ClientState(private.of(current.model), private.of(current.memory))
             sent = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
-            held_out = [self.held_out(each, round_) for each in clients]
+            held_out = [self.held_out(member, round_) for member in clients]
             tested = TESTS[name](self.assembly.algorithm, context, copied, sent, held_out)
             return [Reply(scores=scores) for scores in tested]
         except (Exception, SystemExit) as error:
             if len(clients) > 1:
-                return [self.test(name, round_, each, state, down) for each in clients]
+                return [self.test(name, round_, member, state, down) for member in clients]
             return [Reply(failure=self._failure(error, name, round_, client))]
 
     def _failure(self, error: BaseException, step: str, round_: int, client: int) -> Failure:
-        """Return a client's failure, after which no later client gets its half-changed model."""
+        """Describe a client's failure, and discard the models that the step may have changed."""
         self._skeletons.clear()
         if isinstance(error, UserError) or is_full(error):
             raise error
@@ -225,12 +231,12 @@ class ClientRuntime:
             failure = Failure.of(error)
             if type(error) is not FloatingPointError or plugin_line(error):
                 return failure
-            loss = getattr(type(self.assembly.algorithm), "loss", None)  # no line of it failed
+            loss = getattr(type(self.assembly.algorithm), "loss", None)  # torch failed
             return replace(failure, cause=f"{failure.cause}{definition_line(loss)}")
-        except Exception:  # its text cannot be had
+        except Exception:  # the error's own text raises
             return Failure(type(error).__name__)
 
-    def _given(self, context: Client, state: ClientState | None) -> ClientState:
+    def _state_or_first(self, context: Client, state: ClientState | None) -> ClientState:
         return state if state is not None else self.assembly.algorithm.init_client(context)
 
     def client(self, client: int, round_: int, skeleton: Skeleton | None = None) -> Client:
@@ -239,7 +245,7 @@ class ClientRuntime:
         Args:
             client: its id.
             round_: the round.
-            skeleton: its empty model; by default that of all clients of its architecture.
+            skeleton: its empty model; by default the one that clients of its architecture share.
         """
         models, data = self.assembly.models, self.assembly.data.at(round_)
         architecture = models.architectures[client]
@@ -278,7 +284,7 @@ class ClientRuntime:
         }
 
     def _setting(self, round_: int) -> Setting:
-        """Return what server and clients know, with the round's learning rate."""
+        """Return the setting with the round's learning rate."""
         if self._settings[0] != round_:
             setting, lr = self.assembly.setting, self.assembly.lr(round_)
             if lr != setting.training.lr:
@@ -299,38 +305,39 @@ class ClientRuntime:
     def _skeleton(self, architecture: str) -> Skeleton:
         if architecture not in self._skeletons:
             empty = self.assembly.models.empty(architecture, self.device)
-            if not self.assembly.algorithm.requires.prompts:  # their models hold prompts alone
+            if not self.assembly.algorithm.requires.prompts:  # prompts are small anyway
                 size = sum(parameter.numel() for parameter in empty.parameters())
                 check_threads(self.assembly.experiment.threads, size, self.device)
             self._skeletons[architecture] = Skeleton(empty)
         return self._skeletons[architecture]
 
 
-def _kept(state: Any, context: Client, private: PrivateCopies) -> ClientState:
-    """Return a step's next state on the CPU, sharing no memory with the model of other clients."""
+def _detached_state(state: Any, context: Client, private: PrivateCopies) -> ClientState:
+    """Return a step's next state on the CPU, without memory of the model that clients share."""
     if not isinstance(state, ClientState):
         raise TypeError(f"the next state is a {type(state).__name__}, expected a ClientState")
     on_device = context.skeleton.tensors.values()
-    lent = {storage_of(tensor) for tensor in on_device if tensor.device.type == "cpu"}
+    shared = {storage_of(tensor) for tensor in on_device if tensor.device.type == "cpu"}
 
-    def own(tensor: Tensor) -> Tensor:
-        kept = private.kept(tensor)
-        if kept.dtype in UNKEPT:
-            raise TypeError(f"the state holds {kept.dtype}, which is not kept; use float32")
-        return kept.clone() if storage_of(kept) in lent else kept  # the next client's weights
+    def detach(tensor: Tensor) -> Tensor:
+        result = private.to_cpu(tensor)
+        if result.dtype in UNSUPPORTED:
+            raise TypeError(f"the state holds {result.dtype}, which cannot be stored; use float32")
+        # the next client's weights overwrite the shared memory
+        return result.clone() if storage_of(result) in shared else result
 
     parts = (state.model, state.memory, context.optimizer_state)
-    return ClientState(*(map_tensors(own, contiguous(part)) for part in parts))
+    return ClientState(*(map_tensors(detach, contiguous(part)) for part in parts))
 
 
-UNKEPT = (torch.bfloat16, torch.complex32)
-"""Types that NumPy, as which states travel, does not have."""
+UNSUPPORTED = (torch.bfloat16, torch.complex32)
+"""Types that states cannot have: states travel as NumPy arrays, and NumPy lacks these."""
 REPORT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,99}")
-"""Names that trackers accept for a report."""
+"""Report names that trackers accept."""
 
 
 def check_numbers(reports: Mapping[str, float], train_losses: Sequence[float]) -> None:
-    """Refuse reports and training losses that are no finite numbers."""
+    """Raise an error if a report or a training loss is not a finite number."""
     for loss in train_losses:
         _check_number("client.train_losses holds", loss)
     for name, value in reports.items():

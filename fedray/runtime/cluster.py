@@ -22,7 +22,7 @@ from fedray.runtime.local_ray import (
     few_processes,
     guard_token,
     is_loopback,
-    loopback_kept,
+    keep_loopback,
     other_cluster,
     private_folder,
 )
@@ -31,11 +31,11 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_enable_metrics_collection": "0",  # a port that answers without the token
+    "RAY_enable_metrics_collection": "0",  # it opens a port that needs no token
 }
 
 FEW_CPUS = 8
-"""Most CPUs with which Ray's idle processes, one per CPU, import what steps need."""
+"""With at most this many CPUs, Ray's idle processes (one per CPU) import what steps need."""
 
 
 def connect(
@@ -43,8 +43,8 @@ def connect(
 ) -> list[dict[str, float]]:
     """Connect to the cluster at $RAY_ADDRESS, or start a local Ray; return each node's resources.
 
-    A cluster that RAY_ADDRESS does not name is mentioned, never joined. A local Ray listens on the
-    loopback address alone and, unless RAY_AUTH_MODE says otherwise, requires the token.
+    A running cluster that RAY_ADDRESS does not name is reported but never joined. A local Ray
+    listens on the loopback address only and requires a token, unless RAY_AUTH_MODE disables it.
 
     Args:
         num_cpus: CPUs that a local Ray offers; None counts them.
@@ -52,16 +52,16 @@ def connect(
         imports: modules, separated by commas, that idle processes of a local Ray import.
 
     Raises:
-        UserError: when $RAY_ADDRESS is set and no cluster answers there, or when the token or the
-            folder of a local Ray cannot be kept from others.
-        FedrayError: when a local Ray does not start.
+        UserError: if $RAY_ADDRESS is set and no cluster answers there, or if the token or folder
+            of a local Ray cannot be protected from other users.
+        FedrayError: if a local Ray does not start.
     """
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS", "")
-        if not address and (found := other_cluster()) is not None:
-            print(f"a Ray cluster answers at {found}: set RAY_ADDRESS=auto to use it")
+        if not address and (cluster := other_cluster()) is not None:
+            print(f"a Ray cluster runs at {cluster}; set RAY_ADDRESS=auto to use it")
         if address in ("", "local"):
             _start(num_cpus, num_gpus, imports)
         else:
@@ -70,17 +70,17 @@ def connect(
 
 
 def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
-    """Start a Ray for this process; see `connect`."""
+    """Start a local Ray for this process; see `connect`."""
     if num_gpus is None and accelerator() in ("xpu", "mps"):
-        num_gpus = count()  # Ray itself counts NVIDIA's and AMD's
+        num_gpus = count()  # Ray counts only NVIDIA's and AMD's GPUs
     guard_token()
     folder = private_folder()
-    if (os.cpu_count() or 1) <= FEW_CPUS:  # its idle processes import what steps need
+    if (os.cpu_count() or 1) <= FEW_CPUS:
         os.environ.setdefault("RAY_preload_python_modules", imports)
     try:
-        with sigterm_kept(), loopback_kept(), few_processes():
+        with sigterm_kept(), keep_loopback(), few_processes():
             ray.init(
-                address="local",  # else Ray joins whatever was last started here, alive or not
+                address="local",  # otherwise Ray joins the last one started here, alive or not
                 num_cpus=num_cpus,
                 num_gpus=num_gpus,
                 include_dashboard=False,
@@ -89,11 +89,11 @@ def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
                 configure_logging=False,
                 _temp_dir=str(folder / "r"),
             )
-    except Exception as error:  # Ray has no class of its own for a start that fails
+    except Exception as error:  # Ray has no error class for a failed start
         cause = str(error).strip().partition("\n")[0] or type(error).__name__
         raise FedrayError(
-            f"Ray cannot start on this machine ({cause}); try again when it is less busy; a "
-            "single run goes without Ray, too: --executor serial"
+            f"Ray cannot start on this machine ({cause}); try again when it is less busy, or run a "
+            "single experiment without Ray: --executor serial"
         ) from error
     if not (is_loopback(ray.util.get_node_ip_address()) or os.environ.get(OPEN)):
         print("warning: this Ray can be reached from the network", file=sys.stderr)
@@ -101,7 +101,7 @@ def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
 
 def _join(address: str) -> None:
     try:
-        with sigterm_kept(), loopback_kept() if is_loopback(address) else nullcontext():
+        with sigterm_kept(), keep_loopback() if is_loopback(address) else nullcontext():
             ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
     except ConnectionError as error:
         raise UserError(
@@ -122,53 +122,54 @@ def nodes() -> list[dict[str, float]]:
 def with_driver(bundle: Mapping[str, float]) -> Any:
     """Return the scheduling strategy that places the server on the driver's node.
 
-    If that node lacks what the server's bundle asks for, such as a GPU, Ray chooses another.
+    If the server's bundle does not fit on that node, for example for lack of a GPU, Ray chooses
+    another one.
     """
-    if not _fits_here(bundle):
+    if not _fits_driver(bundle):
         return "DEFAULT"
-    here = ray.get_runtime_context().get_node_id()
-    return NodeAffinitySchedulingStrategy(here, soft=False)
+    node_id = ray.get_runtime_context().get_node_id()
+    return NodeAffinitySchedulingStrategy(node_id, soft=False)
 
 
-def _fits_here(bundle: Mapping[str, float]) -> bool:
-    resources = _resources_here()
+def _fits_driver(bundle: Mapping[str, float]) -> bool:
+    resources = _driver_resources()
     return all(resources.get(kind, 0.0) >= share for kind, share in bundle.items())
 
 
-def _resources_here() -> dict[str, float]:
-    here = ray.get_runtime_context().get_node_id()
-    return next(dict(node["Resources"]) for node in ray.nodes() if node["NodeID"] == here)
+def _driver_resources() -> dict[str, float]:
+    node_id = ray.get_runtime_context().get_node_id()
+    return next(dict(node["Resources"]) for node in ray.nodes() if node["NodeID"] == node_id)
 
 
 def is_shared() -> bool:
-    """Return True if FEDRAY_RESULTS names a folder, which all nodes then share."""
+    """Return True if FEDRAY_RESULTS names a folder; all nodes are then assumed to share it."""
     return bool(os.environ.get("FEDRAY_RESULTS")) and results_uri() is None
 
 
 def drivers_node() -> str | None:
     """Return the resource that binds a trial to the driver's node, where results are written.
 
-    None if all nodes share the folder of results, or there is only one node.
+    None if all nodes share the results folder, or if there is only one node.
     """
     if is_shared() or len(nodes()) == 1:
         return None
-    names = [name for name in _resources_here() if name.startswith("node:")]
+    names = [name for name in _driver_resources() if name.startswith("node:")]
     return next(name for name in names if name != "node:__internal_head__")
 
 
 def check_storage(folder: Path, count: int, server: Mapping[str, float] | None = None) -> None:
-    """Refuse to write results to the own disk of a node that is not the driver's.
+    """Refuse to write results to the local disk of a node other than the driver's.
 
     Args:
-        folder: where results go.
+        folder: the results folder.
         count: the number of nodes.
-        server: the bundle of the server that writes them; None if any node may write them.
+        server: the bundle of the server that writes the results; None if any node may write them.
 
     Raises:
-        UserError: when FEDRAY_RESULTS names no shared folder on a cluster of several nodes, and
-            the server does not fit on the driver's.
+        UserError: if the cluster has several nodes, FEDRAY_RESULTS names no shared folder, and the
+            server does not fit on the driver's node.
     """
-    if count > 1 and not is_shared() and (server is None or not _fits_here(server)):
+    if count > 1 and not is_shared() and (server is None or not _fits_driver(server)):
         raise UserError(
             f"the cluster has {count} nodes and results would go to {folder}, one node's own disk; "
             "set FEDRAY_RESULTS to a folder that all nodes share, for example /shared/results"

@@ -1,6 +1,6 @@
-"""Refuse what an experiment's method, keys and data cannot do together.
+"""Checks that an experiment's method, keys and data fit each other.
 
-`config` checks keys that are wrong by themselves.
+`fedray.config` checks each key by itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedray.runtime.privacy import check_privacy
 
 
 def check(experiment: Experiment) -> None:
-    """Check that a method can do what an experiment asks of it."""
+    """Raise a UserError if the method does not support what the experiment's keys ask for."""
     keys, method = experiment.data, algorithms.get(experiment.algorithm.name)
     if experiment.finetune_epochs > 0 and not method.requires.head:
         raise UserError(
@@ -30,8 +30,8 @@ def check(experiment: Experiment) -> None:
         )
     if keys.novel and not method.requires.prompts:
         raise UserError(
-            f"data.novel=true asks for classes that nobody trained on, but {method.name}'s models "
-            "know no others; set data.novel=false, or choose a method of prompts around a CLIP"
+            f"data.novel=true tests classes that no client trains on, but {method.name}'s models "
+            "only predict trained classes; set data.novel=false, or choose a prompt method"
         )
     _check_models(experiment, method)
     if keys.root is not None and keys.image_size is None and not keys.source.params:
@@ -53,52 +53,52 @@ def _check_schedule(experiment: Experiment) -> None:
     ).params.warmup_rounds
     if warmup >= experiment.rounds:
         raise UserError(
-            f"lr_schedule.warmup_rounds={warmup} leaves no round at lr={experiment.lr:g}; lower it "
-            f"or raise rounds={experiment.rounds}"
+            f"lr_schedule.warmup_rounds={warmup} leaves no round at lr={experiment.lr:g}; lower "
+            f"lr_schedule.warmup_rounds or raise rounds={experiment.rounds}"
         )
     final = experiment.lr_schedule.params.get("final_lr", 0.0)
     if final > experiment.lr:
         raise UserError(
-            f"lr_schedule.final_lr={final:g} is above lr={experiment.lr:g}, where it falls from; "
-            "lower it or raise lr"
+            f"lr_schedule.final_lr={final:g} is above lr={experiment.lr:g}, the initial rate; "
+            "lower lr_schedule.final_lr or raise lr"
         )
 
 
 def _check_sgd(experiment: Experiment, method: type[Algorithm]) -> None:
-    """Check that an update is a sum of gradients, for a method that counts on it."""
+    """Check that an update is a sum of gradients, which the method assumes."""
     optimizer = build(experiment.optimizer, "optimizer", "optimizer")
     if not isinstance(optimizer, SGD):
         raise UserError(
-            f"{method.name} takes an update for a sum of gradients, which optimizer="
-            f"{optimizer.name} does not make it; set optimizer=sgd"
+            f"{method.name} treats an update as a sum of gradients, which does not hold with "
+            f"optimizer={optimizer.name}; set optimizer=sgd"
         )
     if optimizer.params.keep:
         raise UserError(
-            f"{method.name} takes an update for the gradients of its round, but "
-            "optimizer.keep=true adds those of earlier ones; set optimizer.keep=false"
+            f"{method.name} treats an update as the gradients of its round, but "
+            "optimizer.keep=true adds those of earlier rounds; set optimizer.keep=false"
         )
     if experiment.clip_grad_norm is not None:
         raise UserError(
-            f"{method.name} takes an update for a sum of gradients, which clip_grad_norm="
-            f"{experiment.clip_grad_norm:g} shortens; leave clip_grad_norm out"
+            f"{method.name} treats an update as a sum of gradients, but clip_grad_norm="
+            f"{experiment.clip_grad_norm:g} scales gradients down; remove clip_grad_norm"
         )
 
 
 def _check_stacked(experiment: Experiment, method: type[Algorithm]) -> None:
-    """Check that clients can be trained together with the numbers of each by itself."""
+    """Check that stacked clients get the same numbers as clients trained one by one."""
     stacked, reason = f"stacked={experiment.stacked}", refusal(method)
     if reason:
         raise UserError(f"{stacked}: {method.name} cannot be stacked: {reason}; set stacked=1")
     if experiment.precision != "float32":
         raise UserError(
-            f"{stacked} computes in float32 only; set stacked=1 or precision=float32, not "
-            f"precision={experiment.precision}"
+            f"{stacked} supports float32 only, but precision={experiment.precision}; set stacked=1 "
+            "or precision=float32"
         )
     optimizer = build(experiment.optimizer, "optimizer", "optimizer")
     if optimizer.params.keep:
         raise UserError(
-            f"{stacked} starts all clients of a stack with the same running means, and "
-            "optimizer.keep=true gives each its own; set stacked=1 or optimizer.keep=false"
+            f"{stacked} starts all clients of a stack with the same optimizer state, but "
+            "optimizer.keep=true keeps one per client; set stacked=1 or optimizer.keep=false"
         )
 
 
@@ -109,8 +109,8 @@ def _check_models(experiment: Experiment, method: type[Algorithm]) -> None:
     pretrained = experiment.model.pretrained
     if pretrained is not None and method.requires.prompts:
         raise UserError(
-            f"model.pretrained={pretrained} is for backbones, but {method.name} has prompts around "
-            "model.clip; remove model.pretrained"
+            f"model.pretrained={pretrained} loads backbones, but {method.name} trains prompts "
+            "around model.clip; remove model.pretrained"
         )
     if pretrained is not None:
         check_pretrained(pretrained, models)
@@ -121,14 +121,14 @@ def _check_dense(experiment: Experiment, method: type[Algorithm]) -> None:
     if not method.dense:
         dense = " or ".join(entry.name for entry in algorithms.entries() if entry.dense)
         raise UserError(
-            f"model.group={group} predicts every pixel, which "
-            f"algorithm={method.name} cannot: it is defined for one label an image; choose "
-            f"algorithm={dense}, or a model.group for whole images"
+            f"model.group={group} predicts every pixel, but "
+            f"algorithm={method.name} is defined for one label per image; choose "
+            f"algorithm={dense}, or a model.group that classifies whole images"
         )
     if augmentation != "none":
         raise UserError(
-            f"data.augment={augmentation} moves images but not their masks, which "
-            f"model.group={group} learns from; set data.augment=none"
+            f"data.augment={augmentation} transforms images but not their masks, the labels of "
+            f"model.group={group}; set data.augment=none"
         )
 
 
@@ -139,26 +139,26 @@ def check_masks(experiment: Experiment, images: ImageSet) -> None:
         raise UserError(
             f"model.group={group} predicts every pixel, but "
             f"data.source={experiment.data.source.name} has no masks; set data.source to shapes or "
-            "mask_folder, or model.group to a model for whole images"
+            "mask_folder, or choose a model.group that classifies whole images"
         )
 
 
 def check_data(experiment: Experiment, data: FederatedData) -> None:
-    """Check that the clients' images are enough for the method and the keys."""
+    """Check that the clients' images suffice for the method and the keys."""
     if data.images.domains is not None:
         check_domains(data.images.domains.names)
     classes = len(data.class_names)
     if classes < 2:
         raise UserError(
-            f"data.source={experiment.data.source.name}: there is one class, "
-            f"{', '.join(data.class_names)}; a classifier needs two"
+            f"data.source={experiment.data.source.name} has one class, "
+            f"{', '.join(data.class_names)}; a classifier needs at least two"
         )
     _check_validation(experiment, data)
     k = experiment.evaluation.top_k
     if k is not None and k >= classes:
         raise UserError(
-            f"evaluation.top_k={k} of {classes} classes is always right; lower it to "
-            f"{classes - 1} or less, or leave it out"
+            f"evaluation.top_k={k} with {classes} classes counts every prediction as correct; "
+            f"lower it to {classes - 1} or less, or remove it"
         )
     smallest = min(len(indices) for _, phase in data.phases for indices in phase.train)
     if experiment.drop_last and smallest < experiment.batch_size:
@@ -174,7 +174,7 @@ def _check_validation(experiment: Experiment, data: FederatedData) -> None:
     patience = experiment.early_stopping.patience
     if method.requires.validation and data.validation is None:
         raise UserError(
-            f"{method.name}'s clients need validation images, and data.partition="
+            f"{method.name}'s clients need validation images, but data.partition="
             f"{experiment.data.partition.name} gives them none; set data.validation_fraction, for "
             "example 0.2, or data.partition=dominant_class"
         )
@@ -188,7 +188,7 @@ def _check_validation(experiment: Experiment, data: FederatedData) -> None:
         )
     if patience is not None and data.validation is None and experiment.report.select != "test":
         raise UserError(
-            f"early_stopping.patience={patience} looks at validation images, and nobody has any; "
-            "set data.validation_fraction, for example 0.1, or report.select=test, which looks at "
-            "the test"
+            f"early_stopping.patience={patience} needs validation images, but no client has any; "
+            "set data.validation_fraction, for example 0.1, or set report.select=test to use test "
+            "images"
         )

@@ -1,8 +1,8 @@
-"""The laws of a method, checked by running it: `fedray check`.
+"""Checks of the laws that every method must obey, by running it (`fedray check`).
 
 A method's steps are pure functions: (client, its state, download) -> (upload, new state), and
-(server state, uploads) -> new state. Every law here runs one small experiment in a way that gives
-the same numbers if the steps are pure, and reports the first number that differs.
+(server state, uploads) -> new state. Each law reruns one small experiment under a change that does
+not affect pure steps, and reports the first number that differs.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from fedray.runtime.session import Session
 
 CPU = torch.device("cpu")
 ROUNDING = 1e-4
-"""Tolerance of two rounds on different devices, whose kernels round differently."""
+"""Tolerance between devices, whose kernels round differently, over two rounds."""
 STACKING = 1e-5
-"""Tolerance of two rounds with and without stacked clients."""
+"""Tolerance between stacked and unstacked clients, over two rounds."""
 SEEDS = (1, 2)
-"""Seeds of the global random generators, in the first and in the second run."""
+"""Seeds of the global random generators in the first and second run of a comparison."""
 
 SMALL: Tree = {
     "rounds": 2,
@@ -79,9 +79,9 @@ SMALL: Tree = {
     "model": {"group": "cnn3", "feature_dim": 16},
     "report": {"select": "test"},
 }
-"""Three clients, of which two take part in a round; all get other images before the last round."""
+"""Three clients, two per round; all of them get new images before the last round."""
 FEW = 4
-"""Batch size where batches are counted: every client has several."""
+"""Batch size for counting batches; small, so that every client has several."""
 CHEAP: Mapping[str, int] = {
     "server_epochs": 1,
     "target_steps": 2,
@@ -89,7 +89,7 @@ CHEAP: Mapping[str, int] = {
     "length": 2,
     "cluster_rounds": 1,
 }
-"""Hyper-parameters that only cost time, and their values for methods that have them."""
+"""Cheap values of hyper-parameters that only affect run time, for methods that have them."""
 
 
 @dataclass(frozen=True)
@@ -98,17 +98,17 @@ class Verdict:
 
     Attributes:
         law: its name.
-        way: how the law was checked.
+        description: how the law is checked.
         difference: the first difference; "" if the law holds.
     """
 
     law: str
-    way: str
+    description: str
     difference: str = ""
 
 
 class Violation(FedrayError):
-    """A law does not hold; the message is the first difference."""
+    """A broken law; the message is the first difference."""
 
 
 # --- the experiment ------------------------------------------------------------------------------
@@ -117,30 +117,30 @@ class Violation(FedrayError):
 def small_experiment(
     method: str, sets: Sequence[tuple[str, Any]] = (), plugins: Sequence[str] = ()
 ) -> Experiment:
-    """Return an experiment of a second or less that uses every part of a method.
+    """Return an experiment that runs in about a second and uses every part of a method.
 
     Args:
         method: its name in the registry.
-        sets: keys and values to set besides.
-        plugins: files and modules that have the method or what it needs.
+        sets: further keys and values to set.
+        plugins: files and modules that define the method or its components.
     """
     tree: dict[str, Any] = with_plugins(SMALL, (), plugins)
-    wanted = algorithms.get(method)
-    cheap = {key: value for key, value in CHEAP.items() if key in wanted.HParams.model_fields}
+    algorithm = algorithms.get(method)
+    cheap = {key: value for key, value in CHEAP.items() if key in algorithm.HParams.model_fields}
     tree = {**tree, "algorithm": {"name": method, **cheap}}
-    if wanted.requires.prompts:
+    if algorithm.requires.prompts:
         tree["model"] = {"clip": "small"}
         tree["data"] = {**tree["data"], "image_size": 32, "samples": 60}
-    if wanted.requires.text:
+    if algorithm.requires.text:
         encoder = {"name": "openclip", "path": str(small_clip_folder())}
         tree["text"] = {"encoder": encoder, "style": "handcrafted"}
         tree["model"] = {**tree["model"], "feature_dim": 256}
-    if wanted.requires.head:
+    if algorithm.requires.head:
         tree["finetune_epochs"] = 1
     return from_tree(tree, sets)
 
 
-# --- what a run leaves behind --------------------------------------------------------------------
+# --- traces of rounds ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Trace:
     Attributes:
         round: its number.
         numbers: metrics, accuracies, sizes and events, by name.
-        tensors: the server's and all clients' states, by place.
+        tensors: the states of the server and all clients, by path.
     """
 
     round: int
@@ -159,7 +159,7 @@ class Trace:
 
     @classmethod
     def of(cls, done: Round, snapshot: Snapshot, clients: Mapping[int, ClientState]) -> Trace:
-        """Copy a round's numbers and the states after it."""
+        """Copy a round's numbers and the states after the round."""
         numbers: dict[str, Any] = {f"metric {name}": value for name, value in done.metrics.items()}
         numbers |= {f"accuracy of client {c}": value for c, value in done.per_client.items()}
         numbers |= {"uploads": done.up, "downloads": done.down, "events": list(done.events)}
@@ -170,10 +170,10 @@ class Trace:
         return cls(done.round, numbers, copies)
 
     def differences(self, other: Trace, tolerance: float) -> Iterator[str]:
-        """Describe each value of this round that another run has otherwise.
+        """Describe each value that differs in another run of the same round.
 
-        With a tolerance, which is relative and absolute, only states are compared: accuracies may
-        change by an image.
+        A non-zero tolerance is relative and absolute; then only states are compared, because
+        accuracies may change by whole images.
         """
         for name in sorted({*self.tensors, *other.tensors}):
             if not (name in self.tensors and name in other.tensors):
@@ -191,7 +191,7 @@ class Trace:
 
 
 def compare(one: Sequence[Trace], other: Sequence[Trace], tolerance: float = 0.0) -> None:
-    """Compare two runs round by round."""
+    """Compare two runs round by round; raise a `Violation` at the first difference."""
     for mine, theirs in zip(one, other, strict=True):
         for difference in mine.differences(theirs, tolerance):
             raise Violation(f"round {mine.round}: {difference}")
@@ -208,7 +208,7 @@ def trace(
     device: torch.device = CPU,
     make_federation: Callable[..., Federation] = Federation,
 ) -> list[Trace]:
-    """Run an assembled experiment from its beginning to its end, the server on `device`."""
+    """Run an experiment to its end, with the server on `device`; return the trace of each round."""
     use(assembly.experiment.plugins)
     executor, server = make_executor(assembly), assembly.server(device)
     a = assembly
@@ -222,19 +222,19 @@ def trace(
 
 
 def serial(assembly: Assembly) -> SerialExecutor:
-    """Return the executor of one process, on the CPU."""
+    """Return a serial executor on the CPU."""
     return SerialExecutor(assembly, CPU)
 
 
 class Reversed(SerialExecutor):
-    """Runs the clients of each exchange in the reverse order."""
+    """A serial executor that runs the clients of each exchange in reverse order."""
 
     def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-        """Run one client step for every key of `down`, the last one first."""
+        """Run one client step for every key of `down`, in reverse order."""
         return super().step(name, round_, dict(reversed([*down.items()])))
 
     def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
-        """Run one client step for every key of `down`, the last one first, and add up."""
+        """Run one client step for every key of `down`, in reverse order, and sum the uploads."""
         replies = self.step(name, round_, down)
         summed = {client: self._runtime.summed(reply) for client, reply in replies.items()}
         total = total_over(list(down), lambda client: summed[client][1])
@@ -242,7 +242,7 @@ class Reversed(SerialExecutor):
 
 
 class Forgetful(SerialExecutor):
-    """Makes method, models and data again for every client's step, as a new process would."""
+    """A serial executor that rebuilds method, models and data for each step, like a new process."""
 
     def _step(
         self, name: str, round_: int, client: int, down: Payload | None, *, is_summed: bool = False
@@ -252,7 +252,7 @@ class Forgetful(SerialExecutor):
 
 
 def resumed(experiment: Experiment) -> list[Trace]:
-    """Run one round at a time, each by a new session that resumes after the last checkpoint."""
+    """Run each round in a new session that resumes from the last checkpoint."""
     traces = []
     with TemporaryDirectory(prefix="fedray-check-") as folder:
         for _ in range(experiment.rounds + 1):
@@ -266,11 +266,11 @@ def resumed(experiment: Experiment) -> list[Trace]:
     return traces
 
 
-# --- steps that are watched ----------------------------------------------------------------------
+# --- forbidden changes ---------------------------------------------------------------------------
 
 
 class Watch:
-    """The changes that the steps of one run made to what they may only read.
+    """A record of the changes that a run's steps made to objects that they must not change.
 
     Attributes:
         changed_self: descriptions of steps that changed the method.
@@ -282,39 +282,47 @@ class Watch:
         self.changed_arguments: list[str] = []
 
     @contextmanager
-    def step(self, where: str, algorithm: Algorithm, given: StateTree) -> Iterator[None]:
-        """Compare the method, and the tensors that a step is given, before and after the step."""
-        tensors, before = map_tensors(Tensor.clone, given), attributes(algorithm)
+    def step(self, where: str, algorithm: Algorithm, arguments: StateTree) -> Iterator[None]:
+        """Compare the method and the step's argument tensors before and after the step."""
+        tensors_before, attributes_before = (
+            map_tensors(Tensor.clone, arguments),
+            attributes(algorithm),
+        )
         yield
-        now, after = dict(leaves(given)), attributes(algorithm)
+        tensors_after, attributes_after = dict(leaves(arguments)), attributes(algorithm)
         self.changed_self += [
             f"{where} changed {type(algorithm).__name__}.{name}"
-            for name in sorted({*before, *after})
-            if before.get(name) != after.get(name)
+            for name in sorted({*attributes_before, *attributes_after})
+            if attributes_before.get(name) != attributes_after.get(name)
         ]
         self.changed_arguments += [
             f"{where} changed its {path[0]} in place: {'.'.join(path[1:])}"
-            for path, tensor in leaves(tensors)
-            if path not in now or not torch.equal(now[path], tensor)
+            for path, tensor in leaves(tensors_before)
+            if path not in tensors_after or not torch.equal(tensors_after[path], tensor)
         ]
 
     def trace(self, assembly: Assembly) -> list[Trace]:
-        """Run an experiment as `trace` does, and watch its steps."""
+        """Run an experiment like `trace`, and record what its steps change."""
         watch = self
 
         class Runtime(ClientRuntime):
             def call(self, name: str, client: Client, state: ClientState, down: Any) -> Any:
-                given: dict[str, Any] = {"state": {"model": state.model, "memory": state.memory}}
+                arguments: dict[str, Any] = {
+                    "state": {"model": state.model, "memory": state.memory}
+                }
                 if down is not None:
-                    given["download"] = {place: value for place, _, _, value in down.tensors()}
+                    arguments["download"] = {place: value for place, _, _, value in down.tensors()}
                 where = f"client {client.id}, round {client.round}, step {name}"
-                with watch.step(where, assembly.algorithm, given):
+                with watch.step(where, assembly.algorithm, arguments):
                     return super().call(name, client, state, down)
 
         class WatchedFederation(Federation):
             def _go_on(self, exchange: RoundExchange) -> ServerState:
-                where, given = f"server, round {exchange.round}", {"state": self.snapshot.server}
-                with watch.step(where, self.algorithm, given):
+                where, arguments = (
+                    f"server, round {exchange.round}",
+                    {"state": self.snapshot.server},
+                )
+                with watch.step(where, self.algorithm, arguments):
                     return super()._go_on(exchange)
 
         def executor(assembly: Assembly) -> SerialExecutor:
@@ -327,7 +335,7 @@ class Watch:
 
 
 def attributes(algorithm: Algorithm) -> dict[str, bytes]:
-    """Pickle each attribute of a method; cached properties are left out."""
+    """Pickle each attribute of a method, except cached properties."""
     kind = type(algorithm)
     return {
         name: cloudpickle.dumps(value)
@@ -340,7 +348,7 @@ def attributes(algorithm: Algorithm) -> dict[str, bytes]:
 
 
 class Conformance:
-    """Checks methods one after the other; the first starts the Ray workers.
+    """Checks methods one after the other; the first check on Ray starts the workers.
 
     Create it before this process computes any gradient: autograd does not find devices that are
     registered later.
@@ -351,52 +359,53 @@ class Conformance:
         self._pools: list[WorkerPool] = []
 
     def check(self, experiment: Experiment) -> Iterator[Verdict]:
-        """Yield a verdict for every law; stop after the first if the experiment does not run."""
+        """Yield a verdict for each law; stop after the first if the experiment does not run."""
         first: list[Trace] = []
-        for law, way, check in self._laws(experiment, first):
+        for law, description, check in self._laws(experiment, first):
             difference = ""
             try:
                 check()
             except FedrayError as error:
                 difference = one_line(error)
-            yield Verdict(law, way, difference)
+            yield Verdict(law, description, difference)
             if not first:
                 return
 
     def _laws(
         self, experiment: Experiment, first: list[Trace]
     ) -> Iterator[tuple[str, str, Callable[[], None]]]:
-        """Yield each law with its name, how it is checked, and the check."""
+        """Yield the name, description and check of each law."""
         watch = Watch()
 
         def again(make_executor: MakeExecutor, seed: int = SEEDS[0]) -> None:
             with _global_seed(seed):
                 compare(first, trace(Assembly(experiment), make_executor))
 
-        way = f"{experiment.rounds} rounds in one process, payloads as declared"
-        yield "runs", way, lambda: first.extend(watch.trace(Assembly(experiment)))
+        description = f"{experiment.rounds} rounds in one process, payloads as declared"
+        yield "runs", description, lambda: first.extend(watch.trace(Assembly(experiment)))
         yield "self", "no step changes the method", lambda: _check_none(watch.changed_self)
         unchanged = partial(_check_none, watch.changed_arguments)
-        yield "arguments", "no step changes what it is given", unchanged
+        yield "arguments", "no step changes its arguments", unchanged
         yield "draws", "other seeds of the global generators", lambda: again(serial, SEEDS[1])
         reverse = partial(Reversed, device=CPU)
-        yield "order", "clients in the reverse order", lambda: again(reverse)
-        way = "resumed after every round, new objects for every step"
-        yield "resume", way, lambda: compare(first, resumed(experiment))
+        yield "order", "clients in reverse order", lambda: again(reverse)
+        description = "resumed after every round, new objects for every step"
+        yield "resume", description, lambda: compare(first, resumed(experiment))
         yield "one worker", "one Ray worker", lambda: again(self._on_ray(1))
         yield "two workers", "two Ray workers", lambda: again(self._on_ray(2))
         yield "device", "a pretended accelerator", lambda: check_device(experiment)
-        way = "no copy and no synchronisation in the batch loop"
-        yield "batches", way, lambda: check_batches(experiment)
+        description = "no copy and no synchronisation in the batch loop"
+        yield "batches", description, lambda: check_batches(experiment)
         if algorithms.get(experiment.algorithm.name).stacks:
             stacked = Assembly(experiment.model_copy(update={"stacked": 2}))
-            way = "two clients trained together, states to 1e-5"
-            yield "stacked", way, lambda: compare(first, trace(stacked, serial), STACKING)
+            description = "two clients trained together, states to 1e-5"
+            yield "stacked", description, lambda: compare(first, trace(stacked, serial), STACKING)
 
     def _on_ray(self, workers: int) -> MakeExecutor:
-        """Return a function that makes executors on a number of workers; all are started once.
+        """Return a function that makes executors with a number of workers; start all pools once.
 
-        Call it before the experiment is assembled: to resolve another one here changes plug-ins.
+        Call it before the experiment is assembled, because resolving an experiment here changes the
+        active plug-ins.
         """
         if not self._pools:
             connect()
@@ -422,20 +431,20 @@ def _check_none(changes: Sequence[str]) -> None:
 
 def check_device(experiment: Experiment) -> None:
     """Compare runs on the CPU and on a pretended accelerator."""
-    with sdpa_kernel(SDPBackend.MATH):  # the one attention that both devices have
-        here = trace(Assembly(experiment), serial)
-    compare(here, _on_device(experiment), ROUNDING)
+    with sdpa_kernel(SDPBackend.MATH):  # the only attention that both devices support
+        on_cpu = trace(Assembly(experiment), serial)
+    compare(on_cpu, _on_device(experiment), ROUNDING)
 
 
 @dataclass
 class StepCounts:
-    """Counts on the pretended device, see `pretended_device.COUNTS`.
+    """Counts on the pretended device; see `pretended_device.COUNTS`.
 
     Attributes:
         batches: batches that clients trained on, without the first of each epoch.
-        inside: what was counted for them.
+        inside: counts within these batches.
         steps: client steps.
-        whole: what was counted for the steps, batches included.
+        whole: counts within the steps, including their batches.
     """
 
     batches: int = 0
@@ -449,8 +458,8 @@ def count_steps(experiment: Experiment) -> StepCounts:
     experiment = from_tree(experiment.tree(), [("batch_size", FEW)])
     counts, batches = StepCounts(), training._Epochs._batches
 
-    def watched(epochs: Any) -> Iterator[Batch]:
-        before: Counter[str] | None = None  # the first batch may prepare something
+    def counted(epochs: Any) -> Iterator[Batch]:
+        before: Counter[str] | None = None  # skip the first batch, which may do one-off work
         for batch in batches(epochs):
             yield batch
             if before is not None:
@@ -475,7 +484,7 @@ def count_steps(experiment: Experiment) -> StepCounts:
             with step(name, len(down)):
                 return super().total(name, round_, down)
 
-    training._Epochs._batches = watched  # type: ignore[assignment, method-assign]
+    training._Epochs._batches = counted  # type: ignore[assignment, method-assign]
     try:
         _on_device(experiment, Counting)
     finally:
@@ -484,21 +493,21 @@ def count_steps(experiment: Experiment) -> StepCounts:
 
 
 def check_batches(experiment: Experiment) -> None:
-    """Check that no tensor goes to or from the accelerator while batches are trained on."""
+    """Check that no tensor moves to or from the accelerator while clients train on batches."""
     if algorithms.get(experiment.algorithm.name).waits_per_batch:
         return
     inside = count_steps(experiment).inside
-    found = [f"{inside[n]} {n}" for n in ("copies", "synchronisations") if inside[n]]
-    if found:
+    transfers = [f"{inside[n]} {n}" for n in ("copies", "synchronisations") if inside[n]]
+    if transfers:
         raise Violation(
-            f"{' and '.join(found)} in the batches of two rounds; make or move tensors before the "
-            "batches, and read none on the CPU"
+            f"{' and '.join(transfers)} in the batches of two rounds; create or move tensors "
+            "before the batches, and do not read any on the CPU"
         )
 
 
 def _on_device(
     experiment: Experiment, executor: type[SerialExecutor] = SerialExecutor
 ) -> list[Trace]:
-    there = pretended_device.device()
+    device = pretended_device.device()
     with sdpa_kernel(SDPBackend.MATH):
-        return trace(Assembly(experiment), partial(executor, device=there), there)
+        return trace(Assembly(experiment), partial(executor, device=device), device)

@@ -1,4 +1,4 @@
-"""Choose where steps run, an accelerator or the CPU, and explain when its memory runs out."""
+"""Choose the device of client steps, and explain errors when its memory runs out."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from fedray.errors import ServerError, UserError
 log = logging.getLogger(__name__)
 
 KINDS = ("cuda", "xpu", "mps")
-"""torch's names of accelerators, the preferred one first: NVIDIA and AMD, Intel, Apple."""
+"""torch's device types of accelerators, in order of preference: NVIDIA and AMD, Intel, Apple."""
 
 
 def accelerator() -> str | None:
-    """Return the kind of accelerator that steps can run on here; None without one."""
+    """Return the type of this machine's accelerator, one of `KINDS`; None if there is none."""
     return next((kind for kind in KINDS if count(kind)), None)
 
 
 def count(kind: str | None = None) -> int:
-    """Return the number of devices of a kind that torch finds here.
+    """Return the number of devices of a kind that torch finds on this machine.
 
     Args:
-        kind: one of `KINDS`; None means the one that is used.
+        kind: one of `KINDS`; None means the result of `accelerator`.
     """
     kind = accelerator() if kind is None else kind
     if kind is None:
@@ -45,9 +45,10 @@ def count(kind: str | None = None) -> int:
 
 
 def pick_device(gpus: float) -> torch.device:
-    """Return the accelerator if a share of it is asked for and torch finds one, else the CPU.
+    """Return the accelerator if `gpus` is above 0 and torch finds one, else the CPU.
 
-    On an accelerator, choose the deterministic kernels: the same experiment gives the same numbers.
+    On an accelerator, select deterministic kernels, so that an experiment gives the same numbers
+    again.
     """
     kind = accelerator() if gpus > 0 else None
     if kind is None:
@@ -60,10 +61,10 @@ def pick_device(gpus: float) -> torch.device:
 
 
 def device_of_this_process(gpus: float) -> torch.device:
-    """Return the accelerator if a share of it is asked for, else the CPU.
+    """Return the accelerator if `gpus` is above 0, else the CPU.
 
     Raises:
-        UserError: when there is no accelerator.
+        UserError: if `gpus` is above 0 and there is no accelerator.
     """
     device = pick_device(gpus)
     if gpus > 0 and device.type == "cpu":
@@ -75,27 +76,28 @@ def device_of_this_process(gpus: float) -> torch.device:
 
 
 def emulates_bfloat16(device: torch.device) -> bool:
-    """Return True if a device has no fast bfloat16 arithmetic: an x86 CPU without AVX-512.
+    """Return True if a device has no fast bfloat16 arithmetic (an x86 CPU without AVX-512).
 
-    With AVX2 alone a step in bfloat16 took 20 times as long as in float32.
+    With AVX2 alone, a step took 20 times as long in bfloat16 as in float32.
     """
     return device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in ("NO AVX", "AVX2")
 
 
 def bfloat16_ratio(batch: int = 32, width: int = 64) -> float:
-    """Measure a step of two convolutions on the CPU: seconds in bfloat16 over those in float32.
+    """Return the time of a bfloat16 step on the CPU divided by that of a float32 step.
 
-    Takes a second; on a processor that emulates bfloat16 several.
+    A step is two convolutions. The measurement takes a second, or several seconds on a processor
+    that emulates bfloat16.
     """
     layers = [nn.Conv2d(3, width, 3), nn.ReLU(), nn.Conv2d(width, width, 3), nn.Flatten()]
     model, images = nn.Sequential(*layers), torch.zeros(batch, 3, 32, 32)
 
     def seconds(half: bool) -> float:
-        started = time.perf_counter()
+        start = time.perf_counter()
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             loss = model(images).float().mean()
         loss.backward()
-        return time.perf_counter() - started
+        return time.perf_counter() - start
 
     single, half = (min(seconds(half) for _ in range(3)) for half in (False, True))
     return half / single
@@ -103,50 +105,50 @@ def bfloat16_ratio(batch: int = 32, width: int = 64) -> float:
 
 @cache
 def check_speed(precision: str, device: torch.device) -> None:
-    """Warn, once in a process, if a device is slow in an experiment's precision."""
+    """Warn once per process if a device is slow in the experiment's precision."""
     if precision == "bfloat16" and emulates_bfloat16(device):
         log.warning(
-            "precision=bfloat16, but this processor has no AVX-512 to compute it with: steps take "
+            "precision=bfloat16, but this processor has no AVX-512 instructions for it: steps take "
             "many times as long as with precision=float32"
         )
 
 
 SMALL_MODEL = 100_000
-"""Parameters below which more than one thread gains little."""
+"""Number of parameters below which several threads gain little."""
 
 
 @cache
 def check_threads(threads: int, parameters: int, device: torch.device) -> None:
-    """Warn, once in a process, if several threads train a small model on the CPU."""
+    """Warn once per process if several threads train a small model on the CPU."""
     if threads > 1 and parameters < SMALL_MODEL and device.type == "cpu":
         log.warning(
-            "threads=%d, but a model of %d parameters gains little from more threads, and where "
-            "another process kept a core busy its steps took ten times as long; set threads=1, "
-            "and workers to the number of cores",
+            "threads=%d, but a model of %d parameters gains little from several threads, and its "
+            "steps take up to ten times as long if another process keeps a core busy; set "
+            "threads=1, and workers to the number of cores",
             threads,
             parameters,
         )
 
 
 def limit_memory(device: torch.device, share: float) -> None:
-    """Limit this process to a share of a device's memory, where torch can.
+    """Limit this process to a share of a device's memory, if torch supports that.
 
     Args:
-        device: where steps run.
-        share: of one device; 1 and more is all of it.
+        device: the device that steps run on.
+        share: share of one device's memory; 1 or more means no limit.
     """
     limit = getattr(torch.get_device_module(device), "set_per_process_memory_fraction", None)
     if limit is not None and share < 1:
         limit(share)
 
 
-# --- memory that runs out ------------------------------------------------------------------------
+# --- out of memory -------------------------------------------------------------------------------
 
 _OUT_OF_MEMORY = re.compile(r"\bout of memory\b|can't allocate memory", re.IGNORECASE)
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return True if an error of torch, or one of its causes, says that memory is used up."""
+    """Return True if an error, or one of its causes, reports that torch is out of memory."""
     while error is not None:
         if isinstance(error, torch.OutOfMemoryError):
             return True
@@ -157,31 +159,31 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def free_memory(device: torch.device) -> None:
-    """Give back the device memory that torch keeps for later."""
+    """Release the device memory that torch caches."""
     gc.collect()
     empty = getattr(torch.get_device_module(device), "empty_cache", None)
     if empty is not None:
-        with suppress(RuntimeError):  # the device has failed for good
+        with suppress(RuntimeError):  # the device itself has failed
             empty()
 
 
 def out_of_memory(experiment: Experiment, device: torch.device, where: str) -> UserError:
-    """Return an error that says where a client's memory ran out and which keys to change."""
+    """Return an error that says where a client's memory ran out, and which keys to change."""
     e, gpu = experiment, device.type != "cpu"
-    cures = [f"lower batch_size (now {e.batch_size})"] if e.batch_size > 1 else []
+    remedies = [f"lower batch_size (now {e.batch_size})"] if e.batch_size > 1 else []
     if e.workers > 1:
-        share = f", which share gpus={e.gpus:g}, or raise that" if gpu else ""
-        cures.append(f"lower workers (now {e.workers}{share})")
+        share = f", which share gpus={e.gpus:g}, or raise gpus" if gpu else ""
+        remedies.append(f"lower workers (now {e.workers}{share})")
     if e.precision == "float32" and gpu:
-        cures.append("set precision=bfloat16")
+        remedies.append("set precision=bfloat16")
     prompts = algorithms.get(e.algorithm.name).requires.prompts
-    cures.append(f"choose a smaller model.{'clip' if prompts else 'group'}")
-    return _memory_error(device, where, cures)
+    remedies.append(f"choose a smaller model.{'clip' if prompts else 'group'}")
+    return _memory_error(device, where, remedies)
 
 
 @contextmanager
 def servers_memory(experiment: Experiment, device: torch.device) -> Iterator[None]:
-    """Turn an error about the server's used-up memory into one that names the keys to change."""
+    """Turn the server's out-of-memory error into one that names the keys to change."""
     try:
         yield
     except UserError:
@@ -193,15 +195,15 @@ def servers_memory(experiment: Experiment, device: torch.device) -> Iterator[Non
         where = "the server"
         if isinstance(error, ServerError):
             where = f"server, round {error.round}, step {error.step}"
-        cures = [f"lower workers (now {experiment.workers})"] if experiment.workers > 1 else []
-        cures.append("choose a smaller text.encoder, model.group or model.clip")
+        remedies = [f"lower workers (now {experiment.workers})"] if experiment.workers > 1 else []
+        remedies.append("choose a smaller text.encoder, model.group or model.clip")
         if device.type != "cpu":
-            cures.append("set server_gpus=0 to let the server compute on the CPU")
-        raise _memory_error(device, where, cures) from error
+            remedies.append("set server_gpus=0 to let the server compute on the CPU")
+        raise _memory_error(device, where, remedies) from error
 
 
-def _memory_error(device: torch.device, where: str, cures: list[str]) -> UserError:
+def _memory_error(device: torch.device, where: str, remedies: list[str]) -> UserError:
     memory = "memory" if device.type == "cpu" else f"the memory of the {device.type} device"
-    *others, last = cures
-    choices = "; ".join([*others, f"or {last}" if others else last])
+    *alternatives, last = remedies
+    choices = "; ".join([*alternatives, f"or {last}" if alternatives else last])
     return UserError(f"{where}: {memory} ran out; {choices}")

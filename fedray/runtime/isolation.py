@@ -1,7 +1,7 @@
-"""Isolation of client steps: each starts with the same torch flags and with its own random draws.
+"""Isolation of client steps: equal torch flags and separate random draws for each step.
 
 A changed torch flag, or a draw from a global generator, would change the numbers of the next step
-in this process, so that they depend on which steps a worker runs. Nothing else is restored:
+in this process; results would depend on which steps a worker runs. Nothing else is restored:
 `fedray check` finds methods that keep information outside their states.
 """
 
@@ -44,7 +44,7 @@ FLAGS: tuple[_Flag, ...] = (
 
 
 class Isolation:
-    """Runs each step with the torch flags that were set when this object was created."""
+    """Runs each step with the torch flags that were set when the object was created."""
 
     def __init__(self, device: torch.device) -> None:
         on_cpu = device.type == "cpu"
@@ -54,10 +54,10 @@ class Isolation:
 
     @contextmanager
     def step(self, seed: int) -> Iterator[None]:
-        """Seed the global generators, which layers such as dropout use; restore them afterwards."""
+        """Seed the global generators, which layers such as dropout use; restore them on exit."""
         cpu, device = torch.get_rng_state(), self._module and self._module.get_rng_state()
         python, numpy = random.getstate(), mtrand.get_bit_generator()
-        mtrand.set_bit_generator(self._numpy)  # faster than a copy
+        mtrand.set_bit_generator(self._numpy)  # swapping is faster than copying the state
         torch.default_generator.manual_seed(seed)
         if self._module is not None:
             self._module.manual_seed(seed)
@@ -77,7 +77,7 @@ class Isolation:
 
 
 def generators() -> tuple[object, ...]:
-    """Return the states of the global generators of the CPU, of NumPy's its position."""
+    """Return the states of the CPU's global generators; for NumPy, the position in its stream."""
     position = np.random.get_state(legacy=False)["state"]["pos"]  # noqa: NPY002
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), position
 
@@ -85,7 +85,8 @@ def generators() -> tuple[object, ...]:
 class PrivateCopies:
     """Copies of a step's state and download on its device, which the step may change in place.
 
-    A failed step leaves the client's state as it was, and clients share their download.
+    The originals stay intact: a failed step does not change its client's state, and clients share
+    their download.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -97,15 +98,15 @@ class PrivateCopies:
         return map_tensors(self.copy, tree)
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Return a copy, and remember its original."""
-        is_here = tensor.device == self._device
-        copied = tensor.clone() if is_here else tensor.to(self._device)  # `clone` is faster
+        """Return a copy of a tensor, and remember the original for `to_cpu`."""
+        is_on_device = tensor.device == self._device
+        copied = tensor.clone() if is_on_device else tensor.to(self._device)  # `clone` is faster
         self._originals[id(copied)] = (copied, tensor)
         return copied
 
-    def kept(self, tensor: Tensor) -> Tensor:
-        """Return a tensor on the CPU: of an unchanged copy its original, which clients share."""
+    def to_cpu(self, tensor: Tensor) -> Tensor:
+        """Return a tensor on the CPU; for an unchanged copy, its original, which clients share."""
         on_cpu = tensor.detach().cpu()
         copied, original = self._originals.get(id(tensor), (None, on_cpu))
-        is_kept = copied is tensor and original.device == on_cpu.device
-        return original if is_kept and torch.equal(on_cpu, original) else on_cpu
+        has_cpu_original = copied is tensor and original.device == on_cpu.device
+        return original if has_cpu_original and torch.equal(on_cpu, original) else on_cpu

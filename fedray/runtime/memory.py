@@ -1,4 +1,4 @@
-"""Measure a process's peak memory, and keep freed memory for the next step."""
+"""Measure peak memory, and make malloc keep freed memory for the next step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import resource
 import sys
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 
 
 def peak_rss() -> int:
@@ -16,12 +16,12 @@ def peak_rss() -> int:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep freed memory instead of returning it to the system after every step.
+    """Make glibc keep freed memory instead of returning it to the system after every step.
 
-    Each step needs the same megabytes of activations again. Page faults for returned memory took a
-    quarter of the time of a small CNN on a CPU. Other C libraries are left alone.
+    Each step allocates the same megabytes of activations again. Page faults on returned memory
+    took a quarter of the time of a small CNN on a CPU. Other C libraries are left unchanged.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that glibc accepts
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # glibc's maximum
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -1,4 +1,4 @@
-"""How tensors travel between Ray's processes: as NumPy arrays, which the receiver maps."""
+"""Transport of tensors between Ray's processes, as NumPy arrays that the receiver maps."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from ray.util import register_serializer
 from torch import Tensor
 
 SMALL = 100_000
-"""Bytes up to which Ray sends a value within the call itself."""
+"""Largest value, in bytes, that Ray sends inside the call itself."""
 
 
 Message: TypeAlias = bytes
-"""A small value, pickled: Ray sends bytes on without calling Python for what they hold."""
+"""A small pickled value. Ray forwards bytes without calling Python for each object in them."""
 
 
 def register_tensors() -> None:
-    """Let this process, a driver, server or worker, send and receive tensors.
+    """Let this process (driver, server or worker) send and receive tensors.
 
-    A received tensor may be a view of read-only shared memory, which stays as long as the view.
-    Steps get private copies, so torch's warning about read-only arrays is silenced.
+    A received tensor may be a view of read-only shared memory, which Ray keeps as long as the view
+    lives. Steps get private copies, so torch's warning about read-only arrays is silenced.
     """
     register_serializer(Tensor, serializer=_array, deserializer=torch.from_numpy)
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
 def to_message(value: Any) -> Any:
-    """Pickle a small value; return a large one unchanged.
+    """Pickle a small value; return a large value unchanged.
 
-    Ray's pickler asks Python about every object, and every value that it unpickles keeps the whole
-    call's memory. A value that only Ray's pickler can handle is returned unchanged, too.
+    Ray's own pickler calls Python for every object, and a value that it unpickles keeps the memory
+    of the whole call. A value that only Ray's pickler supports is returned unchanged, too.
     """
     file, buffers = BytesIO(), list[pickle.PickleBuffer]()
     try:
@@ -48,7 +48,7 @@ def to_message(value: Any) -> Any:
 
 
 def from_message(value: Any) -> Any:
-    """Return the value that `to_message` was given."""
+    """Return the value that was passed to `to_message`."""
     if not isinstance(value, Message):
         return value
     head, buffers = pickle.loads(value)

@@ -1,4 +1,4 @@
-"""Make a run's models: image backbones, or prompts around a frozen CLIP."""
+"""Build a run's models: image backbones, or prompts around a frozen CLIP."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SampleMaker: TypeAlias = Callable[[np.ndarray], Samples]
-"""From indices int64 [n] to samples."""
+"""A function from indices, int64 [n], to samples."""
 
 CPU = torch.device("cpu")
 PROMPTED = "prompted_clip"
-"""The one architecture of prompt methods."""
+"""The only architecture of prompt methods."""
 
 
 class ModelProvider(ABC):
-    """The clients' models of one run.
+    """The models of one run's clients.
 
     Attributes:
         architectures: each client's architecture.
@@ -69,21 +69,21 @@ class ModelProvider(ABC):
 
     @abstractmethod
     def initial(self, architecture: str, client: int = 0) -> Tensors:
-        """Return initial weights; they depend on the client too, unless model.init=shared."""
+        """Return initial weights; unless model.init=shared, they also depend on the client."""
 
     @abstractmethod
     def empty(self, architecture: str, device: torch.device = CPU) -> Classifier:
-        """Return a model of an architecture without weights of its own, to load states into."""
+        """Return a model of an architecture with placeholder weights, to load states into."""
 
     @abstractmethod
     def samples(self, device: torch.device, *, training: bool = False) -> SampleMaker:
-        """Return the function from indices to the models' inputs; `training` ones are augmented."""
+        """Return a function from indices to model inputs; with `training`, they are augmented."""
 
 
 def model_provider(
     experiment: Experiment, algorithm: Algorithm, data: FederatedData, streams: Streams
 ) -> ModelProvider:
-    """Return the provider that the method's requirements ask for."""
+    """Return the provider that fits the method's requirements."""
     if algorithm.requires.prompts:
         assert isinstance(algorithm, PromptMethod)
         return PromptedModels(experiment, algorithm, data, streams)
@@ -91,10 +91,12 @@ def model_provider(
 
 
 def feature_width(experiment: Experiment, images: ImageSet) -> int:
-    """Return d: `model.feature_dim`, else the text encoder's width or that of all models.
+    """Return the feature width d.
+
+    This is `model.feature_dim`, else the text encoder's width, else the common width of all models.
 
     Raises:
-        UserError: if it is not set and the models have features of several widths.
+        UserError: if `model.feature_dim` is not set and the models' widths differ.
     """
     model, requires = experiment.model, algorithms.get(experiment.algorithm.name).requires
     if model.feature_dim is not None:
@@ -104,7 +106,7 @@ def feature_width(experiment: Experiment, images: ImageSet) -> int:
         width = choice.width()
         return choice.build().dim if width is None else width
     if requires.prompts:
-        return 0  # the CLIP of model.clip has the widths
+        return 0  # the CLIP of model.clip defines its widths
     if model.projector is not None:
         return model.projector
     channels, image_size, _ = images.shape
@@ -113,31 +115,31 @@ def feature_width(experiment: Experiment, images: ImageSet) -> int:
         for name in group_of(model.group).members
     }
     if len(set(widths.values())) > 1:
-        found = ", ".join(f"{name}: {width}" for name, width in widths.items())
+        listing = ", ".join(f"{name}: {width}" for name, width in widths.items())
         raise UserError(
-            f"the models of model.group={model.group} have features of several widths ({found}); "
-            "set model.feature_dim to one for all, to which they are averaged or repeated"
+            f"the models of model.group={model.group} have features of several widths ({listing}); "
+            "set model.feature_dim to one width, to which features are averaged or repeated"
         )
     return next(iter(widths.values()))
 
 
 @lru_cache(maxsize=256)
-def _log_adapter(architecture: str, own: int, feature_dim: int) -> None:
-    """Log once in a process that the features of an architecture are brought to another width."""
-    if own != feature_dim:
+def _log_adapter(architecture: str, width: int, feature_dim: int) -> None:
+    """Log once per process that an architecture's features are brought to another width."""
+    if width != feature_dim:
         _log.warning(
             "the %d features of %s are %s to model.feature_dim=%d",
-            own,
+            width,
             architecture,
-            "averaged" if own > feature_dim else "repeated",
+            "averaged" if width > feature_dim else "repeated",
             feature_dim,
         )
 
 
 class BackboneModels(ModelProvider):
-    """Backbones of `model.group`, with a head unless the method has none.
+    """Backbones of `model.group`, with a head unless the method needs none.
 
-    With an `AuxiliaryMethod`, each is joined with its auxiliary model.
+    With an `AuxiliaryMethod`, each backbone is joined with its auxiliary model.
     """
 
     def __init__(
@@ -147,7 +149,7 @@ class BackboneModels(ModelProvider):
         group = experiment.model.group
         self.architectures = assign_architectures(group, experiment.data.clients)
         self.dense = is_dense(group)
-        channels, image_size, width = data.images.shape
+        channels, image_size, image_width = data.images.shape
         self._shape: dict[str, Any] = {
             "channels": channels,
             "image_size": image_size,
@@ -157,14 +159,14 @@ class BackboneModels(ModelProvider):
         }
         if experiment.model.projector is None:
             for architecture in dict.fromkeys(self.architectures):
-                own = own_width(architecture, channels=channels, image_size=image_size)
-                _log_adapter(architecture, own, algorithm.setting.feature_dim)
+                width = own_width(architecture, channels=channels, image_size=image_size)
+                _log_adapter(architecture, width, algorithm.setting.feature_dim)
         self._with_auxiliary = algorithm if isinstance(algorithm, AuxiliaryMethod) else None
-        if width != image_size:
-            self._check_oblong(image_size, width)
+        if image_width != image_size:
+            self._check_oblong(image_size, image_width)
 
     def _check_oblong(self, height: int, width: int) -> None:
-        """Refuse oblong images for networks that take square ones only."""
+        """Refuse oblong images if a network takes square images only."""
         image = torch.zeros(1, self._shape["channels"], height, width)
         for architecture in dict.fromkeys(self.architectures):
             model = self.empty(architecture).eval()
@@ -179,12 +181,12 @@ class BackboneModels(ModelProvider):
                 ) from None
 
     def initial(self, architecture: str, client: int = 0) -> Tensors:
-        """Return drawn weights; with `model.pretrained`, pre-trained layers where they fit."""
-        own = self._drawn(architecture, client, self._shape)
+        """Return random weights; with `model.pretrained`, pre-trained layers where they fit."""
+        backbone = self._drawn(architecture, client, self._shape)
         if self._with_auxiliary is None:
-            return named_tensors(own)
+            return named_tensors(backbone)
         auxiliary = self._drawn(self._first, client, self._auxiliary_shape)
-        model = self._with_auxiliary.with_auxiliary(own, auxiliary)
+        model = self._with_auxiliary.with_auxiliary(backbone, auxiliary)
         initialise(model.joint, self._random(f"{architecture}/joint", client))
         return named_tensors(model)
 
@@ -196,7 +198,7 @@ class BackboneModels(ModelProvider):
         return model
 
     def empty(self, architecture: str, device: torch.device = CPU) -> Classifier:
-        """Return a model of zeros."""
+        """Return a model whose parameters are zero."""
         model = skeleton(architecture, **self._shape)
         if self._with_auxiliary is not None:
             auxiliary = skeleton(self._first, **self._auxiliary_shape)
@@ -208,7 +210,7 @@ class BackboneModels(ModelProvider):
 
     @property
     def _first(self) -> str:
-        """Return the auxiliary model's architecture: the group's first, which client 0 has."""
+        """Return the auxiliary model's architecture: the first of the group."""
         return self.architectures[0]
 
     @property
@@ -217,7 +219,7 @@ class BackboneModels(ModelProvider):
         return {**self._shape, "feature_dim": self._with_auxiliary.auxiliary_dim()}
 
     def samples(self, device: torch.device, *, training: bool = False) -> SampleMaker:
-        """Return pixels, with labels or, for dense prediction, masks."""
+        """Return a function to pixels with labels or, for dense prediction, with masks."""
         images = self._data.images
         masks = images.masks if self.dense else None
         labels = images.labels if masks is None else masks
@@ -225,7 +227,7 @@ class BackboneModels(ModelProvider):
 
 
 class PromptedModels(ModelProvider):
-    """The method's prompts around the CLIP of `model.clip`."""
+    """A prompt method's models: its prompts around the CLIP of `model.clip`."""
 
     def __init__(
         self,
@@ -239,7 +241,7 @@ class PromptedModels(ModelProvider):
         self.architectures = (PROMPTED,) * experiment.data.clients
 
     def initial(self, architecture: str, client: int = 0) -> Tensors:
-        """Return drawn prompts."""
+        """Return random prompts."""
         model = self._prompted(CPU)
         model.initialise(self._random(architecture, client))
         return named_tensors(model)
@@ -249,20 +251,20 @@ class PromptedModels(ModelProvider):
         return self._prompted(device)
 
     def samples(self, device: torch.device, *, training: bool = False) -> SampleMaker:
-        """Return pixels, or the frozen tower's features, which are computed once per node.
+        """Return a function to pixels, or to the frozen tower's features, computed once per node.
 
-        Features of augmented images cannot be cached, so that training on them reads pixels.
+        Features of augmented images cannot be cached, so training on augmented images reads pixels.
         """
-        images, reads = self._data.images, self._prompted(device).reads
+        images, inputs = self._data.images, self._prompted(device).reads
         augmented = not build_augmentation(self._experiment.data.augment).is_identity
-        if reads is Pixels or (training and augmented):
+        if inputs is Pixels or (training and augmented):
             return partial(Samples, read_only(images.images), read_only(images.labels))
         from fedray.models.clip.features import frozen_features
 
         used = self._data.used
-        features = frozen_features(self._clip(device), images, used, reads, device)
+        features = frozen_features(self._clip(device), images, used, inputs, device)
         labels = np.asarray(images.labels)[used]
-        return lambda index: Samples(features, labels, np.searchsorted(used, index), reads)
+        return lambda index: Samples(features, labels, np.searchsorted(used, index), inputs)
 
     def _clip(self, device: torch.device, *, half: bool = False) -> FrozenClip:
         from fedray.models.clip import ClipChoice, load_clip
@@ -276,7 +278,7 @@ class PromptedModels(ModelProvider):
         _, height, width = self._data.images.shape
         if (height, width) != (clip.vision.image_size,) * 2:
             raise UserError(
-                f"the images have {width}x{height} pixels, but the CLIP of model.clip sees "
+                f"the images have {width}x{height} pixels, but the CLIP of model.clip reads "
                 f"{clip.vision.image_size}x{clip.vision.image_size}; set "
                 f"data.image_size={clip.vision.image_size}"
             )

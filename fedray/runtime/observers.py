@@ -1,4 +1,4 @@
-"""What happens after each round of a run: records, early stopping, models, checkpoints, plot."""
+"""Observers of a run's rounds: records, early stopping, saved models, checkpoints and the plot."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class EarlyStop(Observer):
-    """Ends the rounds of a run as `early_stopping` says; its state follows from the rounds."""
+    """Ends a run early as `early_stopping` says; its state is a function of the rounds so far."""
 
     def __init__(self, info: RunInfo, before: Sequence[Round]) -> None:
         self._stopping = info.stopping
@@ -72,7 +72,7 @@ class EarlyStop(Observer):
         return self._last == self._planned or self.is_due
 
     def after_round(self, done: Round) -> None:
-        """Take in the value of the metric."""
+        """Record the value of the metric that early stopping watches."""
         self._last = done.round
         if self._stopping is None or done.round == 0:
             return
@@ -81,24 +81,24 @@ class EarlyStop(Observer):
             self._values.append(done.metrics[metric])
         elif HEADLINE in done.metrics:
             raise UserError(
-                f"early_stopping.metric: round {done.round} was evaluated and has no "
+                f"early_stopping.metric: round {done.round} was evaluated but has no "
                 f"'{metric}'.{nearest(metric, done.metrics)}"
             )
 
 
 class Records(Observer):
-    """Writes what a run leaves behind; nothing before its first round shows that it works.
+    """Writes the records of a run; nothing is written before the first round has succeeded.
 
     Args:
-        folder: the run's.
-        assembly: its parts.
-        info: what determines its numbers.
-        earlier: what an interrupted run has written, cut to the rounds that still count.
-        stop: knows how the run ends.
+        folder: the run's folder.
+        assembly: the parts of the run.
+        info: the facts that determine the run's numbers.
+        earlier: the records of an interrupted run, cut at its checkpoint; None for a new run.
+        stop: decides when the run ends.
         began: when start-up began, in seconds since the epoch.
 
     Attributes:
-        writer: of the rounds; None before the first round of this process.
+        writer: the writer of rounds; None before the first round of this process.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Records(Observer):
         self._unwritten: list[Release] = []
 
     def note(self, release: Release) -> None:
-        """Write what clients are about to release; before the run's files are there, later."""
+        """Record what clients are about to release; buffer it until the run's files exist."""
         if self._folder.has_result:
             self._folder.releases.append(release)
         else:
@@ -140,15 +140,15 @@ class Records(Observer):
     def close(self) -> None:
         """Write the results."""
         earlier, folder = self._earlier, self._folder
-        is_over = self.writer is None and self._stop.is_over
-        if is_over and earlier is not None and not folder.is_finished:
-            # its process was killed after its last checkpoint
+        has_all_rounds = self.writer is None and self._stop.is_over
+        if has_all_rounds and earlier is not None and not folder.is_finished:
+            # the earlier process was killed after its last checkpoint
             self.writer = RunWriter(folder, earlier.info, earlier)
         if self.writer is not None:
             self.writer.close(stopped_early=self._stop.is_due)
 
     def _open(self) -> RunWriter:
-        """Write what does not change from round to round, and open the file of rounds."""
+        """Write the files that do not change between rounds, and open the file of rounds."""
         info, folder, experiment = self._info, self._folder, self._assembly.experiment
         write_atomic(folder.config, dump_yaml(experiment.tree()))
         folder.write_partition(self._assembly.data.manifest())
@@ -164,7 +164,7 @@ class Records(Observer):
 
 
 class Tracebacks(Observer):
-    """Writes the failures that a run survives into error.txt."""
+    """Writes the tracebacks of failures that the run survives to error.txt."""
 
     def __init__(self, folder: RunFolder, federation: Federation) -> None:
         self._folder, self._federation = folder, federation
@@ -181,7 +181,7 @@ class Tracebacks(Observer):
 
 
 class Models(Observer):
-    """Saves models; before the checkpoint, so that a resumed run has those of its best round."""
+    """Saves models, before the checkpoint, so that a resumed run has its best round's models."""
 
     def __init__(
         self,
@@ -197,9 +197,9 @@ class Models(Observer):
         self._which = assembly.experiment.keep.models or usual
 
     def after_round(self, done: Round) -> None:
-        """Save the models of the best round so far, or of the last one."""
+        """Save the models of the round if it is the best so far, or the last one."""
         writer = self._records.writer
-        assert writer is not None  # it has written this round
+        assert writer is not None  # `Records` has written this round
         if writer.best == done.round and self._which == "best":
             self._save("best", done)
             forget_models(models_folder(self._folder.path, "last"))
@@ -220,18 +220,18 @@ class Models(Observer):
             clients=experiment.data.clients,
             is_global=isinstance(algorithm, HasGlobalModel) and algorithm.has_global_model(server),
         )
-        place, most = models_folder(self._folder.path, which), experiment.keep.max_gb
+        path, max_gb = models_folder(self._folder.path, which), experiment.keep.max_gb
         try:
-            save_models(place, facts, self._tested(), most * 1e9)
+            save_models(path, facts, self._tested(), max_gb * 1e9)
         except TooLarge:
             self._which = "none"
-            for each in ("best", "last"):
-                forget_models(models_folder(self._folder.path, each))
+            for name in ("best", "last"):
+                forget_models(models_folder(self._folder.path, name))
             log.warning(
-                "the models of %d clients take more than keep.max_gb=%g GB, so they are not kept; "
-                "raise it, or set keep.models=none",
+                "the models of %d clients take more than keep.max_gb=%g GB, so they are not saved; "
+                "raise keep.max_gb, or set keep.models=none",
                 facts.clients,
-                most,
+                max_gb,
             )
 
     def _tested(self) -> Iterator[Tested]:
@@ -242,7 +242,7 @@ class Models(Observer):
 
 
 class Checkpoints(Observer):
-    """Writes checkpoints during the next round."""
+    """Writes checkpoints in the background, during the following round."""
 
     def __init__(
         self,
@@ -256,60 +256,60 @@ class Checkpoints(Observer):
         self._records, self._stop = records, stop
 
     def after_round(self, done: Round) -> None:
-        """Begin to write a checkpoint where one is due; the one before is whole then."""
+        """Start a checkpoint if one is due, after the previous one is complete."""
         if self._every > 0 and (self._stop.is_over or done.round % self._every == 0):
             writer = self._records.writer
             assert writer is not None
             self._store.begin(self._federation.snapshot, writer.rounds_checksum, writer.descriptor)
 
     def close(self) -> None:
-        """Wait until the last checkpoint is whole."""
+        """Wait until the last checkpoint is complete."""
         self._store.wait()
 
 
 class PartitionPlot(Observer):
-    """Draws the partition during the first rounds of a run, and writes the plot at the end."""
+    """Draws the partition during the first rounds of a run, and saves the plot at the end."""
 
     def __init__(self, folder: RunFolder, assembly: Assembly) -> None:
         self._folder, self._assembly = folder, assembly
 
     def after_round(self, done: Round) -> None:
-        """Begin to draw the plot."""
-        self._drawing()
+        """Start to draw the plot."""
+        self._start_drawing()
 
     def close(self) -> None:
-        """Write the plot, if the run has rounds and no plot yet."""
-        if not self._folder.has_result or (drawing := self._drawing()) is None:
+        """Save the plot, if the run has rounds and no plot yet."""
+        if not self._folder.has_result or (drawing := self._start_drawing()) is None:
             return
         try:
             image = drawing.result()
         except CalledProcessError as error:
-            why = error.stderr.decode(errors="replace").strip().rpartition("\n")[-1]
-            log.warning("the partition cannot be drawn: %s", why)
+            reason = error.stderr.decode(errors="replace").strip().rpartition("\n")[-1]
+            log.warning("the partition cannot be drawn: %s", reason)
             return
         path = self._folder.partition_plot
         replace_whole(path, lambda temporary: temporary.write_bytes(image))
 
-    def _drawing(self) -> Future[bytes] | None:
-        """Return the drawing, begun at the first call; None if there is a plot already."""
+    def _start_drawing(self) -> Future[bytes] | None:
+        """Start to draw at the first call; return the future image, or None if the plot exists."""
         if self._folder.partition_plot.exists():
             return None
         return draw_phases(self._assembly.data, self._assembly.plan)
 
 
 def draw_phases(data: FederatedData, plan: Plan) -> Future[bytes]:
-    """Draw who holds what in each phase, and when clients join; the process draws a plot once."""
+    """Plot which client holds which images, per phase; a process draws each plot once."""
     starts = [first for first, _ in data.phases]
     titles = [
         f"rounds {max(first, 1)} to {end - 1}: " if data.later else ""
         for first, end in zip(starts, [*starts[1:], plan.rounds + 1], strict=True)
     ]
     if plan.join.clients:
-        come = f"{plan.newcomers[0]} to {plan.newcomers[-1]}"
-        titles[0] = f"clients {come} join in round {plan.join.round}\n{titles[0]}"
+        newcomers = f"{plan.newcomers[0]} to {plan.newcomers[-1]}"
+        titles[0] = f"clients {newcomers} join in round {plan.join.round}\n{titles[0]}"
 
     def draw() -> Future[bytes]:
-        counts = [then.histogram() for _, then in data.phases]
+        counts = [phase.histogram() for _, phase in data.phases]
         later = list(zip(titles, counts, strict=True))[1:]
         return begin_plot(counts[0], data.class_names, later, titles[0])
 
@@ -317,7 +317,7 @@ def draw_phases(data: FederatedData, plan: Plan) -> Future[bytes]:
 
 
 def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> RunInfo:
-    """Return what determines the numbers of a run."""
+    """Return the facts that determine a run's numbers."""
     experiment, data = assembly.experiment, assembly.data
     return RunInfo(
         name=experiment.name,

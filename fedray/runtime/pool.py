@@ -1,7 +1,7 @@
 """The Ray workers of one run or trial.
 
-Ray restarts a worker whose process or node is gone, on any node with room. Until the
-worker answers, the others run its clients' steps.
+Ray restarts a worker whose process or node is lost, on any node with room. Until that worker
+answers, the others run its clients' steps.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from fedray.runtime.worker import Worker
 log = logging.getLogger(__name__)
 
 LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)
-"""Errors of a call whose process, node or answer is gone, or cannot be reached."""
+"""Errors of a call whose process, node or result is lost or cannot be reached."""
 NOTICES_SECONDS = 5.0
 GATHER_SECONDS = 30.0
-"""How long a run that begins waits for further workers once one is ready."""
+"""How long a new run waits for further workers once one is ready."""
 
 
 def cause_of(error: Exception) -> str:
-    """Return the first line of what Ray says about a loss."""
+    """Return the first line of Ray's message about a loss."""
     return one_line(str(error).strip().partition("\n")[0] or type(error).__name__)
 
 
@@ -45,16 +45,16 @@ class WorkerPool:
     """The workers of one run or trial.
 
     Args:
-        experiment: says how many, and their CPU and GPU shares.
-        group: the placement group of a trial, whose last bundles the workers are placed in: Ray
-            Tune leaves an empty first bundle out.
+        experiment: defines the number of workers, and their CPU and GPU shares.
+        group: the placement group of a trial. The workers get its last bundles, because Ray Tune
+            omits an empty first bundle.
 
     Attributes:
         workers: the actors, started or not.
     """
 
     def __init__(self, experiment: Experiment, group: Any = None) -> None:
-        self._seconds = experiment.faults.start_timeout_s
+        self._start_timeout = experiment.faults.start_timeout_s
         self._nodes: dict[Any, str] = {}
         self._pings: dict[Any, Any] = {}
         self._has_begun = False
@@ -80,40 +80,41 @@ class WorkerPool:
     def ready(self, needed: int) -> list[Any]:
         """Return the workers that answer, in their order.
 
-        The first time, wait for `needed` workers, but no longer than `GATHER_SECONDS` once one
-        answers; later, wait only while none does.
+        At the first call, wait for `needed` workers, but no longer than `GATHER_SECONDS` once one
+        answers. Later calls wait only while no worker answers.
 
         Raises:
-            RunFailed: when none answers within `faults.start_timeout_s`, or one cannot start.
+            RunFailed: if no worker answers within `faults.start_timeout_s`, or one cannot start.
         """
         needed = 1 if self._has_begun else min(needed, len(self.workers))
-        until = time.monotonic() + self._seconds
-        gathers = False
+        deadline = time.monotonic() + self._start_timeout
+        is_gathering = False
         self._collect(0.0)
-        while len(found := [each for each in self.workers if each not in self._pings]) < needed:
-            if found and not gathers:
-                gathers, until = True, min(until, time.monotonic() + GATHER_SECONDS)
-            left = until - time.monotonic()
-            if left <= 0:
+        while (
+            len(ready := [worker for worker in self.workers if worker not in self._pings]) < needed
+        ):
+            if ready and not is_gathering:
+                is_gathering, deadline = True, min(deadline, time.monotonic() + GATHER_SECONDS)
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 break
-            self._collect(left)
-        if not found:
+            self._collect(remaining)
+        if not ready:
             raise RunFailed(
-                f"no node had room for a worker, or none could be reached, within "
-                f"{self._seconds:g} s (faults.start_timeout_s); start another node, or lower cpus "
-                "or gpus"
+                f"no worker could be started or reached within {self._start_timeout:g} s "
+                "(faults.start_timeout_s); start another node, or lower cpus or gpus"
             )
-        if len(found) < needed:
+        if len(ready) < needed:
             log.warning(
-                "%d of %d workers have no place yet; the run goes on without them until they do",
-                len(self.workers) - len(found),
+                "%d of %d workers have not started yet; the run continues without them for now",
+                len(self.workers) - len(ready),
                 len(self.workers),
             )
         self._has_begun = True
-        return found
+        return ready
 
     def suspend(self, worker: Any) -> None:
-        """Give a worker no calls until it answers: one that starts, or failed to answer a call."""
+        """Send a worker no calls until it answers: it is starting, or a call to it was lost."""
         self._pings[worker] = worker.node.options(max_task_retries=-1).remote()
 
     def node_of(self, worker: Any) -> str:
@@ -121,7 +122,7 @@ class WorkerPool:
         return self._nodes[worker]
 
     def notices(self) -> list[str]:
-        """Return the workers' warnings; without those of a worker that does not answer soon."""
+        """Return the workers' warnings, except those of workers that do not answer soon."""
         calls = [worker.notices.remote() for worker in self.workers if worker not in self._pings]
         answered, _ = ray.wait(calls, num_returns=len(calls), timeout=NOTICES_SECONDS)
         texts: list[str] = []
@@ -131,13 +132,13 @@ class WorkerPool:
         return texts
 
     def prefetch(self, experiment: Experiment) -> None:
-        """Let the workers read an experiment's data while the caller prepares itself."""
+        """Let the workers load an experiment's data in the background."""
         text = experiment.model_dump_json(by_alias=True)
         for worker in self.workers:
             worker.prefetch.remote(text)
 
     def forget(self, experiment: str) -> None:
-        """Let the workers free what they made for an experiment, given as its JSON."""
+        """Let the workers free the objects of an experiment, which is given as JSON."""
         for worker in self.workers:
             worker.forget.remote(experiment)
 
@@ -149,7 +150,7 @@ class WorkerPool:
         self._pings.clear()
 
     def _collect(self, seconds: float) -> None:
-        """Wait until a suspended worker answers, at most `seconds`; take in all that answer."""
+        """Wait at most `seconds` for a suspended worker to answer; resume those that answered."""
         refs = list(self._pings.values())
         if not refs or not ray.wait(refs, timeout=seconds)[0]:
             return

@@ -1,20 +1,22 @@
 """A pretended accelerator, for finding methods that forget `.to(device)` on a machine without one.
 
-PyTorch registers a backend in Python for a device type of one's choice. A tensor on "pretended"
-holds a CPU tensor; every operation is the CPU's and gives the same bits. As on CUDA, an operation
-fails if its operands are on two devices, except copies, CPU numbers (tensors without dimensions)
-in elementwise operations, and indices; a CPU generator does not draw there. As on Apple's devices,
-there is no float64. `torch.utils.backend_registration` is private, so pyproject.toml bounds torch.
+PyTorch lets Python register a backend for a new device type. A tensor on "pretended" holds a CPU
+tensor; every operation runs on the CPU and gives the same bits. As on CUDA, an operation fails if
+its operands are on two devices, except copies, CPU numbers (tensors without dimensions) in
+elementwise operations, and indices; a CPU generator cannot draw on the device. As on Apple's
+devices, there is no float64. `torch.utils.backend_registration` is private, so pyproject.toml
+bounds torch's version.
 
-The device counts what a GPU would have to do, in `COUNTS`:
+The device counts in `COUNTS` what a GPU would have to do:
 
-    operators         calls that compute; views, allocations and copies between devices left out
-    copies            tensors that go from the CPU to the device
-    synchronisations  results that the CPU waits for: tensors that go to the CPU, item(), tolist(),
-                      nonzero(), unique(), boolean masks as indices
+    operators         calls that compute, without views, allocations and copies between devices
+    copies            tensors that move from the CPU to the device
+    synchronisations  results that the CPU waits for: tensors that move to the CPU, item(),
+                      tolist(), nonzero(), unique(), boolean masks as indices
 
-A count is not time. CUDA's own optimisers step all tensors in a few operators, this device one by
-one. Waits inside an operator, such as that of an inverse for its error code, are not seen.
+A count is not a time. CUDA's optimisers step all tensors in a few operators, this device steps one
+tensor at a time. Waits inside an operator, such as that of an inverse for its error code, are not
+counted.
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ COUNTS: Counter[str] = Counter()
 
 
 class MixedDevicesError(RuntimeError):
-    """An operation has operands on two devices, or a generator of another device."""
+    """An operation whose operands, or whose generator, are on different devices."""
 
 
 class Pretended(Tensor):
-    """A tensor on the pretended device; `held` is the CPU tensor with its numbers."""
+    """A tensor on the pretended device; `held` is the CPU tensor with its values."""
 
     held: Tensor
 
@@ -55,8 +57,10 @@ class Pretended(Tensor):
     def __new__(cls, held: Tensor) -> Pretended:
         """Wrap a CPU tensor."""
         if held.dtype in MISSING:
-            raise TypeError(f"{NAME}:0 has no {held.dtype}, as Apple's devices; use float32")
-        made: Pretended = Tensor._make_wrapper_subclass(
+            raise TypeError(
+                f"{NAME}:0 does not support {held.dtype}, like Apple's devices; use float32"
+            )
+        tensor: Pretended = Tensor._make_wrapper_subclass(
             cls,
             held.shape,
             strides=held.stride(),
@@ -64,8 +68,8 @@ class Pretended(Tensor):
             dtype=held.dtype,
             device=torch.device(NAME, 0),
         )
-        made.held = held
-        return made
+        tensor.held = held
+        return tensor
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -79,31 +83,33 @@ class Pretended(Tensor):
         return f"Pretended({self.held!r})"
 
     def tolist(self) -> Any:
-        """Return nested lists."""
+        """Return the values as nested lists."""
         COUNTS["synchronisations"] += 1
         return self.held.tolist()
 
 
 def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run an operation on the CPU tensors that its operands hold."""
-    written = [kwargs[name] if name in kwargs else args[place] for place, name in _writes(func)]
+    """Run an operation on the CPU tensors inside its operands."""
+    written = [
+        kwargs[name] if name in kwargs else args[position] for position, name in _writes(func)
+    ]
     check_operands(func, args, kwargs, written)
     stays = "device" not in kwargs or torch.device(kwargs["device"] or NAME).type == NAME
-    COUNTS.update(counted_as(func, args, kwargs, stays))
+    COUNTS.update(events_of(func, args, kwargs, stays))
     if kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
-    out = func(*map(_held, args), **{name: _held(value) for name, value in kwargs.items()})
+    out = func(*map(_unwrap, args), **{name: _unwrap(value) for name, value in kwargs.items()})
     if out is None or not stays:
         return out
     if any(isinstance(t, Pretended) and t.shape != t.held.shape for t in written):
-        raise NotImplementedError(f"{func} gives a tensor on {NAME}:0 another shape in place")
+        raise NotImplementedError(f"{func} changes the shape of a tensor on {NAME}:0 in place")
     if written:
         return written[0] if len(written) == 1 else tuple(written)
-    return _placed(out)
+    return _wrap(out)
 
 
-def counted_as(func: Any, args: Any, kwargs: dict[str, Any], stays: bool) -> Iterator[str]:
-    """Yield what an operation counts as; `stays` is False if its result is on the CPU."""
+def events_of(func: Any, args: Any, kwargs: dict[str, Any], stays: bool) -> Iterator[str]:
+    """Yield the `COUNTS` keys of an operation; `stays` is False if its result is on the CPU."""
     mixed = any(not isinstance(tensor, Pretended) for tensor in _tensors(args))
     if func in COPIES and (mixed or not stays):
         yield "copies" if isinstance(args[0], Pretended) and stays else "synchronisations"
@@ -120,23 +126,22 @@ def counted_as(func: Any, args: Any, kwargs: dict[str, Any], stays: bool) -> Ite
 
 
 def check_operands(func: Any, args: Any, kwargs: dict[str, Any], written: list[Any]) -> None:
-    """Raise a `MixedDevicesError` for operands that CUDA refuses."""
+    """Raise a `MixedDevicesError` for operands that CUDA would refuse."""
     if any(isinstance(value, torch.Generator) for value in kwargs.values()):
-        raise MixedDevicesError(f"{func} draws on {NAME}:0 with a generator of the CPU")
+        raise MixedDevicesError(f"{func} draws on {NAME}:0 with a CPU generator")
     if func in COPIES:
         return
     if func in INDEXED and isinstance(args[0], Pretended):
         args = (args[0], *args[2:])
-    others = [t for t in _tensors((args, *kwargs.values())) if not isinstance(t, Pretended)]
-    if not others:
+    on_cpu = [t for t in _tensors((args, *kwargs.values())) if not isinstance(t, Pretended)]
+    if not on_cpu:
         return
     takes_numbers = torch.Tag.pointwise in func.tags or func in NUMBERS
     changed = {id(tensor) for tensor in written}
-    if any(t.dim() or not takes_numbers or id(t) in changed for t in others):
-        shapes = [list(tensor.shape) for tensor in others]
+    if any(t.dim() or not takes_numbers or id(t) in changed for t in on_cpu):
+        shapes = [list(tensor.shape) for tensor in on_cpu]
         raise MixedDevicesError(
-            f"{func} was given tensors on {NAME}:0 and on the CPU ({shapes}); move them with "
-            ".to(device)"
+            f"{func} got tensors on {NAME}:0 and on the CPU ({shapes}); move them with .to(device)"
         )
 
 
@@ -148,16 +153,16 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def _held(value: Any) -> Any:
+def _unwrap(value: Any) -> Any:
     if isinstance(value, Pretended):
         return value.held
-    return type(value)(map(_held, value)) if type(value) in (list, tuple) else value
+    return type(value)(map(_unwrap, value)) if type(value) in (list, tuple) else value
 
 
-def _placed(value: Any) -> Any:
+def _wrap(value: Any) -> Any:
     if isinstance(value, Tensor):
         return Pretended(value)
-    return type(value)(map(_placed, value)) if type(value) in (list, tuple) else value
+    return type(value)(map(_wrap, value)) if type(value) in (list, tuple) else value
 
 
 NUMBERS = (
@@ -175,7 +180,7 @@ MAKING = (
 
 @cache
 def _writes(func: Any) -> list[tuple[int, str]]:
-    """Return position and name of the operands that an operation writes into and returns."""
+    """Return the position and name of each operand that an operation writes to and returns."""
     arguments = enumerate(func._schema.arguments) if func._schema.is_mutable else ()
     return [(i, a.name) for i, a in arguments if a.alias_info and a.alias_info.is_write]
 
@@ -188,12 +193,12 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
     return target
 
 
-def _made(func: Any) -> Any:
+def _factory(func: Any) -> Any:
     """Return the kernel of an operation that creates a tensor."""
 
     def make(*args: Any, device: Any = None, **kwargs: Any) -> Pretended:
-        made: Pretended = run(func, args, {**kwargs, "device": device or torch.device(NAME)})
-        return made
+        tensor: Pretended = run(func, args, {**kwargs, "device": device or torch.device(NAME)})
+        return tensor
 
     return make
 
@@ -213,7 +218,7 @@ class _Module(private._DummyBackendModule):
         return [torch.bfloat16]
 
     def manual_seed(self, seed: int) -> None:
-        """Do nothing: draws come from the CPU's generator, which is seeded already."""
+        """Do nothing: draws use the CPU's generator, which is already seeded."""
 
     def get_rng_state(self, device: Any = NAME) -> Tensor:
         return torch.get_rng_state()
@@ -233,11 +238,12 @@ def device() -> torch.device:
     for name in MAKING:
         packet, _, overload = name.partition(".")
         func = getattr(getattr(aten, packet), overload or "default")
-        library.impl(name, _made(func), "PrivateUse1")
-    every = torch.library.Library("_", "IMPL")
-    every.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    _kept.extend((library, every))
+        library.impl(name, _factory(func), "PrivateUse1")
+    fallback = torch.library.Library("_", "IMPL")
+    fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    _libraries.extend((library, fallback))
     return torch.device(NAME, 0)
 
 
-_kept: list[Any] = []
+_libraries: list[Any] = []
+"""Registrations, which torch undoes when they are garbage-collected."""

@@ -1,4 +1,4 @@
-"""What methods print on a Ray worker, where Ray shows nothing: it travels with the replies."""
+"""Capture what methods print on a Ray worker: Ray does not show it, so replies carry it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NoReturn
 from fedray.errors import UserError
 
 MOST_LINES = 20
-"""Lines of a client's step that travel; the rest is counted."""
+"""Printed lines of a client's step that are sent; further lines are only counted."""
 
 
 class Printed:
-    """A replacement of `sys.stdout` that keeps the lines that are printed until they are taken."""
+    """A replacement for `sys.stdout` that collects printed lines until `take` returns them."""
 
     def __init__(self) -> None:
         self._stream = sys.stdout
@@ -21,12 +21,12 @@ class Printed:
         sys.breakpointhook = refuse_breakpoint
 
     def write(self, text: str) -> int:
-        """Keep a text, and write it to the worker's log."""
+        """Collect a text, and write it to the worker's log."""
         self._text += text
         return self._stream.write(text)
 
     def take(self) -> tuple[str, ...]:
-        """Return the lines since the last call; of many only the first."""
+        """Return the lines since the last call: at most `MOST_LINES`, and a count of the rest."""
         if not self._text:
             return ()
         lines, self._text = self._text.splitlines(), ""

@@ -1,4 +1,4 @@
-"""Check, count and state the privacy of one experiment."""
+"""Check, account for and describe the privacy of one experiment."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fedray.records import Release, Run, RunFolder
 ALWAYS_EXEMPT = (
     "metrics, among them the accuracies on the clients' own test images",
     "train_loss, and what clients report (client/...)",
-    "who takes part, drops out or fails, and how long and how many bytes each step takes",
-    "partition.json and the checkpoints, which are the experimenter's",
+    "who takes part, drops out or fails, and the duration and bytes of each step",
+    "partition.json and the checkpoints, which stay with the experimenter",
 )
-"""Information about clients in every result that no noise covers."""
+"""Information about clients in every result that the noise does not cover."""
 
 
 def privacy_of(experiment: Experiment) -> Privacy | None:
@@ -32,7 +32,7 @@ def privacy_of(experiment: Experiment) -> Privacy | None:
 
 
 def check_privacy(experiment: Experiment, method: type[Algorithm]) -> None:
-    """Check that the method and the scenario allow the guarantee that `privacy` asks for."""
+    """Check that the method and the scenario support the guarantee of `privacy`."""
     mode = experiment.privacy.mode
     if mode == "none":
         return
@@ -49,15 +49,15 @@ def check_privacy(experiment: Experiment, method: type[Algorithm]) -> None:
     images = [place for place, kind in exempt_fields(method.uploads) if kind == "images"]
     if images:
         raise UserError(
-            f"algorithm={method.name} uploads clients' images ({', '.join(images)}), so no epsilon "
-            "of the rest would mean anything; set privacy.mode=none"
+            f"algorithm={method.name} uploads clients' images ({', '.join(images)}), so an epsilon "
+            "for the other fields would be meaningless; set privacy.mode=none"
         )
     if mode == "central":
         _check_central(experiment, method)
 
 
 def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
-    """Check that the noise goes into a mean, with equal weights, of the drawn clients."""
+    """Check that the noise is added to an equally weighted mean over the drawn clients."""
     component, faults = experiment.algorithm, experiment.faults
     hparams = parameters(component, "algorithm", "algorithm")
     assert isinstance(hparams, HyperParameters)
@@ -65,25 +65,25 @@ def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
         uniform = "weights" in type(hparams).model_fields and method.means_equally(
             hparams.model_copy(update={"weights": "uniform"})
         )
-        cure = "set algorithm.weights=uniform" if uniform else "set privacy.mode=local"
+        remedy = "set algorithm.weights=uniform" if uniform else "set privacy.mode=local"
         raise UserError(
-            "privacy.mode=central adds noise to the clients' mean with equal weights, which is not "
-            f"what the server of algorithm={component.name} takes; {cure}"
+            "privacy.mode=central adds noise to the clients' mean with equal weights, but the "
+            f"server of algorithm={component.name} does not take such a mean; {remedy}"
         )
     obstacles = []
     if experiment.wire.up_bits < 32:
         bits = experiment.wire.up_bits
-        obstacles.append(
-            f"wire.up_bits={bits} changes updates after they were clipped; set it to 32"
-        )
+        obstacles.append(f"wire.up_bits={bits} changes updates after clipping; set it to 32")
     if faults.late > 0:
         late = f"faults.late={faults.late:g} brings updates of another round's sample"
         obstacles.append(f"{late}; set it to 0")
     if faults.on_client_error == "drop":
-        drop = "faults.on_client_error=drop lets a client's data change how many the mean is over"
+        drop = (
+            "faults.on_client_error=drop lets a client's data change the number of averaged clients"
+        )
         obstacles.append(f"{drop}; set it to stop")
     if obstacles:
-        raise UserError(f"privacy.mode=central has no epsilon here: {obstacles[0]}")
+        raise UserError(f"privacy.mode=central gives no epsilon here: {obstacles[0]}")
 
 
 def accountant_of(
@@ -95,7 +95,7 @@ def accountant_of(
     """Return the accountant of the clients' releases; None without noise.
 
     Raises:
-        UserError: when releases.jsonl lacks what result.json says was spent.
+        UserError: if releases.jsonl accounts for less than the epsilon in result.json.
     """
     keys = experiment.privacy
     if keys.mode == "none" or keys.noise_multiplier == 0:
@@ -110,11 +110,12 @@ def accountant_of(
     )
     if before is not None and before.rounds:
         last = before.rounds[-1]
-        spent, known = accountant.spent(last.round).known, "epsilon_known_participants"
-        if spent < last.metrics.get(known, 0.0):
+        spent, metric = accountant.spent(last.round).known, "epsilon_known_participants"
+        if spent < last.metrics.get(metric, 0.0):
             raise UserError(
-                f"{folder.releases.path} comes to epsilon {spent:.4g}, but {folder.result} had "
-                f"reached {last.metrics[known]:.4g}; restore it, or start anew with another --out"
+                f"{folder.releases.path} gives epsilon {spent:.4g}, but {folder.result} has "
+                f"{last.metrics[metric]:.4g}; restore the former, or start a new run with another "
+                "--out"
             )
     return accountant
 
@@ -130,7 +131,7 @@ def statement(experiment: Experiment) -> dict[str, Any] | None:
         "clip_norm": keys.clip_norm,
         "noise_multiplier": keys.noise_multiplier,
         "delta": keys.delta,
-        "neighbours": "one client's data replaced by any other, what is exempt unchanged",
+        "neighbours": "one client's data replaced by any other data; exempt information unchanged",
         "covers": COVERS[keys.mode],
         "noise": _noise(experiment),
         "exempt": [
@@ -143,24 +144,24 @@ def statement(experiment: Experiment) -> dict[str, Any] | None:
 def _noise(experiment: Experiment) -> str:
     keys = experiment.privacy
     if keys.noise_multiplier == 0:
-        return "none: updates are only clipped, which is no protection, and there is no epsilon"
+        return "none: updates are only clipped, which gives no protection and no epsilon"
     if keys.noise_seed is not None:
         return (
-            f"from privacy.noise_seed={keys.noise_seed}, which is no protection: whoever knows it "
-            "can take the noise away; epsilon is what the same noise would give if it were secret"
+            f"from privacy.noise_seed={keys.noise_seed}, which gives no protection: anyone who "
+            "knows the seed can remove the noise; epsilon assumes that the noise is secret"
         )
-    return "from the operating system's entropy, new in every run; a resumed step counts again"
+    return "from the operating system's entropy, new in every run; a repeated step counts again"
 
 
 def privacy_lines(done: Run) -> list[str]:
-    """Return the lines to print at the end of a run; none without privacy."""
+    """Return the lines about privacy to print at the end of a run; none without privacy."""
     guarantee = done.info.privacy
     if guarantee is None:
         return []
     lines = [f"privacy: {guarantee['mode']}, noise {guarantee['noise']}"]
     last = done.rounds[-1].metrics if done.rounds else {}
     if "epsilon" in last:
-        known, total = last["epsilon_known_participants"], last["epsilon"]
-        more = f" ({known:.3g} if it is known who took part)" if known > total else ""
-        lines.append(f"epsilon: {total:.3g} at delta {guarantee['delta']:g}{more}")
+        if_known, total = last["epsilon_known_participants"], last["epsilon"]
+        remark = f" ({if_known:.3g} if it is known who took part)" if if_known > total else ""
+        lines.append(f"epsilon: {total:.3g} at delta {guarantee['delta']:g}{remark}")
     return [*lines, f"not covered: {'; '.join(guarantee['exempt'])}"]

@@ -1,11 +1,11 @@
 """Ray execution: a few workers run the steps of any number of virtual clients.
 
-A client is an id, its images and a state, which belongs to the caller. A worker that dies can
-neither lose nor double a step: the steps that it had not answered are run again, by the workers
-that answer. Each worker gets its clients of an exchange in one call.
+A client is an id, its images and a state, which the caller holds. A worker that dies neither loses
+nor repeats a completed step: other workers run the steps that it has not answered. Each worker gets
+its clients of an exchange in one call.
 
-Large states are files on the caller's node. A worker there gets their paths, and writes the
-next ones; states of a worker on another node go through Ray's object store.
+Large states are files on the caller's node. A worker on that node gets their paths and writes the
+next states there; states of workers on other nodes go through Ray's object store.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from fedray.states import LARGE, Place, StateStore, state_size
 log = logging.getLogger(__name__)
 
 CLIENTS_PER_CALL, LARGE_CLIENTS_PER_CALL = 32, 8
-"""Most clients of a call, since a worker holds their results until it answers; of clients with
-large downloads, whose uploads are large too."""
+"""Maximum numbers of clients per call, because a worker holds their results until it answers. The
+second one applies to large downloads, whose uploads are usually large, too."""
 
 
 class Call(NamedTuple):
-    """A call that was sent to a worker."""
+    """A call that has been sent to a worker."""
 
     worker: Any
     groups: Sequence[Sequence[int]]
@@ -51,12 +51,12 @@ class Call(NamedTuple):
 
     @property
     def clients(self) -> list[int]:
-        """The ids, group after group."""
+        """Return the client ids, group after group."""
         return [*chain.from_iterable(self.groups)]
 
 
 class RayExecutor:
-    """Client steps on a pool of workers (`federation.Executor`)."""
+    """Runs client steps on a pool of workers (`federation.Executor`)."""
 
     def __init__(self, assembly: Assembly, pool: WorkerPool) -> None:
         register_tensors()
@@ -65,7 +65,7 @@ class RayExecutor:
         self._max_failures = assembly.experiment.faults.max_failures
         self._pool = pool
         self.states = StateStore()
-        self._here = str(ray.get_runtime_context().get_node_id())
+        self._node_id = str(ray.get_runtime_context().get_node_id())
         self._sizes = [(first, [*map(len, d.train)]) for first, d in assembly.data.phases]
         self._architectures = assembly.models.architectures
         self._rate = dict.fromkeys(self._architectures, 1e-6)  # seconds per image
@@ -79,7 +79,7 @@ class RayExecutor:
         return dict(sorted(replies.items()))
 
     def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
-        """Run steps like `step`; the workers add up the uploads of whole blocks of clients."""
+        """Run steps like `step`; the workers sum the uploads of whole blocks of clients."""
         replies: dict[int, Reply] = {}
         blocks: dict[tuple[int, ...], Total] = {}
         groups = groups_of_step(self._assembly, name, down)
@@ -100,7 +100,7 @@ class RayExecutor:
         return dict(sorted(tested.items()))
 
     def close(self) -> None:
-        """Free the states; the pool belongs to the caller."""
+        """Free the states; the caller closes the pool."""
         self.states.close()
         self._pool.forget(self._experiment)
 
@@ -114,18 +114,18 @@ class RayExecutor:
     ) -> Iterator[tuple[Call, Any]]:
         """Run a step or test for every key of `down`; yield each call with its answer.
 
-        Steps are pure functions, so what a lost worker has not answered is run again, by others.
+        Steps are pure functions, so other workers run again what a lost worker has not answered.
         """
         downloads, losses = _put_once(down), Counter[int]()
-        asked = groups
-        while asked:
-            calls = self._send(kind, name, round_, asked, downloads)
-            asked, lost = [], set[Any]()
+        pending = groups
+        while pending:
+            calls = self._send(kind, name, round_, pending, downloads)
+            pending, lost = [], set[Any]()
             for call in calls:
                 try:
                     answer = _answer(call.ref)
                 except LOST as error:
-                    asked += call.groups
+                    pending += call.groups
                     self._suspend(call, lost, losses, error)
                     continue
                 yield call, answer
@@ -138,60 +138,60 @@ class RayExecutor:
         groups: Sequence[Sequence[int]],
         downloads: tuple[Sequence[Any], Mapping[int, int]],
     ) -> list[Call]:
-        """Divide clients among the workers that answer, and call these."""
+        """Divide clients among the workers that answer, and call these workers."""
         workers, images = self._pool.ready(len(groups)), self._images(round_)
         clients = chain.from_iterable(groups)
         seconds = {c: images[c] * self._rate[self._architectures[c]] for c in clients}
         is_large = any(isinstance(download, ray.ObjectRef) for download in downloads[0])
-        most = LARGE_CLIENTS_PER_CALL if is_large and kind != "total" else CLIENTS_PER_CALL
-        together = max(map(len, groups))
+        max_clients = LARGE_CLIENTS_PER_CALL if is_large and kind != "total" else CLIENTS_PER_CALL
+        group_size = max(map(len, groups))
         shares: list[list[list[Sequence[int]]]]
         if kind == "total":
             everyone = list(downloads[1])
-            blocks = shares_of_blocks(everyone, seconds, len(workers), most, together)
+            blocks = shares_of_blocks(everyone, seconds, len(workers), max_clients, group_size)
             divide = partial(groups_of_step, self._assembly, name)
             shares = [[divide(block) for block in share] for share in blocks]
         else:
-            most = most if kind == "test" else max(1, most // together)
-            shares = shares_of_groups(groups, seconds, len(workers), most)
+            max_clients = max_clients if kind == "test" else max(1, max_clients // group_size)
+            shares = shares_of_groups(groups, seconds, len(workers), max_clients)
         calls = []
-        for turn in zip_longest(*shares):
-            for worker, share in zip(workers, turn, strict=True):
+        for calls_of_turn in zip_longest(*shares):
+            for worker, share in zip(workers, calls_of_turn, strict=True):
                 if share is not None:
                     argument = self._share(kind, worker, round_, share, *downloads)
                     calls.append(Call(worker, share, getattr(worker, kind).remote(name, argument)))
         return calls
 
     def _suspend(self, call: Call, lost: set[Any], losses: Counter[int], error: Exception) -> None:
-        """Suspend a worker that lost a call; check how often each client's step was lost."""
-        if call.worker in lost:  # it had not begun this call
+        """Suspend a worker that lost a call; raise if a client's step was lost too often."""
+        if call.worker in lost:  # the worker had not started this call
             return
         lost.add(call.worker)
         self._pool.suspend(call.worker)
         losses.update(call.clients)
-        most = self._max_failures
-        if max(losses.values()) > most:
+        max_failures = self._max_failures
+        if max(losses.values()) > max_failures:
             raise RunFailed(
-                f"workers were lost {most + 1} time(s) during one client's step "
-                f"(faults.max_failures={most}): {cause_of(error)}"
+                f"workers were lost {max_failures + 1} time(s) during one client's step "
+                f"(faults.max_failures={max_failures}): {cause_of(error)}"
             ) from error
 
     def _replies(self, round_: int, call: Call, answer: Sequence[Any]) -> dict[int, Reply]:
-        """Return a call's replies, keep the clients' next states, and learn from their times."""
+        """Return a call's replies, store the clients' next states, and update the rates."""
         results = [from_message(result) for result in answer]
         for client, (_, state) in zip(call.clients, results, strict=True):
-            self._keep(client, state)
+            self._store(client, state)
         replies = {c: reply for c, (reply, _) in zip(call.clients, results, strict=True)}
-        self._learn_rates(round_, replies)
+        self._update_rates(round_, replies)
         show_printed(replies)
         return replies
 
-    def _keep(self, client: int, state: Any) -> None:
+    def _store(self, client: int, state: Any) -> None:
         if state is None:
             return
         if isinstance(state, Place | Message):
             self.states.put(client, from_message(state))
-        else:  # of another node: in a file it needs no memory of Ray's
+        else:  # from another node; a file uses none of Ray's memory
             self.states.write(client, state)
 
     def _share(
@@ -203,12 +203,12 @@ class RayExecutor:
         distinct: Sequence[Any],
         positions: Mapping[int, int],
     ) -> Share:
-        of_each = slice(1) if kind == "test" else slice(None)
-        clients = [client for group in groups for client in group[of_each]]
-        is_here = self._pool.node_of(worker) == self._here
+        senders = slice(1) if kind == "test" else slice(None)
+        clients = [client for group in groups for client in group[senders]]
+        is_local = self._pool.node_of(worker) == self._node_id
         states: dict[int, Any] = {}
         for client in clients:
-            state = self.states.find(client) if is_here else self.states.get(client)
+            state = self.states.find(client) if is_local else self.states.get(client)
             if isinstance(state, Place):
                 states[client] = state
             elif state is not None:
@@ -216,18 +216,18 @@ class RayExecutor:
                 states[client] = to_message(state) if is_small else ray.put(state)
         payloads = [positions[client] for client in clients]
         database = self.states.database
-        where = (str(database.files), database.new_name()) if is_here else ()
-        sent = clients, payloads, distinct, states
-        return Share(self._experiment, round_, groups, *sent, *where)
+        folder = (str(database.files), database.new_name()) if is_local else ()
+        inputs = clients, payloads, distinct, states
+        return Share(self._experiment, round_, groups, *inputs, *folder)
 
     def _images(self, round_: int) -> Sequence[int]:
         return [sizes for first, sizes in self._sizes if first <= round_][-1]
 
-    def _learn_rates(self, round_: int, replies: Mapping[int, Reply]) -> None:
-        """Move each architecture's seconds per image halfway to those of a share.
+    def _update_rates(self, round_: int, replies: Mapping[int, Reply]) -> None:
+        """Move each architecture's seconds per image halfway to the mean of a share.
 
-        Not each client's: one client's time is mostly noise, and equal clients must weigh the same
-        to be divided evenly.
+        Rates are not kept per client: one client's time is mostly noise, and equal clients must
+        weigh the same to be divided evenly.
         """
         images = self._images(round_)
         for architecture in {self._architectures[client] for client in replies}:
@@ -238,7 +238,7 @@ class RayExecutor:
 
 
 def show_printed(replies: Mapping[int, Reply]) -> None:
-    """Show what methods printed on workers, each line with its client."""
+    """Log what methods printed on workers, each line with its client."""
     for client, reply in replies.items():
         for line in reply.printed:
             log.warning("client %d: %s", client, line)

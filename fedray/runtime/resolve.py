@@ -1,4 +1,4 @@
-"""Make a checked experiment from a name and `key=value` words."""
+"""Resolve an experiment from a name and `key=value` assignments, and check it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def resolve(
 
     Args:
         name: a shipped name or a YAML file.
-        assignments: "key=value".
+        assignments: texts of the form "key=value".
         plugins: files and modules in addition to those that the experiment names.
-        trusted: run plug-in files that the experiment names without asking.
+        trusted: whether to run plug-in files that the experiment names without asking.
 
     Raises:
-        UserError: with one sentence about the first thing that is wrong.
+        UserError: if anything is invalid; the message describes the first problem.
     """
     pairs = parse_assignments(assignments)
     tree = with_read_plugins(read_experiment(name), pairs, plugins, trusted=trusted)

@@ -9,12 +9,12 @@ from fedray.config import Experiment
 from fedray.errors import UserError
 
 Bundle = dict[str, float]
-A_TRACE = 0.001
-"""The share of a node's own resource that binds a bundle to the node; a thousand fit."""
+NODE_SHARE = 0.001
+"""Share of a node's unique resource that binds a bundle to the node; a node has room for 1000."""
 
 
 def worker_bundles(experiment: Experiment) -> list[Bundle]:
-    """Return a bundle per worker; the shares follow from `workers`, `cpus` and `gpus`."""
+    """Return the bundle of each worker, computed from `workers`, `cpus` and `gpus`."""
     cpus = experiment.cpus if experiment.cpus is not None else float(experiment.workers)
     bundle: Bundle = {"CPU": _floor(cpus / experiment.workers)}
     gpus = (experiment.gpus - experiment.server_gpus) / experiment.workers
@@ -24,7 +24,7 @@ def worker_bundles(experiment: Experiment) -> list[Bundle]:
 
 
 def server_bundle(experiment: Experiment) -> Bundle:
-    """Return the server's bundle; empty when nothing is reserved for it."""
+    """Return the server's bundle; it is empty if nothing is reserved for the server."""
     shares = {"CPU": experiment.server_cpus, "GPU": experiment.server_gpus}
     return {kind: share for kind, share in shares.items() if share > 0}
 
@@ -34,47 +34,48 @@ def trial_bundles(experiment: Experiment, node: str | None = None) -> list[Bundl
 
     Args:
         experiment: the run.
-        node: the resource of the node where the server must be, as "node:10.0.0.1".
+        node: the resource of the node that must host the server, such as "node:10.0.0.1".
     """
-    place = {} if node is None else {node: A_TRACE}
-    return [{**server_bundle(experiment), **place}, *worker_bundles(experiment)]
+    placement = {} if node is None else {node: NODE_SHARE}
+    return [{**server_bundle(experiment), **placement}, *worker_bundles(experiment)]
 
 
 def preflight(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> str:
-    """Check that one run fits the cluster; return one line about what it asks for.
+    """Check that one run fits the cluster; return one line about its demand.
 
     Raises:
-        UserError: when it can never be scheduled, with the numbers and the key to change.
+        UserError: if the run can never be scheduled; names the numbers and the key to change.
     """
     bundles = [bundle for bundle in trial_bundles(experiment) if bundle]
-    has = {kind: sum(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU")}
-    asks = {kind: sum(bundle.get(kind, 0) for bundle in bundles) for kind in ("CPU", "GPU")}
-    asked = f"{experiment.workers} workers ask for {asks['CPU']:.4g} CPU, {asks['GPU']:.4g} GPU"
-    there = f"the cluster has {has['CPU']:.4g} CPU, {has['GPU']:.4g} GPU on {len(nodes)} node(s)"
-    if asks["GPU"] > has["GPU"] + 1e-6:
-        fix = "set gpus=0" if has["GPU"] == 0 else f"set gpus={has['GPU']:g} or less"
-        raise UserError(f"{asked}, but {there}; {fix}")
-    if asks["CPU"] > has["CPU"] + 1e-6:
-        left = has["CPU"] - experiment.server_cpus
-        fix = f"set cpus={left:g} to let the workers share them"
-        if experiment.cpus is None and left >= 1:
-            fix += f", or workers={int(left)}"
-        raise UserError(f"{asked}, but {there}; {fix if left > 0 else 'lower server_cpus'}")
+    available = {kind: sum(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU")}
+    needed = {kind: sum(bundle.get(kind, 0) for bundle in bundles) for kind in ("CPU", "GPU")}
+    demand = f"{experiment.workers} workers need {needed['CPU']:.4g} CPU, {needed['GPU']:.4g} GPU"
+    total = f"{available['CPU']:.4g} CPU, {available['GPU']:.4g} GPU"
+    supply = f"the cluster has {total} on {len(nodes)} node(s)"
+    if needed["GPU"] > available["GPU"] + 1e-6:
+        fix = "set gpus=0" if available["GPU"] == 0 else f"set gpus={available['GPU']:g} or less"
+        raise UserError(f"{demand}, but {supply}; {fix}")
+    if needed["CPU"] > available["CPU"] + 1e-6:
+        spare = available["CPU"] - experiment.server_cpus
+        fix = f"set cpus={spare:g} to let the workers share them"
+        if experiment.cpus is None and spare >= 1:
+            fix += f", or workers={int(spare)}"
+        raise UserError(f"{demand}, but {supply}; {fix if spare > 0 else 'lower server_cpus'}")
     fit = at_a_time(experiment, nodes)
     if fit == 0:
         largest = max(bundles, key=lambda bundle: (bundle.get("GPU", 0), bundle.get("CPU", 0)))
         raise UserError(
-            f"{asked} in shares of {_words(largest)}, which do not pack onto the nodes "
-            f"({'; '.join(_words(node) for node in nodes)}); set workers to a multiple of gpus, "
+            f"{demand} in bundles of {_describe(largest)}, which do not fit onto the nodes "
+            f"({'; '.join(_describe(node) for node in nodes)}); set workers to a multiple of gpus, "
             "or change gpus or server_gpus"
         )
-    return f"{asked}; {there}; {fit} run(s) at a time"
+    return f"{demand}; {supply}; {fit} run(s) at a time"
 
 
 def at_a_time(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> int:
-    """Return how many such runs fit the nodes at a time: first fit, the largest bundle first.
+    """Return how many such runs fit onto the nodes at a time (first fit, largest bundle first).
 
-    A GPU share below 1 stays on one GPU; a larger one takes whole GPUs of one node.
+    A GPU share below 1 uses one GPU; a larger share uses whole GPUs of one node.
     """
     free = [[node.get("CPU", 0.0), *[1.0] * int(node.get("GPU", 0))] for node in nodes]
     ordered = sorted(
@@ -89,13 +90,15 @@ def at_a_time(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> i
 
 
 def _place(bundle: Bundle, free: list[list[float]]) -> bool:
-    """Take a bundle from the first node that has it: CPUs first, then what is left of each GPU."""
+    """Reserve a bundle on the first node with room; `free` lists a node's CPUs, then its GPUs."""
     cpus, gpus = bundle.get("CPU", 0.0), bundle.get("GPU", 0.0)
     share, number = min(gpus, 1.0), ceil(gpus)
     if gpus > 1 and gpus != number:
         return False
     for node in free:
-        fitting = [i for i, left in enumerate(node) if i > 0 and left + 1e-6 >= share][:number]
+        fitting = [i for i, free_share in enumerate(node) if i > 0 and free_share + 1e-6 >= share][
+            :number
+        ]
         if node[0] + 1e-6 >= cpus and len(fitting) == number:
             node[0] -= cpus
             for i in fitting:
@@ -104,11 +107,11 @@ def _place(bundle: Bundle, free: list[list[float]]) -> bool:
     return False
 
 
-def _words(resources: Mapping[str, float]) -> str:
+def _describe(resources: Mapping[str, float]) -> str:
     parts = [f"{resources[k]:.4g} {k}" for k in ("CPU", "GPU") if resources.get(k)]
     return ", ".join(parts) or "nothing"
 
 
 def _floor(share: float) -> float:
-    """Round down to ten-thousandths, in which Ray counts."""
+    """Round down to ten-thousandths, the unit of Ray's resources."""
     return int(share * 10_000 + 1e-6) / 10_000

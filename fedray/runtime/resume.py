@@ -1,9 +1,9 @@
-"""Resume a run in its folder: read once what it left, refuse here what does not fit.
+"""Resumption of a run in its folder: reads the earlier records and refuses those that do not fit.
 
-config.yaml, result.json and rounds.jsonl are read before anything is computed, and compared with
-the experiment, its data and its files. The checkpoint names the round after which the run goes on;
-rounds after it are removed when the next one is written. Without a checkpoint the run begins again
-at round 0, but never over rounds whose checkpoint is missing.
+config.yaml, result.json and rounds.jsonl are read before any computation, and compared with the
+experiment, its data and its files. The run continues after the round of the checkpoint; later
+rounds are removed when the next one is written. Without a checkpoint the run starts at round 0, but
+never overwrites rounds whose checkpoint is missing.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ log = logging.getLogger(__name__)
 def load_checkpoint(
     folder: RunFolder, before: Run | None, store: CheckpointStore
 ) -> tuple[Snapshot | None, Run | None]:
-    """Return the last checkpoint, and the run up to its round; None, None for a new run.
+    """Return the last checkpoint, and the run up to its round; (None, None) for a new run.
 
     Args:
-        folder: the run's.
-        before: what an earlier process wrote; None without a result.
-        store: of the run's checkpoints.
+        folder: the run's folder.
+        before: the run that an earlier process recorded; None if there is no result.
+        store: the run's checkpoints.
 
     Raises:
-        UserError: if a file is damaged, or the rounds are not those of the checkpoint.
+        UserError: if a file is damaged, or the rounds do not match the checkpoint.
     """
     checkpoint = store.load()
     if checkpoint is None:
@@ -44,25 +44,25 @@ def load_checkpoint(
     earlier = (before or folder.read()).until(done)
     if earlier.done != done or earlier.rounds_checksum != checkpoint.rounds_checksum:
         raise UserError(
-            f"the rounds in {folder.path} are not those of its checkpoint of round {done}; "
+            f"the rounds in {folder.path} do not match its checkpoint of round {done}; "
             f"restore {folder.result.name} and {folder.rounds_file.name} from a copy, or start "
-            "anew with another --out"
+            "a new run with another --out"
         )
-    folder.first_analyses(done)  # refuse a damaged file before anything is changed
+    folder.first_analyses(done)  # fails for a damaged file, before anything is changed
     store.tidy()
     return checkpoint.snapshot, earlier
 
 
 def resumed_info(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:
-    """Return a resumed run's info, with the earlier environment if it was another one."""
+    """Return a resumed run's info, with the earlier environment if it differs."""
     before = list(earlier.info.earlier_environments)
     last = EarlierEnvironment(earlier.done, earlier.info.environment)
-    if before and before[-1].until_round >= earlier.done:  # nothing that came after it counts
+    if before and before[-1].until_round >= earlier.done:  # later rounds are discarded
         last = before.pop()
     changes = last.environment.changes(info.environment)
     if changes:
         log.warning(
-            "%s goes on after round %d in another environment than before (%s); %s names both",
+            "%s continues after round %d in a different environment (%s); %s records both",
             folder.path,
             earlier.done,
             "; ".join(changes),
@@ -73,7 +73,7 @@ def resumed_info(info: RunInfo, earlier: Run, folder: RunFolder) -> RunInfo:
 
 
 def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
-    """Refuse a folder in which another experiment was run."""
+    """Refuse a folder that holds another experiment."""
     if not folder.config.exists():
         return
     before = load_experiment(read_mapping(folder.config))
@@ -81,8 +81,8 @@ def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
         return
     difference = _first_difference(before.reproducibility_key(), experiment.reproducibility_key())
     raise UserError(
-        f"{folder.path} holds another experiment ({difference}); give --resume {folder.path} alone "
-        "to go on with what it holds, or name another folder with --out"
+        f"{folder.path} holds another experiment ({difference}); use --resume {folder.path} alone "
+        "to continue that experiment, or choose another folder with --out"
     )
 
 
@@ -98,36 +98,37 @@ def check_same(folder: RunFolder, before: RunInfo, assembly: Assembly) -> None:
     for what, (then, now) in pairs.items():
         if then is not None and then != now:
             raise UserError(
-                f"the {what} are not what {folder.path} began with (content hash {then[:12]}, now "
-                f"{now[:12] or 'missing'}); restore it, or start anew with another --out"
+                f"the {what} have changed since {folder.path} was started (content hash "
+                f"{then[:12]}, now {now[:12] or 'missing'}); restore them, or start a new run with "
+                "another --out"
             )
     partition = before.partition_sha256
     if partition not in (None, assembly.data.sha256):
         raise UserError(
-            f"the clients' images are not those that {folder.path} began with (hash of the "
-            f"partition {partition[:12]}, now {assembly.data.sha256[:12]}); go on with the "
-            f"versions of packages that {folder.result} names, or start anew with another --out"
+            f"the partition has changed since {folder.path} was started (hash "
+            f"{partition[:12]}, now {assembly.data.sha256[:12]}); use the package versions that "
+            f"{folder.result} names, or start a new run with another --out"
         )
     if before.identity != assembly.identity:
         raise UserError(
-            f"{folder.result} is of another experiment than {folder.config} and the given keys; "
-            "restore both from a copy, or start anew with another --out"
+            f"{folder.result} belongs to another experiment than {folder.config} and the given "
+            "keys; restore both from a copy, or start a new run with another --out"
         )
 
 
 def check_nothing_lost(folder: RunFolder, before: Run | None) -> None:
-    """Refuse to begin again at round 0 where rounds were done and their checkpoint is missing.
+    """Refuse to restart at round 0 if there are rounds whose checkpoint is missing.
 
-    A run with checkpoint_every=0 keeps none on purpose, so it begins again. So does one that was
-    killed before its first checkpoint, in round 0.
+    Two runs may restart: one with checkpoint_every=0, which writes no checkpoints, and one that
+    was killed in round 0, before its first checkpoint.
     """
     if before is None and folder.has_rounds:
         before = folder.read()
     if before is None or before.done < 1 or before.info.config.get("checkpoint_every") == 0:
         return
     raise UserError(
-        f"{folder.path} has the rounds up to {before.done} and no checkpoint of them; restore "
-        f"{folder.path / 'checkpoints'} from a copy, or, to begin again at round 0, remove "
+        f"{folder.path} has rounds up to {before.done} but no checkpoint; restore "
+        f"{folder.path / 'checkpoints'} from a copy, or, to restart at round 0, remove "
         f"{folder.result.name} and {folder.rounds_file.name} there"
     )
 

@@ -16,7 +16,7 @@ from fedray.runtime.shares import groups_of_step, groups_of_test, is_stacked
 from fedray.runtime.stacked import client_runtime
 from fedray.states import StateStore
 
-FOR_A_CLUSTER = (
+CLUSTER_KEYS = (
     "workers",
     "cpus",
     "server_cpus",
@@ -27,14 +27,14 @@ FOR_A_CLUSTER = (
 
 
 def unused_keys(experiment: Experiment) -> str:
-    """Return one line about keys that are set without effect in one process; "" for none."""
-    now, default = flatten(experiment.tree()), flatten(Experiment().tree())
-    changed = [f"{key}={now[key]:g}" for key in FOR_A_CLUSTER if now[key] != default[key]]
+    """Return one line about keys that are set but have no effect in one process; "" if none."""
+    current, default = flatten(experiment.tree()), flatten(Experiment().tree())
+    changed = [f"{key}={current[key]:g}" for key in CLUSTER_KEYS if current[key] != default[key]]
     return f"without effect in one process: {', '.join(changed)}" if changed else ""
 
 
 class SerialExecutor:
-    """Runs one client after the other in this process (`federation.Executor`)."""
+    """Runs clients one after the other in this process (`federation.Executor`)."""
 
     def __init__(self, assembly: Assembly, device: torch.device) -> None:
         torch.set_num_threads(assembly.experiment.threads)
@@ -48,7 +48,7 @@ class SerialExecutor:
         return dict(self._steps(name, round_, down))
 
     def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
-        """Run one client step for every key of `down`, and add up the uploads."""
+        """Run one client step for every key of `down`, and sum the uploads."""
         replies: dict[int, Reply] = {}
         steps = self._steps(name, round_, down, is_summed=True)
 

@@ -1,4 +1,4 @@
-"""The server as an actor: it coordinates rounds and hosts text encoder and aggregation."""
+"""The server actor: coordinates the rounds, and hosts the text encoder and the aggregation."""
 
 from __future__ import annotations
 
@@ -26,50 +26,52 @@ log = logging.getLogger(__name__)
 
 
 class ServerActor:
-    """The coordinating actor of one run; it owns the workers and the clients' states."""
+    """The actor that coordinates one run; it owns the workers and the clients' states."""
 
     def run(self, experiment: str, out: str, began: float) -> Iterator[Round | str]:
-        """Run to the end, going on after the folder's checkpoint.
+        """Run the experiment to its end, resuming from the folder's checkpoint.
 
-        Yields each round and, between them, what the user should hear of from here and, after the
-        first round, when they have read their data, from the workers.
+        Yields each round and, in between, warnings for the user: those of this process and, after
+        the first round, those of the workers, which have then loaded their data.
         """
-        asked = Experiment.model_validate_json(experiment)
-        notices, pool = LogRelay(), WorkerPool(asked)
-        pool.prefetch(asked)
+        parsed = Experiment.model_validate_json(experiment)
+        notices, pool = LogRelay(), WorkerPool(parsed)
+        pool.prefetch(parsed)
         try:
-            session = Session(asked, Path(out), lambda assembly: RayExecutor(assembly, pool), began)
+            session = Session(
+                parsed, Path(out), lambda assembly: RayExecutor(assembly, pool), began
+            )
             for number, done in enumerate(session.rounds()):
-                for said in [*notices.take(), *(pool.notices() if number == 0 else [])]:
-                    yield said  # Ray's generators cannot delegate to a list
+                for text in [*notices.take(), *(pool.notices() if number == 0 else [])]:
+                    yield text  # Ray's generators cannot delegate to a list
                 yield done
-            for said in pool.notices():
-                yield said
+            for text in pool.notices():
+                yield text
         except Exception:
-            for said in notices.take():  # they may be about the cause
-                yield said
+            for text in notices.take():  # they may explain the error
+                yield text
             raise
         finally:
             pool.close()
 
 
 def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Round, None, None]:
-    """Run on the connected cluster; a server that is lost is replaced and resumes.
+    """Run an experiment on the connected cluster; a lost server is replaced, and the run resumes.
 
     Args:
-        experiment: what to run.
+        experiment: the experiment.
         out: the run's folder.
         began: when start-up began, in seconds since the epoch.
 
     Yields:
-        Each round; rounds after the last checkpoint come again when the server was lost.
+        Each round. After the loss of a server, rounds after the last checkpoint are repeated.
 
     Raises:
-        RunFailed: when servers were lost more than `faults.max_failures` times without a new
-            round, or no node has room for one.
+        RunFailed: if servers are lost more than `faults.max_failures` times without a new round,
+            or no node has room for one.
         FedrayError: the cause that stopped the run; a `CodeError` has the traceback of the actor.
     """
-    most, last, losses = experiment.faults.max_failures, -1, 0
+    max_failures, last, losses = experiment.faults.max_failures, -1, 0
     while True:
         try:
             for done in _rounds_of_one_server(experiment, out, began):
@@ -79,49 +81,50 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
             return
         except LOST as error:
             losses += 1
-            if losses > most:
+            if losses > max_failures:
                 raise RunFailed(
                     f"the server was lost {losses} time(s) without a new round "
-                    f"(faults.max_failures={most}): {cause_of(error)}; {_how_to_resume(out)}"
+                    f"(faults.max_failures={max_failures}): {cause_of(error)}; "
+                    f"{_how_to_resume(out)}"
                 ) from error
-        # What it had written down but not handed over; the next server begins after that.
+        # The lost server wrote these rounds but did not yield them; the next one continues.
         written = [done for done in RunFolder(out).rounds() if done.round > last]
         last = max([last, *(done.round for done in written)])
         yield from written
 
 
 def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> Iterator[Round]:
-    """Yield the rounds of one server actor, to the end of the run or until it is lost."""
+    """Yield the rounds of one server actor until the run ends or the server is lost."""
     try:
         with _server(experiment, out) as actor:
             stream = actor.run.options(num_returns="streaming").remote(
                 experiment.model_dump_json(by_alias=True), str(out), began
             )
-            yield from _rounds_among(stream)
-    except RayTaskError as error:  # its folder is as it wants to leave it
-        raise _in_own_terms(error, out) from None
+            yield from _log_warnings(stream)
+    except RayTaskError as error:  # the actor has completed its folder
+        raise _original_error(error, out) from None
     except BaseException:
         folder = RunFolder(out)
-        with suppress(OSError):  # on a full disk rounds.jsonl says as much
+        with suppress(OSError):  # on a full disk, rounds.jsonl is enough
             if folder.has_result and not folder.is_finished:
-                # an actor that is killed cannot do it itself
+                # a killed actor cannot write it itself
                 folder.write_head(ResultFile.of(folder.read()))
         raise
 
 
-def _rounds_among(stream: Iterable[Any]) -> Iterator[Round]:
-    """Yield the rounds that a server's actor yields, and log the warnings between them."""
+def _log_warnings(stream: Iterable[Any]) -> Iterator[Round]:
+    """Yield the rounds of a server actor's stream, and log the warnings between them."""
     for ref in stream:
-        said = ray.get(ref)
-        if isinstance(said, str):
-            log.warning("%s", said)
+        item = ray.get(ref)
+        if isinstance(item, str):
+            log.warning("%s", item)
         else:
-            yield said
+            yield item
 
 
 @contextmanager
 def _server(experiment: Experiment, out: Path) -> Iterator[Any]:
-    """Start a server's actor, wait for its place, and end it afterwards."""
+    """Start a server actor, wait until it is placed, and kill it on exit."""
     bundle, seconds = server_bundle(experiment), experiment.faults.start_timeout_s
     server: Any = ray.remote(ServerActor).options(
         num_cpus=bundle.get("CPU", 0),
@@ -140,11 +143,11 @@ def _server(experiment: Experiment, out: Path) -> Iterator[Any]:
         ray.kill(actor)
 
 
-def _in_own_terms(error: RayTaskError, out: Path) -> FedrayError:
-    """Return the error inside the actor; of a fault in the code, keep the traceback."""
+def _original_error(error: RayTaskError, out: Path) -> FedrayError:
+    """Return the error that the actor raised; for a fault in code, store its traceback."""
     if isinstance(error.cause, RunFailed):
-        how = "" if "--resume" in str(error.cause) else f"; {_how_to_resume(out)}"
-        return RunFailed(f"{error.cause}{how}")
+        advice = "" if "--resume" in str(error.cause) else f"; {_how_to_resume(out)}"
+        return RunFailed(f"{error.cause}{advice}")
     if isinstance(error.cause, FedrayError):
         return error.cause
     failure = replace(Failure.of(error.cause), traceback=str(error))
@@ -152,4 +155,4 @@ def _in_own_terms(error: RayTaskError, out: Path) -> FedrayError:
 
 
 def _how_to_resume(out: Path) -> str:
-    return f"the last checkpoint is in {out}, continue with --resume {out}"
+    return f"the last checkpoint is in {out}; continue with --resume {out}"

@@ -1,4 +1,4 @@
-"""One run in one folder: assemble, resume, and let observers see every round."""
+"""One run in one folder: assemble its parts, resume, and pass every round to observers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment
 from fedray.errors import ClientError, CodeError, Failure, RunFailed, ServerError, UserError
 from fedray.federation import Executor, Federation, Snapshot
-from fedray.files import full_disk_said
+from fedray.files import explain_disk_full
 from fedray.plugins import use
 from fedray.records import FolderClaim, Round, Run, RunFolder
 from fedray.records.observer import closing_all
@@ -36,19 +36,20 @@ from fedray.runtime.resume import check_experiment, check_same, load_checkpoint
 class Session:
     """One federated run and its folder.
 
-    The folder is claimed, and proved writable, before anything is computed.
+    The session claims the folder, and checks that it is writable, before any computation.
 
     Args:
-        experiment: what to run.
-        out: the run's folder; a run of the same experiment in it resumes after its checkpoint.
-        make_executor: makes the executor from the assembled parts.
+        experiment: the experiment to run.
+        out: the run's folder; a run of the same experiment in the folder resumes from its
+            checkpoint.
+        make_executor: returns the executor for the assembled parts.
         began: when start-up began, in seconds since the epoch; for the start-up time.
-        keeps: which models are kept where `keep.models` is not set.
+        keeps: which models are saved if `keep.models` is not set.
 
     Raises:
-        UserError: when the folder cannot be written, holds another experiment or is damaged, or
-            when something is missing.
-        CodeError: when anything else is raised; it names the file with the traceback.
+        UserError: if the folder cannot be written, holds another experiment or is damaged, or if
+            a file or package is missing.
+        CodeError: for any other error; it names the file with the traceback.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Session:
         self._claim = FolderClaim(self._folder)
         self._claim.acquire()
         try:
-            with tracebacks_kept(self._folder), servers_memory(experiment, self._device):
+            with keep_tracebacks(self._folder), servers_memory(experiment, self._device):
                 check_experiment(self._folder, experiment)
                 self._before = self._folder.read() if self._folder.has_result else None
                 torch.set_num_threads(experiment.threads)
@@ -83,18 +84,18 @@ class Session:
     def rounds(self) -> Generator[Round, None, None]:
         """Yield each round; after a resume, only the new ones.
 
-        Nothing is written before the first round has shown that the experiment works. A round's
-        checkpoint is written during the next round, and complete before that round is yielded, or
-        when the iterator is closed. An error that stops the run leaves its traceback in the folder.
+        Nothing is written before the first round has succeeded. A round's checkpoint is written
+        during the next round; it is complete before that next round is yielded, or when the
+        iterator is closed. An error that stops the run leaves its traceback in the folder.
 
         Raises:
-            UserError: when what an earlier process left in the folder is damaged.
-            RunFailed: when the disk is full.
-            CodeError: when code that the run calls raised an error; it names the file with the
-                traceback. A client's is a `ClientError`.
+            UserError: if files of an earlier process in the folder are damaged.
+            RunFailed: if the disk is full.
+            CodeError: if code that the run calls raised an error; it names the file with the
+                traceback. For a client's error it is a `ClientError`.
         """
         try:
-            with tracebacks_kept(self._folder), servers_memory(self.experiment, self._device):
+            with keep_tracebacks(self._folder), servers_memory(self.experiment, self._device):
                 snapshot, earlier = load_checkpoint(self._folder, self._before, self._store)
                 yield from _with_plugins(self.experiment, self._run(snapshot, earlier))
                 self._executor.close()
@@ -104,7 +105,7 @@ class Session:
             self._claim.release()
 
     def settle(self) -> None:
-        """Wait until the last checkpoint that was due is whole."""
+        """Wait until the last checkpoint that is due is complete."""
         self._store.wait()
 
     def _run(self, snapshot: Snapshot | None, earlier: Run | None) -> Generator[Round, None, None]:
@@ -123,7 +124,7 @@ class Session:
             accountant_of(experiment, folder, self._before, records.note),
         )
         every = experiment.checkpoint_every
-        observers = (  # told of a round from first to last, closed from last to first
+        observers = (  # called in this order, closed in reverse order
             PartitionPlot(folder, assembly),
             stop,
             records,
@@ -140,7 +141,7 @@ class Session:
 
 
 def _with_plugins(experiment: Experiment, rounds: Generator[Round, None, None]) -> Iterator[Round]:
-    """Yield each round, made while the run's plug-ins are in use: another run may have others."""
+    """Yield each round; activate the run's plug-ins first, because another run may have others."""
     with closing(rounds):
         while True:
             use(experiment.plugins)
@@ -151,21 +152,21 @@ def _with_plugins(experiment: Experiment, rounds: Generator[Round, None, None]) 
 
 
 @contextmanager
-def tracebacks_kept(folder: RunFolder) -> Iterator[None]:
-    """Keep the traceback of what stops a run in its folder, and say so in the error.
+def keep_tracebacks(folder: RunFolder) -> Iterator[None]:
+    """Write the traceback of an error that stops a run to its folder; the error names the file.
 
     Raises:
-        RunFailed: when the disk is full.
+        RunFailed: if the disk is full.
         CodeError: for errors that neither the user nor the machine caused.
     """
     try:
-        with full_disk_said(folder.path):
+        with explain_disk_full(folder.path):
             yield
     except (ClientError, ServerError) as error:
         text = f"{error}\n\n{error.failure.traceback or Failure.of(error).traceback}"
         raise error.kept(folder.keep_error(text)) from error
     except (UserError, RunFailed):
         raise
-    except (Exception, SystemExit) as error:  # somebody's code may end in sys.exit()
+    except (Exception, SystemExit) as error:  # a plug-in may call sys.exit()
         failure = Failure.of(error)
         raise CodeError(failure, folder.keep_error(failure.traceback)) from error

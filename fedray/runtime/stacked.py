@@ -1,6 +1,6 @@
-"""Steps of stacked clients in this process (`stacked: N`, see `core.stacked`).
+"""Runtime of stacked clients in this process (`stacked: N`, see `core.stacked`).
 
-Each client begins and finishes by itself; in between, several clients are trained together.
+Each client begins and finishes its step alone; in between, several clients are trained together.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class _Step:
     """One client's step, between its begin and its end.
 
     Attributes:
-        kind: of clients with the same kind, those with the most images have the first rows.
+        kind: groups similar clients; within a kind, those with the most images have the first rows.
         member: the client's id, state and download.
         context: the client as its step sees it.
-        stack: holds the client's model.
+        stack: the stack that holds the client's model.
         row: the model's row of the stack.
-        local: the client after it has begun.
+        local: the client after the step has begun.
         work: steps, images and parameters so far.
         trained: the result of training, or its error.
     """
@@ -57,7 +57,7 @@ class _Step:
     trained: Trained | Exception | None = None
 
     def form(self) -> Form:
-        """Return all that is equal for clients which are trained together."""
+        """Return a key that is equal for clients that can be trained together."""
         local = self.local
         trainable = None if local.trainable is None else frozenset(local.trainable)
         parts = (local.state.memory, local.extra, local.down)
@@ -65,7 +65,7 @@ class _Step:
 
 
 class StackedRuntime(ClientRuntime):
-    """Client steps of one experiment, in which several clients are trained together."""
+    """Runs the client steps of one experiment, training several clients together."""
 
     def __init__(self, assembly: Assembly, device: torch.device) -> None:
         super().__init__(assembly, device)
@@ -79,11 +79,11 @@ class StackedRuntime(ClientRuntime):
             return super().step_together(name, round_, members, is_summed=is_summed)
         started, streams = time.perf_counter(), self.assembly.streams
         seed = streams.entropy("layers/stacked", round_=round_, client=members[0].client)
-        _ = self._training_samples  # to make it, or a model, may draw
+        _ = self._training_samples  # build it now: building data or models may draw random numbers
         for client, _, _ in members:
             self._make_stack(self.assembly.models.architectures[client], len(members))
         private = PrivateCopies(self.device)
-        with self._isolation.step(seed), self._without_draws():
+        with self._isolation.step(seed), self._refuse_draws():
             replies, steps = self._begin(round_, members, private)
             for _, together in groupby(steps, _Step.form):
                 self._train([*together])
@@ -98,7 +98,7 @@ class StackedRuntime(ClientRuntime):
     def _begin(
         self, round_: int, members: Sequence[Member], private: PrivateCopies
     ) -> tuple[dict[int, tuple[Reply, ClientState | None]], list[_Step]]:
-        """Begin each client's step, in the order of the rows; return failures, and the others."""
+        """Begin each client's step, in row order; return the failures and the steps that began."""
         failures: dict[int, tuple[Reply, ClientState | None]] = {}
         steps: list[_Step] = []
         downs = {id(member.down): member.down for member in members}
@@ -114,7 +114,7 @@ class StackedRuntime(ClientRuntime):
             stack, row = stacks[architecture], rows[architecture]
             try:
                 context = self.client(member.client, round_, stack.skeletons[row])
-                state = member.state or self._first(context)
+                state = member.state or self._first_state(context)
                 copied = ClientState(private.of(state.model), private.of(state.memory))
                 with counted() as tally:
                     method = self.assembly.algorithm
@@ -127,34 +127,34 @@ class StackedRuntime(ClientRuntime):
             steps.append(_Step(kind, member, context, stack, row, local, work))
         return failures, steps
 
-    def _first(self, context: Client) -> ClientState:
-        """Return a client's first state; models that are made for it may draw."""
+    def _first_state(self, context: Client) -> ClientState:
+        """Return a client's first state, isolated because building models may draw numbers."""
         with self._isolated(STACKED_STEP, context):
-            return self._given(context, None)
+            return self._state_or_first(context, None)
 
     def _sorted(
         self, round_: int, members: Sequence[Member], downs: Mapping[int, Form]
     ) -> list[tuple[int, Member]]:
-        """Sort clients by kind, and those of one kind by images, the most first.
+        """Sort clients by kind, and clients of one kind by images, the most first.
 
         Returns:
-            Each client with its kind: clients of one kind have the same architecture, and
-            downloads and memories of one form.
+            Each client with its kind. Clients of one kind have the same architecture, and downloads
+            and memories of the same form.
         """
         architectures, train = (
             self.assembly.models.architectures,
             self.assembly.data.at(round_).train,
         )
         kinds: dict[Hashable, int] = {}
-        found = []
+        with_kinds = []
         for member in members:
             memory = {} if member.state is None else member.state.memory
             form = architectures[member.client], form_of(memory), downs[id(member.down)]
-            found.append((kinds.setdefault(form, len(kinds)), member))
-        return sorted(found, key=lambda each: (each[0], -len(train[each[1].client])))
+            with_kinds.append((kinds.setdefault(form, len(kinds)), member))
+        return sorted(with_kinds, key=lambda pair: (pair[0], -len(train[pair[1].client])))
 
     def _train(self, steps: Sequence[_Step]) -> None:
-        """Train clients of one form together, and keep each one's result."""
+        """Train clients of one form together, and store each client's result."""
         method, first = self.assembly.algorithm, steps[0]
         assert isinstance(method, LocalTraining)
         contexts = [step.local for step in steps]
@@ -162,7 +162,7 @@ class StackedRuntime(ClientRuntime):
             trained, images, parameters = train_stacked(method, first.stack, first.row, contexts)
         except UserError:
             raise
-        except Exception as error:  # of all clients, because their operations are the same ones
+        except Exception as error:  # shared by all clients, whose operations are the same
             if "vmap" in str(error):
                 raise UserError(
                     f"{method.name} with {first.context.architecture} cannot be stacked: "
@@ -171,16 +171,16 @@ class StackedRuntime(ClientRuntime):
             for step in steps:
                 step.trained = error
             return
-        for step, result, seen in zip(steps, trained, images, strict=True):
+        for step, result, image_count in zip(steps, trained, images, strict=True):
             step.trained = result
             if isinstance(result, Trained):
                 steps_, images_, most = step.work
-                step.work = steps_ + result.steps, images_ + seen, max(most, parameters)
+                step.work = steps_ + result.steps, images_ + image_count, max(most, parameters)
 
     def _finish(
         self, round_: int, step: _Step, private: PrivateCopies, *, is_summed: bool
     ) -> tuple[Reply, ClientState | None]:
-        """End a client's step, and check its results."""
+        """Finish a client's step, and check its results."""
         method = self.assembly.algorithm
         assert isinstance(method, LocalTraining)
         try:
@@ -199,20 +199,20 @@ class StackedRuntime(ClientRuntime):
     def _failed(
         self, error: BaseException, round_: int, member: Member
     ) -> tuple[Reply, ClientState | None]:
-        self._stacks.clear()  # their models may be half-changed
+        self._stacks.clear()  # their models may be partly changed
         failure = self._failure(error, STACKED_STEP, round_, member.client)
         return Reply(failure=failure), member.state
 
     def _make_stack(self, architecture: str, count: int) -> None:
-        """Make models of an architecture for at least `count` clients."""
+        """Build a stack of an architecture for at least `count` clients, unless there is one."""
         stack = self._stacks.get(architecture)
         if stack is None or len(stack.skeletons) < count:
             make = partial(self.assembly.models.empty, architecture, self.device)
             self._stacks[architecture] = Stack(make, count)
 
     @contextmanager
-    def _without_draws(self) -> Iterator[None]:
-        """Refuse draws from the global generators, which clients of a stack would share."""
+    def _refuse_draws(self) -> Iterator[None]:
+        """Refuse draws from the global generators, which the clients of a stack would share."""
         before = generators()
         yield
         if generators() != before:

@@ -1,4 +1,4 @@
-"""A worker: a long-lived actor that runs the steps of any number of virtual clients."""
+"""The worker: a long-lived actor that runs the steps of any number of virtual clients."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from fedray.runtime.stacked import client_runtime
 from fedray.states import LARGE, Place, read_tree, state_size, write_tree
 
 MOST_RUNTIMES = 64
-"""Experiments that a worker is ready for at a time; a trial has one per seed."""
+"""Experiments whose objects a worker caches; a trial has one experiment per seed."""
 
 
 class Share(NamedTuple):
-    """The argument of a call: one value, since every further argument costs Ray time.
+    """The argument of a call to a worker; a single value, because each argument costs Ray time.
 
     Attributes:
         experiment: the experiment as JSON.
         round: the round.
-        groups: the clients; those of a group are tested, or trained, together.
-        clients: those whose state and download are sent: of a test the first of each group, whose
-            model the group shares; else all.
+        groups: the clients, in groups that are tested or trained together.
+        clients: the clients whose state and download are sent. For a test, the first client of each
+            group, whose model the group shares; otherwise all clients.
         payloads: for each of `clients`, the position of its download in `distinct`, or -1.
-        distinct: the downloads: messages, or references to objects in Ray's store.
-        states: of those of `clients` that have one: a message, a reference, or the place of its
-            file.
-        folder: where states' files are, for a worker on the same node; "" for others.
-        name: the name of new files there, before a number.
+        distinct: the downloads, as messages or as references to objects in Ray's store.
+        states: the states of those `clients` that have one, as messages, references, or the places
+            of their files.
+        folder: the folder of the states' files, for a worker on the same node; "" for others.
+        name: the first part of the names of new files there; a number follows.
     """
 
     experiment: str
@@ -59,21 +59,21 @@ class Share(NamedTuple):
 
     def inputs(self) -> Iterator[Member]:
         """Yield each of `clients` with its state and its download."""
-        downloads = [_received(download) for download in self.distinct]
+        downloads = [_unpack(download) for download in self.distinct]
         for client, position in zip(self.clients, self.payloads, strict=True):
             state = self.states.get(client)
             if isinstance(state, Place):
                 state = ClientState(**read_tree(Path(self.folder) / state.file))
             down = downloads[position] if position >= 0 else None
-            yield Member(client, _received(state), down)
+            yield Member(client, _unpack(state), down)
 
 
-def _received(value: Any) -> Any:
+def _unpack(value: Any) -> Any:
     return from_message(ray.get(value) if isinstance(value, ray.ObjectRef) else value)
 
 
 class LogRelay(logging.Handler):
-    """Collects this process's warnings, which Ray does not show; the command prints them."""
+    """Collects this process's warnings, which Ray does not show, for the command to print."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -81,17 +81,17 @@ class LogRelay(logging.Handler):
         logging.getLogger("fedray").addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a warning's text."""
+        """Store a warning's text."""
         self._texts.append(record.getMessage())
 
     def take(self) -> list[str]:
         """Return the warnings since the last call."""
-        taken, self._texts = self._texts, []
-        return taken
+        texts, self._texts = self._texts, []
+        return texts
 
 
 class Worker:
-    """An actor that runs client steps of any experiment it is handed."""
+    """An actor that runs client steps of any experiment."""
 
     def __init__(self, threads: int, gpus: float) -> None:
         register_tensors()
@@ -100,16 +100,16 @@ class Worker:
         self._device = pick_device(gpus)
         limit_memory(self._device, gpus)
         self._notices, self._printed = LogRelay(), Printed()
-        self._runtimes: dict[str, ClientRuntime] = {}  # the least recently used first
+        self._runtimes: dict[str, ClientRuntime] = {}  # least recently used first
 
     def prefetch(self, experiment: str) -> None:
-        """Load an experiment's data early; errors are ignored, the first real call raises them."""
+        """Load an experiment's data early; ignore errors, since the first real call raises them."""
         with suppress(Exception):
             assembly = Assembly(Experiment.model_validate_json(experiment))
             _ = assembly.data, assembly.algorithm, assembly.models
 
     def forget(self, experiment: str) -> None:
-        """Free what was made for an experiment; what runs share stays."""
+        """Free the objects of an experiment, except those that experiments share."""
         if self._runtimes.pop(experiment, None) is not None:
             free_memory(self._device)
 
@@ -117,17 +117,18 @@ class Worker:
         """Run one step for several clients.
 
         Returns:
-            A reply and a next state per client, as messages if small. The state is a message, the
-            place of its file, or, large and of another node, the state itself; None if it has not
-            changed.
+            The reply and next state of each client, as a message if small. The state is None if it
+            has not changed; otherwise a message, the place of its file or, if it is large and for
+            another node, the state itself.
         """
         return [to_message(result) for result in self._results(name, share)]
 
     def total(self, name: str, share: Share) -> tuple[list[Any], Any]:
-        """Run one step for several clients, and add up their uploads.
+        """Run one step for several clients, and sum their uploads.
 
         Returns:
-            What `step` returns, without uploads, and their `Total`, a small one as a message.
+            The results of `step` without the uploads, and the uploads' `Total`, as a message if
+            small.
         """
         runtime = self._runtime(share.experiment)
         stream, results = self._results(name, share, is_summed=True), list[Any]()
@@ -151,7 +152,7 @@ class Worker:
         ]
 
     def node(self) -> str:
-        """Return the id of this process's node, once the process answers."""
+        """Return the id of this process's node; the call returns once the process has started."""
         return str(ray.get_runtime_context().get_node_id())
 
     def notices(self) -> list[str]:
@@ -168,7 +169,10 @@ class Worker:
             for member, (reply, new) in zip(members, results, strict=True):
                 is_new = new is not None and new is not member.state
                 reply = self._with_printed(reply)
-                yield reply, _kept(cast(ClientState, new), share, number) if is_new else None
+                yield (
+                    reply,
+                    _packed_state(cast(ClientState, new), share, number) if is_new else None,
+                )
                 number += 1
 
     def _with_printed(self, reply: Reply) -> Reply:
@@ -178,7 +182,7 @@ class Worker:
     def _runtime(self, experiment: str) -> ClientRuntime:
         runtime = self._runtimes.pop(experiment, None)
         if runtime is not None and use(runtime.assembly.experiment.plugins):
-            self._runtimes.clear()  # they hold classes of other versions
+            self._runtimes.clear()  # they hold classes of earlier versions
             runtime = None
         if runtime is None:
             assembly = Assembly(Experiment.model_validate_json(experiment))
@@ -189,8 +193,8 @@ class Worker:
         return runtime
 
 
-def _kept(state: ClientState, share: Share, number: int) -> Any:
-    """Return a new state as `Worker.step` answers it."""
+def _packed_state(state: ClientState, share: Share, number: int) -> Any:
+    """Return a new state in the form that `Worker.step` documents."""
     if state_size(state) < LARGE:
         return to_message(state)
     if not share.folder:

@@ -1,25 +1,25 @@
 """Studies: many runs. A sweep compares configurations, a table compares methods with verdicts.
 
-file.py      a study as written in tune/: rows, columns, space, seeds, claims, scales
-space.py     axes, grids and draws; how a grid is continued at its edge
+file.py      read a study's file in tune/: rows, columns, space, seeds, claims, scales
+space.py     axes, grids and random draws; extension of a grid at its edge
 claims.py    inequalities between cells
-plan.py      one scale of a study: all that defines what is run
-cell.py      what each cell still needs: it tunes, chooses, reports
-store.py     results of runs: from their folders, or from a published table
-study.py     the state of an invocation: plan.json
-tpe.py       Optuna's next configuration
+plan.py      one scale of a study with the command line's keys: everything that defines its runs
+cell.py      the runs that each cell still needs: tune, choose, report
+store.py     results of runs, read from their folders or from a published table
+study.py     the state of an invocation, stored in plan.json
+tpe.py       the next configuration, from Optuna
 tune.py      runs as trials of Ray Tune
-warm.py      what a run leaves to the next one in its process
-ready.py     what must be so before the first run
-forecast.py  what is going to be run, in words
-progress.py  the bar, and the time left
+warm.py      objects that a run leaves to the next run in its process
+ready.py     checks before the first run
+forecast.py  the text that announces a study's runs and their time
+progress.py  the progress bar and the remaining time
 trials.py    results of a sweep
-outcome.py, controls.py    what a table came to
-registration.py, interim_looks.py  plans written down before the first run; earlier looks at verdicts
-pages.py     its pages and figures
+outcome.py, controls.py    results of a table: cells, claims, controls
+registration.py, interim_looks.py  registered plans; verdicts seen before all seeds were run
+pages.py     pages and figures of a table
 tracking.py  the study in MLflow
 decide.py    add seeds until claims are decided
-flow.py      begin, resume, hold, run, finish: what commands and the API call
+flow.py      begin, resume, run and finish a study; called by the commands and the API
 
-A trial imports this package, so nothing heavy is imported here.
+Keep this module free of heavy imports: every trial imports the package.
 """

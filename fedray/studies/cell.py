@@ -1,11 +1,11 @@
-"""What is to be run next: every cell tunes, chooses and reports by itself, none waits for another.
+"""The runs that a cell of a study needs next.
 
-The state of a cell follows from the runs that are over, and from nothing else: after an
-interruption it is worked out again.
+Every cell tunes, chooses a configuration and reports independently of the other cells. The state of
+a cell is computed from its finished runs only, so an interrupted study recomputes the same state.
 
-Each reported seed tries every configuration and chooses by its own validation images; with
-`tuning.once` the mean over these seeds chooses once for all. A sweep has nothing to report: its
-configurations are what it shows.
+By default, each reported seed tries every configuration and chooses by its own validation images.
+With `tuning.once`, the mean over the seeds listed there chooses for all reported seeds. A sweep has
+no report phase: its result is the comparison of its configurations.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from fedray.studies.plan import Phase, Place, StudyPlan, run_key
 from fedray.studies.space import Config, Edge, continue_grid, corners
 
 DECIMALS = 12
-"""Of an objective. Sums of the same numbers in another order differ by less."""
+"""Objectives are rounded to this many decimals: the order of a sum must not change a ranking."""
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RunSpec:
     """A run that a cell needs.
 
     Attributes:
-        key: the same for runs that would give the same numbers.
+        key: equal for runs that would give the same numbers.
         place: the cell.
-        config: the searched keys' values.
-        phase: what for.
-        seed: of every random stream.
-        experiment: what is run.
+        config: values of the searched keys.
+        phase: tuning or report.
+        seed: seed of every random stream.
+        experiment: the experiment to run.
     """
 
     key: str
@@ -47,31 +47,31 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a run ended.
+class RunEnd:
+    """The end of a run.
 
     Attributes:
-        score: what is chosen by, larger is better; None if the run failed.
-        diverged: whether it failed because a number was not finite; no other failure (processes
-            that died, memory or a disk that was used up) says anything of its configuration.
+        score: the value that ranks configurations, larger is better; None if the run failed.
+        diverged: True if the run failed because a number was not finite. Other failures (a dead
+            process, no memory, a full disk) say nothing about the configuration.
     """
 
     score: float | None
     diverged: bool = False
 
 
-Lookup = Callable[[Wanted], Ended | None]
-"""How a run ended; None: it has not."""
+Lookup = Callable[[RunSpec], RunEnd | None]
+"""Returns the end of a run, or None if the run has not ended."""
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A configuration and its result in tuning.
+class TriedConfig:
+    """A configuration and its tuning scores.
 
     Attributes:
-        config: the searched keys' values.
-        scores: by tuning seed what is chosen by; larger is better; None if the run failed.
-        added: whether the grid was continued for it.
+        config: values of the searched keys.
+        scores: score by tuning seed, larger is better; None if the run failed.
+        added: True if the grid was extended by this configuration.
     """
 
     config: Config
@@ -80,18 +80,18 @@ class Tried:
 
     @property
     def objective(self) -> float | None:
-        """The mean over tuning seeds; None if a run failed."""
-        known = [score for score in self.scores.values() if score is not None]
-        return sum(known) / len(known) if known and len(known) == len(self.scores) else None
+        """Mean score over the tuning seeds; None if a run failed."""
+        scores = [score for score in self.scores.values() if score is not None]
+        return sum(scores) / len(scores) if scores and len(scores) == len(self.scores) else None
 
 
 @dataclass(frozen=True)
-class Dropped:
-    """A choice that diverged when it was reported.
+class DroppedChoice:
+    """A chosen configuration that diverged when it was reported.
 
     Attributes:
         config: the configuration.
-        seeds: the report seeds on which it did.
+        seeds: the report seeds on which it diverged.
     """
 
     config: Config
@@ -100,56 +100,57 @@ class Dropped:
 
 @dataclass(frozen=True)
 class CellState:
-    """How far a cell is.
+    """The progress of a cell.
 
     Attributes:
-        phase: tuning, report, over; failed: no configuration came through.
-        tried: the configurations that were tuned over.
-        choices: by report seed the configuration that is reported; empty before that is known.
-        edges: where the choice lies at an edge, once it is made.
-        wanted: the runs of the phase that are not over.
-        dropped: better choices that diverged when they were reported, the best first.
-        diverged: whether all choices of some seed did, so that its first one is reported.
+        phase: tuning, report, over, or failed (every configuration failed).
+        tried: the configurations with finished tuning runs.
+        choices: the reported configuration by report seed; empty before the choice.
+        edges: edges of the space at which the choice lies; empty before the choice.
+        pending: unfinished runs of the phase.
+        dropped: better-ranked choices that diverged in the report, best first.
+        diverged: True if all choices of some seed diverged, so that its first choice is reported.
     """
 
     phase: Literal["tuning", "report", "over", "failed"]
-    tried: Sequence[Tried] = ()
+    tried: Sequence[TriedConfig] = ()
     choices: Mapping[int, Config] = field(default_factory=dict)
     edges: Sequence[Edge] = ()
-    wanted: Sequence[Wanted] = ()
-    dropped: Sequence[Dropped] = ()
+    pending: Sequence[RunSpec] = ()
+    dropped: Sequence[DroppedChoice] = ()
     diverged: bool = False
 
     @property
     def chosen(self) -> Config | None:
-        """The configuration that most seeds chose; of equals the first seed's."""
+        """The configuration that most seeds chose; ties go to the earlier seed."""
         choices = list(self.choices.values())
         return max(choices, key=choices.count, default=None)
 
 
-def rank(tried: Sequence[Tried], seed: int | None) -> list[Config]:
-    """Return the configurations, the best first, equal ones as they were tried; without failures.
+def rank(tried: Sequence[TriedConfig], seed: int | None) -> list[Config]:
+    """Return the configurations without failed ones, best first; ties keep the order of `tried`.
 
     Args:
         tried: the configurations.
-        seed: whose scores count; None: the mean over all.
+        seed: the tuning seed whose scores rank; None ranks by the mean over all seeds.
     """
     scores = [(t.config, t.objective if seed is None else t.scores.get(seed)) for t in tried]
-    known = [(config, round(score, DECIMALS)) for config, score in scores if score is not None]
-    return [config for config, _ in sorted(known, key=lambda pair: -pair[1])]
+    rounded = [(config, round(score, DECIMALS)) for config, score in scores if score is not None]
+    return [config for config, _ in sorted(rounded, key=lambda pair: -pair[1])]
 
 
 class Cell:
-    """One cell of a study: its own search, or that of another cell, then the reported runs.
+    """One cell of a study: a search, or the result of another cell's search, then reported runs.
 
     Args:
         plan: the study.
-        place: which cell.
+        place: the row and column of the cell.
 
     Attributes:
-        first: the configurations that are tried first; of tpe those that were asked for so far.
-        seeds: those that are reported.
-        tuning_seeds: those that configurations are compared on.
+        leader: the cell whose choice this cell reports; None if the cell tunes by itself.
+        first: the configurations tried first; with tpe, those suggested so far.
+        seeds: the reported seeds.
+        tuning_seeds: the seeds on which configurations are compared.
     """
 
     def __init__(self, plan: StudyPlan, place: Place) -> None:
@@ -161,183 +162,198 @@ class Cell:
         self.first = plan.configurations(place.row)
         self.seeds = plan.seeds_of(place.row)
         self.tuning_seeds = self.seeds if plan.tuning.once is None else plan.tuning.once
-        self._known: dict[tuple[str, Phase, int], Wanted] = {}
+        self._specs: dict[tuple[str, Phase, int], RunSpec] = {}
 
     @property
     def is_tuned(self) -> bool:
         """Return True if there is more than one configuration."""
         return len(self.first) > 1
 
-    def wanted(self, config: Config, phase: Phase, seed: int) -> Wanted:
+    def run_spec(self, config: Config, phase: Phase, seed: int) -> RunSpec:
         """Return a run of this cell.
 
         Raises:
-            UserError: if the experiment is out of bounds.
+            UserError: if the experiment is invalid.
         """
         name = (repr(sorted(config.items())), phase, seed)
-        if name not in self._known:
+        if name not in self._specs:
             experiment = self.plan.experiment_of(self.place, config, phase, seed)
             key = run_key(experiment)
-            self._known[name] = Wanted(key, self.place, config, phase, seed, experiment)
-        return self._known[name]
+            self._specs[name] = RunSpec(key, self.place, config, phase, seed, experiment)
+        return self._specs[name]
 
     def state(self, lookup: Lookup) -> CellState:
-        """Return how far the cell is, given how runs ended."""
+        """Return the cell's progress, computed from the ends of its runs."""
         if self.leader is not None:
-            return self._following(self.leader.state(lookup), lookup)
+            return self._follow_leader(self.leader.state(lookup), lookup)
         if self.plan.is_sweep:
-            return self._compared(lookup)
+            return self._sweep_state(lookup)
         if not self.is_tuned:
-            return self._reported([], lambda seed: self.first[:1], (), lookup)
-        return self._tuned(lookup)
+            return self._report_state([], lambda seed: self.first[:1], (), lookup)
+        return self._search_state(lookup)
 
-    def _following(self, leader: CellState, lookup: Lookup) -> CellState:
-        """Return how far a cell is that takes over what another one reports.
+    def _follow_leader(self, leader: CellState, lookup: Lookup) -> CellState:
+        """Return the progress of a cell that reports the choice of another cell.
 
-        If that diverges here, the next configurations there follow.
+        If the choice diverges in this cell, the leader's next-best configurations follow.
         """
         if not leader.choices:
-            return CellState(leader.phase, wanted=leader.wanted)
-        gone = [each.config for each in leader.dropped]
+            return CellState(leader.phase, pending=leader.pending)
+        gone = [choice.config for choice in leader.dropped]
 
         def order(seed: int) -> list[Config]:
             first = leader.choices.get(seed)
-            ranked = rank(leader.tried, self._by(seed))
-            others = [each for each in ranked if each != first and each not in gone]
-            return others if first is None else [first, *others]
+            ranked = rank(leader.tried, self._scoring_seed(seed))
+            remaining = [config for config in ranked if config != first and config not in gone]
+            return remaining if first is None else [first, *remaining]
 
-        return self._reported(leader.tried, order, leader.edges, lookup, shows=[])
+        return self._report_state(leader.tried, order, leader.edges, lookup, shows=[])
 
-    def _compared(self, lookup: Lookup) -> CellState:
-        """Return how far a sweep is."""
-        runs = [(config, self._runs(config)) for config in self.first]
-        left = [run for _, each in runs for run in each if lookup(run) is None]
-        over = [(c, each) for c, each in runs if all(lookup(run) is not None for run in each)]
-        tried = [self._as_tried(config, lookup) for config, _ in over]
-        asked = self.plan.tuning.search != "tpe" or (
+    def _sweep_state(self, lookup: Lookup) -> CellState:
+        """Return the progress of a sweep."""
+        runs = [(config, self._tuning_runs(config)) for config in self.first]
+        unfinished = [run for _, config_runs in runs for run in config_runs if lookup(run) is None]
+        finished = [
+            (c, config_runs)
+            for c, config_runs in runs
+            if all(lookup(run) is not None for run in config_runs)
+        ]
+        tried = [self._result(config, lookup) for config, _ in finished]
+        all_suggested = self.plan.tuning.search != "tpe" or (
             len(self.first) == self.plan.tuning.configurations
         )
-        return CellState("tuning" if left or not asked else "over", tried, wanted=left)
+        return CellState(
+            "tuning" if unfinished or not all_suggested else "over", tried, pending=unfinished
+        )
 
-    def _tuned(self, lookup: Lookup) -> CellState:
-        """Return how far the search is, and then the report."""
-        tried: list[Tried] = []
+    def _search_state(self, lookup: Lookup) -> CellState:
+        """Return the progress of the search or, after the search, of the report."""
+        tried: list[TriedConfig] = []
         configs, edges = list(self.first), list[Edge]()
         tuning = self.plan.tuning
         while configs:
-            runs = [run for config in configs for run in self._runs(config)]
-            if left := [run for run in runs if lookup(run) is None]:
-                return CellState("tuning", tried, wanted=left)
-            tried += [self._as_tried(config, lookup, bool(tried)) for config in configs]
+            runs = [run for config in configs for run in self._tuning_runs(config)]
+            if unfinished := [run for run in runs if lookup(run) is None]:
+                return CellState("tuning", tried, pending=unfinished)
+            tried += [self._result(config, lookup, bool(tried)) for config in configs]
             configs, edges = continue_grid(
-                [each.config for each in tried],
-                self._best(tried),
+                [result.config for result in tried],
+                self._best_configs(tried),
                 self._axes,
                 tuning.configurations or 0,
                 self._is_valid,
                 extend=tuning.extend,
             )
-        return self._reported(tried, lambda seed: rank(tried, self._by(seed)), edges, lookup)
+        return self._report_state(
+            tried, lambda seed: rank(tried, self._scoring_seed(seed)), edges, lookup
+        )
 
-    def _by(self, seed: int) -> int | None:
-        """Return whose scores choose for a report seed."""
+    def _scoring_seed(self, seed: int) -> int | None:
+        """Return the tuning seed that chooses for a report seed; None for the mean over all."""
         return seed if self.plan.tuning.once is None else None
 
-    def _best(self, tried: Sequence[Tried]) -> list[Config]:
-        """Return the best configuration of each choice."""
+    def _best_configs(self, tried: Sequence[TriedConfig]) -> list[Config]:
+        """Return the best configuration for each report seed, or the one chosen for all seeds."""
         choosers = self.seeds if self.plan.tuning.once is None else [None]
         return [ranked[0] for by in choosers if (ranked := rank(tried, by))]
 
-    def _reported(
+    def _report_state(
         self,
-        tried: Sequence[Tried],
+        tried: Sequence[TriedConfig],
         order: Callable[[int], list[Config]],
         edges: Sequence[Edge],
         lookup: Lookup,
-        shows: Sequence[Tried] | None = None,
+        shows: Sequence[TriedConfig] | None = None,
     ) -> CellState:
-        """Return how far the report is: of each seed's first choice that does not diverge.
+        """Return the progress of the report: for each seed, the best choice that does not diverge.
 
-        Chosen once, a configuration is given up for all seeds if it diverges on one; all seeds are
-        run before, so that what is said of it does not depend on which one ended first. If all
+        With `tuning.once`, a configuration that diverges on one seed is dropped for all seeds. All
+        seeds run before that, so that the record does not depend on which run ends first. If all
         choices diverge, the first is reported.
         """
         seeds = self.seeds
         groups = [[seed] for seed in seeds] if self.plan.tuning.once is None else [list(seeds)]
         choices: dict[int, Config] = {}
-        dropped: list[Dropped] = []
-        left: list[Wanted] = []
+        dropped: list[DroppedChoice] = []
+        unfinished: list[RunSpec] = []
         diverged = False
         for group in groups:
-            at = self._first_through(group, order(group[0]), lookup)
+            at = self._first_finite_choice(group, order(group[0]), lookup)
             choices |= {seed: at.chosen for seed in group if at.chosen is not None}
-            _add(dropped, at.dropped)
-            left += at.wanted
+            _merge_dropped(dropped, at.dropped)
+            unfinished += at.pending
             diverged = diverged or at.diverged
         if not choices:
             return CellState("failed", tried)
-        phase: Literal["report", "over"] = "report" if left else "over"
+        phase: Literal["report", "over"] = "report" if unfinished else "over"
         if dropped:
             edges = self._late_edges(tried, choices)
         shown = tried if shows is None else shows
-        return CellState(phase, shown, choices, edges, left, dropped, diverged)
+        return CellState(phase, shown, choices, edges, unfinished, dropped, diverged)
 
-    def _first_through(self, seeds: list[int], ranked: list[Config], lookup: Lookup) -> CellState:
-        """Return the report of the first choice that diverges on none of some seeds."""
-        dropped: list[Dropped] = []
+    def _first_finite_choice(
+        self, seeds: list[int], ranked: list[Config], lookup: Lookup
+    ) -> CellState:
+        """Return the report of the first configuration that diverges on none of `seeds`."""
+        dropped: list[DroppedChoice] = []
         for config in ranked:
-            runs = [self.wanted(config, "report", seed) for seed in seeds]
+            runs = [self.run_spec(config, "report", seed) for seed in seeds]
             ends = [lookup(run) for run in runs]
-            left = [run for run, end in zip(runs, ends, strict=True) if end is None]
+            unfinished = [run for run, end in zip(runs, ends, strict=True) if end is None]
             lost = [r.seed for r, end in zip(runs, ends, strict=True) if end and end.diverged]
-            if left or not lost:
+            if unfinished or not lost:
                 choices = dict.fromkeys(seeds, config)
-                return CellState("report", (), choices, wanted=left, dropped=dropped)
-            dropped.append(Dropped(config, lost))
+                return CellState("report", (), choices, pending=unfinished, dropped=dropped)
+            dropped.append(DroppedChoice(config, lost))
         choices = dict.fromkeys(seeds, ranked[0]) if ranked else {}
         return CellState("over", (), choices, dropped=dropped[1:], diverged=bool(ranked))
 
-    def _late_edges(self, tried: Sequence[Tried], choices: Mapping[int, Config]) -> list[Edge]:
-        """Return the edges of choices that were not all the first ones; grids do not go on."""
-        known = [each.config for each in tried]
+    def _late_edges(
+        self, tried: Sequence[TriedConfig], choices: Mapping[int, Config]
+    ) -> list[Edge]:
+        """Return the edges of choices made after others were dropped; grids are not extended."""
+        configs = [result.config for result in tried]
         chosen = [*choices.values()] if self.plan.tuning.once is None else [*choices.values()][:1]
         extend = self.plan.tuning.extend
         _, edges = continue_grid(
-            known, chosen, self._axes, len(known), self._is_valid, extend=extend
+            configs, chosen, self._axes, len(configs), self._is_valid, extend=extend
         )
         return [
             Edge(edge.key, edge.value, edge.end, "late") if edge.why == "budget" else edge
             for edge in edges
         ]
 
-    def all_runs(self, state: CellState) -> list[Wanted]:
-        """Return the runs that are known by now: what chooses, then what is reported."""
+    def all_runs(self, state: CellState) -> list[RunSpec]:
+        """Return the runs needed so far: tuning runs first, then reported runs."""
         plan, leads = self.plan, self.leader is None
-        runs: list[Wanted] = []
+        runs: list[RunSpec] = []
         if leads and (plan.is_sweep or self.is_tuned):
-            added = [each.config for each in state.tried if each.added]
-            runs += [run for config in [*self.first, *added] for run in self._runs(config)]
-            runs += [run for run in state.wanted if run.phase == "tuning"]
-        for each in state.dropped:
-            runs += [self.wanted(each.config, "report", seed) for seed in self._group(each.seeds)]
-        runs += [self.wanted(c, "report", seed) for seed, c in state.choices.items()]
+            added = [result.config for result in state.tried if result.added]
+            runs += [run for config in [*self.first, *added] for run in self._tuning_runs(config)]
+            runs += [run for run in state.pending if run.phase == "tuning"]
+        for choice in state.dropped:
+            runs += [
+                self.run_spec(choice.config, "report", seed)
+                for seed in self._seeds_sharing_choice(choice.seeds)
+            ]
+        runs += [self.run_spec(c, "report", seed) for seed, c in state.choices.items()]
         return list({run.key: run for run in runs}.values())
 
-    def usual_runs(self) -> list[Wanted]:
-        """Return the first configuration's runs with all seeds, for what all runs read."""
+    def usual_runs(self) -> list[RunSpec]:
+        """Return one configuration's runs with all seeds, for checks of what all runs share."""
         config = self.first[0] if self.first else self._corner
-        return [self.wanted(config, "report", seed) for seed in self.seeds]
+        return [self.run_spec(config, "report", seed) for seed in self.seeds]
 
     @property
     def _corner(self) -> Config:
         return corners(self._axes)[0]
 
-    def _group(self, seeds: Sequence[int]) -> Sequence[int]:
-        """Return the seeds that report a choice which some of them dropped."""
+    def _seeds_sharing_choice(self, seeds: Sequence[int]) -> Sequence[int]:
+        """Return the seeds that reported a choice before some of them, `seeds`, dropped it."""
         return seeds if self.plan.tuning.once is None else self.seeds
 
-    def to_come(self, state: CellState) -> int:
-        """Return how many runs come at least after those that are wanted now."""
+    def min_further_runs(self, state: CellState) -> int:
+        """Return the least number of runs that follow the pending ones."""
         plan = self.plan
         if plan.is_sweep and plan.tuning.search == "tpe":
             more = (plan.tuning.configurations or 0) - len(self.first)
@@ -347,37 +363,39 @@ class Cell:
         seed = self.tuning_seeds[0]
         config = self.first[0]
         if plan.tuning.once is None and self.leader is None:
-            tuned, reported = (self.wanted(config, phase, seed) for phase in get_args(Phase))
+            tuned, reported = (self.run_spec(config, phase, seed) for phase in get_args(Phase))
             return 0 if tuned.key == reported.key else len(self.seeds)
         return len(self.seeds)
 
-    def _runs(self, config: Config) -> list[Wanted]:
-        return [self.wanted(config, "tuning", seed) for seed in self.tuning_seeds]
+    def _tuning_runs(self, config: Config) -> list[RunSpec]:
+        return [self.run_spec(config, "tuning", seed) for seed in self.tuning_seeds]
 
-    def _as_tried(self, config: Config, lookup: Lookup, added: bool = False) -> Tried:
-        ends = {run.seed: lookup(run) for run in self._runs(config)}
-        return Tried(config, {s: end.score if end else None for s, end in ends.items()}, added)
+    def _result(self, config: Config, lookup: Lookup, added: bool = False) -> TriedConfig:
+        ends = {run.seed: lookup(run) for run in self._tuning_runs(config)}
+        return TriedConfig(
+            config, {s: end.score if end else None for s, end in ends.items()}, added
+        )
 
     def _is_valid(self, config: Config) -> bool:
         try:
-            self._runs(config)
+            self._tuning_runs(config)
         except UserError:
             return False
         return True
 
 
-def _add(dropped: list[Dropped], more: Iterable[Dropped]) -> None:
-    """Add choices that were dropped; one that other seeds dropped, too, gets their seeds."""
-    for each in more:
-        for number, known in enumerate(dropped):
-            if known.config == each.config:
-                dropped[number] = Dropped(each.config, [*known.seeds, *each.seeds])
+def _merge_dropped(dropped: list[DroppedChoice], more: Iterable[DroppedChoice]) -> None:
+    """Append dropped choices; seeds of the same configuration are merged into one entry."""
+    for choice in more:
+        for number, earlier in enumerate(dropped):
+            if earlier.config == choice.config:
+                dropped[number] = DroppedChoice(choice.config, [*earlier.seeds, *choice.seeds])
                 break
         else:
-            dropped.append(each)
+            dropped.append(choice)
 
 
-# --- before anything starts -----------------------------------------------------------------------
+# --- checks before the first run ------------------------------------------------------------------
 
 
 def check_cells(cells: Iterable[Cell]) -> list[Experiment]:
@@ -386,43 +404,43 @@ def check_cells(cells: Iterable[Cell]) -> list[Experiment]:
     Raises:
         UserError: naming the cell.
     """
-    found = []
+    experiments = []
     for cell in cells:
         try:
-            found.append(_check_cell(cell))
+            experiments.append(_check_cell(cell))
         except UserError as error:
             named = "" if cell.plan.is_sweep else f"{cell.place}: "
             raise type(error)(f"{named}{error}") from None
-    return found
+    return experiments
 
 
 def _check_cell(cell: Cell) -> Experiment:
     plan, row = cell.plan, cell.place.row
-    configs = cell.first or corners(plan.axes)  # of tpe the ends of every range
+    configs = cell.first or corners(plan.axes)  # tpe: check the ends of every range
     for config in configs:
         try:
-            tuned = cell.wanted(config, "tuning", plan.tuning_seeds[0]).experiment
+            tuned = cell.run_spec(config, "tuning", plan.tuning_seeds[0]).experiment
             check_metrics(plan, row, tuned)
         except UserError as error:
-            said = f"{config_label(config)}: " if config else ""
-            raise type(error)(f"{said}{error}") from None
-    first = cell.wanted(configs[0], "report", plan.report.seeds[0]).experiment
+            prefix = f"{config_label(config)}: " if config else ""
+            raise type(error)(f"{prefix}{error}") from None
+    first = cell.run_spec(configs[0], "report", plan.report.seeds[0]).experiment
     check_metrics(plan, row, first)
     return first
 
 
 def check_rows_differ(cells: Iterable[Cell]) -> None:
-    """Refuse rows that compare a method with itself: the same runs in the same column.
+    """Raise an error if two rows have the same runs in a column, and so compare nothing.
 
     Raises:
         UserError: naming the rows.
     """
-    found: dict[tuple[str, frozenset[str], str], str] = {}
+    rows: dict[tuple[str, frozenset[str], str], str] = {}
     for cell in cells:
         seed = cell.plan.report.seeds[0]
-        keys = frozenset(cell.wanted(config, "report", seed).key for config in cell.first)
+        keys = frozenset(cell.run_spec(config, "report", seed).key for config in cell.first)
         measures = repr(sorted(cell.plan.rows[cell.place.row].metrics.items()))
-        other = found.setdefault((cell.place.column, keys, measures), cell.place.row)
+        other = rows.setdefault((cell.place.column, keys, measures), cell.place.row)
         if other != cell.place.row:
             raise UserError(
                 f"rows {other} and {cell.place.row} of table {cell.plan.name} would run the same "
@@ -431,10 +449,10 @@ def check_rows_differ(cells: Iterable[Cell]) -> None:
 
 
 def check_metrics(plan: StudyPlan, row: str, experiment: Experiment) -> None:
-    """Refuse a row that will not have the number it is to be chosen by, or one that it is to show.
+    """Raise an error if a row's method lacks the metric that chooses or one that is shown.
 
     Raises:
-        UserError: naming the number.
+        UserError: naming the metric.
     """
     from fedray.core import algorithms
     from fedray.evaluation.metrics import check_spelling, lacks
@@ -442,8 +460,8 @@ def check_metrics(plan: StudyPlan, row: str, experiment: Experiment) -> None:
     method, chooser = algorithms.get(experiment.algorithm.name), plan.chosen_by(row)
     if chooser.startswith("validation/") and not gives_validation(experiment.data):
         raise UserError(
-            f"{chooser} chooses, and no client has validation images; set "
-            "data.validation_fraction, for example 0.1, or select=test to choose on the test as "
+            f"{chooser} needs validation images, and no client has any; set "
+            "data.validation_fraction, for example 0.1, or select=test to choose on test images as "
             "papers do"
         )
     for metric, name in [(plan.choose, chooser), *plan.measures(row).items()]:
@@ -456,6 +474,6 @@ def check_metrics(plan: StudyPlan, row: str, experiment: Experiment) -> None:
             raise UserError(f"{method.name} has no {name}; set another metric in the sweep's file")
         needed = metric in (plan.choose, plan.metrics[0])
         raise UserError(
-            f"{method.name} has no {name}; `metrics: {{{metric}: NAME}}` in its row says what "
-            f"stands for it{'' if needed else ', and null that nothing does'}"
+            f"{method.name} has no {name}; name another metric in its row with "
+            f"`metrics: {{{metric}: NAME}}`{'' if needed else ', or null to leave it out'}"
         )

@@ -33,17 +33,17 @@ _WITHIN = re.compile(r"^(?P<side>[^<>:]+?)\s*:\s*(?P<metrics>[^:]+)$")
 
 
 class ClaimEntry(Frozen):
-    """A claim as a file writes it, where it says more than its inequality."""
+    """A claim of a table's file, written with keys."""
 
     claim: str
     """The inequality."""
     on: str = MEAN
-    """Where it is asked, for sides that name no column: `mean` over the columns, `each` of them (a
-    claim for every column), or a column."""
+    """The column for sides that name none: `mean` over the columns, `each` (one claim per column),
+    or a column's name."""
     metric: str | None = None
-    """Another metric than the table's first."""
+    """The metric; None: the table's first."""
     source: str = Field("", max_length=300)
-    """Who says it, and where."""
+    """Who makes the claim, and where."""
 
 
 Test = tuple[Side, Side, float, str, str]
@@ -52,15 +52,15 @@ Test = tuple[Side, Side, float, str, str]
 
 @dataclass(frozen=True)
 class Claim:
-    """left > right + margin, of a metric.
+    """An inequality: better > worse + margin.
 
     Attributes:
         better: the side that is claimed to be larger.
-        worse: the other one.
-        margin: by how much more, in the unit that the table shows (points of a share).
-        metric: what is compared, of the better side.
-        than: with which metric of the worse one; the same, but where two of one row are compared.
-        source: who says it.
+        worse: the other side.
+        margin: the claimed minimum difference, in the unit of the table (percentage points).
+        metric: metric of the better side.
+        than: metric of the worse side; differs from `metric` if two metrics of a row are compared.
+        source: who makes the claim.
         text: the inequality as written.
     """
 
@@ -74,12 +74,12 @@ class Claim:
 
     @property
     def test(self) -> Test:
-        """The same of two claims that one test decides in the same way."""
+        """Key of the statistical test; claims with equal keys have the same verdict."""
         return self.better, self.worse, self.margin, self.metric, self.than
 
     @property
     def question(self) -> str:
-        """The inequality with its columns; where it is about two metrics, with these."""
+        """The inequality with its columns, and with its metrics where they differ."""
         sign = "-" if self.margin < 0 else "+"
         margin = f" {sign} {abs(self.margin):g}" if self.margin else ""
         if self.than != self.metric:
@@ -90,33 +90,34 @@ class Claim:
 def parse_claims(
     entries: Sequence[Any], rows: Sequence[str], columns: Sequence[str], metrics: Sequence[str]
 ) -> list[Claim]:
-    """Return the claims of a file, one that is asked of each column as several.
+    """Return the claims of a file; `on: each` gives one claim per column.
 
-    A claim that is written twice is one, with the first source: as two it would count twice in the
-    correction.
+    Repeated claims are merged and keep the first source, so that they count once in the correction.
 
     Raises:
-        UserError: for an inequality that is none, names a row, column or metric that is not there,
+        UserError: for an entry that is no inequality, names an unknown row, column or metric,
             compares one column with the mean over all, or is the opposite of another.
     """
-    found: dict[Test, Claim] = {}
+    claims: dict[Test, Claim] = {}
     for entry in entries:
         tree = {"claim": entry} if isinstance(entry, str) else entry
         if not isinstance(tree, Mapping):
             raise UserError(f"claims: {shown(entry)} is no inequality; {EXAMPLE}")
-        given = validate(ClaimEntry, tree, "claims")
-        claim = _parsed(given, rows, columns, metrics)
-        asked = columns if given.on == EACH else [given.on]
-        for each in (_at(claim, None if at == MEAN else at, columns) for at in asked):
-            _check_opposite(each, found)
-            found.setdefault(each.test, each)
-    return list(found.values())
+        parsed = validate(ClaimEntry, tree, "claims")
+        claim = _parse_claim(parsed, rows, columns, metrics)
+        scopes = columns if parsed.on == EACH else [parsed.on]
+        for column_claim in (
+            _claim_at(claim, None if at == MEAN else at, columns) for at in scopes
+        ):
+            _check_opposite(column_claim, claims)
+            claims.setdefault(column_claim.test, column_claim)
+    return list(claims.values())
 
 
-def _check_opposite(claim: Claim, known: Mapping[Test, Claim]) -> None:
-    """Refuse a > b together with b > a: one test decides both."""
+def _check_opposite(claim: Claim, claims: Mapping[Test, Claim]) -> None:
+    """Raise an error if `claims` has the opposite inequality: one test decides both."""
     better, worse, margin, metric, than = claim.test
-    other = known.get((worse, better, -margin, than, metric))
+    other = claims.get((worse, better, -margin, than, metric))
     if other is not None:
         raise UserError(
             f"claims: {shown(other.text)} and {shown(claim.text)} are opposites, which one test "
@@ -125,7 +126,7 @@ def _check_opposite(claim: Claim, known: Mapping[Test, Claim]) -> None:
 
 
 def rows_in(claim: str) -> set[str]:
-    """Return the rows that an inequality names; none where it is none."""
+    """Return the rows that an inequality names; an empty set if `claim` is no inequality."""
     within = _WITHIN.match(claim.strip())
     match = _FORM.match(claim.strip())
     sides = [match["left"], match["right"]] if match is not None else []
@@ -133,34 +134,36 @@ def rows_in(claim: str) -> set[str]:
     return {side.partition("@")[0].strip() for side in sides}
 
 
-def _parsed(
-    given: ClaimEntry, rows: Sequence[str], columns: Sequence[str], metrics: Sequence[str]
+def _parse_claim(
+    entry: ClaimEntry, rows: Sequence[str], columns: Sequence[str], metrics: Sequence[str]
 ) -> Claim:
-    text = given.claim.strip()
+    text = entry.claim.strip()
     within = _WITHIN.match(text)
     match = _FORM.match(text if within is None else within["metrics"].strip())
     if match is None:
-        raise UserError(f"claims: {shown(given.claim)} is no inequality between rows; {EXAMPLE}")
-    left, right = match["left"], match["right"]
+        raise UserError(f"claims: {shown(entry.claim)} is no inequality between rows; {EXAMPLE}")
+    larger, smaller = match["left"], match["right"]
     margin = float(match["margin"] or 0) * (-1 if match["plus"] == "-" else 1)
     if match["sign"] == "<":  # a < b + m is b > a - m
-        left, right, margin = right, left, -margin
+        larger, smaller, margin = smaller, larger, -margin
     if within is None:
-        metric = _metric(given.metric or metrics[0], metrics)
-        better, worse = (_side(side, rows, columns, given.claim) for side in (left, right))
+        metric = _check_metric(entry.metric or metrics[0], metrics)
+        better, worse = (
+            _parse_side(side, rows, columns, entry.claim) for side in (larger, smaller)
+        )
         if better == worse:
-            raise UserError(f"claims: {shown(given.claim)} compares a row with itself")
-        return Claim(better, worse, margin, metric, metric, given.source, text)
-    if given.metric is not None:
-        raise UserError(f"claims: {shown(given.claim)} names its metrics; leave metric: out")
-    side = _side(within["side"], rows, columns, given.claim)
-    metric, than = (_metric(name, metrics) for name in (left, right))
+            raise UserError(f"claims: {shown(entry.claim)} compares a row with itself")
+        return Claim(better, worse, margin, metric, metric, entry.source, text)
+    if entry.metric is not None:
+        raise UserError(f"claims: {shown(entry.claim)} names its metrics; leave metric: out")
+    side = _parse_side(within["side"], rows, columns, entry.claim)
+    metric, than = (_check_metric(name, metrics) for name in (larger, smaller))
     if metric == than:
-        raise UserError(f"claims: {shown(given.claim)} compares a metric with itself")
-    return Claim(side, side, margin, metric, than, given.source, text)
+        raise UserError(f"claims: {shown(entry.claim)} compares a metric with itself")
+    return Claim(side, side, margin, metric, than, entry.source, text)
 
 
-def _metric(name: str, metrics: Sequence[str]) -> str:
+def _check_metric(name: str, metrics: Sequence[str]) -> str:
     if name not in metrics:
         raise UserError(
             f"claims: metric {shown(name)} is none of the table's metrics.{nearest(name, metrics)}"
@@ -168,7 +171,7 @@ def _metric(name: str, metrics: Sequence[str]) -> str:
     return name
 
 
-def _side(text: str, rows: Sequence[str], columns: Sequence[str], claim: str) -> Side:
+def _parse_side(text: str, rows: Sequence[str], columns: Sequence[str], claim: str) -> Side:
     row, sign, column = (part.strip() for part in text.partition("@"))
     if row not in rows:
         raise UserError(
@@ -181,11 +184,11 @@ def _side(text: str, rows: Sequence[str], columns: Sequence[str], claim: str) ->
     return Side(row, column if sign else None)
 
 
-def _at(claim: Claim, column: str | None, columns: Sequence[str]) -> Claim:
-    """Return the claim at a column, for sides that name none."""
+def _claim_at(claim: Claim, column: str | None, columns: Sequence[str]) -> Claim:
+    """Return the claim with `column` on the sides that name none."""
     if column is not None and column not in columns:
-        ways = f"expected {MEAN}, {EACH} or a column"
-        raise UserError(f"claims: on: {shown(column)}, {ways}.{nearest(column, columns)}")
+        expected = f"expected {MEAN}, {EACH} or a column"
+        raise UserError(f"claims: on: {shown(column)}, {expected}.{nearest(column, columns)}")
     if column is None and len(columns) == 1:
         column = columns[0]
     better, worse = (

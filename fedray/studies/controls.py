@@ -1,9 +1,9 @@
-"""Controls: does the method's gain need what its explanation says?
+"""Controls: test whether a method's gain needs the idea that is said to cause it.
 
-A control leaves out what is said to help. It explains a gain away where it is nearer to the method
-than to the row over which the gain is; it does not where the method is better than it. Both may be
-so: then most of the gain is there without, and not all. Where the gain itself may be chance there
-is nothing to read yet.
+A control is the method without that idea. Two tests are read together: whether the control is
+nearer to the method than to the baseline (then it explains the gain away), and whether the method
+is better than the control (then it does not). If both hold, the control explains most of the gain
+but not all of it. If the gain itself may be chance, the control cannot be read yet.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fedray.studies.plan import StudyPlan
 
 
 class Compare(Protocol):
-    """Compares two sides by a metric, or by two."""
+    """A function that compares two sides by one metric, or by one metric each."""
 
     def __call__(
         self, better: Side, worse: Side, margin: float, metric: str, than: str | None = None
     ) -> Comparison:
-        """Return the comparison; `than` is the worse side's metric, None: the same."""
+        """Return the comparison; `than` is the worse side's metric, None for the same."""
         ...
 
 
@@ -41,21 +41,21 @@ GAINLESS = ("open: whether there is a gain", "there is no gain to explain")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of a control.
+class ControlQuestion:
+    """The comparisons that a control is read from.
 
     Attributes:
         row: the control.
-        of: the row that it is to explain.
-        refutes: what it would refute.
-        comparison: `of` minus the control.
-        baseline: the row over which the gain is: as said, or the nearest one that `of` is claimed
-            to be better than; None: none has a number.
-        gain: of `of` over it, on the seeds that the control has too; None where `of` is claimed to
-            be better than no row.
-        is_gain: whether it is above 0 by its test, which is not corrected.
-        middle: the control minus the middle between method and baseline, on these seeds; None
-            where there is no gain to ask about.
+        of: the method, the row whose gain the control tries to explain.
+        refutes: the statement that the control would refute.
+        comparison: the method minus the control.
+        baseline: the row over which the method gains: the control's `over`, or else the best row
+            that the method is claimed to beat; None if no such row has a number.
+        gain: the method minus the baseline, on the seeds that the control has too; None if the
+            method is claimed to beat no row.
+        is_gain: True if the gain is above 0 by its test, not corrected.
+        middle: the control minus the midpoint between method and baseline, on the same seeds; None
+            without a gain.
     """
 
     row: str
@@ -69,7 +69,7 @@ class Asked:
 
     @property
     def share(self) -> float | None:
-        """The part of the gain that the control has as well; None where the gain may be chance."""
+        """Share of the gain that the control reaches too; None if the gain may be chance."""
         gain = None if self.gain is None else self.gain.interval
         middle = None if self.middle is None else self.middle.interval
         if gain is None or middle is None or not self.is_gain:
@@ -78,20 +78,20 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class ControlRead:
-    """A control as read.
+class ControlResult:
+    """The result of a control.
 
     Attributes:
-        asked: what was asked.
-        corrected: p of the method's distance, corrected.
-        corrected_middle: p of the distance from the middle, corrected.
-        reading: see there.
-        needed: how many seeds would decide it; where it is open whether there is a gain, this; None
-            where that is open or not asked.
-        columns: of several, the reading in each by itself, not corrected.
+        question: the comparisons.
+        corrected: corrected p-value of `question.comparison`.
+        corrected_middle: corrected p-value of `question.middle`.
+        reading: what the control shows.
+        needed: how many seeds would decide an open reading, or an open gain; None if the reading is
+            decided or no number can be given.
+        columns: in a table of several columns, the reading of each column, not corrected.
     """
 
-    asked: Asked
+    question: ControlQuestion
     corrected: float | None
     corrected_middle: float | None
     reading: Reading
@@ -99,89 +99,105 @@ class ControlRead:
     columns: Mapping[str, Reading] = field(default_factory=dict)
 
     def columns_that_differ(self) -> dict[Reading, list[str]]:
-        """Return all columns by their reading, where one says clearly something else than the mean.
+        """Return the columns grouped by reading, if some column clearly differs from the mean.
 
-        That is: another reading that is not open, or a gain in some of them only.
+        A column differs if it is decided otherwise, or if only some columns have a gain.
         """
         open_ones = ("open", "open: whether there is a gain", self.reading)
-        decided = any(each not in open_ones for each in self.columns.values())
-        gains = {each not in GAINLESS for each in self.columns.values()}
-        found: dict[Reading, list[str]] = {}
+        decided = any(reading not in open_ones for reading in self.columns.values())
+        gains = {reading not in GAINLESS for reading in self.columns.values()}
+        columns: dict[Reading, list[str]] = {}
         for column, reading in self.columns.items() if decided or len(gains) > 1 else ():
-            found.setdefault(reading, []).append(column)
-        return found
+            columns.setdefault(reading, []).append(column)
+        return columns
 
 
-def ask(plan: StudyPlan, claims: Sequence[Claim], compare: Compare) -> list[Asked]:
-    """Return what is asked of each control of a table."""
+def control_questions(
+    plan: StudyPlan, claims: Sequence[Claim], compare: Compare
+) -> list[ControlQuestion]:
+    """Return the comparisons for each control of a table."""
     return [
-        _asked(name, row.of, plan, claims, compare)
+        _question(name, row.of, plan, claims, compare)
         for name, row in plan.rows.items()
         if row.control and row.of
     ]
 
 
 def whole_side(plan: StudyPlan, row: str) -> Side:
-    """Return a row by its mean, or by its only column."""
+    """Return a row's mean over columns, or its only column, as a side of a comparison."""
     return Side(row, None if len(plan.columns) > 1 else next(iter(plan.columns)))
 
 
-def _asked(row: str, of: str, plan: StudyPlan, claims: Sequence[Claim], compare: Compare) -> Asked:
+def _question(
+    row: str, of: str, plan: StudyPlan, claims: Sequence[Claim], compare: Compare
+) -> ControlQuestion:
     def against(other: str) -> Comparison:
         return compare(whole_side(plan, of), whole_side(plan, other), 0.0, plan.metrics[0])
 
     over = plan.rows[row].over
     gains = {name: against(name) for name in ([over] if over else _beaten(of, plan, claims))}
-    means = {name: each.interval.mean for name, each in gains.items() if each.interval is not None}
+    means = {
+        name: comparison.interval.mean
+        for name, comparison in gains.items()
+        if comparison.interval is not None
+    }
     baseline = min(means, key=lambda name: means[name], default=None)
     if baseline is not None:
         return _over(baseline, row, of, whole_side(plan, of).column, plan, compare)
-    distance = against(row)  # it is asked all the same where a row has no number yet
+    distance = against(row)  # count the tests now, so that their number does not depend on results
     none = compared(distance.better, distance.worse, {}, distance.test, 0.0) if gains else None
-    return Asked(row, of, plan.rows[row].control or "", distance, None, none, False, none)
+    return ControlQuestion(row, of, plan.rows[row].control or "", distance, None, none, False, none)
 
 
 def _over(
     baseline: str, row: str, of: str, column: str | None, plan: StudyPlan, compare: Compare
-) -> Asked:
-    """Return what is asked about the gain over a row; in a column, or on the mean."""
-    method, control, base = (Side(each, column) for each in (of, row, baseline))
+) -> ControlQuestion:
+    """Return the comparisons for the gain over `baseline`, in a column or on the mean (None)."""
+    method, control, base = (Side(name, column) for name in (of, row, baseline))
     distance = compare(method, control, 0.0, plan.metrics[0])
     whole = compare(method, base, 0.0, plan.metrics[0])
-    gained = {seed: one for seed, one in whole.differences.items() if seed in distance.differences}
-    middle = {seed: one / 2 - distance.differences[seed] for seed, one in gained.items()}
+    gained = {
+        seed: difference
+        for seed, difference in whole.differences.items()
+        if seed in distance.differences
+    }
+    middle = {
+        seed: difference / 2 - distance.differences[seed] for seed, difference in gained.items()
+    }
     size = max(distance.size, whole.size)
     gain = compared(method, base, gained, whole.test, size)
     is_gain = verdict_of(gain, gain.p) == "holds"
     refutes = plan.rows[row].control or ""
     near = compared(control, base, middle, whole.test, size)
-    return Asked(row, of, refutes, distance, baseline, gain, is_gain, near)
+    return ControlQuestion(row, of, refutes, distance, baseline, gain, is_gain, near)
 
 
 def _beaten(row: str, plan: StudyPlan, claims: Sequence[Claim]) -> list[str]:
-    """Return the rows that a row is claimed to be better than, controls apart."""
+    """Return the rows that `row` is claimed to be better than, without controls."""
     of_first = [claim for claim in claims if claim.metric == plan.metrics[0] == claim.than]
-    found = [claim.worse.row for claim in of_first if claim.better.row == row]
-    return [name for name in dict.fromkeys(found) if name != row and not plan.rows[name].control]
+    rows = [claim.worse.row for claim in of_first if claim.better.row == row]
+    return [name for name in dict.fromkeys(rows) if name != row and not plan.rows[name].control]
 
 
-def read(asked: Asked, p: float | None, p_middle: float | None, comparisons: int) -> ControlRead:
-    """Read a control.
+def read_control(
+    question: ControlQuestion, p: float | None, p_middle: float | None, comparisons: int
+) -> ControlResult:
+    """Return the result of a control.
 
     Args:
-        asked: what is asked of it.
-        p: of the method's distance, corrected.
-        p_middle: of the distance from the middle, corrected.
-        comparisons: how many are corrected together.
+        question: the comparisons.
+        p: corrected p-value of `question.comparison`.
+        p_middle: corrected p-value of `question.middle`.
+        comparisons: how many comparisons are corrected together.
     """
-    if asked.gain is not None and not asked.is_gain:
-        gain = asked.gain.interval
+    if question.gain is not None and not question.is_gain:
+        gain = question.gain.interval
         if gain is not None and gain.high <= 0:
-            return ControlRead(asked, p, p_middle, "there is no gain to explain", None)
-        needed = seeds_to_decide(asked.gain)
-        return ControlRead(asked, p, p_middle, "open: whether there is a gain", needed)
-    is_below = verdict_of(asked.comparison, p)
-    is_near = "undecided" if asked.middle is None else verdict_of(asked.middle, p_middle)
+            return ControlResult(question, p, p_middle, "there is no gain to explain", None)
+        needed = seeds_to_decide(question.gain)
+        return ControlResult(question, p, p_middle, "open: whether there is a gain", needed)
+    is_below = verdict_of(question.comparison, p)
+    is_near = "undecided" if question.middle is None else verdict_of(question.middle, p_middle)
     reading: Reading = "open"
     if is_near == "holds":
         reading = "explains most of it" if is_below == "holds" else "explains it away"
@@ -189,29 +205,46 @@ def read(asked: Asked, p: float | None, p_middle: float | None, comparisons: int
         reading = "explains it away"
     elif is_below == "holds":
         reading = "does not explain it away"
-    needed = _needed(asked, comparisons) if reading == "open" else None
-    return ControlRead(asked, p, p_middle, reading, needed)
+    needed = _needed(question, comparisons) if reading == "open" else None
+    return ControlResult(question, p, p_middle, reading, needed)
 
 
-def _needed(asked: Asked, comparisons: int) -> SeedRange | None:
+def _needed(question: ControlQuestion, comparisons: int) -> SeedRange | None:
     """Return how many seeds would decide an open reading, by the test that needs fewer."""
-    both = [asked.comparison]
-    if asked.middle is not None and asked.middle.interval and asked.middle.interval.mean > 0:
-        both.append(asked.middle)  # below the middle, it decides nothing
-    ranges = [found for each in both if (found := seeds_to_decide(each, comparisons))]
-    return min(ranges, key=lambda one: (one.least or math.inf, one.most or math.inf), default=None)
+    both = [question.comparison]
+    if (
+        question.middle is not None
+        and question.middle.interval
+        and question.middle.interval.mean > 0
+    ):
+        both.append(question.middle)  # a control below the middle decides nothing
+    ranges = [
+        seed_range
+        for comparison in both
+        if (seed_range := seeds_to_decide(comparison, comparisons))
+    ]
+    return min(
+        ranges,
+        key=lambda seed_range: (seed_range.least or math.inf, seed_range.most or math.inf),
+        default=None,
+    )
 
 
-def read_columns(asked: Asked, plan: StudyPlan, compare: Compare) -> dict[str, Reading]:
-    """Return a control's reading in each of several columns by itself, not corrected.
+def read_columns(
+    question: ControlQuestion, plan: StudyPlan, compare: Compare
+) -> dict[str, Reading]:
+    """Return a control's reading in each column by itself, not corrected.
 
-    The gain is that over the row of the mean. Empty where there is one column, or no such row.
+    The baseline is that of the mean. The result is empty for a table of one column and for a
+    control without a baseline.
     """
-    if asked.baseline is None or len(plan.columns) < 2:
+    if question.baseline is None or len(plan.columns) < 2:
         return {}
-    found = {}
+    readings = {}
     for column in plan.columns:
-        here = _over(asked.baseline, asked.row, asked.of, column, plan, compare)
-        near = None if here.middle is None else here.middle.p
-        found[column] = read(here, here.comparison.p, near, 1).reading
-    return found
+        column_question = _over(question.baseline, question.row, question.of, column, plan, compare)
+        near = None if column_question.middle is None else column_question.middle.p
+        readings[column] = read_control(
+            column_question, column_question.comparison.p, near, 1
+        ).reading
+    return readings

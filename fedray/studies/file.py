@@ -1,7 +1,7 @@
-"""A study as written in tune/ (sweeps) or tune/tables/ (tables), read into a plan.
+"""Read a study's file, in tune/ (sweeps) or tune/tables/ (tables), and return its plan.
 
-Everything but `rows` has a default, so that a table of five lines compares a new method with three
-baselines on digits. A file without `rows` is a sweep: one experiment in many configurations.
+All keys but `rows` have defaults: a table of five lines compares a new method with three baselines
+on digits. A file without `rows` is a sweep, one experiment in many configurations.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from fedray.studies.plan import (
     Select,
     StudyPlan,
     Tuning,
-    declared,
-    renamed,
+    known_metrics,
+    rename_seeds,
 )
 from fedray.studies.space import (
     MOST_CONFIGURATIONS,
@@ -55,132 +55,134 @@ Kind = Literal["sweep", "table"]
 SCALES = ("laptop", "desktop", "paper")
 PLUGINS = "plugins"
 BASELINES = ("local", "fedavg", "fedproto")
-"""The methods that a table is compared with that names none."""
+"""Default baselines of a table."""
 SAMPLES = 16
-"""Configurations of a sweep that draws them and does not say how many."""
+"""Default number of configurations of a sweep that draws them."""
 
 
 class Row(Frozen):
     """A method, or a control."""
 
     algorithm: Any = None
-    """The method, with its hyper-parameters or without; None: the one that the row is called
-    after, or else the experiment's."""
+    """The method, with or without hyper-parameters; None: the algorithm of the row's name, or else
+    the experiment's algorithm."""
     experiment: str | None = None
-    """Another experiment instead of the table's."""
+    """The row's experiment; None: the table's."""
     set: Tree = Field(default_factory=dict)
-    """Keys of its experiment."""
+    """Keys of the row's experiment."""
     space: Tree = Field(default_factory=dict)
-    """What is tuned besides the table's space; null takes an axis of that away."""
+    """Axes added to the table's space; null removes an axis of the table."""
     tuned_as: str | None = None
-    """The row whose choice it takes over, instead of tuning; for controls, and for figures of a
-    hyper-parameter."""
+    """The row whose chosen configuration this row takes over instead of tuning; for controls and
+    for figures of a hyper-parameter."""
     label: str = Field("", max_length=45)
-    """What the table calls it; empty: its name. `glosses` of the table say more."""
+    """The row's label in the table; empty: its name. Explain it in `glosses` of the table."""
     metrics: dict[str, str | None] = Field(default_factory=dict)
-    """Where the method has another natural metric than the table: `local_accuracy:
-    finetuned_accuracy`. It chooses, too, where the table's one would. null: it has none such."""
+    """The row's metrics by the table's, where they differ, for example `local_accuracy:
+    finetuned_accuracy`. They also replace the metric that chooses. null: the row lacks it."""
     control: str | None = Field(None, min_length=3, max_length=300)
-    """Makes the row a control, and says what it would refute if it did as well."""
+    """Makes the row a control: the statement that the row would refute if it did as well."""
     of: str | None = None
-    """The row that a control is to explain; None: the table's first row."""
+    """The row whose gain the control tries to explain; None: the table's first row."""
     over: str | None = None
-    """The row over which that one's gain is to be explained; None: the nearest one that it is
-    claimed to be better than."""
+    """The row over which the gain is measured; None: the best row that `of` is claimed to be
+    better than."""
 
 
 class Item(Frozen):
     """A table, figure or scenario of a paper that a study answers."""
 
     paper: str
-    """A file in fedray/papers/."""
+    """The name of a file in fedray/papers/."""
     item: str
-    """As the paper calls it: "Table 4"."""
+    """The paper's name for it, for example "Table 4"."""
     asks: str = ""
     """The question, with data sets and setting."""
     measure: str = ""
-    """Which metric, or which file or picture of the runs, holds the answer."""
+    """The metric, file or figure of the runs that holds the answer."""
     offline: str = ""
-    """What cannot be run without a network, why, and what is tested instead."""
+    """The part that cannot run without a network, why, and what is tested instead."""
     then: list[str] = Field(default_factory=list)
-    """What reads the study's folder afterwards: `report --metric global_accuracy`."""
+    """Commands to run on the study's folder afterwards: `report --metric global_accuracy`."""
 
 
 class Scale(Frozen):
-    """What is different at one scale; everything has the study's value by default."""
+    """The settings that differ at one scale; all default to the study's values."""
 
     experiment: str | None = None
-    """Replaces the study's."""
+    """Replaces the study's experiment."""
     set: Tree = Field(default_factory=dict)
-    """Overrides the study's."""
+    """Keys that override the study's `set`."""
     rows: Tree = Field(default_factory=dict)
-    """Keys of rows, which override the table's; null removes a row."""
+    """Keys of rows that override the table's; null removes a row."""
     columns: Tree | None = None
     """Replaces the table's columns or curve."""
     curve: Tree | None = None
     """Replaces the table's curve or columns."""
     space: Tree | None = None
-    """Replaces the study's."""
+    """Replaces the study's space."""
     metrics: list[str] | None = None
-    """Replaces the study's."""
+    """Replaces the study's metrics."""
     select: Select | None = None
-    """Replaces the study's."""
+    """Replaces the study's `select`."""
     mean_over: str | None = None
-    """Replaces the study's."""
+    """Replaces the study's `mean_over`."""
     tuning: Tree = Field(default_factory=dict)
-    """Overrides the study's."""
+    """Keys that override the study's `tuning`."""
     report: Tree = Field(default_factory=dict)
-    """Overrides the study's."""
+    """Keys that override the study's `report`."""
     max_concurrent: int | None = Field(None, ge=1, le=100_000)
-    """Runs at a time; None: as many as the cluster holds."""
+    """Concurrent runs; None: as many as the cluster holds."""
     hours: float | None = Field(None, gt=0, le=1e6)
-    """About how long it takes, of one core; said before it starts."""
+    """Approximate duration on one core; printed before the study starts."""
     left_out: str = Field("", max_length=1000)
-    """What of the paper's table this scale does not have."""
+    """Parts of the paper's table that this scale leaves out."""
 
 
 class Study(Frozen):
     """A file in tune/ or tune/tables/."""
 
     answers: str = Field("", max_length=500)
-    """The table, figure or question that it answers; empty: how the methods compare."""
+    """The table, figure or question that the study answers; empty: how the methods compare."""
     items: list[Item] = Field(default_factory=list)
-    """What of the papers it answers."""
+    """Items of papers that the study answers."""
     experiment: str | None = None
-    """A shipped experiment, or a YAML file: what rows and columns change. A table's default is
+    """A shipped experiment or a YAML file that rows and columns change. A table's default is
     fedavg_digits."""
     set: Tree = Field(default_factory=dict)
     """Keys of the experiment, for every cell."""
     rows: Tree | None = None
-    """Methods by name: `mine: {algorithm: {name: fedtsp, lambda: 7}}`, or `mine: fedtsp`; one that
-    is called after an algorithm and names no other is that algorithm. None: a sweep."""
+    """Methods by name: `mine: {algorithm: {name: fedtsp, lambda: 7}}`, or `mine: fedtsp`. A row
+    without an algorithm whose name is an algorithm uses it. None: a sweep."""
     baselines: list[str] = Field(default_factory=lambda: list(BASELINES))
-    """Algorithms that are rows too, below those of `rows`."""
+    """Algorithms that become rows below those of `rows`."""
     columns: Tree = Field(default_factory=dict)
-    """Settings by name, each with the experiment's keys that it sets; empty: one column."""
+    """Settings by name, each a mapping of the experiment's keys that it sets; empty: one column."""
     curve: Tree = Field(default_factory=dict)
     """Instead of columns, one key and its numbers: `algorithm.lambda: [0, 1, 7]` makes the columns
     lambda=0, lambda=1 and lambda=7, and the figure a curve."""
     metrics: list[str] = Field(default_factory=lambda: ["local_accuracy"], min_length=1)
-    """What is shown; claims are about the first one, unless they name another."""
+    """The metrics of the table; claims are about the first, unless they name another."""
     choose: str | None = None
-    """By which metric configurations and rounds are chosen; None: by the first one of `metrics`."""
+    """The metric that chooses configurations and rounds; None: the first one of `metrics`."""
     select: Select | None = None
-    """On which images it is chosen; `test` is the papers' habit, and marks every number; `nothing`,
-    with at: final, makes a sweep a figure. None: on validation images, and in a sweep as the
-    experiment's report.select says."""
+    """The images on which configurations and rounds are chosen. `test` is common in papers and
+    marks every number; `nothing`, with at: final, makes a sweep a figure. None: validation images;
+    in a sweep, the experiment's report.select."""
     validation_fraction: float | None = Field(0.2, gt=0, lt=1)
-    """What clients hold out where the experiment does not say; null where its partition does."""
+    """Share of images that clients hold out if the experiment sets none; null if its partition
+    makes the validation split."""
     at: Literal["best", "final"] = "best"
-    """Which round counts: the best one where it is chosen, never round 0, or the last."""
+    """The round whose numbers count: the best by the metric that chooses (never round 0), or the
+    last."""
     space: Tree | None = None
-    """What is searched for every row, in every column: {grid: [...]}, {choice: [...]}, {uniform:
-    [lo, hi]}, {loguniform: [lo, hi]}, {randint: [lo, hi]}, ends included. Keys that vary together
-    are written as one, separated by commas: `data.clients, participation: {grid: [[10, 1.0]]}`.
+    """The search space of every row in every column: {grid: [...]}, {choice: [...]}, {uniform:
+    [lo, hi]}, {loguniform: [lo, hi]}, {randint: [lo, hi]}, ends included. Join keys that vary
+    together by commas: `data.clients, participation: {grid: [[10, 1.0]]}`.
     A table's default is lr: {grid: [0.02, 0.06, 0.2]}."""
     mean_over: str | None = None
     """A key of a sweep's space, such as data.root: configurations are ranked by the mean over its
-    values; for a grid."""
+    values. Needs search: grid."""
     tuning: Tree = Field(default_factory=dict)
     """`configurations`, `rounds`, `search`, `extend`, `once`: see `Tuning`."""
     report: Tree = Field(default_factory=dict)
@@ -191,39 +193,39 @@ class Study(Frozen):
     paper: Tree | None = None
     """`source` and `numbers`: see `PaperNumbers`."""
     glosses: dict[str, str] = Field(default_factory=dict)
-    """A sentence about a row or a column, by its name, below the table."""
+    """Sentences about rows or columns, by name, printed below the table."""
     confidence: float = Field(0.95, gt=0.5, lt=1)
-    """Of the intervals; a claim is decided where it errs with at most one minus this."""
+    """Confidence level of the intervals; verdicts err with probability 1 - confidence at most."""
     test: TestKind = "fixed"
     """`fixed`: Student's paired t-test, corrected for earlier looks at the verdicts; `anytime`: a
-    test that finds somewhat less, with which seeds may be added until a claim is decided."""
+    less powerful test that allows adding seeds until a claim is decided."""
     scales: Tree = Field(default_factory=lambda: {"laptop": {}})
     """laptop: minutes; desktop: a night on a few cores; paper: GPUs."""
 
     @property
     def is_sweep(self) -> bool:
-        """Return True if it compares no rows."""
+        """Return True if the study has no rows."""
         return self.rows is None
 
 
-def modern(tree: Tree) -> Tree:
-    """Return a file's tree with today's keys instead of those that sweeps had.
+def replace_old_keys(tree: Tree) -> Tree:
+    """Return a file's tree with old keys of sweeps replaced.
 
-    `seeds` means `report: {seeds: ...}`; `metric` and a list `columns` mean `metrics`;
-    `search`, `num_samples`, `search_seed` and `asha` for keys of `tuning`.
+    `seeds` becomes `report: {seeds: ...}`; `metric` and a list `columns` become `metrics`;
+    `search`, `num_samples`, `search_seed` and `asha` become keys of `tuning`.
     """
     scales = tree.get("scales")
     first = tree.get("metric")
-    found = _modern(tree, first)
+    keys = _replace_old_keys(tree, first)
     if isinstance(scales, Mapping):
-        found["scales"] = {
-            label: _modern(scale, first) if isinstance(scale, Mapping) else scale
+        keys["scales"] = {
+            label: _replace_old_keys(scale, first) if isinstance(scale, Mapping) else scale
             for label, scale in scales.items()
         }
-    return found
+    return keys
 
 
-_OF_TUNING = {
+_OLD_TUNING_KEYS = {
     "search": "search",
     "num_samples": "configurations",
     "search_seed": "search_seed",
@@ -231,18 +233,18 @@ _OF_TUNING = {
 }
 
 
-def _modern(tree: Mapping[str, Any], metric: Any) -> Tree:
-    found = dict(tree)
-    listed = found.pop("columns", None) if isinstance(found.get("columns"), list) else None
-    own = found.pop("metric", None)
-    if own is not None or listed is not None:
-        found["metrics"] = [own or metric or "local_accuracy", *(listed or ())]
-    if "seeds" in found:
-        found["report"] = {**(found.get("report") or {}), "seeds": found.pop("seeds")}
-    tuning = {new: found.pop(old) for old, new in _OF_TUNING.items() if old in found}
-    if tuning or isinstance(found.get("tuning"), Mapping):
-        found["tuning"] = {**tuning, **renamed(found.get("tuning") or {})}
-    return found
+def _replace_old_keys(tree: Mapping[str, Any], metric: Any) -> Tree:
+    keys = dict(tree)
+    more_metrics = keys.pop("columns", None) if isinstance(keys.get("columns"), list) else None
+    first_metric = keys.pop("metric", None)
+    if first_metric is not None or more_metrics is not None:
+        keys["metrics"] = [first_metric or metric or "local_accuracy", *(more_metrics or ())]
+    if "seeds" in keys:
+        keys["report"] = {**(keys.get("report") or {}), "seeds": keys.pop("seeds")}
+    tuning = {new: keys.pop(old) for old, new in _OLD_TUNING_KEYS.items() if old in keys}
+    if tuning or isinstance(keys.get("tuning"), Mapping):
+        keys["tuning"] = {**tuning, **rename_seeds(keys.get("tuning") or {})}
+    return keys
 
 
 def plan_study(
@@ -253,38 +255,39 @@ def plan_study(
     plugins: Sequence[str] = (),
     samples: int | None = None,
 ) -> StudyPlan:
-    """Find a study, take one scale of it, and lay keys on its experiments.
+    """Load a study and return the plan of one scale with the command line's keys.
 
-    `report.seeds=[0,1]` (or `seed=0,1`), `tuning.configurations=2`, `select=test` and the like
-    change the study; `rounds=5` is that of both tuning and report.
+    Keys such as `report.seeds=[0,1]` (or `seed=0,1`), `tuning.configurations=2` and `select=test`
+    change the study; `rounds=5` sets the rounds of tuning and report. All other keys override the
+    experiments.
 
     Args:
-        kind: where a name is looked for first.
+        kind: the kind of study to look for.
         name: a study's name or file.
-        pairs: keys and values for the experiment of every cell.
-        scale: laptop, desktop or paper; None: the first one that the file has.
-        plugins: files and modules besides those that the experiments name.
-        samples: number of a sweep's configurations, instead of the file's.
+        pairs: keys and values of the command line.
+        scale: laptop, desktop or paper; None: the first scale of the file.
+        plugins: files and modules in addition to those that the experiments name.
+        samples: number of configurations of a sweep; None: the file's.
 
     Raises:
-        UserError: with one sentence about the first thing that is wrong.
+        UserError: naming the first defect of the file or of the keys.
     """
     path = find_yaml(name, folders(f"{kind}s"), kind)
     where = f"{kind} {check_name(path.stem)}"
-    study = validate(Study, modern(read_mapping(path)), where)
+    study = validate(Study, replace_old_keys(read_mapping(path)), where)
     scales = {label: _scale(label, tree, where) for label, tree in study.scales.items()}
     if not scales:
         raise UserError(f"{where}.scales is empty; leave it out, or give laptop: {{}}")
-    given = {**_assigned(pairs, where), "plugins": plugins}
+    assignments = {**_assigned(pairs, where), "plugins": plugins}
     if samples is not None:
-        given["tuning"]["configurations"] = samples
-    if not study.is_sweep:  # a table's scales share its claims and rows
-        for label, each in scales.items():
-            _planned(study, path.stem, label, each, {"plugins": plugins})
+        assignments["tuning"]["configurations"] = samples
+    if not study.is_sweep:  # check all scales, because they share the table's claims and rows
+        for label, other_scale in scales.items():
+            _planned(study, path.stem, label, other_scale, {"plugins": plugins})
     scale = next(iter(scales)) if scale is None else scale
     if scale not in scales:
         raise UserError(f"{where} has no {scale} scale, only {', '.join(scales)}")
-    return _planned(study, path.stem, scale, scales[scale], given)
+    return _planned(study, path.stem, scale, scales[scale], assignments)
 
 
 def _scale(label: str, tree: Any, where: str) -> Scale:
@@ -297,26 +300,26 @@ def _scale(label: str, tree: Any, where: str) -> Scale:
 
 
 def _assigned(pairs: Iterable[tuple[str, Any]], where: str) -> Tree:
-    """Sort what is set: `tuning.*`, `report.*`, `select`, `test` of the study, or experiments'."""
-    given: Tree = {"set": {}, "tuning": {}, "report": {}}
+    """Sort keys into those of the study (`tuning.*`, `report.*`, `select`, `test`) and others."""
+    assignments: Tree = {"set": {}, "tuning": {}, "report": {}}
     for key, value in pairs:
         part, _, inner = key.partition(".")
         if key == "seed":
-            given["report"]["seeds"] = _seeds_in(value)
+            assignments["report"]["seeds"] = _seeds_in(value)
         elif key in ("select", "report.select"):
-            given["select"] = value
+            assignments["select"] = value
         elif key == "test":
-            given["test"] = value
+            assignments["test"] = value
         elif part == "tuning" and inner:
-            given["tuning"]["once" if inner == "seeds" else inner] = value
+            assignments["tuning"]["once" if inner == "seeds" else inner] = value
         elif part == "report" and inner in Reporting.model_fields:
-            given["report"][inner] = value
+            assignments["report"][inner] = value
         elif key == "rounds":
-            given["tuning"]["rounds"] = given["report"]["rounds"] = value
+            assignments["tuning"]["rounds"] = assignments["report"]["rounds"] = value
         else:
-            given["set"].pop(key, None)
-            given["set"][key] = value
-    return given
+            assignments["set"].pop(key, None)
+            assignments["set"][key] = value
+    return assignments
 
 
 def _seeds_in(value: Any) -> list[Any]:
@@ -327,19 +330,19 @@ def _seeds_in(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _planned(study: Study, name: str, label: str, scale: Scale, given: Tree) -> StudyPlan:
-    """Return one scale of a study, checked; its plug-ins are in use from here on."""
+def _planned(study: Study, name: str, label: str, scale: Scale, assignments: Tree) -> StudyPlan:
+    """Return the checked plan of one scale; loads the study's plug-ins."""
     where = f"{'sweep' if study.is_sweep else 'table'} {name}"
     experiment = _experiment(study, scale, where)
-    bases = _bases(study, scale, experiment, given)
+    bases = _bases(study, scale, experiment, assignments)
     columns, curve = _settings(study, scale, where)
-    tuning, report = _phases(study, scale, given, columns, where)
+    tuning, report = _phases(study, scale, assignments, columns, where)
     rows = _rows(study, scale, _space(study, scale), tuning, where)
     metrics = scale.metrics or study.metrics
     choose = study.choose or metrics[0]
-    _check_tuned(rows, columns, given.get("set", {}), where)
+    _check_tuned(rows, columns, assignments.get("set", {}), where)
     _check_metrics(rows, metrics, choose, where)
-    select = _select(study, scale, given, bases[experiment], where)
+    select = _select(study, scale, assignments, bases[experiment], where)
     plan = StudyPlan(
         kind="sweep" if study.is_sweep else "table",
         name=name,
@@ -348,7 +351,7 @@ def _planned(study: Study, name: str, label: str, scale: Scale, given: Tree) -> 
         experiment=experiment,
         bases=bases,
         set=_keys({**study.set, **scale.set}, f"{where}.scales.{label}.set"),
-        given=_keys(given.get("set", {}), where),
+        given=_keys(assignments.get("set", {}), where),
         rows=rows,
         columns=columns,
         curve=curve,
@@ -362,7 +365,7 @@ def _planned(study: Study, name: str, label: str, scale: Scale, given: Tree) -> 
         claims=_claims(study, rows, columns, metrics, where),
         paper=_paper(study, where),
         confidence=study.confidence,
-        test=_test(study, given, where),
+        test=_test(study, assignments, where),
         glosses=_glosses(study, where),
         mean_over=scale.mean_over or study.mean_over,
         **scale.model_dump(include={"max_concurrent", "hours", "left_out"}),
@@ -372,7 +375,7 @@ def _planned(study: Study, name: str, label: str, scale: Scale, given: Tree) -> 
 
 
 def _experiment(study: Study, scale: Scale, where: str) -> str:
-    """Return the experiment that a study's runs are of."""
+    """Return the name of the experiment that the study is based on."""
     experiment = scale.experiment or study.experiment
     if experiment is None and study.is_sweep:
         raise UserError(f"{where}.experiment is missing; name the experiment that is swept")
@@ -386,50 +389,50 @@ def _claims(
     metrics: Sequence[str],
     where: str,
 ) -> list[Any]:
-    """Return the claims about the rows of this scale, checked."""
+    """Check and return the claims about the rows of this scale."""
     claims = study.claims or _usual_claims(study, rows)
     claims = _of_rows(claims, rows, list(_all_rows(study, where)))
     _check_claims(parse_claims(claims, list(rows), list(columns), metrics), rows, where)
     return claims
 
 
-def _bases(study: Study, scale: Scale, experiment: str, given: Tree) -> dict[str, Tree]:
-    """Return the experiments that rows change, with the texts of all plug-ins, now in use.
+def _bases(study: Study, scale: Scale, experiment: str, assignments: Tree) -> dict[str, Tree]:
+    """Load the plug-ins and return the experiments of all rows, each with all plug-in sources.
 
-    A resumed study runs these sources, also if the files have changed.
+    A resumed study runs the stored sources, even if the plug-in files have changed.
     """
     rows = [*(study.rows or {}).values(), *scale.rows.values()]
     named = [row.get("experiment") for row in rows if isinstance(row, Mapping)]
     texts_of = [name for name in named if isinstance(name, str)]  # others are refused as rows
     names = dict.fromkeys([experiment, *texts_of])
-    own = {**study.set, **scale.set, **given.get("set", {})}.get(PLUGINS)
-    pairs, more = [(PLUGINS, own)], given.get("plugins", ())
+    plugins = {**study.set, **scale.set, **assignments.get("set", {})}.get(PLUGINS)
+    pairs, more = [(PLUGINS, plugins)], assignments.get("plugins", ())
     trees = {name: with_read_plugins(read_experiment(name), pairs, more) for name in names}
     texts = {text["module"]: text for tree in trees.values() for text in tree.get(PLUGINS, ())}
     every = [(PLUGINS, list(texts.values()) or None)]
     return {name: with_plugins(tree, every) for name, tree in trees.items()}
 
 
-def _select(study: Study, scale: Scale, given: Tree, base: Tree, where: str) -> Select:
-    """Return on which images is chosen."""
-    asked = given.get("select") or scale.select or study.select
-    if asked is None and study.is_sweep:
+def _select(study: Study, scale: Scale, assignments: Tree, base: Tree, where: str) -> Select:
+    """Return the images on which configurations and rounds are chosen."""
+    choice = assignments.get("select") or scale.select or study.select
+    if choice is None and study.is_sweep:
         tree = override({"report": base.get("report", {})}, ())
-        asked = validate(ReportConfig, tree["report"], "report").select
-    asked = asked or "validation"
+        choice = validate(ReportConfig, tree["report"], "report").select
+    choice = choice or "validation"
     ways = ("validation", "test", "nothing") if study.is_sweep else ("validation", "test")
-    if asked not in ways:
-        raise UserError(f"{where}.select is {shown(asked)}, expected {' or '.join(ways)}")
-    found: Select = asked
-    return found
+    if choice not in ways:
+        raise UserError(f"{where}.select is {shown(choice)}, expected {' or '.join(ways)}")
+    select: Select = choice
+    return select
 
 
-def _test(study: Study, given: Tree, where: str) -> TestKind:
-    """Return how claims are tested."""
-    asked: TestKind = given.get("test", study.test)
-    if asked not in get_args(TestKind):
-        raise UserError(f"{where}.test is {shown(asked)}, expected fixed or anytime")
-    return asked
+def _test(study: Study, assignments: Tree, where: str) -> TestKind:
+    """Return the test of the claims."""
+    kind: TestKind = assignments.get("test", study.test)
+    if kind not in get_args(TestKind):
+        raise UserError(f"{where}.test is {shown(kind)}, expected fixed or anytime")
+    return kind
 
 
 def _space(study: Study, scale: Scale) -> Tree:
@@ -440,29 +443,29 @@ def _space(study: Study, scale: Scale) -> Tree:
 
 
 def _phases(
-    study: Study, scale: Scale, given: Tree, columns: Mapping[str, Tree], where: str
+    study: Study, scale: Scale, assignments: Tree, columns: Mapping[str, Tree], where: str
 ) -> tuple[Tuning, Reporting]:
-    """Return what is spent on tuning and on the report, of columns that stay what they are."""
+    """Check and return the settings of tuning and of the report."""
     usual: Tree = {}
     if study.is_sweep:
         searched = {**study.tuning, **scale.tuning}.get("search", "grid")
         usual = {"configurations": None if searched == "grid" else SAMPLES, "extend": False}
-    laid, asked = dict(given.get("tuning", {})), given.get("report", {})
+    tuning_keys, report_keys = dict(assignments.get("tuning", {})), assignments.get("report", {})
     if study.is_sweep:
-        laid.pop("rounds", None)  # all its runs are of one kind
-    tuned = {**usual, **study.tuning, **scale.tuning, **laid}
+        tuning_keys.pop("rounds", None)  # a sweep has tuning runs only; report.rounds sets theirs
+    tuned = {**usual, **study.tuning, **scale.tuning, **tuning_keys}
     tuning = validate(Tuning, tuned, f"{where}.tuning")
     reported = {"seeds": [0]} if study.is_sweep else {}
     report = validate(
-        Reporting, {**reported, **study.report, **scale.report, **asked}, f"{where}.report"
+        Reporting, {**reported, **study.report, **scale.report, **report_keys}, f"{where}.report"
     )
     if tuning.once is not None:
         _check_seeds(tuning.once, f"{where}.tuning.once")
     _check_seeds(report.seeds, f"{where}.report" if not study.is_sweep else where)
-    if "seeds" in asked and "looked_at" not in asked:
+    if "seeds" in report_keys and "looked_at" not in report_keys:
         report = within_seeds(report)
     check_looks(report, where)
-    _check_columns(columns, given.get("set", {}), report, where)
+    _check_columns(columns, assignments.get("set", {}), report, where)
     if tuning.at is not None and tuning.at not in columns:
         raise UserError(
             f"{where}.tuning.at: there is no column {shown(tuning.at)}."
@@ -472,7 +475,7 @@ def _phases(
 
 
 def _check_seeds(seeds: Sequence[Any], where: str) -> None:
-    """Refuse seeds that are none, negative or twice there."""
+    """Raise an error for seeds that are no whole numbers, negative or repeated."""
     whole = [seed for seed in seeds if isinstance(seed, int) and not isinstance(seed, bool)]
     bad = len(whole) < len(seeds) or any(not 0 <= seed < 2**63 for seed in whole)
     if bad or not seeds or len(set(seeds)) < len(seeds):
@@ -483,7 +486,7 @@ def _check_seeds(seeds: Sequence[Any], where: str) -> None:
 
 
 def _check_more(plan: StudyPlan, where: str) -> None:
-    """Refuse further seeds of a row that is not there, or of a sweep."""
+    """Raise an error for `report.more` of an unknown row or of a sweep."""
     for row, seeds in plan.report.more.items():
         if plan.is_sweep or row not in plan.rows:
             raise UserError(
@@ -493,7 +496,7 @@ def _check_more(plan: StudyPlan, where: str) -> None:
 
 
 def _check_sweep(plan: StudyPlan, where: str) -> None:
-    """Refuse what a sweep cannot choose by, and what only a sweep may have."""
+    """Raise an error for settings that only tables or only sweeps support."""
     tuning, single = plan.tuning, len(plan.report.seeds) == 1
     wrong = [
         (plan.is_sweep, tuning.rounds is not None, "tuning.rounds is for tables; set rounds"),
@@ -527,7 +530,7 @@ def _check_sweep(plan: StudyPlan, where: str) -> None:
         )
     if plan.mean_over is not None and (plan.mean_over not in space or len(space) < 2):
         raise UserError(
-            f"{where}.mean_over={plan.mean_over} is to be one of several keys of the space."
+            f"{where}.mean_over={plan.mean_over} must be one of several keys of the space."
             f"{nearest(plan.mean_over, list(space))}"
         )
 
@@ -541,14 +544,14 @@ def _paper(study: Study, where: str) -> PaperNumbers | None:
 
 
 def _glosses(study: Study, where: str) -> dict[str, str]:
-    """Return those of rows and columns, also of other scales."""
+    """Check and return the glosses; they may name rows and columns of any scale."""
     scales = [validate(Scale, tree or {}, where) for tree in study.scales.values()]
     settings = [_settings(study, scale, where)[0] for scale in (Scale(), *scales)]
-    known = [*_all_rows(study, where), *(column for columns in settings for column in columns)]
+    names = [*_all_rows(study, where), *(column for columns in settings for column in columns)]
     for name in study.glosses:
-        if name not in known:
+        if name not in names:
             raise UserError(
-                f"{where}.glosses: there is no row or column {shown(name)}.{nearest(name, known)}"
+                f"{where}.glosses: there is no row or column {shown(name)}.{nearest(name, names)}"
             )
     return study.glosses
 
@@ -564,7 +567,9 @@ def _settings(study: Study, scale: Scale, where: str) -> tuple[dict[str, Tree], 
         raise UserError(f"{where} has columns and a curve; write one of them")
     key, values = next(iter(curve.items()))
     numbers = values if isinstance(values, list) else []
-    plain = all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers)
+    plain = all(
+        isinstance(number, int | float) and not isinstance(number, bool) for number in numbers
+    )
     if len(curve) > 1 or len(numbers) < 2 or not plain or sorted(set(numbers)) != numbers:
         raise UserError(
             f"{where}.curve is {shown(curve)}, expected one key and at least two numbers in "
@@ -575,11 +580,11 @@ def _settings(study: Study, scale: Scale, where: str) -> tuple[dict[str, Tree], 
 
 
 def _columns(columns: Tree, where: str) -> dict[str, Tree]:
-    """Return the settings by name; one that sets nothing if there are none."""
+    """Return the settings by name; a single one without keys if the study has no columns."""
     for name, keys in columns.items():
         if name in (MEAN, EACH):
             raise UserError(
-                f"{where}.columns: '{name}' is what a claim says of columns; call it otherwise"
+                f"{where}.columns: '{name}' is reserved for claims (on: {name}); rename the column"
             )
         if not isinstance(keys, dict):
             raise UserError(
@@ -591,7 +596,7 @@ def _columns(columns: Tree, where: str) -> dict[str, Tree]:
 
 
 def _keys(keys: Tree, where: str) -> Tree:
-    """Return an experiment's keys, checked; plug-ins are with the bases."""
+    """Check and return an experiment's keys without plug-ins, which `_bases` loads."""
     keys = {key: value for key, value in keys.items() if key != PLUGINS}
     if wrong := [key for key in keys if not is_key(key)]:
         raise UserError(f"{where}: {shown(wrong[0])} is no key")
@@ -605,15 +610,15 @@ def _keys(keys: Tree, where: str) -> Tree:
 
 
 def _all_rows(study: Study, where: str) -> dict[str, Row]:
-    """Return the file's rows and its baselines, as written; a sweep's one."""
+    """Return the rows and baselines of the file; a single row for a sweep."""
     if study.rows is None:
         return {ALL: Row()}
     if not study.rows:
         raise UserError(f"{where}.rows is empty; name a method, for example rows: {{fedtsp: }}")
-    found = {name: _row(name, tree, f"{where}.rows.{name}") for name, tree in study.rows.items()}
+    rows = {name: _row(name, tree, f"{where}.rows.{name}") for name, tree in study.rows.items()}
     for name in study.baselines:
-        found.setdefault(name, Row(algorithm=name))
-    return found
+        rows.setdefault(name, Row(algorithm=name))
+    return rows
 
 
 def _row(name: str, tree: Any, where: str) -> Row:
@@ -629,7 +634,7 @@ def _row(name: str, tree: Any, where: str) -> Row:
 
 
 def _as_keys(tree: Any, where: str) -> Tree:
-    """Return the keys of a row, which may be written as its method alone."""
+    """Return the keys of a row, which may be written as the name of its method."""
     if isinstance(tree, str):
         return {"algorithm": tree}
     if not isinstance(tree, Mapping):
@@ -641,26 +646,26 @@ def _rows(
     study: Study, scale: Scale, space: Tree, tuning: Tuning, where: str
 ) -> dict[str, RowPlan]:
     """Return the rows of a scale, each with its whole space."""
-    written = _all_rows(study, where)
-    for name, over in scale.rows.items():
-        if name not in written:
+    rows = _all_rows(study, where)
+    for name, tree in scale.rows.items():
+        if name not in rows:
             raise UserError(
-                f"{where}: a scale changes row {shown(name)}, which is not there."
-                f"{nearest(name, written)}"
+                f"{where}: a scale changes row {shown(name)}, which the table does not have."
+                f"{nearest(name, rows)}"
             )
-        if over is None:
-            del written[name]
+        if tree is None:
+            del rows[name]
         else:
-            laid = _as_keys(over, f"{where}.rows.{name}")
-            written[name] = _row(name, {**written[name].model_dump(), **laid}, f"{where}.{name}")
-    first = next(iter(written), None)
-    found = {}
-    for name, row in written.items():
+            changes = _as_keys(tree, f"{where}.rows.{name}")
+            rows[name] = _row(name, {**rows[name].model_dump(), **changes}, f"{where}.{name}")
+    first = next(iter(rows), None)
+    plans = {}
+    for name, row in rows.items():
         at = f"{where}.rows.{name}"
-        _check_named(row, written, at)
-        axes = _axes(row, written, space, at)
+        _check_named(row, rows, at)
+        axes = _axes(row, rows, space, at)
         _check_effort(axes, tuning, study.is_sweep, where if study.is_sweep else at)
-        found[name] = RowPlan(
+        plans[name] = RowPlan(
             algorithm=row.algorithm,
             experiment=row.experiment,
             set=row.set,
@@ -672,7 +677,7 @@ def _rows(
             over=row.over,
             tuned_as=row.tuned_as,
         )
-    return found
+    return plans
 
 
 def _check_named(row: Row, rows: Mapping[str, Row], where: str) -> None:
@@ -693,20 +698,20 @@ def _explained(name: str, row: Row, first: str | None, where: str) -> str | None
 
 
 def _axes(row: Row, rows: Mapping[str, Row], space: Tree, where: str) -> Tree:
-    """Return what is tuned for a row: the study's space and its own, or those of its leader."""
+    """Return a row's search space: the study's merged with the row's, or with its leader's."""
     if row.tuned_as is not None:
         leader = rows[row.tuned_as]
         if row.space or leader.tuned_as is not None:
             raise UserError(
-                f"{where}.tuned_as takes over what row {row.tuned_as} tunes; that row must tune "
-                "by itself, and this one has no space of its own"
+                f"{where}.tuned_as takes over the choice of row {row.tuned_as}, which must tune by "
+                "itself; leave out the space of this row"
             )
         row = leader
     return {key: tree for key, tree in {**space, **row.space}.items() if tree is not None}
 
 
 def _check_effort(space: Tree, tuning: Tuning, is_sweep: bool, where: str) -> None:
-    """Refuse a space that the search cannot walk, or not within the budget of all rows."""
+    """Raise an error for a space that the search does not support or that exceeds the budget."""
     check_space(space, tuning.search, where)
     points, budget = len(grid(parse_space(space))) if tuning.search == "grid" else 0, tuning
     if not is_sweep and points > (budget.configurations or MOST_CONFIGURATIONS):
@@ -718,47 +723,49 @@ def _check_effort(space: Tree, tuning: Tuning, is_sweep: bool, where: str) -> No
 
 
 def _check_tuned(
-    rows: Mapping[str, RowPlan], columns: Mapping[str, Tree], given: Tree, where: str
+    rows: Mapping[str, RowPlan], columns: Mapping[str, Tree], assignments: Tree, where: str
 ) -> None:
-    """Refuse to tune what a row, a column or the command line sets: none would be what it says."""
-    set_here = {over: over for over in given}
-    set_here |= {key: over for over, value in given.items() for key in flatten({over: value})}
+    """Raise an error if a tuned key is also set by a row, a column or the command line."""
+    set_here = {over: over for over in assignments}
+    set_here |= {key: over for over, value in assignments.items() for key in flatten({over: value})}
     for name, row in rows.items():
         for_row = "" if name == ALL else f" for row {name}"
         tuned = [key for axis in row.axes for key in axis.keys]
         for key in filter(set_here.__contains__, tuned):
             over = set_here[key]
             raise UserError(
-                f"{where}: {key} is tuned{for_row}; leave {over}={given[over]} out, or change "
-                "the space in the file"
+                f"{where}: {key} is tuned{for_row}; leave {over}={assignments[over]} out, or "
+                "change the space in the file"
             )
-        said = {f"column {column}": keys for column, keys in columns.items()}
-        said[f"{where}.rows.{name}.set"] = row.set
-        for what, keys in said.items():
-            for key in (key for key in tuned if _over(key, keys)):
+        sources = {f"column {column}": keys for column, keys in columns.items()}
+        sources[f"{where}.rows.{name}.set"] = row.set
+        for source, source_keys in sources.items():
+            for key in (key for key in tuned if _over(key, source_keys)):
                 raise UserError(
-                    f"{where}: {key} is tuned{for_row}, and {what} sets it; leave one out "
+                    f"{where}: {key} is tuned{for_row}, and {source} sets it; leave one out "
                     f"(`space: {{{key}: null}}` in the row tunes all else)"
                 )
 
 
-def _over(key: str, others: Iterable[str]) -> list[str]:
-    """Return the keys that set the same as `key`, a part of it, or what it is a part of."""
+def _over(key: str, keys: Iterable[str]) -> list[str]:
+    """Return the keys that equal `key`, contain it or are contained in it."""
     return [
-        each
-        for each in others
-        if f"{each}.".startswith(f"{key}.") or f"{key}.".startswith(f"{each}.")
+        other
+        for other in keys
+        if f"{other}.".startswith(f"{key}.") or f"{key}.".startswith(f"{other}.")
     ]
 
 
-def _check_columns(columns: Mapping[str, Tree], given: Tree, report: Reporting, where: str) -> None:
-    """Refuse columns that would not be what they are called."""
+def _check_columns(
+    columns: Mapping[str, Tree], assignments: Tree, report: Reporting, where: str
+) -> None:
+    """Raise an error if the command line or the report overrides a key that a column sets."""
     for column, keys in columns.items():
         for key in keys:
-            if over := _over(key, given):
+            if over := _over(key, assignments):
                 raise UserError(
-                    f"{where}: {key} is what column {column} sets; leave {over[0]}= out, or change "
-                    "the columns in the file"
+                    f"{where}: column {column} sets {key}; leave {over[0]}= out, or change the "
+                    "columns in the file"
                 )
         if "rounds" in keys and report.rounds is not None:
             raise UserError(
@@ -773,33 +780,35 @@ def _check_columns(columns: Mapping[str, Tree], given: Tree, report: Reporting, 
 def _check_metrics(
     rows: Mapping[str, RowPlan], metrics: Sequence[str], choose: str, where: str
 ) -> None:
-    """Refuse a name for a metric that the study does not have, or for one that has no other."""
+    """Raise an error for a row's metrics that the table lacks, or null for one that it needs."""
     needed = [metrics[0], choose]
     for name, row in rows.items():
         if row.control and _less_is_better(metrics[0]):
             raise UserError(
-                f"{where}.rows.{name}.control: of {metrics[0]}, the table's first metric, "
-                "less is better, and a control asks how much more a method has; put another first"
+                f"{where}.rows.{name}.control: smaller values of {metrics[0]}, the table's first "
+                "metric, are better, but controls need a metric where larger is better; put "
+                "such a metric first"
             )
-        for metric, own in row.metrics.items():
+        for metric, row_metric in row.metrics.items():
             if metric not in [*metrics, *needed]:
                 raise UserError(
                     f"{where}.rows.{name}.metrics: the table has no metric {shown(metric)}."
                     f"{nearest(metric, [*metrics, *needed])}"
                 )
-            if own is None and metric in needed:
+            if row_metric is None and metric in needed:
                 raise UserError(
-                    f"{where}.rows.{name}.metrics: a row must measure {metric}, by which the table "
-                    "compares or chooses; name what stands for it, or leave the row out"
+                    f"{where}.rows.{name}.metrics: the table compares or chooses by {metric}, so "
+                    "every row needs it; name the row's metric instead of null, or leave the row "
+                    "out"
                 )
 
 
 def _check_claims(claims: Sequence[Claim], rows: Mapping[str, RowPlan], where: str) -> None:
-    """Refuse to compare a share with what is none, or a number that a row does not have."""
+    """Raise an error for claims that compare different units or use a metric that a row lacks."""
     for claim in claims:
-        units = [find_metric(name, declared()) for name in (claim.metric, claim.than)]
-        if len({each.unit for each in units if each is not None}) > 1:
-            raise UserError(f"{where}.claims: {shown(claim.text)} compares unlike units")
+        units = [find_metric(name, known_metrics()) for name in (claim.metric, claim.than)]
+        if len({declaration.unit for declaration in units if declaration is not None}) > 1:
+            raise UserError(f"{where}.claims: {shown(claim.text)} compares different units")
         for side, metric in ((claim.better, claim.metric), (claim.worse, claim.than)):
             if rows[side.row].metrics.get(metric, metric) is None:
                 raise UserError(
@@ -809,22 +818,28 @@ def _check_claims(claims: Sequence[Claim], rows: Mapping[str, RowPlan], where: s
 
 
 def _less_is_better(name: str) -> bool:
-    metric = find_metric(name, declared())
+    metric = find_metric(name, known_metrics())
     return metric is not None and metric.direction == "min"
 
 
 def _usual_claims(study: Study, rows: Mapping[str, RowPlan]) -> list[Any]:
-    """Return that each method of the file is better than each baseline, by the first metric."""
+    """Return the default claims: each method is better than each baseline, by the first metric."""
     sign = "<" if _less_is_better(study.metrics[0]) else ">"
-    own = study.rows or {}
-    ours = [name for name in rows if name in own and rows[name].control is None]
-    others = [name for name in rows if name not in own]
-    return [f"{name} {sign} {other}" for name in ours for other in others]
+    file_rows = study.rows or {}
+    methods = [name for name in rows if name in file_rows and rows[name].control is None]
+    baselines = [name for name in rows if name not in file_rows]
+    return [f"{name} {sign} {other}" for name in methods for other in baselines]
 
 
-def _of_rows(claims: Sequence[Any], rows: Mapping[str, RowPlan], known: Sequence[str]) -> list[Any]:
-    """Return the claims whose rows this scale has."""
-    gone = [name for name in known if name not in rows]
+def _of_rows(claims: Sequence[Any], rows: Mapping[str, RowPlan], names: Sequence[str]) -> list[Any]:
+    """Return the claims about rows of this scale; drop those about rows that the scale removes.
+
+    Args:
+        claims: the claims of the file.
+        rows: the rows of this scale.
+        names: all rows of the file.
+    """
+    gone = [name for name in names if name not in rows]
 
     def is_asked(claim: Any) -> bool:
         text = str(claim.get("claim", "")) if isinstance(claim, Mapping) else str(claim)

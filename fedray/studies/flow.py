@@ -1,6 +1,6 @@
-"""How a study runs: begin or resume, hold its folder, run, finish. Commands and the API call this.
+"""Run a study: begin or resume it, lock its folder, run, finish. Called by commands and the API.
 
-The folder of an invocation is held while it goes; a resumed one runs the plan that it began with.
+The folder of an invocation is locked while it runs. A resumed study runs its stored plan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from fedray.errors import UserError
 from fedray.files import (
     LOCK,
     cannot_write,
-    full_disk_said,
+    discard_if_empty,
+    explain_disk_full,
     make_folder,
     remove_torn,
     reserve,
@@ -30,7 +31,6 @@ from fedray.files import (
     stamp,
     store_home,
     tables_home,
-    unused_removed,
     write_atomic,
 )
 from fedray.plugins import Plugin, unshipped
@@ -51,21 +51,21 @@ from fedray.tracking import tracker_for
 
 @dataclass(frozen=True)
 class Request:
-    """What a command or the API asks for.
+    """The arguments of a command or an API call that runs a study.
 
     Attributes:
         kind: sweep or table.
         name: a study in tune/ (sweeps) or tune/tables/ (tables), or a YAML file.
         pairs: keys and values, of the study and of every experiment.
-        scale: None: the first that the file has.
-        samples: number of a sweep's configurations, instead of the file's.
+        scale: laptop, desktop or paper; None: the first scale of the file.
+        samples: number of configurations of a sweep; None: the file's.
         plugins: files, folders or modules.
-        published: folders of tables whose runs are taken over.
+        published: folders of tables whose runs are reused.
         out: the folder of the invocation; None: a new one.
-        resume: go on with the latest unfinished invocation, or that in `out`.
+        resume: resume the latest unfinished invocation, or the one in `out`.
         track: whether runs are logged to MLflow.
-        only_plan: print what would be run, and end.
-        register: write the plan down before the first run, and end.
+        only_plan: print the plan and exit.
+        register: register the plan before the first run and exit.
     """
 
     kind: Kind
@@ -82,13 +82,13 @@ class Request:
     register: bool = False
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """Return the part that determines the study."""
+    def arguments(self) -> dict[str, Any]:
+        """The arguments, as stored in plan.json, that a resumed study must repeat or leave out."""
         return {"pairs": [list(pair) for pair in self.pairs], "samples": self.samples}
 
     @property
     def command(self) -> str:
-        """The command that asks for the same."""
+        """The equivalent command line."""
         flags = [f"{key}={flow(value)}" for key, value in self.pairs]
         flags += [] if self.scale is None else ["--scale", self.scale]
         flags += [] if self.samples is None else ["--num-samples", str(self.samples)]
@@ -100,14 +100,14 @@ class Request:
 
 
 def carry_out(request: Request) -> tuple[Study, int]:
-    """Run or go on with a study; return it and the exit code.
+    """Run or resume a study; return the study and the exit code.
 
     Raises:
-        UserError: if something is missing or wrong, or the request contradicts what is resumed.
+        UserError: if the study cannot run, or the request contradicts the study to resume.
     """
     say_next(f"reading the {request.kind} {request.name}")
     study = begin_or_resume(request)
-    firsts = check_cells(study.cells)  # before anything starts
+    firsts = check_cells(study.cells)
     if not study.plan.is_sweep:
         check_rows_differ(study.cells)
     fetch_missing(study.store)
@@ -126,8 +126,8 @@ def carry_out(request: Request) -> tuple[Study, int]:
     new = None if request.resume or request.out else reserve(study.home)
     study.home = new or study.home
     with (
-        unused_removed(new),
-        full_disk_said(study.home),
+        discard_if_empty(new),
+        explain_disk_full(study.home),
         hold(study.home),
         copying(study.home),
         copying(study.store, by_entry=True),
@@ -139,7 +139,7 @@ def carry_out(request: Request) -> tuple[Study, int]:
         return study, run(study, concurrent, track=request.track)
 
 
-# --- which invocation -----------------------------------------------------------------------------
+# --- invocations ----------------------------------------------------------------------------------
 
 
 def home_of(kind: Kind, name: str) -> Path:
@@ -160,17 +160,17 @@ def plan_of(request: Request) -> StudyPlan:
 
 
 def begin_or_resume(request: Request) -> Study:
-    """Return the study of a new invocation, not yet on disk, or of the one to go on with.
+    """Return the study of a new invocation, not yet on disk, or of the invocation to resume.
 
-    The folder of a new one has yet to be reserved, unless it was named.
+    The caller reserves the folder of a new invocation, unless `request.out` names it.
 
     Raises:
-        UserError: if the request contradicts itself or what is resumed.
+        UserError: if the request contradicts itself or the study to resume.
     """
     if not request.name:
         kind = request.kind
-        there = ", ".join(names(f"{kind}s")) or f"there is none in {folders(f'{kind}s')[0]}"
-        raise UserError(f"name a {kind}: {there}")
+        options = ", ".join(names(f"{kind}s")) or f"there is none in {folders(f'{kind}s')[0]}"
+        raise UserError(f"name a {kind}: {options}")
     if request.resume:
         return _resumed(request)
     plan = plan_of(request)
@@ -186,14 +186,14 @@ def begin_or_resume(request: Request) -> Study:
         plan,
         store_home(),
         command=request.command,
-        asked=request.asked,
+        arguments=request.arguments,
         published=published,
         registered=registered(home_of(request.kind, plan.name), plan.scale),
     )
 
 
 def _table_json(path: Path) -> Path:
-    """Return the file of a published table, whose folder may be given."""
+    """Return the table.json of a published table; `path` is that file or its folder."""
     return path if path.suffix == ".json" else path / DATA
 
 
@@ -209,21 +209,23 @@ def _resumed(request: Request) -> Study:
     if not request.plugins:
         RunFolder(home).check_plugins(plugins_of(plan))
     if request.published:
-        raise UserError(f"--from: {home} has begun; what it takes over was settled then")
+        raise UserError(
+            f"--from: {home} has already begun, and cannot add published runs; leave --from out"
+        )
     if not _is_as_begun(request, study):
         raise UserError(
-            f"--resume: {home} was started with other words; pass what it was started with "
-            f"({study.command}), or nothing but --resume"
+            f"--resume: {home} was started with other arguments; pass the original ones "
+            f"({study.command}), or --resume alone"
         )
-    study.try_again()
+    study.forget_failures()
     return study
 
 
 def _begun(request: Request, below: Path) -> Path:
-    """Return the folder to go on in: the named one, or that of the latest unfinished invocation.
+    """Return the folder to resume: `request.out`, or that of the latest unfinished invocation.
 
-    It is fetched if it is not here; of a study with invocations here none is, for another machine
-    may be running it.
+    A missing folder is fetched from the remote store. If the study has local invocations, none is
+    fetched, because another machine may be running it.
     """
     if request.out is not None:
         home = request.out.resolve()
@@ -237,11 +239,11 @@ def _begun(request: Request, below: Path) -> Path:
 
 
 def _is_as_begun(request: Request, study: Study) -> bool:
-    """Return True if a request asks for nothing else than what a study was begun with.
+    """Return True if the request's arguments agree with those that the study was started with.
 
-    The study's file may have changed since: what is run is the plan that was made of it.
+    The study's file may have changed; the stored plan is run.
     """
-    begun, now = study.asked, request.asked
+    begun, now = study.arguments, request.arguments
     if now["pairs"] and now["pairs"] != begun.get("pairs"):
         return False
     if now["samples"] not in (None, begun.get("samples")):
@@ -250,29 +252,32 @@ def _is_as_begun(request: Request, study: Study) -> bool:
         return False
     if not request.plugins:
         return True
-    again = plan_study(request.kind, request.name, request.pairs, study.plan.scale, request.plugins)
-    return plugins_of(again) == plugins_of(study.plan)
+    replanned = plan_study(
+        request.kind, request.name, request.pairs, study.plan.scale, request.plugins
+    )
+    return plugins_of(replanned) == plugins_of(study.plan)
 
 
 def reload(study: Study) -> Study:
-    """Return a study as another process may have left it before its folder was ours alone.
+    """Read a study again once its folder is locked, because another process may have changed it.
 
     Raises:
-        UserError: if nothing is left to do.
+        UserError: if another process finished the study.
     """
-    now = Study.read(study.home)
-    if now.status == "finished":
-        raise UserError(f"{now.home} was finished by another process meanwhile")
-    now.try_again()
-    return now
+    current = Study.read(study.home)
+    if current.status == "finished":
+        raise UserError(f"{current.home} was finished by another process meanwhile")
+    current.forget_failures()
+    return current
 
 
 @contextmanager
 def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
-    """Keep every other process out of an invocation's folder.
+    """Lock an invocation's folder against other processes.
 
     Raises:
-        UserError: if another process has it, it cannot be written, or a link leads out of it.
+        UserError: if another process holds the lock, the folder cannot be written, or a link leads
+            out of it.
     """
     lock = FileLock(home / LOCK)
     try:
@@ -291,24 +296,24 @@ def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
 
 
 def keep_file(request: Request, study: Study) -> None:
-    """Keep the study's file, comments and all, and its plug-ins, with its first results."""
+    """Copy the study's file, with comments, and its plug-ins into the study's folder, once."""
     RunFolder(study.home).write_plugins(plugins_of(study.plan))
-    kept = study.home / f"{request.kind}.yaml"
+    copy = study.home / f"{request.kind}.yaml"
     try:
         path = find_yaml(request.name, folders(f"{request.kind}s"), request.kind)
         text = path.read_text(encoding="utf-8")
     except UserError:
-        if kept.exists():
-            return  # what it was started with is all there
+        if copy.exists():
+            return  # a resumed study has its copy
         raise
-    if not kept.exists():
-        write_atomic(kept, text)
-    elif kept.read_text(encoding="utf-8") != text:
-        print(f"note: {path} has changed; {kept.parent} goes on with what it was started with")
+    if not copy.exists():
+        write_atomic(copy, text)
+    elif copy.read_text(encoding="utf-8") != text:
+        print(f"note: {path} has changed; {copy.parent} continues with its original copy")
 
 
 def plugins_of(plan: StudyPlan) -> tuple[Plugin, ...]:
-    """Return the plug-ins with their texts; all experiments of a study have the same."""
+    """Return the plug-ins of a study with their sources."""
     return read_plugins(plan.plugins)
 
 
@@ -316,14 +321,14 @@ def plugins_of(plan: StudyPlan) -> tuple[Plugin, ...]:
 
 
 def run(study: Study, concurrent: int, *, track: bool) -> int:
-    """Run what is left of a study and conclude it; return the exit code."""
+    """Run the remaining runs of a study and write its results; return the exit code."""
     from fedray.studies.outcome import outcome
     from fedray.studies.pages import conclusion
     from fedray.studies.tracking import StudyTracker
 
     plan = study.plan
     if not plan.is_sweep:
-        outcome(study)  # finds the looks that came before the first run
+        outcome(study)  # finds earlier looks before the first run adds results
     study.write()
     tracker = tracker_for(plan.name, study.home, plan.answers) if track else None
     tracked = StudyTracker(study, tracker) if tracker is not None else None
@@ -344,7 +349,7 @@ def run(study: Study, concurrent: int, *, track: bool) -> int:
 
 
 def _train(study: Study, tracked: Any, concurrent: int) -> None:
-    """Run what is left, several runs at a time; a table's page is written as cells end."""
+    """Run the remaining runs concurrently; write a table's page whenever a cell ends."""
     from fedray.studies.pages import write_pages
     from fedray.studies.progress import Progress
     from fedray.studies.tune import Watcher, fit
@@ -352,12 +357,12 @@ def _train(study: Study, tracked: Any, concurrent: int) -> None:
     with Progress(study, concurrent) as show:
         watcher = Watcher(study, tracked, show, lambda: write_pages(study))
         fit(study, watcher, concurrent)
-        while watcher.take_again():
+        while watcher.needs_another_pass():
             fit(study, watcher, concurrent)
 
 
 def how_to_go_on(study: Study, *, track: bool) -> str:
-    """Return the command that runs what is left of a study."""
+    """Return the command that resumes a study."""
     plan, home = study.plan, study.home
     where = [] if home.parent == home_of(plan.kind, plan.name) else ["--out", home]
     flags = [] if track else ["--no-track"]
@@ -368,18 +373,18 @@ def _finish(study: Study, *, track: bool) -> int:
     """Write and print the results; return the exit code."""
     from fedray.studies.pages import print_pages
 
-    whole = study.is_complete
-    if whole:
+    is_complete = study.is_complete
+    if is_complete:
         study.status = "finished"
     print_pages(study)
-    if not whole:
+    if not is_complete:
         print(f"interrupted; {how_to_go_on(study, track=track)}", file=sys.stderr)
         study.write()
         return INTERRUPTED
-    study.write()  # at last: a study that is killed while it concludes can be resumed
-    if all(not study.came_through(cell) for cell in study.cells):
-        what = "trial" if study.plan.is_sweep else "cell"
+    study.write()  # last, so that a study killed while it writes results can be resumed
+    if all(not study.has_result(cell) for cell in study.cells):
+        unit = "trial" if study.plan.is_sweep else "cell"
         reasons = "; ".join(study.reasons)
-        print(f"failed: no {what} of {study.plan.name} came through: {reasons}", file=sys.stderr)
+        print(f"failed: every {unit} of {study.plan.name} failed: {reasons}", file=sys.stderr)
         return RUN_ERROR
     return 0

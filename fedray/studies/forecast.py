@@ -1,4 +1,4 @@
-"""Text of a study's plan: its runs, and their time as far as it is known."""
+"""The text that announces a study before it starts: its runs, and their time if known."""
 
 from __future__ import annotations
 
@@ -10,74 +10,74 @@ from textwrap import fill
 from fedray.compare.labels import config_label
 from fedray.compare.paired import WANTED, PairedTest
 from fedray.records import find_metric
-from fedray.studies.cell import Cell, CellState, Wanted
-from fedray.studies.plan import StudyPlan, declared
+from fedray.studies.cell import Cell, CellState, RunSpec
+from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.space import grid
 from fedray.studies.study import Study
 
 WIDTH = 80
 SPREADS = (0.9, 1.3, 2.2)
-"""Quartiles of the standard deviations of paired differences, in points, of the claims of published
-tables."""
+"""Quartiles of the standard deviation of paired differences (percentage points) over the claims of
+published tables."""
 
 
 @dataclass(frozen=True)
 class CellRuns:
-    """What a cell runs.
+    """The runs of a cell.
 
     Attributes:
         cell: the cell.
-        known: the runs that are known so far, finished ones included; a run that several
-            cells need is the first one's.
-        there: how many of them are over.
-        unknown: how many come for sure besides.
-        beyond: how many may come if the grid is continued.
-        work: rounds times epochs of what is left, beyond the grid not counted.
+        runs: the runs known so far, including finished ones. A run that several cells need
+            belongs to the first of them.
+        finished: number of finished runs.
+        unknown: number of further runs that are certain.
+        beyond: number of further runs that extensions of the grid may add.
+        work: rounds times epochs of the remaining runs, without extensions of the grid.
     """
 
     cell: Cell
-    known: Sequence[Wanted]
-    there: int
+    runs: Sequence[RunSpec]
+    finished: int
     unknown: int
     beyond: int
     work: int
 
 
 def runs_of(study: Study) -> list[CellRuns]:
-    """Return what each cell of a study runs."""
-    seen: set[str] = set()
-    found = []
+    """Return the runs of each cell of a study."""
+    keys: set[str] = set()
+    cells = []
     for cell, state in study.states():
-        known = [run for run in cell.all_runs(state) if run.key not in seen]
-        seen |= {run.key for run in known}
-        left = [run for run in known if study.lookup(run) is None]
-        unknown = cell.to_come(state)
+        runs = [run for run in cell.all_runs(state) if run.key not in keys]
+        keys |= {run.key for run in runs}
+        unfinished = [run for run in runs if study.lookup(run) is None]
+        unknown = cell.min_further_runs(state)
         usual = _work(cell.usual_runs()[0])
-        work = sum(map(_work, left)) + unknown * usual
-        there = len(known) - len(left)
-        found.append(CellRuns(cell, known, there, unknown, _beyond(cell, state), work))
-    return found
+        work = sum(map(_work, unfinished)) + unknown * usual
+        finished = len(runs) - len(unfinished)
+        cells.append(CellRuns(cell, runs, finished, unknown, _beyond(cell, state), work))
+    return cells
 
 
-def _work(run: Wanted) -> int:
+def _work(run: RunSpec) -> int:
     return run.experiment.rounds * max(1, run.experiment.local_epochs)
 
 
 def _beyond(cell: Cell, state: CellState) -> int:
-    """Return how many more tuning runs there are at most."""
+    """Return the maximum number of tuning runs that extensions of the grid may add."""
     plan, tuning = cell.plan, cell.plan.tuning
-    can = any(axis.can_continue for axis in plan.rows[cell.place.row].axes)
-    own = cell.is_tuned and cell.leader is None and not plan.is_sweep
-    if not own or not can or not tuning.extend or state.phase != "tuning":
+    can_extend = any(axis.can_continue for axis in plan.rows[cell.place.row].axes)
+    is_searched = cell.is_tuned and cell.leader is None and not plan.is_sweep
+    if not is_searched or not can_extend or not tuning.extend or state.phase != "tuning":
         return 0
     return max(0, (tuning.configurations or 0) - len(cell.first)) * len(cell.tuning_seeds)
 
 
-# --- in words -------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------
 
 
 def headline(study: Study) -> str:
-    """Return what is going to be run, and at what cost."""
+    """Return the announcement of a study: its question, design, cost and warnings."""
     plan = study.plan
     scale = f" [{plan.scale} scale]"
     lines = [f"{plan.name}{scale}: {plan.answers}"]
@@ -89,14 +89,14 @@ def headline(study: Study) -> str:
 def _swept(study: Study) -> str:
     plan, cell = study.plan, study.cells[0]
     experiment = cell.usual_runs()[0].experiment
-    how = f"{plan.tuning.configurations} configurations by {plan.tuning.search}"
+    search = f"{plan.tuning.configurations} configurations by {plan.tuning.search}"
     if plan.tuning.search == "grid":
-        whole, some = len(grid(plan.axes)), len(cell.first)
-        how = f"a grid of {whole}" if some == whole else f"{some} of the grid's {whole}"
+        whole, tried = len(grid(plan.axes)), len(cell.first)
+        search = f"a grid of {whole}" if tried == whole else f"{tried} of the grid's {whole}"
     keys = ", ".join(key for axis in plan.axes for key in axis.keys)
     seeds = ", ".join(map(str, plan.report.seeds))
     return (
-        f"{how} over {keys}; seed{'s' * (len(plan.report.seeds) > 1)} {seeds}; "
+        f"{search} over {keys}; seed{'s' * (len(plan.report.seeds) > 1)} {seeds}; "
         f"{plan.experiment}: {experiment.algorithm.name} on {experiment.data.source.name}, "
         f"{experiment.data.clients} clients, {experiment.rounds} rounds"
     )
@@ -109,23 +109,26 @@ def _compared(study: Study) -> list[str]:
         f"{len(plan.rows)} rows x {len(plan.columns)} columns, "
         f"{len(plan.parsed_claims())} claims, {controls} controls; each cell:"
     )
-    tuned = first.wanted(first.first[0], "tuning", plan.tuning_seeds[0]).experiment.rounds
-    rounds = first.wanted(first.first[0], "report", plan.report.seeds[0]).experiment.rounds
+    tuned = first.run_spec(first.first[0], "tuning", plan.tuning_seeds[0]).experiment.rounds
+    rounds = first.run_spec(first.first[0], "report", plan.report.seeds[0]).experiment.rounds
     seeds = len(plan.tuning_seeds)
     effort = (
         f"at most {tuning.configurations} configurations x {seeds} seed{'s' * (seeds > 1)} x "
         f"{tuned} rounds, by {plan.select} images"
     )
-    how = "each seed by itself" if tuning.once is None else "once"
+    choice = "each seed by itself" if tuning.once is None else "once"
     report = f"  report: {len(plan.report.seeds)} seeds x {rounds} rounds"
-    return [counts, f"  tuning, {how}: {effort}", report]
+    return [counts, f"  tuning, {choice}: {effort}", report]
 
 
 def _detectable(plan: StudyPlan) -> str:
-    """Return which gain the seeds find, at the level of the first step of Holm's correction."""
+    """Return a line with the gain that the seeds can detect.
+
+    The significance level is that of the first step of Holm's correction.
+    """
     seeds, claims = len(plan.report.seeds), len(plan.parsed_claims())
     controls = sum(row.control is not None for row in plan.rows.values())
-    comparisons = claims + 2 * controls  # see `controls.ask`
+    comparisons = claims + 2 * controls  # see `controls.control_questions`
     looks = 1 if plan.test == "anytime" else 1 + len(plan.report.looked_at)
     test = PairedTest(plan.test, plan.confidence, looks)
     effect = test.detectable(seeds, test.alpha / max(1, comparisons))
@@ -133,55 +136,59 @@ def _detectable(plan: StudyPlan) -> str:
     if effect is None:
         return f"  {seeds} seed{'s' * (seeds > 1)} decide no claim, {kind}"
     text = (
-        f"  {seeds} seeds find a gain of {effect:.1f} spreads with {100 * WANTED:.0f} %, {kind}, "
-        f"{comparisons} comparisons"
+        f"  {seeds} seeds detect a gain of {effect:.1f} standard deviations with "
+        f"{100 * WANTED:.0f} % power, {kind}, {comparisons} comparisons"
     )
-    meant = find_metric(plan.metrics[0], declared())
-    if meant is None or not meant.is_share:
+    metric = find_metric(plan.metrics[0], known_metrics())
+    if metric is None or not metric.is_share:
         return text
     low, middle, high = (f"{effect * spread:.1f}" for spread in SPREADS)
     return f"{text}: {middle} points ({low} to {high}) at the spreads of published tables"
 
 
 def _slow(study: Study) -> list[str]:
-    """Return a line if steps would take many times what the file says."""
+    """Return a warning if bfloat16 is emulated, which slows training steps many times."""
     import torch
 
     from fedray.runtime.devices import emulates_bfloat16
 
     firsts = [cell.usual_runs()[0].experiment for cell in study.cells]
-    on_cpu = [each for each in firsts if each.gpus == 0 and each.precision == "bfloat16"]
+    on_cpu = [
+        experiment
+        for experiment in firsts
+        if experiment.gpus == 0 and experiment.precision == "bfloat16"
+    ]
     if on_cpu and emulates_bfloat16(torch.device("cpu")):
         return [
             "bfloat16 takes many times as long on this processor, which has no AVX-512; "
-            "precision=float32 is faster, but no published run can be taken over then"
+            "precision=float32 is faster, but cannot reuse published runs"
         ]
     return []
 
 
 def _cost(study: Study, cells: Sequence[CellRuns]) -> str:
-    """Return how many runs, and how long they take if that is known."""
+    """Return the number of runs, and their time if known."""
     plan = study.plan
-    there = sum(each.there for each in cells)
-    runs = sum(len(each.known) + each.unknown for each in cells)
-    beyond = sum(each.beyond for each in cells)
+    finished = sum(cell.finished for cell in cells)
+    runs = sum(len(cell.runs) + cell.unknown for cell in cells)
+    beyond = sum(cell.beyond for cell in cells)
     text = f"{runs} runs" + (f", up to {runs + beyond} if grids are continued" if beyond else "")
-    text += f"; {there} are there" if there else ""
-    work, pace = sum(each.work for each in cells), _pace(study, cells)
+    text += f"; {finished} are there" if finished else ""
+    work, pace = sum(cell.work for cell in cells), _pace(study, cells)
     if pace is not None and work:
         return f"{text}; about {_duration(pace * work)} of computing left, by those"
-    if plan.hours is not None and not there:
+    if plan.hours is not None and not finished:
         return f"{text}; about {plan.hours:g} h of one core, says the file"
     return text
 
 
 def _pace(study: Study, cells: Sequence[CellRuns]) -> float | None:
-    """Return the mean seconds of a round and epoch, of the finished runs."""
+    """Return the mean seconds per round and epoch of the finished runs; None without any."""
     paces = [
-        found.seconds / max(1, _work(run))
-        for each in cells
-        for run in each.known
-        if (found := study.measured(run.key, run.place.row)) is not None
+        measured.seconds / max(1, _work(run))
+        for cell in cells
+        for run in cell.runs
+        if (measured := study.measured(run.key, run.place.row)) is not None
     ]
     return statistics.fmean(paces) if paces else None
 
@@ -191,26 +198,28 @@ def _duration(seconds: float) -> str:
 
 
 def planned_cells(study: Study) -> list[str]:
-    """Return a line for each cell: what it tries and reports, and what of it is there."""
+    """Return a line for each cell with its configurations, seeds and number of finished runs."""
     plan = study.plan
     lines = []
-    for each in runs_of(study):
-        seeds = ", ".join(map(str, each.cell.seeds))
-        cell, leader = each.cell, plan.leader(each.cell.place)
-        what = (
+    for runs in runs_of(study):
+        seeds = ", ".join(map(str, runs.cell.seeds))
+        cell, leader = runs.cell, plan.leader(runs.cell.place)
+        configs = (
             "; ".join(config_label(config) for config in cell.first)
             if cell.is_tuned
             else "as given"
         )
-        what = what if leader == cell.place else f"as {leader}"
-        there = f"; {each.there} of {len(each.known) + each.unknown} there" if each.there else ""
+        configs = configs if leader == cell.place else f"as {leader}"
+        finished = (
+            f"; {runs.finished} of {len(runs.runs) + runs.unknown} there" if runs.finished else ""
+        )
         name = plan.name if plan.is_sweep else str(cell.place)
-        lines.append(wrapped(f"{name}: {what}; seeds {seeds}{there}"))
+        lines.append(wrapped(f"{name}: {configs}; seeds {seeds}{finished}"))
     return lines
 
 
 def protocols(study: Study) -> list[str]:
-    """Return what each way of choosing configurations costs, and what its verdicts promise."""
+    """Return the cost of each way of choosing configurations, and what its verdicts include."""
     plan = study.plan
     if plan.is_sweep or not any(cell.is_tuned for cell in study.cells):
         return []
@@ -219,30 +228,33 @@ def protocols(study: Study) -> list[str]:
     for seeds in (None, once):
         tuning = plan.tuning.model_copy(update={"once": seeds})
         whole = Study(study.home, plan.model_copy(update={"tuning": tuning}), study.home)
-        runs = sum(len(each.known) + each.unknown for each in runs_of(whole))
+        runs = sum(len(cell.runs) + cell.unknown for cell in runs_of(whole))
         if seeds is None:
-            text = f"each seed chooses by itself: {runs} runs; verdicts include the luck of tuning"
+            text = (
+                f"each seed chooses by itself: {runs} runs; verdicts include the randomness of "
+                "tuning"
+            )
         else:
             text = (
-                f"tuning.once={seeds}: {runs} runs; verdicts leave out the luck of tuning, so that "
-                "a method can seem to beat itself"
+                f"tuning.once={seeds}: {runs} runs; verdicts ignore the randomness of tuning, so "
+                "that a method can seem to beat itself"
             )
         lines.append(wrapped(text + " (this plan)" * (seeds == plan.tuning.once)))
     return lines
 
 
 def not_asked(plan: StudyPlan) -> list[str]:
-    """Return a line that names the rows which cost runs and decide nothing; none if all do."""
+    """Return a line that names the rows that no claim or control uses; empty without any."""
     if plan.is_sweep:
         return []
-    asked = {side.row for claim in plan.parsed_claims() for side in (claim.better, claim.worse)}
+    tested = {side.row for claim in plan.parsed_claims() for side in (claim.better, claim.worse)}
     for name, row in plan.rows.items():
         if row.control:
-            asked |= {each for each in (name, row.of, row.over) if each}
-    left = [name for name in plan.rows if name not in asked]
-    return [wrapped(f"no claim is about: {', '.join(left)}")] if left else []
+            tested |= {named for named in (name, row.of, row.over) if named}
+    untested = [name for name in plan.rows if name not in tested]
+    return [wrapped(f"no claim is about: {', '.join(untested)}")] if untested else []
 
 
 def wrapped(line: str) -> str:
-    """Return a line of at most 80 columns and, indented, those below it."""
+    """Wrap a line at 80 columns; indent the continuation lines."""
     return fill(line, WIDTH, subsequent_indent=" " * 4, break_on_hyphens=False)

@@ -25,37 +25,38 @@ if TYPE_CHECKING:
     from fedray.studies.study import Study
 
 LOOKED = "The verdicts of"
-"""How the notes on looks begin."""
+"""First words of a note on a look."""
 MOST = 3
-"""Changes of a design that a note names."""
+"""Maximum number of changes of a design that a note names."""
 GROWING = ("seed", "row", "column", "metric", "experiment")
-"""What may be added without a change of the claims that were there."""
+"""Parts of a design whose additions do not change earlier claims."""
 
 
 class Look(Frozen):
-    """Verdicts that were known before the table was changed."""
+    """A time at which verdicts were known before the table was changed."""
 
     source: str
-    """The folder of the page; empty: none."""
+    """The folder of the page; empty: no page."""
     seeds: list[int]
     """The seeds that had been run."""
     changed: list[str] = Field(default_factory=list)
-    """What else of the design changed afterwards, in words."""
+    """Descriptions of later changes of the design, other than seeds."""
 
 
 class Looks(Frozen):
     """All earlier looks at a table's verdicts."""
 
     looks: list[Look] = Field(default_factory=list)
-    """In the order in which they were found."""
+    """The looks, in the order in which they were found."""
     dropped: list[str] = Field(default_factory=list)
     """Claims of earlier pages that are no longer tested; the correction counts them."""
 
     def count(self, test: str) -> int:
-        """Return how many times the claims are tested, this time included.
+        """Return how many times the claims are tested, including this time.
 
         Args:
-            test: `fixed` counts all; `anytime` is valid however often seeds are added.
+            test: `fixed` counts all looks; `anytime` ignores looks before seeds were added, because
+                the test stays valid under added seeds.
         """
         return 1 + sum(bool(look.changed) or test == "fixed" for look in self.looks)
 
@@ -70,8 +71,8 @@ class Looks(Frozen):
         return lines
 
     def _note(self, look: Look, plan: StudyPlan) -> str:
-        later = [one for one in self.looks if set(look.seeds) < set(one.seeds)]
-        upto = min((one.seeds for one in later), key=len, default=plan.report.seeds)
+        later = [other for other in self.looks if set(look.seeds) < set(other.seeds)]
+        upto = min((other.seeds for other in later), key=len, default=plan.report.seeds)
         added = [seed for seed in upto if seed not in look.seeds]
         verb = "was" if len(added) == 1 else "were"
         reasons = [f"{_seeds(added)} {verb} added"] if added else []
@@ -87,7 +88,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def check_looks(report: Reporting, where: str) -> None:
-    """Refuse a look at seeds that are not reported, or after which none was added.
+    """Raise an error for a look whose seeds are not a proper part of the reported seeds.
 
     Raises:
         UserError: naming the look.
@@ -95,15 +96,18 @@ def check_looks(report: Reporting, where: str) -> None:
     for look in report.looked_at:
         if not look or not set(look) < set(report.seeds):
             raise UserError(
-                f"{where}.report.looked_at: {shown(look)} is to be some of the report's seeds, and "
-                "not all: those whose verdicts were known when the others were added"
+                f"{where}.report.looked_at: {shown(look)} must be some but not all of the report's "
+                "seeds: those whose verdicts were known when the others were added"
             )
 
 
 def within_seeds(report: Reporting) -> Reporting:
-    """Return a report of other seeds than its file's, with what the file's looks mean for these."""
-    seen = [[seed for seed in look if seed in report.seeds] for look in report.looked_at]
-    looks = [look for look in seen if 0 < len(look) < len(report.seeds)]
+    """Return the report with its looks restricted to the report's seeds.
+
+    Used when the command line replaces the seeds of the file. Empty and complete looks are dropped.
+    """
+    reduced = [[seed for seed in look if seed in report.seeds] for look in report.looked_at]
+    looks = [look for look in reduced if 0 < len(look) < len(report.seeds)]
     return report.model_copy(update={"looked_at": looks})
 
 
@@ -116,40 +120,40 @@ def find_looks(study: Study, cells: Mapping[Place, CellResult]) -> Looks:
         study: the table; runs that were finished when it began are in `stored` and `taken`.
         cells: its cells.
     """
-    plan, now = study.plan, design(study.plan)
-    found: list[Look] = []
+    plan, current = study.plan, design(study.plan)
+    looks: list[Look] = []
     dropped: list[str] = []
     explained = False
     keys = {run.key for cell in cells.values() for run in cell.runs}
     for source, tree in _pages(study):
         page = _design_of(tree)
-        if page is None or not set(page["claims"]) & set(now["claims"]):
+        if page is None or not set(page["claims"]) & set(current["claims"]):
             continue
         is_own = (tree["table"], tree["scale"]) == (plan.name, plan.scale)
-        taken = any(one.source == source for one in study.taken.values())
+        taken = any(table.source == source for table in study.taken.values())
         if not (is_own or taken or keys & _reported(tree)):
             continue
-        if is_own or set(now["claims"]) < set(page["claims"]):
-            dropped += [claim for claim in page["claims"] if claim not in now["claims"]]
-        found += validate(Looks, tree.get("looks", {}), source).looks
-        seeds, changed = page["seeds"], _changes(page, now)
-        if changed or set(seeds) != set(now["seeds"]):
-            found.append(Look(source=source, seeds=seeds, changed=changed))
+        if is_own or set(current["claims"]) < set(page["claims"]):
+            dropped += [claim for claim in page["claims"] if claim not in current["claims"]]
+        looks += validate(Looks, tree.get("looks", {}), source).looks
+        seeds, changed = page["seeds"], _changes(page, current)
+        if changed or set(seeds) != set(current["seeds"]):
+            looks.append(Look(source=source, seeds=seeds, changed=changed))
         else:
             explained = True
-    there = [] if explained or _was_begun(study, now) else _seeds_there(study)
-    declared = [*plan.report.looked_at, *([there] if there else [])]
-    found += [Look(source="", seeds=seeds) for seeds in declared]
+    seeds_run = [] if explained or _was_begun(study, current) else _seeds_there(study)
+    declared = [*plan.report.looked_at, *([seeds_run] if seeds_run else [])]
+    looks += [Look(source="", seeds=seeds) for seeds in declared]
     unique: dict[tuple[frozenset[int], tuple[str, ...]], Look] = {}
-    for look in found:
+    for look in looks:
         unique.setdefault((frozenset(look.seeds), tuple(look.changed)), look)
     return Looks(looks=list(unique.values()), dropped=list(dict.fromkeys(dropped)))
 
 
 def _pages(study: Study) -> Iterator[tuple[str, Tree]]:
     """Yield the pages whose verdicts may have been known: those taken over, then earlier ones."""
-    for one in study.published:
-        yield one.source, one.tree
+    for table in study.published:
+        yield table.source, table.tree
     entry = study.registered
     since = entry.when if entry is not None and not entry.runs_before else ""
     for path in sorted(tables_home().glob(f"*/*/{DATA}")):
@@ -158,7 +162,7 @@ def _pages(study: Study) -> Iterator[tuple[str, Tree]]:
         try:
             tree = check_table(path)
         except UserError:
-            continue  # an older format, or damaged: its verdicts cannot be compared
+            continue  # the page is damaged or of an older format, so it cannot be compared
         if since < tree["made"]["when"] <= study.began:
             yield str(path.parent), tree
 
@@ -176,7 +180,7 @@ def _reported(tree: Tree) -> set[str]:
 
 
 def _changes(page: Tree, now: Tree) -> list[str]:
-    """Return what changed of a page's design, other than its claims and what was only added."""
+    """Return the changes since a page's design, without those of claims and mere additions."""
     return [
         change
         for change in changes(page, now)
@@ -186,20 +190,25 @@ def _changes(page: Tree, now: Tree) -> list[str]:
 
 
 def _seeds_there(study: Study) -> list[int]:
-    """Return the seeds, if not all, whose verdicts finished runs without a page gave before."""
-    plan, there = study.plan, dict[Place, set[int]]()
+    """Return the seeds whose verdicts earlier finished runs allowed to compute without a page.
+
+    If these are all seeds of the report, nothing was added after them and the list is empty.
+    """
+    plan, seeds_run = study.plan, dict[Place, set[int]]()
     for cell, state in study.states():
-        there[cell.place] = {run.seed for run in cell.all_runs(state) if run.key in study.stored}
+        seeds_run[cell.place] = {
+            run.seed for run in cell.all_runs(state) if run.key in study.stored
+        }
     seeds = set[int]()
     for claim in plan.parsed_claims():
         columns = [claim.better.column] if claim.better.column else list(plan.columns)
         places = [Place(s.row, c) for s in (claim.better, claim.worse) for c in columns]
-        seeds |= set.intersection(*(there[place] for place in places)) & set(plan.report.seeds)
+        seeds |= set.intersection(*(seeds_run[place] for place in places)) & set(plan.report.seeds)
     return sorted(seeds) if len(seeds) < len(plan.report.seeds) else []
 
 
 def _was_begun(study: Study, now: Tree) -> bool:
-    """Return True if an earlier invocation of the same design left the runs that are there."""
+    """Return True if an earlier invocation of the same design left the stored runs."""
     for path in (tables_home() / study.plan.name).glob("*/plan.json"):
         try:
             tree = read_json(path)

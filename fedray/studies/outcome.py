@@ -1,6 +1,6 @@
-"""What a table says: cells with their spread, paired differences, verdicts on claims and controls.
+"""Results of a table: cells with their spread, paired differences, verdicts on claims and controls.
 
-Numbers are in the unit that is shown: shares in per cent.
+Numbers are in the unit of the table: shares in per cent.
 """
 
 from __future__ import annotations
@@ -26,9 +26,15 @@ from fedray.compare.paired import (
 )
 from fedray.compare.paired import compare as compared
 from fedray.records import Metric
-from fedray.studies.cell import Cell, CellState, Wanted
+from fedray.studies.cell import Cell, CellState, RunSpec
 from fedray.studies.claims import Claim
-from fedray.studies.controls import Compare, ControlRead, ask, read, read_columns
+from fedray.studies.controls import (
+    Compare,
+    ControlResult,
+    control_questions,
+    read_columns,
+    read_control,
+)
 from fedray.studies.interim_looks import Looks, find_looks
 from fedray.studies.plan import Place, StudyPlan
 from fedray.studies.store import Measured, commits_of_runs
@@ -40,61 +46,62 @@ class SeedResult:
     """A reported run.
 
     Attributes:
-        wanted: which run.
-        measured: its result; None if it failed or is not finished.
-        reason: why it failed.
+        spec: the run.
+        measured: its result; None if the run failed or is not finished.
+        reason: why the run failed.
     """
 
-    wanted: Wanted
+    spec: RunSpec
     measured: Measured | None
     reason: str | None
 
     @property
     def seed(self) -> int:
-        """Return the seed of every random stream."""
-        return self.wanted.seed
+        """Seed of every random stream."""
+        return self.spec.seed
 
     @property
     def key(self) -> str:
-        """Names its folder."""
-        return self.wanted.key
+        """Name of the run's folder."""
+        return self.spec.key
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """A cell.
+    """The results of a cell.
 
     Attributes:
-        place: which.
-        state: how far it is, what was tried and chosen.
-        seeds: the reported runs; none before a configuration is chosen.
-        dropped: why the choices that diverged did so, in their order.
-        others: the runs of the choice: those of tuning, and reports of dropped choices.
+        place: row and column.
+        state: the cell's progress, tried configurations and choice.
+        seeds: the reported runs; empty before a configuration is chosen.
+        dropped: the reason of each choice in `state.dropped`.
+        others: the tuning runs, and reported runs of dropped choices.
     """
 
     place: Place
     state: CellState
     seeds: Sequence[SeedResult]
     dropped: Sequence[str]
-    others: Sequence[Wanted]
+    others: Sequence[RunSpec]
 
     @property
-    def runs(self) -> list[Wanted]:
-        """Return all runs."""
-        return [*self.others, *(each.wanted for each in self.seeds)]
+    def runs(self) -> list[RunSpec]:
+        """All runs of the cell."""
+        return [*self.others, *(seed.spec for seed in self.seeds)]
 
 
 @dataclass(frozen=True)
-class Decided:
-    """What became of a claim.
+class TestedClaim:
+    """The verdict on a claim.
 
     Attributes:
         claim: the claim.
-        comparison: its sides.
-        corrected: p, corrected for the number of claims and controls.
-        verdict: see there.
-        needed: how many seeds would decide it; None where it is decided, or its direction open.
-        fragile: reasons why a decided one is fragile.
+        comparison: the comparison of its sides.
+        corrected: p-value, corrected for the number of claims and controls.
+        verdict: holds, refuted or undecided.
+        needed: how many seeds would decide the claim; None if it is decided or its direction is
+            unclear.
+        fragile: reasons why a verdict is fragile.
     """
 
     claim: Claim
@@ -107,18 +114,18 @@ class Decided:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A whole table.
+    """The results of a whole table.
 
     Attributes:
-        plan: what was asked.
-        test: of all differences.
-        cells: by place.
-        metrics: what is shown, with units.
-        claims: verdicts.
-        controls: readings.
-        against: the first row against each other one, by column and on the mean.
-        aggregates: by row, the interquartile mean over columns and seeds; for several columns.
-        notes: what makes cells hard to compare.
+        plan: the plan of the table.
+        test: the test of all differences.
+        cells: results of the cells by place.
+        metrics: declarations of the table's metrics.
+        claims: verdicts on claims.
+        controls: results of controls.
+        against: comparisons of the first row with each other row, by column and on the mean.
+        aggregates: interquartile mean over columns and seeds by row; empty for a single column.
+        notes: caveats and other notes below the table.
         looks: earlier looks at the verdicts.
     """
 
@@ -126,23 +133,23 @@ class Outcome:
     test: PairedTest
     cells: Mapping[Place, CellResult]
     metrics: Sequence[Metric]
-    claims: Sequence[Decided]
-    controls: Sequence[ControlRead]
+    claims: Sequence[TestedClaim]
+    controls: Sequence[ControlResult]
     against: Sequence[Comparison]
     aggregates: Mapping[str, Interval]
     notes: Sequence[str] = field(default_factory=list)
     looks: Looks = field(default_factory=Looks)
 
     def metric(self, name: str) -> Metric:
-        """Return what a number means."""
+        """Return the declaration of a metric."""
         return next(metric for metric in self.metrics if metric.name == name)
 
     def by_seed(self, side: Side, metric: str) -> dict[int, float]:
-        """Return a side's numbers, in the unit that is shown."""
+        """Return a side's numbers by seed, in the unit of the table."""
         return by_seed(self.cells, self.plan, side, self.metric(metric))
 
     def interval(self, side: Side, metric: str) -> Interval | None:
-        """Return a side's mean over seeds; None where it has none."""
+        """Return the mean over seeds with its interval; None if the side has no numbers."""
         values = list(self.by_seed(side, metric).values())
         return t_interval(values, self.plan.confidence) if values else None
 
@@ -150,21 +157,26 @@ class Outcome:
 def by_seed(
     cells: Mapping[Place, CellResult], plan: StudyPlan, side: Side, metric: Metric
 ) -> dict[int, float]:
-    """Return the numbers of a cell, or the mean over all columns where each has the seed."""
+    """Return a side's numbers by seed.
+
+    The mean over columns uses the seeds that all columns have.
+    """
     scale = 100.0 if metric.is_share else 1.0
     columns = list(plan.columns) if side.column is None else [side.column]
-    found = [
-        {each.seed: scale * each.measured.values[metric.name]
-         for each in cells[Place(side.row, column)].seeds
-         if each.measured is not None and metric.name in each.measured.values}
+    columns_by_seed = [
+        {result.seed: scale * result.measured.values[metric.name]
+         for result in cells[Place(side.row, column)].seeds
+         if result.measured is not None and metric.name in result.measured.values}
         for column in columns
     ]  # fmt: skip
-    seeds = [seed for seed in found[0] if all(seed in column for column in found)]
-    return {seed: statistics.fmean(column[seed] for column in found) for seed in seeds}
+    seeds = [
+        seed for seed in columns_by_seed[0] if all(seed in column for column in columns_by_seed)
+    ]
+    return {seed: statistics.fmean(column[seed] for column in columns_by_seed) for seed in seeds}
 
 
 def outcome(study: Study) -> Outcome:
-    """Return the results of the finished runs."""
+    """Compute the results of a table from its finished runs."""
     cells = {cell.place: _cell(study, cell, at) for cell, at in study.states()}
     if study.looks is None:
         study.looks = find_looks(study, cells)
@@ -179,23 +191,23 @@ def conclude(
     looks: Looks,
     notes: Sequence[str],
 ) -> Outcome:
-    """Return what cells come to.
+    """Test claims and controls, and return the results of a table.
 
     Args:
-        plan: the table.
-        cells: by place.
-        metrics: what the numbers mean.
+        plan: the plan of the table.
+        cells: results of the cells by place.
+        metrics: declarations of the table's metrics.
         looks: earlier looks at the verdicts.
-        notes: what else a reader must know.
+        notes: further notes below the table.
     """
-    known = {metric.name: metric for metric in metrics}
+    by_name = {metric.name: metric for metric in metrics}
     test = PairedTest(plan.test, plan.confidence, looks.count(plan.test))
 
     def compare(
         better: Side, worse: Side, margin: float, metric: str, than: str | None = None
     ) -> Comparison:
-        a = by_seed(cells, plan, better, known[metric])
-        b = by_seed(cells, plan, worse, known[than or metric])
+        a = by_seed(cells, plan, better, by_name[metric])
+        b = by_seed(cells, plan, worse, by_name[than or metric])
         differences = {seed: a[seed] - b[seed] - margin for seed in a if seed in b}
         size = max(map(abs, [*a.values(), *b.values()]), default=1.0)
         return compared(better, worse, differences, test, size)
@@ -216,14 +228,14 @@ def conclude(
 
 
 def _caveats(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
-    """Return what makes cells hard to compare."""
+    """Return the caveats of the table."""
     runs = [run for cell in cells.values() for run in cell.runs]
     commits = commits_of_runs(study.measured_runs(runs).values())
     experiments = {
         cell.place: (
-            cells[cell.place].seeds[0].wanted
+            cells[cell.place].seeds[0].spec
             if cells[cell.place].seeds
-            else cell.wanted(cell.first[0], "report", study.plan.report.seeds[0])
+            else cell.run_spec(cell.first[0], "report", study.plan.report.seeds[0])
         ).experiment
         for cell in study.cells
     }
@@ -231,7 +243,7 @@ def _caveats(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
 
 
 def _taken(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
-    """Return a note for each published table whose runs were taken."""
+    """Return a note for each published table whose runs are reused."""
     keys = {run.key for cell in cells.values() for run in cell.runs}
     taken = []
     for source in study.published:
@@ -245,33 +257,33 @@ def _taken(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
 
 def _verdicts(
     plan: StudyPlan, compare: Compare, looks: Looks
-) -> tuple[list[Decided], list[ControlRead]]:
-    """Return all claims decided and controls read, corrected together.
+) -> tuple[list[TestedClaim], list[ControlResult]]:
+    """Test all claims and controls with a common correction.
 
-    Claims that earlier pages tested and this table does not belong to the family, without a p.
+    Claims that only earlier pages tested count in the correction, without a p-value.
     """
     claims = plan.parsed_claims()
-    asked = [compare(c.better, c.worse, c.margin, c.metric, c.than) for c in claims]
-    questions = ask(plan, claims, compare)
-    near = [each.middle for each in questions if each.middle is not None]
-    family = [*asked, *(each.comparison for each in questions), *near]
+    comparisons = [compare(c.better, c.worse, c.margin, c.metric, c.than) for c in claims]
+    questions = control_questions(plan, claims, compare)
+    near = [question.middle for question in questions if question.middle is not None]
+    family = [*comparisons, *(question.comparison for question in questions), *near]
     dropped = [None for _ in looks.dropped]
-    ps = iter(holm([*(each.p for each in family), *dropped]))
-    of_claims, below = ([next(ps) for _ in each] for each in (asked, questions))
-    middle = [None if each.middle is None else next(ps) for each in questions]
+    ps = iter(holm([*(comparison.p for comparison in family), *dropped]))
+    of_claims, below = ([next(ps) for _ in tests] for tests in (comparisons, questions))
+    middle = [None if question.middle is None else next(ps) for question in questions]
     reasons = fragility(family, len(looks.dropped))[: len(claims)]
     size = len(family) + len(looks.dropped)
     decided = []
-    for claim, comparison, p, fragile in zip(claims, asked, of_claims, reasons, strict=True):
+    for claim, comparison, p, fragile in zip(claims, comparisons, of_claims, reasons, strict=True):
         verdict = verdict_of(comparison, p)
         needed = seeds_to_decide(comparison, size) if verdict == "undecided" else None
-        decided.append(Decided(claim, comparison, p, verdict, needed, fragile))
+        decided.append(TestedClaim(claim, comparison, p, verdict, needed, fragile))
     readings = [
         replace(
-            read(each, p, p_middle, size),
-            columns=read_columns(each, plan, compare),
+            read_control(question, p, p_middle, size),
+            columns=read_columns(question, plan, compare),
         )
-        for each, p, p_middle in zip(questions, below, middle, strict=True)
+        for question, p, p_middle in zip(questions, below, middle, strict=True)
     ]
     return decided, readings
 
@@ -281,38 +293,38 @@ def _cell(study: Study, cell: Cell, state: CellState) -> CellResult:
     for seed in cell.seeds if state.choices or state.phase == "failed" else ():
         config = state.choices.get(seed)
         if config is not None:
-            run = cell.wanted(config, "report", seed)
-        elif cell.first:  # no configuration came through
-            run = cell.wanted(cell.first[0], "tuning", seed)
-        found = study.measured(run.key, place.row) if config is not None else None
-        seeds.append(SeedResult(run, found, study.reason(run.key, place.row)))
-    reported = {each.wanted.key for each in seeds}
-    others = [run for run in cell.all_runs(state) if run.key not in reported]
-    lost = [cell.wanted(each.config, "report", each.seeds[0]) for each in state.dropped]
-    said = [study.reason(run.key, place.row) or "" for run in lost]
-    reasons = [reason.removeprefix(f"{DIVERGED}: ") for reason in said]
-    return CellResult(place, state, seeds, reasons, others)
+            run = cell.run_spec(config, "report", seed)
+        elif cell.first:  # all configurations failed
+            run = cell.run_spec(cell.first[0], "tuning", seed)
+        measured = study.measured(run.key, place.row) if config is not None else None
+        seeds.append(SeedResult(run, measured, study.reason(run.key, place.row)))
+    reported = {result.spec.key for result in seeds}
+    tuning_runs = [run for run in cell.all_runs(state) if run.key not in reported]
+    diverged = [cell.run_spec(choice.config, "report", choice.seeds[0]) for choice in state.dropped]
+    messages = [study.reason(run.key, place.row) or "" for run in diverged]
+    reasons = [reason.removeprefix(f"{DIVERGED}: ") for reason in messages]
+    return CellResult(place, state, seeds, reasons, tuning_runs)
 
 
 def _metrics(cells: Mapping[Place, CellResult], plan: StudyPlan) -> list[Metric]:
-    """Return what the numbers mean, as a run declares it."""
-    known = {
+    """Return the metrics as the runs declare them."""
+    declared = {
         metric.name: metric
         for cell in cells.values()
-        for each in cell.seeds
-        if each.measured is not None
-        for metric in each.measured.metrics
+        for result in cell.seeds
+        if result.measured is not None
+        for metric in result.measured.metrics
     }
-    return [known.get(name, Metric(name)) for name in plan.metrics]
+    return [declared.get(name, Metric(name)) for name in plan.metrics]
 
 
 def _against_first(plan: StudyPlan, compare: Compare) -> list[Comparison]:
-    """Return the first row against each other one, by column and, for several, on the mean."""
-    first, *others = plan.rows
+    """Compare the first row with each other row, by column and on the mean over columns."""
+    first, *rivals = plan.rows
     columns: list[str | None] = [*plan.columns, *([None] if len(plan.columns) > 1 else [])]
     return [
         compare(Side(first, column), Side(other, column), 0.0, plan.metrics[0])
-        for other in others
+        for other in rivals
         for column in columns
     ]
 
@@ -320,13 +332,13 @@ def _against_first(plan: StudyPlan, compare: Compare) -> list[Comparison]:
 def _aggregates(
     cells: Mapping[Place, CellResult], plan: StudyPlan, metric: Metric
 ) -> dict[str, Interval]:
-    """Return the interquartile mean over columns and seeds of each row, for several columns."""
-    found = {}
+    """Return each row's interquartile mean over columns and seeds; empty for a single column."""
+    means = {}
     for row in plan.rows if len(plan.columns) > 1 else ():
         strata = [
             list(by_seed(cells, plan, Side(row, column), metric).values())
             for column in plan.columns
         ]
-        if all(len(each) > 1 for each in strata):  # one seed says nothing of its spread
-            found[row] = bootstrap_iqm(strata, plan.confidence)
-    return found
+        if all(len(values) > 1 for values in strata):  # the bootstrap needs two seeds
+            means[row] = bootstrap_iqm(strata, plan.confidence)
+    return means

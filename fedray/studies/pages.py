@@ -32,26 +32,26 @@ from fedray.tracking import grouped, valid_name
 
 SHOWN = ("fedray", "python", "torch", "ray")
 MOST_IN_NOTE = 10
-"""Configurations in the description of a sweep."""
+"""Maximum number of configurations in a sweep's description for MLflow."""
 
 
 def write_pages(study: Study) -> list[Section]:
-    """Write the tables, figures and pages of the finished runs; return the text to print."""
+    """Write the tables, figures and pages of the finished runs; return the sections to print."""
     return _write_sweep(study) if study.plan.is_sweep else write_table(study)
 
 
 def print_pages(study: Study) -> None:
-    """Write a study's pages, and print its results."""
+    """Write a study's pages and print its results."""
     sections = write_pages(study)
     print()
     print_sections(sections)
     if not study.plan.is_sweep:
         print(f"page: {study.home / PAGE} (also .html, .tex, .json, figure.png)")
         return
-    found = sweep_outcome(study)
-    if found.best is not None and study.is_complete:
-        print(f"{best_line(found)}\n  {best_command(study.plan, found.best.config)}")
-    if found.through:
+    result = sweep_outcome(study)
+    if result.best is not None and study.is_complete:
+        print(f"{best_line(result)}\n  {best_command(study.plan, result.best.config)}")
+    if result.through:
         print(f"figure: {study.home / 'sweep.png'}")
     print(f"results: {study.home}")
 
@@ -65,19 +65,19 @@ def conclusion(study: Study) -> Conclusion:
 
 
 def write_table(study: Study) -> list[Section]:
-    """Write a table in every form; return its page."""
-    found = outcome(study)
-    how = made(study, found)
-    sections = write(found, how, study.home)
-    write_json(study.home / DATA, sealed(table_json(study, found, how)))
-    seeds = [seed for cell in found.cells.values() for seed in cell.seeds if not seed.reason]
+    """Write a table in every format; return the sections of its page."""
+    result = outcome(study)
+    how = made(study, result)
+    sections = write(result, how, study.home)
+    write_json(study.home / DATA, sealed(table_json(study, result, how)))
+    seeds = [seed for cell in result.cells.values() for seed in cell.seeds if not seed.reason]
     write_run_list(study.home, [study.folder(seed.key) for seed in seeds])
     return sections
 
 
-def made(study: Study, found: Outcome) -> Made:
-    """Return how a table was made."""
-    runs = [run for cell in found.cells.values() for run in cell.runs]
+def made(study: Study, result: Outcome) -> Made:
+    """Return a table's provenance: command, versions, machine, runs and costs."""
+    runs = [run for cell in result.cells.values() for run in cell.runs]
     keys, ends = {run.key for run in runs}, study.measured_runs(runs).values()
     packages = versions()
     return Made(
@@ -89,8 +89,8 @@ def made(study: Study, found: Outcome) -> Made:
         when=datetime.now().isoformat(timespec="seconds"),
         runs=len(keys),
         shared=len(keys - set(study.seconds)),
-        seconds=sum(one.seconds for one in ends) + _lost_seconds(study, keys),
-        bytes=sum(one.bytes for one in ends),
+        seconds=sum(end.seconds for end in ends) + _lost_seconds(study, keys),
+        bytes=sum(end.bytes for end in ends),
         tuning_rounds=_rounds(study, "tuning"),
         report_rounds=_rounds(study, "report"),
         registered=described(study.registered, study.plan),
@@ -98,20 +98,20 @@ def made(study: Study, found: Outcome) -> Made:
 
 
 def _rounds(study: Study, phase: Phase) -> str:
-    """Return how many rounds runs of a phase have, the least and the most."""
+    """Return the number of rounds in a phase, or its range such as "5-20"."""
     seed = study.plan.report.seeds[0]
-    runs = [cell.wanted(cell.first[0], phase, seed).experiment for cell in study.cells]
+    runs = [cell.run_spec(cell.first[0], phase, seed).experiment for cell in study.cells]
     rounds = {experiment.rounds for experiment in runs}
     return "-".join(map(str, sorted({min(rounds), max(rounds)})))
 
 
 def _lost_seconds(study: Study, keys: Iterable[str]) -> float:
-    """Return what was spent, in this invocation, on runs that failed."""
+    """Return the seconds that this invocation spent on failed runs."""
     return sum(study.seconds.get(key, 0.0) for key in keys if key in study.failures)
 
 
 def machine() -> str:
-    """Return what computes here, in words."""
+    """Return a description of this machine: architecture, cores and GPUs."""
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -119,32 +119,32 @@ def machine() -> str:
     return f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores{card}"
 
 
-def table_json(study: Study, found: Outcome, how: Made) -> Tree:
-    """Return everything: the table's numbers, and the runs that other tables may take over."""
+def table_json(study: Study, result: Outcome, how: Made) -> Tree:
+    """Return the content of table.json: the table's numbers, and the runs for reuse by tables."""
     costs = []
-    for cell in found.cells.values():
+    for cell in result.cells.values():
         keys, ends = {run.key for run in cell.runs}, study.measured_runs(cell.runs).values()
-        seconds = sum(one.seconds for one in ends) + _lost_seconds(study, keys)
-        costs.append((seconds, sum(one.bytes for one in ends)))
-    return {"format": FORMAT, **table_tree(found, how, costs), **_runs(study, found)}
+        seconds = sum(end.seconds for end in ends) + _lost_seconds(study, keys)
+        costs.append((seconds, sum(end.bytes for end in ends)))
+    return {"format": FORMAT, **table_tree(result, how, costs), **_runs(study, result)}
 
 
-def _runs(study: Study, found: Outcome) -> Tree:
-    """Return the finished runs, for tables that reuse them, with their metrics.
+def _runs(study: Study, result: Outcome) -> Tree:
+    """Return the finished and diverged runs, for reuse by other tables, with their metrics.
 
-    A run that died would not do so again, and one that only lacks a number of its row has others.
+    Runs that failed for other reasons are left out, because they may succeed when repeated.
     """
     runs: dict[tuple[Any, ...], PublishedRun] = {}
     metrics: dict[str, Metric] = {}
-    for cell in found.cells.values():
-        row, own = cell.place.row, found.plan.measures(cell.place.row)
-        for wanted in cell.runs:
-            end = study.outcome_of(wanted)
+    for cell in result.cells.values():
+        row, names = cell.place.row, result.plan.measures(cell.place.row)
+        for spec in cell.runs:
+            end = study.outcome_of(spec)
             if end is None or (isinstance(end, str) and not end.startswith(DIVERGED)):
                 continue
             if isinstance(end, Measured):
-                metrics |= {own[metric.name]: metric for metric in end.metrics}
-            run = PublishedRun.of(wanted.experiment, found.plan, row, end)
+                metrics |= {names[metric.name]: metric for metric in end.metrics}
+            run = PublishedRun.of(spec.experiment, result.plan, row, end)
             runs.setdefault(run.kind, run)
     return {
         "metrics": {
@@ -156,10 +156,10 @@ def _runs(study: Study, found: Outcome) -> Tree:
 
 
 def _of_table(study: Study) -> Conclusion:
-    """Return the means over seeds of each finished cell."""
+    """Return the mean over seeds of each finished cell, once the table is complete."""
     metrics: dict[str, float] = {}
     for place, cell in outcome(study).cells.items():
-        ends = [one.measured.values for one in cell.seeds if one.measured is not None]
+        ends = [seed.measured.values for seed in cell.seeds if seed.measured is not None]
         for name in ends[0] if ends and cell.state.phase == "over" else ():
             mean = sum(values[name] for values in ends) / len(ends)
             metrics[valid_name(f"{place}/{name}")] = mean
@@ -170,31 +170,31 @@ def _of_table(study: Study) -> Conclusion:
 
 
 def _write_sweep(study: Study) -> list[Section]:
-    """Write a sweep's numbers, figure and best configuration; return its tables."""
-    found, plan, home = sweep_outcome(study), study.plan, study.home
-    write_run_list(home, [run for trial in found.through for run in trial.runs])
-    _write_trials(found, study)
-    sections = [_trials(found)]
+    """Write a sweep's numbers, figure and best configuration; return its sections."""
+    result, plan, home = sweep_outcome(study), study.plan, study.home
+    write_run_list(home, [run for trial in result.through for run in trial.runs])
+    _write_trials(result, study)
+    sections = [_trials(result)]
     if plan.mean_over is not None or len(plan.metrics) > 1:
-        sections.append(_means(found))
-        _write_means(found, study)
-    if found.through:
-        _draw(found, study)
-    if found.best is not None and study.is_complete:
-        best = study.cells[0].wanted(found.best.config, "tuning", plan.report.seeds[0])
+        sections.append(_means(result))
+        _write_means(result, study)
+    if result.through:
+        _draw(result, study)
+    if result.best is not None and study.is_complete:
+        best = study.cells[0].run_spec(result.best.config, "tuning", plan.report.seeds[0])
         write_atomic(home / "best.yaml", dump_yaml(best.experiment.tree()))
     return sections
 
 
-def _trials(found: SweepOutcome) -> Section:
-    keys = [key for axis in found.plan.axes for key in axis.keys]
-    validates = found.chooser != found.plan.metrics[0]
-    lines = [_line(trial, found) for trial in found.trials]
-    return trials_section(lines, keys, found.metric, validates=validates)
+def _trials(result: SweepOutcome) -> Section:
+    keys = [key for axis in result.plan.axes for key in axis.keys]
+    validates = result.chooser != result.plan.metrics[0]
+    lines = [_line(trial, result) for trial in result.trials]
+    return trials_section(lines, keys, result.metric, validates=validates)
 
 
-def _line(trial: Trial, found: SweepOutcome) -> TrialLine:
-    failed, seeds, metric = trial.status == "failed", len(trial.runs), found.plan.metrics[0]
+def _line(trial: Trial, result: SweepOutcome) -> TrialLine:
+    failed, seeds, metric = trial.status == "failed", len(trial.runs), result.plan.metrics[0]
     return TrialLine(
         number=trial.number,
         config=trial.config,
@@ -205,7 +205,7 @@ def _line(trial: Trial, found: SweepOutcome) -> TrialLine:
         round=trial.when,
         bytes=trial.bytes,
         seconds=trial.seconds,
-        is_best=trial == found.best,
+        is_best=trial == result.best,
     )
 
 
@@ -213,30 +213,30 @@ def _interval(mean: float | None, std: float, seeds: int) -> Interval | None:
     return None if mean is None else Interval.of(mean, std, seeds)
 
 
-def _means(found: SweepOutcome) -> Section:
-    labels = [config_label(row.config) for row in found.rows]
-    best = None if found.plan.mean_over is None else found.best_row
+def _means(result: SweepOutcome) -> Section:
+    labels = [config_label(row.config) for row in result.rows]
+    best = None if result.plan.mean_over is None else result.best_row
     metrics = {
-        name: Metric(name) if name in (HM, CM) else found.metrics.get(name, Metric(name))
-        for row in found.rows
+        name: Metric(name) if name in (HM, CM) else result.metrics.get(name, Metric(name))
+        for row in result.rows
         for name in row.values
     }
     return means_section(
-        {label: row.values for label, row in zip(labels, found.rows, strict=True)},
+        {label: row.values for label, row in zip(labels, result.rows, strict=True)},
         metrics,
         None if best is None else config_label(best.config),
-        found.plan.mean_over,
-        {label: row.missing for label, row in zip(labels, found.rows, strict=True)},
+        result.plan.mean_over,
+        {label: row.missing for label, row in zip(labels, result.rows, strict=True)},
     )
 
 
-def _write_trials(found: SweepOutcome, study: Study) -> None:
-    """Write the configurations for other programs."""
-    plan = found.plan
+def _write_trials(result: SweepOutcome, study: Study) -> None:
+    """Write the configurations and their results to trials.csv."""
+    plan = result.plan
     keys = [key for axis in plan.axes for key in axis.keys]
     names = ["status", "objective", "std", "round", "bytes", "seconds", "reason"]
     rows: list[Sequence[Any]] = [["trial", *keys, *names, *plan.metrics]]
-    for trial in found.trials:
+    for trial in result.trials:
         numbers = [trial.objective, trial.std, trial.when, trial.bytes, trial.seconds]
         means = [trial.mean(metric) for metric in plan.metrics]
         values = [trial.config[key] for key in keys]
@@ -244,37 +244,37 @@ def _write_trials(found: SweepOutcome, study: Study) -> None:
     write_rows(study.home / "trials.csv", rows)
 
 
-def _write_means(found: SweepOutcome, study: Study) -> None:
-    """Write the means, with how many configurations each is of."""
-    keys = list(dict.fromkeys(key for row in found.rows for key in row.config))
-    names = list(dict.fromkeys(name for row in found.rows for name in row.values))
+def _write_means(result: SweepOutcome, study: Study) -> None:
+    """Write the means, and the number of configurations in each, to means.csv."""
+    keys = list(dict.fromkeys(key for row in result.rows for key in row.config))
+    names = list(dict.fromkeys(name for row in result.rows for name in row.values))
     lines: list[Sequence[Any]] = [[*keys, "trials", *names]]
-    for row in found.rows:
+    for row in result.rows:
         values = [row.values[name].mean if name in row.values else "" for name in names]
         lines.append([*(row.config.get(key) for key in keys), len(row.trials), *values])
     write_rows(study.home / "means.csv", lines)
 
 
-def _draw(found: SweepOutcome, study: Study) -> None:
-    """Draw the metric on the test, in the chosen round, against what was swept."""
-    plan, metric = found.plan, found.plan.metrics[0]
+def _draw(result: SweepOutcome, study: Study) -> None:
+    """Draw the first metric in the chosen round over the swept keys."""
+    plan, metric = result.plan, result.plan.metrics[0]
     rows = [
         Row(
             _by_axis(plan, trial.config),
             Interval.of(mean, trial.spread(metric), len(trial.runs)),
             None if plan.select == "nothing" else trial.objective,
         )
-        for trial in found.through
+        for trial in result.through
         if (mean := trial.mean(metric)) is not None
     ]
     when = f"round {plan.how}" if plan.at == "best" else "last round"
     title = f"{plan.name} [{plan.scale} scale], {when}"
     axes = [axis.key for axis in plan.axes]
-    figure_sweep(rows, axes, study.home / "sweep.png", found.metric, title=title)
+    figure_sweep(rows, axes, study.home / "sweep.png", result.metric, title=title)
 
 
 def _by_axis(plan: StudyPlan, config: Config) -> dict[str, Any]:
-    """Return a configuration with keys that vary together as one key with one text."""
+    """Return a configuration by axis; the values of keys that vary together become one text."""
     values = {axis.key: [config[key] for key in axis.keys] for axis in plan.axes}
     return {
         key: several[0]
@@ -284,43 +284,43 @@ def _by_axis(plan: StudyPlan, config: Config) -> dict[str, Any]:
     }
 
 
-def best_line(found: SweepOutcome) -> str:
-    """Return the best configuration, by what it was chosen, and what it is worth on the test."""
-    plan, best, metric = found.plan, found.best, found.plan.metrics[0]
+def best_line(result: SweepOutcome) -> str:
+    """Return a line with the best configuration, its objective and its test metric."""
+    plan, best, metric = result.plan, result.best, result.plan.metrics[0]
     if best is None:
         return ""
-    if plan.mean_over is not None and found.best_row is not None:
-        row = found.best_row
-        how, mean = plan.how.replace("best", "best mean", 1), row.values[found.chooser].mean
-        return f"{how}: {config_label(row.config)}: {found.chooser} {mean:.4f}"
+    if plan.mean_over is not None and result.best_row is not None:
+        row = result.best_row
+        how, mean = plan.how.replace("best", "best mean", 1), row.values[result.chooser].mean
+        return f"{how}: {config_label(row.config)}: {result.chooser} {mean:.4f}"
     test = best.mean(metric)
     on_test = f", {metric} {test:.4f} on the test"
     return (
-        f"{plan.how}: {config_label(best.config)}: {found.chooser} {best.objective:.4f} in round "
-        f"{best.when}{on_test if found.chooser != metric and test is not None else ''}"
+        f"{plan.how}: {config_label(best.config)}: {result.chooser} {best.objective:.4f} in round "
+        f"{best.when}{on_test if result.chooser != metric and test is not None else ''}"
     )
 
 
 def _of_sweep(study: Study) -> Conclusion:
-    """Return the best configuration and how trials ended."""
-    found = sweep_outcome(study)
-    plan, best, metrics = found.plan, found.best, dict[str, float]()
+    """Return a sweep's description: the best configurations, and counts of trials by status."""
+    result = sweep_outcome(study)
+    plan, best, metrics = result.plan, result.best, dict[str, float]()
     if study.is_complete:
-        ends = [trial.status for trial in found.trials]
+        ends = [trial.status for trial in result.trials]
         metrics = {f"trials_{end}": float(ends.count(end)) for end in ("finished", "failed")}
         if best is not None and best.objective is not None:
             metrics["best_objective"] = best.objective
             if (test := best.mean(plan.metrics[0])) is not None:
                 metrics |= {"best_test": test, grouped(plan.metrics[0]): test}
-    ranked = sorted(found.through, key=lambda trial: -(trial.score or 0.0))[:MOST_IN_NOTE]
+    ranked = sorted(result.through, key=lambda trial: -(trial.score or 0.0))[:MOST_IN_NOTE]
     rows = [
         [config_label(trial.config), _shown(trial.objective), _shown(trial.mean(plan.metrics[0]))]
         for trial in ranked
     ]
-    parts = [f"{len(found.trials)} configurations [{plan.scale} scale]."]
+    parts = [f"{len(result.trials)} configurations [{plan.scale} scale]."]
     if rows:
         parts.append(
-            markdown_table(["configuration", found.chooser, f"{plan.metrics[0]} (test)"], rows)
+            markdown_table(["configuration", result.chooser, f"{plan.metrics[0]} (test)"], rows)
         )
     if best is not None:
         parts.append(f"The best one alone: `{best_command(plan, best.config)}`")

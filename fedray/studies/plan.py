@@ -1,7 +1,7 @@
-"""A study at one scale with the command line's keys: all that defines what is run.
+"""The plan of a study: one scale with the command line's keys, which defines every run.
 
 A study has rows and columns, a space that is searched for each row in each column, seeds, and
-perhaps claims. A sweep is a study of one cell.
+optional claims. A sweep is a study of one cell.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ from fedray.studies.space import MOST_CONFIGURATIONS, Axis, Config, Search, draw
 
 MOST_SEEDS = 1_000
 OTHERS = "*"
-"""Any column that is not named."""
+"""Key of the paper's numbers for all columns that have no entry."""
 FRACTION = "data.validation_fraction"
 Phase = Literal["tuning", "report"]
 Select = Literal["validation", "test", "nothing"]
 
 
 class Asha(Frozen):
-    """Asynchronous successive halving; its clock is the federated round."""
+    """Asynchronous successive halving (ASHA), counted in federated rounds."""
 
     grace_rounds: int = Field(5, ge=1, le=100_000)
-    """Rounds that every run may do."""
+    """Rounds before a run may be stopped."""
     reduction_factor: int = Field(3, ge=2, le=10_000)
-    """The number of runs at a milestone of which one continues."""
+    """At each milestone, one in this many runs continues."""
 
 
 class Tuning(Frozen):
-    """What is spent on the choice of a configuration: the same for every row, in every column.
+    """The tuning budget, equal for every row in every column.
 
     Each reported seed tries every configuration and chooses by its own validation images, so that a
-    test over seeds includes the luck of tuning.
+    test over seeds includes the randomness of tuning.
     """
 
     once: list[int] | None = Field(None, max_length=MOST_SEEDS)
-    """Seeds that choose once for all reported seeds, by their mean; the test over seeds then leaves
-    out the luck of tuning. None: each reported seed chooses by itself."""
+    """Seeds whose mean chooses once for all reported seeds; the test over seeds then ignores the
+    randomness of tuning. None: each reported seed chooses by itself."""
     configurations: int | None = Field(5, ge=1, le=MOST_CONFIGURATIONS)
-    """How many may be tried, those included by which a grid is continued; of a sweep's grid None:
-    all."""
+    """Maximum number of configurations, extensions of a grid included. None, for the grid of a
+    sweep: all."""
     rounds: int | None = Field(None, ge=1, le=100_000)
-    """Rounds of a run that chooses; the chosen configuration then runs to the end. None: as many as
-    the report's."""
+    """Rounds of a tuning run; the chosen configuration is then run for the report's rounds. None:
+    the report's rounds."""
     search: Search = "grid"
     """grid: every combination; random: independent draws; tpe: Optuna's sampler, for sweeps."""
     extend: StrictBool = True
@@ -71,7 +71,7 @@ class Tuning(Frozen):
     search_seed: Seed = 0
     """Seed of random draws."""
     at: str | None = None
-    """The one column in which is tuned; what is chosen there is reported in all. None: each tunes
+    """The column that is tuned; its choice is reported in all columns. None: every column is tuned
     by itself."""
     asha: Asha | None = None
     """Stops bad runs of a sweep early; None runs all to the end."""
@@ -79,11 +79,11 @@ class Tuning(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _renamed(cls, tree: Any) -> Any:
-        return renamed(tree) if isinstance(tree, Mapping) else tree
+        return rename_seeds(tree) if isinstance(tree, Mapping) else tree
 
 
-def renamed(tuning: Mapping[str, Any]) -> Tree:
-    """Return keys of `tuning` with `once` for `seeds`, as it was before seeds chose themselves."""
+def rename_seeds(tuning: Mapping[str, Any]) -> Tree:
+    """Return the keys of `tuning` with the old key `seeds` renamed to `once`."""
     return {"once" if key == "seeds" else key: value for key, value in tuning.items()}
 
 
@@ -91,32 +91,32 @@ class Reporting(Frozen):
     """The runs that are reported."""
 
     seeds: list[int] = Field(default_factory=lambda: [0, 1, 2, 3, 4], max_length=MOST_SEEDS)
-    """Seeds that are reported."""
+    """Seeds of the reported runs."""
     more: dict[str, list[int]] = Field(default_factory=dict)
     """Further seeds of single rows; `fedray decide` adds them."""
     rounds: int | None = Field(None, ge=1, le=100_000)
     """Rounds of a run; None: the experiment's."""
     looked_at: list[list[int]] = Field(default_factory=list, max_length=MOST_SEEDS)
-    """Seeds whose verdicts were known when the others were added, once for each time: a second look
-    at the data, which `test: fixed` corrects for and the page says."""
+    """One list of seeds for each time that verdicts were seen before further seeds were added;
+    `test: fixed` corrects for these looks, and the table's page lists them."""
 
 
 class PaperNumbers(Frozen):
-    """What a paper says, in the unit that the table shows: per cent, of a share."""
+    """The numbers of a paper, in the unit of the table (shares in per cent)."""
 
     source: str = Field(max_length=300)
     """The paper, its version and the table."""
     numbers: Tree
-    """By row, by column: a mean, or [mean, spread]; `"*"` is any other column, `mean` the paper's
-    own mean over columns, and what a row has without columns is that of all."""
+    """By row, then by column: a mean, or [mean, spread]. `"*"` stands for all other columns, `mean`
+    for the paper's mean over columns. A row without columns has one number for all columns."""
 
     def check(self, rows: Sequence[str], where: str) -> None:
-        """Refuse what is no number, or of a row that is not there.
+        """Raise an error for entries that are no numbers or belong to an unknown row.
 
-        Columns of other scales may stand here.
+        Columns are not checked, because they may belong to other scales.
 
         Raises:
-            UserError: naming it.
+            UserError: naming the entry.
         """
         for row, columns in self.numbers.items():
             if row not in rows:
@@ -132,15 +132,15 @@ class PaperNumbers(Frozen):
                     )
 
     def of(self, row: str, column: str) -> tuple[float, float | None] | None:
-        """Return a cell's mean and spread, or those of the mean over columns; None without any."""
-        found = self.numbers.get(row)
-        if isinstance(found, Mapping):
-            found = found.get(column, None if column == MEAN else found.get(OTHERS))
+        """Return mean and spread of a cell, or of the mean over columns; None if missing."""
+        entry = self.numbers.get(row)
+        if isinstance(entry, Mapping):
+            entry = entry.get(column, None if column == MEAN else entry.get(OTHERS))
         elif column == MEAN:
             return None
-        if found is None:
+        if entry is None:
             return None
-        mean, spread = found if isinstance(found, list) else (found, None)
+        mean, spread = entry if isinstance(entry, list) else (entry, None)
         return float(mean), None if spread is None else float(spread)
 
 
@@ -157,21 +157,22 @@ class RowPlan(Frozen):
     experiment: str | None = None
     set: Tree = Field(default_factory=dict)
     space: Tree = Field(default_factory=dict)
-    """All that is tuned."""
+    """The row's whole search space."""
     label: str
     metrics: dict[str, str | None] = Field(default_factory=dict)
-    """The row's own name for a metric of the study; null: it has none."""
+    """The row's metrics by the study's, where they differ; null: the row lacks the metric."""
     control: str | None = None
     of: str | None = None
-    """Of a control, the row that it is to explain."""
+    """Controls only: the row whose gain the control tries to explain."""
     tuned_as: str | None = None
-    """The row whose choice it takes over."""
+    """The row whose chosen configuration this row takes over."""
     over: str | None = None
-    """Of a control, the row over which that one's gain is; None: the nearest."""
+    """Controls only: the row over which the gain is measured; None: the best one that `of` is
+    claimed to beat."""
 
     @property
     def axes(self) -> list[Axis]:
-        """Return the keys that are tuned."""
+        """Axes of the search space."""
         return parse_space(self.space)
 
 
@@ -187,12 +188,12 @@ class Place:
 
 
 class StudyPlan(Frozen):
-    """What one invocation runs; stored whole in plan.json, so that a resumed one does the same."""
+    """The plan of one invocation, stored in plan.json so that a resumed study runs the same."""
 
     kind: Literal["sweep", "table"] = "table"
-    """Which command runs it."""
+    """The command that runs the study."""
     name: FileName
-    """Its file's."""
+    """The name of the study's file."""
     scale: str
     """laptop, desktop or paper."""
     answers: str
@@ -204,7 +205,7 @@ class StudyPlan(Frozen):
     set: Tree
     """Keys of every cell's experiment."""
     given: Tree
-    """The command line's, above all others but what is tuned."""
+    """Keys of the command line, which override all keys that are not tuned."""
     rows: dict[str, RowPlan]
     """The methods; a sweep has one."""
     columns: dict[str, Tree]
@@ -212,80 +213,80 @@ class StudyPlan(Frozen):
     curve: str | None = None
     """The key whose values, numbers in ascending order, are the columns."""
     metrics: list[str]
-    """The metrics that are shown; claims are about the first."""
+    """The metrics of the table; claims are about the first, unless they name another."""
     choose: str
-    """The metric that chooses."""
+    """The metric that chooses configurations and rounds."""
     select: Select
-    """On which images; `nothing`: a sweep's grid that is a figure, without a best configuration."""
+    """The images that choose; `nothing`: the sweep is a figure without a best configuration."""
     validation_fraction: float | None
-    """The share of training images that choose, where an experiment sets none."""
+    """The validation share of training images if an experiment sets none."""
     at: Literal["best", "final"]
     """The round whose numbers count."""
     tuning: Tuning
     """How configurations are chosen."""
     report: Reporting
-    """The seeds and rounds of what is reported."""
+    """The seeds and rounds of reported runs."""
     claims: list[Any] = Field(default_factory=list)
-    """What verdicts are on."""
+    """Claims as the file writes them."""
     paper: PaperNumbers | None = None
     """The paper's numbers, shown next to ours."""
     confidence: float = 0.95
-    """Of intervals and verdicts."""
+    """Confidence level of intervals and verdicts."""
     test: TestKind = "fixed"
     """How claims are tested; see `fedray.compare.paired.PairedTest`."""
     max_concurrent: int | None = None
-    """Runs at a time; None: as many as the cluster holds."""
+    """Concurrent runs; None: as many as the cluster holds."""
     hours: float | None = None
-    """About how long it takes, says the file."""
+    """Approximate duration on one core, from the file."""
     glosses: dict[str, str] = Field(default_factory=dict)
-    """What a row or a column is, in a sentence."""
+    """Sentences about rows or columns, by name."""
     left_out: str = ""
-    """What of the paper's table this scale does not have."""
+    """Parts of the paper's table that this scale leaves out."""
     mean_over: str | None = None
     """The axis of a sweep over whose values configurations are averaged."""
 
     @model_validator(mode="before")
     @classmethod
     def _table(cls, tree: Any) -> Any:
-        """Read `table`, as published tables call their name."""
+        """Accept the key `table` for `name`, as older published tables have it."""
         if isinstance(tree, Mapping) and "table" in tree:
             return {"name" if key == "table" else key: value for key, value in tree.items()}
         return tree
 
     @property
     def is_sweep(self) -> bool:
-        """Return True if it is one cell whose configurations are compared over all seeds."""
+        """True if the study is one cell whose configurations are compared over all seeds."""
         return self.kind == "sweep"
 
     @property
     def places(self) -> list[Place]:
-        """Return all cells, row by row."""
+        """All cells, row by row."""
         return [Place(row, column) for row in self.rows for column in self.columns]
 
     @property
     def tuning_seeds(self) -> list[int]:
-        """The seeds that configurations are compared on; `seeds_of` a row may be more."""
+        """Seeds on which configurations are compared; `seeds_of` a row may have more."""
         return self.report.seeds if self.tuning.once is None else self.tuning.once
 
     def seeds_of(self, row: str) -> list[int]:
-        """Return the seeds that a row reports: its own, and those of rows that it tunes for."""
+        """Return the seeds that a row reports, including those of rows that it tunes for."""
         rows = [name for name in self.rows if row in (name, self.rows[name].tuned_as)]
         more = [seed for name in rows for seed in self.report.more.get(name, ())]
         return list(dict.fromkeys([*self.report.seeds, *more]))
 
     @property
     def axes(self) -> list[Axis]:
-        """Return the space of a sweep."""
+        """Axes of a sweep's space."""
         return next(iter(self.rows.values())).axes
 
     @property
     def plugins(self) -> list[Tree]:
-        """The plug-ins with their texts; all experiments of a study have the same."""
+        """Plug-ins with their sources; all experiments of a study have the same."""
         return list(next(iter(self.bases.values())).get("plugins", ()))
 
     @property
     def how(self) -> str:
-        """Return the mark of a chosen number: "best on validation"."""
+        """Label of the round whose numbers count, for example "best on validation"."""
         chosen = self.chosen_by(next(iter(self.rows)))
         if self.select == "nothing" or not (chosen.startswith(VALIDATION) or _is_on_test(chosen)):
             return self.at
@@ -295,20 +296,20 @@ class StudyPlan(Frozen):
         return BEST[on].replace("best", self.at)
 
     def leader(self, place: Place) -> Place:
-        """Return the cell that tunes for a cell: itself, unless the file says otherwise."""
+        """Return the cell that tunes for `place`, which `tuned_as` and `tuning.at` may change."""
         return Place(self.rows[place.row].tuned_as or place.row, self.tuning.at or place.column)
 
     def measures(self, row: str) -> dict[str, str]:
-        """Return the metric that a row measures for each metric of the study."""
-        own = self.rows[row].metrics
-        found = {metric: own.get(metric, metric) for metric in self.metrics}
-        return {metric: name for metric, name in found.items() if name is not None}
+        """Return the row's metric for each metric of the study, without those it lacks."""
+        row_metrics = self.rows[row].metrics
+        names = {metric: row_metrics.get(metric, metric) for metric in self.metrics}
+        return {metric: name for metric, name in names.items() if name is not None}
 
     def chosen_by(self, row: str) -> str:
         """Return the metric by which a row's configurations and rounds are chosen.
 
         Raises:
-            UserError: if it is one of the test that validation images cannot give.
+            UserError: if the metric exists on test images only and `select` is validation.
         """
         return self._choosers[row]
 
@@ -322,30 +323,33 @@ class StudyPlan(Frozen):
         return {row: objective(name) for row, name in names.items()}
 
     def paper_of(self, row: str, column: str | None) -> tuple[float, float | None] | None:
-        """Return the paper's mean and spread of a cell, or of the mean over columns (None).
+        """Return the paper's mean and spread, or None if the paper has no such number.
 
-        A table of one column has the paper's mean there, if it has nothing nearer. None: the paper
-        has no such number.
+        A table of one column falls back to the paper's mean over columns.
+
+        Args:
+            row: the row.
+            column: the column; None: the mean over columns.
         """
         if self.paper is None:
             return None
-        found = self.paper.of(row, MEAN if column is None else column)
-        return self.paper.of(row, MEAN) if found is None and len(self.columns) == 1 else found
+        numbers = self.paper.of(row, MEAN if column is None else column)
+        return self.paper.of(row, MEAN) if numbers is None and len(self.columns) == 1 else numbers
 
     def parsed_claims(self) -> list[Claim]:
-        """Return the inequalities."""
+        """Return the parsed claims."""
         return parse_claims(self.claims, list(self.rows), list(self.columns), self.metrics)
 
     def experiment_of(self, place: Place, config: Config, phase: Phase, seed: int) -> Experiment:
         """Return the experiment of one run.
 
-        The study's keys, the row's algorithm, the column's keys, the report's rounds, the row's
-        keys, the command line's, the tuning's rounds and the configuration's are laid on each other
-        in this order: a row that sets its rounds reports them, and tunes as long as all others.
-        Of the study's plug-ins it has those that it uses: another row's makes it no other run.
+        Later keys override earlier ones, in this order: the study's, the row's algorithm, the
+        column's, `report.rounds`, the row's, the command line's, `tuning.rounds`, the
+        configuration's. So a row that sets rounds reports them, but tunes as long as all others.
+        Only the plug-ins that the run uses enter its identity.
 
         Raises:
-            UserError: if it is out of bounds or contradicts itself.
+            UserError: if the experiment is invalid.
         """
         from fedray.runtime.resolve import from_tree
 
@@ -366,9 +370,10 @@ class StudyPlan(Frozen):
         return with_used_plugins(from_tree(base, pairs))
 
     def defaults(self, base: Tree) -> Iterator[tuple[str, Any]]:
-        """Yield what a study sets if the experiment does not: validation images, and one worker.
+        """Yield a study's defaults for keys that the experiment does not set.
 
-        A study has many runs, which together use more processors than each run alone.
+        One worker per run, because many concurrent runs use the processors better than one run with
+        many workers.
         """
         if self.select != "nothing":
             yield "report.select", self.select
@@ -378,9 +383,9 @@ class StudyPlan(Frozen):
             yield FRACTION, self.validation_fraction
 
     def configurations(self, row: str) -> list[Config]:
-        """Return what is tried first for a row; one configuration if nothing is searched.
+        """Return the configurations tried first for a row; a single one if nothing is searched.
 
-        What tpe tries is asked for while the study goes.
+        With tpe the list is empty, because configurations are suggested while the study runs.
         """
         axes, tuning = self.rows[row].axes, self.tuning
         if not axes or tuning.search == "grid":
@@ -394,44 +399,44 @@ def _rounds(rounds: int | None) -> list[tuple[str, Any]]:
     return [] if rounds is None else [("rounds", rounds)]
 
 
-def declared() -> tuple[Metric, ...]:
-    """Return what all metrics mean, those of methods' analyses too."""
+def known_metrics() -> tuple[Metric, ...]:
+    """Return the declarations of all metrics, including those of methods' analyses."""
     from fedray.core import algorithms
     from fedray.evaluation.metrics import declared_metrics
     from fedray.evaluation.protocols import analysis_metrics
 
-    analyses = [each for method in algorithms.entries() for each in analysis_metrics(method)]
+    analyses = [metric for method in algorithms.entries() for metric in analysis_metrics(method)]
     return (*declared_metrics(), *analyses)
 
 
 def _is_on_test(name: str) -> bool:
-    meant = find_metric(name, declared())
-    return meant is not None and meant.on == "test"
+    metric = find_metric(name, known_metrics())
+    return metric is not None and metric.on == "test"
 
 
 def objective(name: str) -> str:
-    """Return the validation metric of a test metric; any other unchanged.
+    """Return the validation metric of a test metric; any other metric unchanged.
 
     Raises:
-        UserError: if there is none.
+        UserError: if the test metric has no validation metric.
     """
-    meant = find_metric(name, declared())
-    if meant is None or meant.on != "test":
+    declaration = find_metric(name, known_metrics())
+    if declaration is None or declaration.on != "test":
         return name
-    if f"{VALIDATION}{meant.name}" not in {each.name for each in declared()}:
+    if f"{VALIDATION}{declaration.name}" not in {metric.name for metric in known_metrics()}:
         raise UserError(
-            f"metric: {name} exists on test images alone, and select=validation chooses on "
-            "validation images; choose by another metric (choose: ...) and show this one beside "
-            "it, or set select: test, or for a sweep's figure select: nothing (with at: final)"
+            f"metric: {name} exists on test images only, and select=validation chooses on "
+            "validation images; choose by another metric (choose: ...), or set select: test, or "
+            "for a sweep's figure select: nothing (with at: final)"
         )
     return f"{VALIDATION}{name}"
 
 
 def run_key(experiment: Experiment) -> str:
-    """Return what two runs share that would give the same numbers: it names their folder.
+    """Return the name of a run's folder, equal for runs that would give the same numbers.
 
-    The place of the data counts too: an identity alone does not know one set from another before
-    its images have been read.
+    The key includes `data.root`, because before the images are read the identity cannot tell two
+    data sets apart.
     """
-    what = json.dumps([experiment.identity(), experiment.data.root])
-    return hashlib.sha256(what.encode()).hexdigest()[:24]
+    content = json.dumps([experiment.identity(), experiment.data.root])
+    return hashlib.sha256(content.encode()).hexdigest()[:24]

@@ -1,4 +1,4 @@
-"""A bar on a terminal; in a job's log a line per finished run, and a sign of life between."""
+"""Progress of a study: a bar on a terminal; lines for finished runs and rounds in a log."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from fedray.studies.study import Study, StudyRun
 from fedray.units import time_of
 
 QUIET_SECONDS = 15
-"""In a job's log, a round is shown if nothing was for so long."""
+"""In a log, a round is printed if nothing was printed for this time."""
 
 
 class Progress:
-    """Shows how far a study is, and how long it still takes at the mean pace of its runs.
+    """Display of a study's progress, and of the remaining time at the mean pace of its runs.
 
     Args:
-        study: has the number of runs, and the finished ones.
-        concurrent: how many runs go at a time.
-        clock: gives the time in seconds.
+        study: the study, with its runs.
+        concurrent: number of concurrent runs.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Progress:
             self._bar.stop()
 
     def begin(self, run: StudyRun) -> None:
-        """Note that a run's actor is there, for the first time or again."""
+        """Record the time at which a run's actor started or restarted."""
         self._began[run.number] = self._clock()
 
     def round(self, run: StudyRun) -> None:
@@ -71,8 +71,8 @@ class Progress:
         self._update()
         if self._bar is None and self._clock() - self._last_line >= QUIET_SECONDS:
             so_far = "" if run.objective is None else f"  {self._how(run.objective)} so far"
-            rounds = run.wanted.experiment.rounds
-            name = self._study.name_of(run.wanted)
+            rounds = run.spec.experiment.rounds
+            name = self._study.name_of(run.spec)
             self._print(f"running  {name}  round {run.last_round}/{rounds}{so_far}")
 
     def end(self, run: StudyRun) -> None:
@@ -81,7 +81,7 @@ class Progress:
         if began is not None and run.status == "finished":
             self._paces.append((self._clock() - began) / run.cost)
         self._update()
-        line = f"{self._over()}/{self._study.total} over  {self._study.name_of(run.wanted)}  "
+        line = f"{self._over()}/{self._study.total} over  {self._study.name_of(run.spec)}  "
         if run.status == "failed" or run.objective is None:
             line += f"failed: {run.reason}"
         else:
@@ -90,8 +90,8 @@ class Progress:
                 line += f"  stopped in round {run.last_round}"
         self._print(f"{line}  {time_of(run.seconds)}")
 
-    def left(self) -> float | None:
-        """Return the seconds left; None until a run has finished."""
+    def remaining_seconds(self) -> float | None:
+        """Return the estimated remaining seconds; None until a run has finished."""
         if not self._paces:
             return None
         runs = self._study.runs.values()
@@ -114,18 +114,18 @@ class Progress:
         if self._bar is not None:
             self._bar.console.print(line, highlight=False, markup=False)
             return
-        left = self.left()
-        print(line + (f"  left {time_of(left)}" if left else ""), flush=True)
+        remaining = self.remaining_seconds()
+        print(line + (f"  left {time_of(remaining)}" if remaining else ""), flush=True)
         self._last_line = self._clock()
 
     def _update(self) -> None:
         if self._bar is None:
             return
-        left, total = self.left(), self._study.total
+        remaining, total = self.remaining_seconds(), self._study.total
         self._bar.update(
             self._task,
             completed=self._over() / max(total, 1),
             description="training",
             done=f"{self._over()}/{total}",
-            left="" if left is None else f"left {time_of(left)}",
+            left="" if remaining is None else f"left {time_of(remaining)}",
         )

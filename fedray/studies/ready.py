@@ -1,4 +1,4 @@
-"""What must be so before the first run of a study: Ray, images, texts, and runs that still hold."""
+"""Checks before the first run of a study: Ray, images, texts, and finished runs that are reused."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from fedray.tracking import resolve_uri
 from fedray.tracking.mlflow_store import sqlite_path
 
 TUNE_ENVIRONMENT = {
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths mean the same in a trial as here
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # result.json and MLflow say it all
-    "TUNE_GLOBAL_CHECKPOINT_S": "600",  # runs are what a study is resumed from
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # keep relative paths valid in trials
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # result.json and MLflow have all results
+    "TUNE_GLOBAL_CHECKPOINT_S": "600",  # studies resume from runs, not from Tune's checkpoints
 }
-_OF_IMAGES = {"source", "root", "image_size", "channels", "split", "resize", "classes"}
-"""Keys of `data` that decide what is decoded."""
+_IMAGE_KEYS = {"source", "root", "image_size", "channels", "split", "resize", "classes"}
+"""Keys of `data` that determine the decoded images."""
 
 IN_A_TRIAL = "fedray.studies.tune,fedray.runtime.server"
-"""Modules that a trial's process needs; it imports them while the driver reads data."""
+"""Modules that worker processes import early, while the driver reads data."""
 
 
 def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
-    """Connect to Ray and read what the runs will; return how many of them go at a time.
+    """Connect to Ray and read the inputs of all runs; return the number of concurrent runs.
 
     Args:
-        study: what is run.
-        firsts: each kind of experiment once.
+        study: the study to run.
+        firsts: the first experiment of each cell.
         track: whether runs are logged to MLflow.
 
     Raises:
-        UserError: if a run can never be placed, results or runs would be lost, something is
+        UserError: if a run can never be placed, results or runs would be lost, an input is
             missing, or a configuration's partition cannot be made.
     """
     concurrent = _connect(study, firsts, track=track)
     say_next("reading images, partitions and texts")
-    seen = set()
-    for cell, state in study.states():  # as Ray gets ready
+    kinds = set()
+    for cell, state in study.states():  # Ray starts its workers meanwhile
         for run in [*cell.all_runs(state), *cell.usual_runs()]:
             kind = _reads(run.experiment)
-            if kind not in seen:
-                seen.add(kind)
+            if kind not in kinds:
+                kinds.add(kind)
                 _read_inputs(run.experiment, study.name_of(run))
     return concurrent
 
@@ -67,17 +67,17 @@ def _connect(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
     if track:
         check_tracking(len(nodes))
     lines = [preflight(experiment, nodes) for experiment in firsts]
-    fit = max(at_a_time(experiment, nodes) for experiment in firsts)  # Ray packs unequal ones
+    fit = max(at_a_time(experiment, nodes) for experiment in firsts)  # Ray packs unequal runs
     most = study.plan.max_concurrent or fit
-    concurrent = max(1, min(fit, most, study.left))
+    concurrent = max(1, min(fit, most, study.remaining_runs))
     for line in dict.fromkeys(lines):
         print(line)
-    print(f"{study.left} runs, {concurrent} at a time", flush=True)
+    print(f"{study.remaining_runs} runs, {concurrent} at a time", flush=True)
     return concurrent
 
 
 def check_tracking(nodes: int) -> None:
-    """Refuse a database file of one node if there are several.
+    """Raise an error if MLflow's database is a file on one of several nodes.
 
     Raises:
         UserError: naming the variable to set.
@@ -91,14 +91,14 @@ def check_tracking(nodes: int) -> None:
 
 
 def _reads(experiment: Experiment) -> tuple[object, ...]:
-    """Return what decides which inputs an experiment reads."""
+    """Return a key that is equal for experiments that read the same inputs."""
     parts = experiment.data, experiment.text, experiment.algorithm.name
     size = experiment.model.feature_dim, experiment.batch_size, experiment.drop_last
     return (*map(str, parts), experiment.seed, *size)
 
 
 def _read_inputs(experiment: Experiment, name: str) -> None:
-    """Read an experiment's images and partition; find its text encoder's weights and width."""
+    """Read an experiment's images and partition; check its text encoder's weights and width."""
     import torch
 
     from fedray.runtime.assembly import Assembly, text_tower
@@ -113,50 +113,50 @@ def _read_inputs(experiment: Experiment, name: str) -> None:
 
 
 def check_stored(study: Study) -> None:
-    """Refuse to take finished runs of other images than there are now.
+    """Raise an error if the images have changed since a stored run that the study would reuse.
 
     Raises:
-        UserError: with the ways to go on.
+        UserError: with the possible remedies.
     """
-    study.states()  # finds them
+    study.states()  # fills study.stored
     if study.stored:
-        say_next("comparing images with those of the runs that are there")
+        say_next("comparing images with those of the finished runs")
         runs = [(RunFolder(study.folder(k)), w.experiment) for k, w in study.stored.items()]
         check_current(runs, "remove these folders, or set FEDRAY_RESULTS to another place")
 
 
 def check_current(runs: Iterable[tuple[RunFolder, Experiment]], otherwise: str) -> None:
-    """Refuse to reuse runs whose identity is another one now: their data or files have changed.
+    """Raise an error if the identity of a finished run has changed with its data or files.
 
-    Images that cannot be read are taken to be the same: a run that needs them says what is wrong.
+    Images that cannot be read count as unchanged; a run that needs them raises the error.
 
     Args:
         runs: folders with a result, and their experiments.
-        otherwise: what to do instead of restoring data and files.
+        otherwise: the alternative to restoring data and files, for the message.
 
     Raises:
         UserError: naming the runs.
     """
     from fedray.runtime.assembly import read_images
 
-    seen: dict[str, str | None] = {}
+    checksums: dict[str, str | None] = {}
     changed = []
     for folder, experiment in runs:
         use(experiment.plugins)
         data = experiment.data.model_copy(update={"download": False})
-        if (key := data.model_dump_json(include=_OF_IMAGES)) not in seen:
+        if (key := data.model_dump_json(include=_IMAGE_KEYS)) not in checksums:
             try:
-                seen[key] = read_images(data).sha256
+                checksums[key] = read_images(data).sha256
             except UserError:
-                seen[key] = None
+                checksums[key] = None
         head = folder.read_head()
-        now = head.data_sha256 and (seen[key] or head.data_sha256)
+        now = head.data_sha256 and (checksums[key] or head.data_sha256)
         if head.identity != experiment.identity(now or ""):
             changed.append(str(folder.path))
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(
-            f"{len(changed)} finished runs were made with other images, or other files that the "
-            f"experiment names, than there are now: {', '.join(changed[:3])}{more}; restore what "
-            f"it was, or {otherwise}"
+            f"the images, or other files that the experiment names, have changed since "
+            f"{len(changed)} finished runs: {', '.join(changed[:3])}{more}; restore the files, or "
+            f"{otherwise}"
         )

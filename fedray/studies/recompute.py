@@ -1,4 +1,4 @@
-"""Decide the claims of a published table again, from the numbers of its seeds."""
+"""Recompute the verdicts of a published table from the numbers of its seeds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast
 from fedray.config import Tree
 from fedray.records import Metric
 from fedray.render.record import verdicts_tree
-from fedray.studies.cell import CellState, Dropped, Tried
+from fedray.studies.cell import CellState, DroppedChoice, TriedConfig
 from fedray.studies.interim_looks import Looks
 from fedray.studies.outcome import CellResult, Outcome, SeedResult, conclude
 from fedray.studies.plan import Place, StudyPlan
@@ -19,18 +19,20 @@ MEASURED = ("values", "round", "seconds", "bytes", "partition", "data", "test_im
 
 
 def wrong_verdicts(tree: Tree) -> list[str]:
-    """Return the claims of a table.json whose tests do not follow from its numbers.
+    """Return the claims of a table.json whose verdicts do not follow from its numbers.
 
     Args:
-        tree: written by this version of the package; another one may test in another way.
+        tree: a tree written by this version of the package; other versions may test differently.
     """
-    again = json.loads(json.dumps(verdicts_tree(outcome_of(tree))["claims"]))
-    wrong = [old["claim"] for old, new in zip(tree["claims"], again, strict=False) if old != new]
-    return wrong + ["the number of claims"] * (len(again) != len(tree["claims"]))
+    recomputed = json.loads(json.dumps(verdicts_tree(outcome_of(tree))["claims"]))
+    wrong = [
+        old["claim"] for old, new in zip(tree["claims"], recomputed, strict=False) if old != new
+    ]
+    return wrong + ["the number of claims"] * (len(recomputed) != len(tree["claims"]))
 
 
 def outcome_of(tree: Tree) -> Outcome:
-    """Return a table whose claims are decided again, from the recorded numbers of each seed."""
+    """Recompute the outcome of a table from the recorded numbers of each seed."""
     plan = StudyPlan.model_validate(tree["plan"])
     metrics = [Metric(name, tree["units"][name]) for name in plan.metrics]
     cells = {cell.place: cell for cell in map(_cell_of, tree["cells"])}
@@ -40,32 +42,32 @@ def outcome_of(tree: Tree) -> Outcome:
 
 
 def _choices(tree: Tree) -> dict[int, Config]:
-    """Return what each seed chose; tables that were tuned once had one choice."""
+    """Return the choice of each seed; older tables record a single choice for all seeds."""
     if tree["chosen"] is None:
         return {}
-    once = {str(each["seed"]): tree["chosen"] for each in tree["seeds"]}
+    once = {str(seed["seed"]): tree["chosen"] for seed in tree["seeds"]}
     return {int(seed): config for seed, config in tree.get("choices", once).items()}
 
 
 def _cell_of(tree: Tree) -> CellResult:
     state = CellState(
         tree["phase"],
-        cast("list[Tried]", [SimpleNamespace(**tried) for tried in tree["tried"]]),
+        cast("list[TriedConfig]", [SimpleNamespace(**tried) for tried in tree["tried"]]),
         _choices(tree),
         [Edge(**edge) for edge in tree["edges"]],
         (),
-        [Dropped(each["config"], each["seeds"]) for each in tree["dropped"]],
+        [DroppedChoice(choice["config"], choice["seeds"]) for choice in tree["dropped"]],
     )
     seeds = [
         SimpleNamespace(
-            seed=each["seed"],
-            reason=each["reason"],
-            measured=SimpleNamespace(**{name: each.get(name) for name in MEASURED})
-            if "values" in each
+            seed=seed["seed"],
+            reason=seed["reason"],
+            measured=SimpleNamespace(**{name: seed.get(name) for name in MEASURED})
+            if "values" in seed
             else None,
         )
-        for each in tree["seeds"]
+        for seed in tree["seeds"]
     ]
-    reasons = [each["reason"] for each in tree["dropped"]]
+    reasons = [choice["reason"] for choice in tree["dropped"]]
     place = Place(tree["row"], tree["column"])
     return CellResult(place, state, cast("list[SeedResult]", seeds), reasons, [])

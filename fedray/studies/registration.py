@@ -1,4 +1,4 @@
-"""Registered plans: what a table is going to test, written down before its first run.
+"""Registered plans: the design of a table, recorded before its first run.
 
     <results>/tables/<table>/registered.json
 
@@ -31,14 +31,14 @@ NOT_DESIGN = {
 }  # fmt: skip
 """Fields of a plan that change no number and no verdict."""
 NAMES = {"bases": "experiment", "more": "seed"}
-"""What parts of a design are called, other than by their names without the s."""
+"""Names of a design's parts in messages; the default is the key without its s."""
 
 
 class Registration(Frozen):
-    """A design as it was registered."""
+    """The record of a registered design."""
 
     when: str
-    """Local time."""
+    """Local time of the registration."""
     commit: str
     """The commit of the code that registered it."""
     scale: str
@@ -46,13 +46,13 @@ class Registration(Frozen):
     sha256: str
     """Hash of the design."""
     runs_before: int = Field(ge=0)
-    """How many runs of the table were finished by then."""
+    """Number of the table's runs that were finished before."""
     design: Tree
-    """See `design`."""
+    """The design, as the function `design` returns it."""
 
 
 def design(plan: StudyPlan) -> Tree:
-    """Return all of a plan that decides which verdicts it gives."""
+    """Return the parts of a plan that determine its verdicts."""
     tree = plan.model_dump(mode="json", exclude=NOT_DESIGN)
     for row in tree["rows"].values():
         del row["label"]
@@ -69,25 +69,25 @@ def digest(design: Tree) -> str:
 
 
 def changes(before: Tree, now: Tree) -> list[str]:
-    """Return in words what differs between two designs: "seeds 5, 6 added", "tuning changed"."""
-    found: list[str] = []
+    """Describe the differences between two designs: "seeds 5, 6 added", "tuning changed"."""
+    lines: list[str] = []
     for key in dict.fromkeys([*before, *now]):
         old, new = before.get(key), now.get(key)
         if old == new:
             continue
         singular = NAMES.get(key, key.removesuffix("s"))
         if isinstance(old, Sequence) and isinstance(new, Sequence) and not isinstance(old, str):
-            found += _of_lists(singular, old, new)
+            lines += _of_lists(singular, old, new)
         elif isinstance(old, Mapping) and isinstance(new, Mapping) and key != "tuning":
-            found += _of_mappings(singular, old, new)
+            lines += _of_mappings(singular, old, new)
         else:
-            found.append(f"{key} changed")
-    return found
+            lines.append(f"{key} changed")
+    return lines
 
 
 def _of_lists(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[str]:
-    for verb, there, elsewhere in (("added", new, old), ("removed", old, new)):
-        if entries := [str(entry) for entry in there if entry not in elsewhere]:
+    for verb, present, other in (("added", new, old), ("removed", old, new)):
+        if entries := [str(entry) for entry in present if entry not in other]:
             yield f"{name}{'s' * (len(entries) > 1)} {', '.join(entries)} {verb}"
 
 
@@ -99,22 +99,23 @@ def _of_mappings(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> I
 
 
 def register(study: Study, home: Path) -> Registration:
-    """Write down a table's design; an earlier registration is not changed.
+    """Record a table's design and return the registration; earlier registrations stay unchanged.
 
-    A design without any run, of which no invocation was begun, is replaced by another one.
+    If the table has no invocation yet, the design replaces registrations of the same scale that
+    preceded every run.
 
     Args:
         study: the table, not begun.
         home: the folder of the table's invocations.
     """
     plan, now = study.plan, design(study.plan)
-    known, sha256 = _read(home), digest(now)
-    for entry in known:
+    entries, sha256 = _read(home), digest(now)
+    for entry in entries:
         if (entry.scale, entry.sha256) == (plan.scale, sha256):
             return entry
     if not any(home.glob("*/plan.json")):
-        known = [entry for entry in known if entry.scale != plan.scale or entry.runs_before]
-    study.states()  # looks for runs
+        entries = [entry for entry in entries if entry.scale != plan.scale or entry.runs_before]
+    study.states()  # fills study.stored and study.taken
     entry = Registration(
         when=datetime.now().isoformat(timespec="seconds"),
         commit=versions().get("git", "unknown"),
@@ -124,13 +125,13 @@ def register(study: Study, home: Path) -> Registration:
         design=now,
     )
     make_folder(home)
-    entries = [each.model_dump(mode="json") for each in (*known, entry)]
-    write_json(home / FILE, sealed({"registrations": entries}))
+    trees = [registration.model_dump(mode="json") for registration in (*entries, entry)]
+    write_json(home / FILE, sealed({"registrations": trees}))
     return entry
 
 
 def registered(home: Path, scale: str) -> Registration | None:
-    """Return the first registration of a table at a scale; None if there is none.
+    """Return the first registration of a table at a scale, or None.
 
     Raises:
         UserError: if the file is damaged or was edited.
@@ -147,7 +148,7 @@ def _read(home: Path) -> list[Registration]:
 
 
 def described(entry: Registration | None, plan: StudyPlan) -> str:
-    """Return the sentence of a page about the registration of its plan."""
+    """Return a sentence about a plan's registration, for the table's page."""
     if entry is None:
         return "the plan was not registered before the runs"
     early = "before the first run"

@@ -1,8 +1,9 @@
-"""What a study searches: its axes, their values, and how a grid is continued at its edge.
+"""The search space of a study: its axes, their values, and the extension of a grid at its edge.
 
-A choice at the edge of a grid says that the grid ended too early. The grid is continued there, with
-the factor (or, if a value is not positive, the step) of its last two values, within the budget.
-Joint axes are not continued: scaling each key alone may give a setting that nobody would try.
+A choice at the edge of a grid means that the grid was too small. The grid is extended at this edge
+within the budget, with the factor of its last two values (or their step, if a value is not
+positive). Joint axes are not extended, since scaling each key alone may give a setting that nobody
+would try.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ class Axis:
     """One searched key, or several that vary jointly.
 
     Attributes:
-        key: the experiment's dotted key; several are separated by commas.
+        key: dotted key of the experiment, or several keys separated by commas.
         distribution: grid and choice list values; the others give a range.
-        values: the listed values, or the range's lowest and highest value, both included; of
-            several keys, each value is a list with one for each key.
+        values: the listed values, or the lowest and highest value of the range, both included.
+            With several keys, each value is a list with one entry per key.
     """
 
     key: str
@@ -53,19 +54,19 @@ class Axis:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The experiment's keys that the axis sets."""
+        """Keys of the experiment that the axis sets."""
         return tuple(key.strip() for key in self.key.split(","))
 
     @property
     def configs(self) -> list[Config]:
-        """Return the keys that each value sets."""
+        """For each value, the keys that it sets."""
         if len(self.keys) == 1:
             return [{self.key: value} for value in self.values]
         return [dict(zip(self.keys, value, strict=True)) for value in self.values]
 
     @property
     def can_continue(self) -> bool:
-        """Return True if the axis is a grid of one key's numbers."""
+        """True if the grid can be extended: it lists numbers of a single key."""
         return (
             self.distribution == "grid" and len(self.keys) == 1 and all(map(_number, self.values))
         )
@@ -83,7 +84,7 @@ def parse_axis(key: str, tree: Any) -> Axis:
     """Read `{grid: [1, 7]}`, `{uniform: [0, 1]}` and the like.
 
     Raises:
-        UserError: if it is anything else, lists nothing, or its ends are not in order.
+        UserError: if `tree` has another form, lists nothing, or its ends are not in order.
     """
     shown_key = one_line(key)[:100]
     example = f"for example {shown_key}: {{grid: [1, 7]}}"
@@ -93,11 +94,11 @@ def parse_axis(key: str, tree: Any) -> Axis:
             f"{example}"
         )
     if not all(map(is_key, Axis(key, "grid", ()).keys)):
-        raise UserError(f"space.{shown_key}: that is no key, nor keys with commas; {example}")
+        raise UserError(f"space.{shown_key} is no key, nor keys separated by commas; {example}")
     distribution, values = next(iter(tree.items()))
     if distribution not in DISTRIBUTIONS:
         raise UserError(
-            f"space.{shown_key}: there is no {shown(distribution)}."
+            f"space.{shown_key}: there is no distribution {shown(distribution)}."
             f"{nearest(str(distribution), DISTRIBUTIONS)}"
         )
     where = f"space.{shown_key}.{distribution}"
@@ -121,7 +122,7 @@ def _check_list(axis: Axis, where: str) -> None:
 
 
 def _notation(value: Any) -> str:
-    """Write a value; 1 and 1.0, which an experiment takes for the same, alike."""
+    """Return a value as JSON text; 1 and 1.0 give the same text, as they do in an experiment."""
     is_float = isinstance(value, float) and value.is_integer()
     return json.dumps(int(value) if is_float else value, sort_keys=True)
 
@@ -129,7 +130,7 @@ def _notation(value: Any) -> str:
 def _check_range(axis: Axis, where: str) -> None:
     if "," in axis.key:
         raise UserError(
-            f"space.{axis.key}: keys vary together in lists alone; write {{grid: [...]}}"
+            f"space.{axis.key}: keys vary together only in lists; write {{grid: [...]}}"
         )
     values = list(axis.values)
     numbers = [value for value in values if _number(value)]
@@ -145,7 +146,7 @@ def _check_range(axis: Axis, where: str) -> None:
 
 
 def check_space(space: Tree, search: Search, where: str) -> None:
-    """Check that a search can walk a space.
+    """Raise an error if a search does not support a space.
 
     Raises:
         UserError: naming the key that has to change.
@@ -167,11 +168,11 @@ def check_space(space: Tree, search: Search, where: str) -> None:
 def _check_searchable(axis: Axis, search: Search, where: str) -> None:
     if "plugins" in axis.keys:
         raise UserError(
-            f"{where}.space: plug-ins are not searched; name all of them (--plugin), and search "
-            "what they register"
+            f"{where}.space: plug-ins cannot be searched; name all of them (--plugin), and search "
+            "the names that they register"
         )
     if "seed" in axis.keys:
-        raise UserError(f"{where}.space: seeds are not searched, they are averaged; use seeds: ")
+        raise UserError(f"{where}.space: seeds cannot be searched; list them in report.seeds")
     check_no_select(axis.keys, f"{where}.space")
     if search == "grid" and not axis.is_listed:
         raise UserError(
@@ -187,16 +188,16 @@ def _check_searchable(axis: Axis, search: Search, where: str) -> None:
         )
     if axis.key in RESOURCE_KEYS:
         raise UserError(
-            f"{where}: space.{axis.key} changes what a run asks of the cluster, which is "
-            "checked before anything starts; use search: grid"
+            f"{where}: space.{axis.key} changes the resources of a run, which tpe would change "
+            "after the cluster was checked; use search: grid"
         )
 
 
 def check_no_select(keys: Iterable[str], where: str) -> None:
-    """Refuse a key that chooses on test images without marking the numbers.
+    """Raise an error for a key of `report`, which would choose on other images unmarked.
 
     Raises:
-        UserError: naming the switch, `select`, which marks every number that it chooses.
+        UserError: naming `select`, which marks every number that it chooses.
     """
     for key in keys:
         if key.partition(".")[0] == "report":
@@ -214,28 +215,33 @@ def grid(axes: Sequence[Axis], samples: int | None = None) -> list[Config]:
 
     Args:
         axes: listed axes.
-        samples: the number of values to take, spread evenly, both ends included.
+        samples: number of combinations to return, spread evenly, both ends included; None: all.
     """
-    every = [_joined(each) for each in itertools.product(*(axis.configs for axis in axes))]
-    if samples is None or samples >= len(every):
-        return every
+    combinations = [
+        _joined(configs) for configs in itertools.product(*(axis.configs for axis in axes))
+    ]
+    if samples is None or samples >= len(combinations):
+        return combinations
     if samples == 1:
-        return every[:1]
-    step = (len(every) - 1) / (samples - 1)
-    return [every[round(i * step)] for i in range(samples)]
+        return combinations[:1]
+    step = (len(combinations) - 1) / (samples - 1)
+    return [combinations[round(i * step)] for i in range(samples)]
 
 
 def corners(axes: Sequence[Axis]) -> list[Config]:
-    """Return configurations that show if bounds hold: every value or end, one axis at a time."""
+    """Return configurations with every value or end of each axis, one axis at a time.
+
+    They suffice to check the bounds of all keys.
+    """
     base = _joined(axis.configs[0] for axis in axes)
     return [{**base, **config} for axis in axes for config in axis.configs]
 
 
 def draws(axes: Sequence[Axis], count: int, seed: int) -> list[Config]:
-    """Return at most `count` independent draws, each once; of a list uniform.
+    """Return at most `count` distinct random draws; listed values are equally likely.
 
-    The draws of an axis are the same for all methods: a point of the unit interval for each axis
-    and number of the draw.
+    All methods get the same draws of a shared axis: the random numbers depend on the axis, the
+    index of the draw and the seed only.
     """
     streams = Streams(seed)
     points = {
@@ -271,15 +277,15 @@ def _joined(configs: Iterable[Config]) -> Config:
 
 @dataclass(frozen=True)
 class Edge:
-    """A choice at the end of what was tried on an axis.
+    """A choice at the end of the values tried on an axis.
 
     Attributes:
         key: the axis; keys that vary together are separated by commas.
-        value: the chosen value; of keys that vary together, a list with one for each.
-        end: which end it is; first or last in the list, of keys that vary together.
-        why: why the grid does not go on there: "budget" or "bound", "off" if continuing is
-            switched off, "late" if a better choice diverged only when it was reported, "joint"
-            if keys vary together.
+        value: the chosen value; for keys that vary together, a list with one value per key.
+        end: the end: lowest or highest value; for keys that vary together, first or last of the
+            list.
+        why: why the grid is not extended: "budget" or "bound"; "off" if `tuning.extend` is false;
+            "late" if better choices diverged in the report; "joint" if keys vary together.
     """
 
     key: str
@@ -296,12 +302,12 @@ class Edge:
 
     @property
     def name(self) -> str:
-        """The axis without its keys' prefixes: "lr", "lambda_start, lambda_end"."""
+        """The axis without prefixes of its keys: "lr", "lambda_start, lambda_end"."""
         return ", ".join(key.strip().rpartition(".")[2] for key in self.key.split(","))
 
 
 def continue_grid(
-    known: Sequence[Config],
+    tried: Sequence[Config],
     choices: Sequence[Config],
     axes: Sequence[Axis],
     budget: int,
@@ -309,56 +315,60 @@ def continue_grid(
     *,
     extend: bool = True,
 ) -> tuple[list[Config], list[Edge]]:
-    """Return what to try next because most choices lie at an edge, and the edges that stay.
+    """Return configurations beyond the edges at which most choices lie, and the remaining edges.
 
     Args:
-        known: all configurations so far.
-        choices: the best one of each choice, which seeds make by themselves or together.
-        axes: what is searched.
-        budget: how many configurations there may be in all.
-        is_valid: returns True for a configuration that an experiment can have.
-        extend: whether grids are continued at all.
+        tried: all configurations so far.
+        choices: the best configuration of each seed, or the one chosen for all seeds.
+        axes: the axes of the space.
+        budget: maximum number of configurations in all.
+        is_valid: returns True if an experiment accepts the configuration.
+        extend: False reports all edges without extending grids.
     """
-    wanted: list[Config] = []
+    extensions: list[Config] = []
     edges: list[Edge] = []
     for axis in axes:
-        best, end = _at_edge(choices, axis, known)
+        best, end = _at_edge(choices, axis, tried)
         if best is None or end is None:
             continue
         if end in ("first", "last"):
             edges.append(Edge(axis.key, [best[key] for key in axis.keys], end, "joint"))
             continue
-        beyond = _beyond(best, axis, known, end)
+        beyond = _beyond(best, axis, tried, end)
         why: Why | None = None
         if not extend:
             why = "off"
         elif not is_valid(beyond):
             why = "bound"
-        elif len(known) + len(wanted) >= budget:
+        elif len(tried) + len(extensions) >= budget:
             why = "budget"
         if why is not None:
             edges.append(Edge(axis.key, best[axis.key], end, why))
-        elif beyond not in wanted:
-            wanted.append(beyond)
-    return wanted, edges
+        elif beyond not in extensions:
+            extensions.append(beyond)
+    return extensions, edges
 
 
 def _at_edge(
-    choices: Sequence[Config], axis: Axis, known: Sequence[Config]
+    choices: Sequence[Config], axis: Axis, tried: Sequence[Config]
 ) -> tuple[Config | None, End | None]:
-    """Return the edge at which more than half of the choices lie, and the commonest one there."""
-    ends = [_end(choice, axis, known) for choice in choices]
+    """Return the edge at which more than half of the choices lie, and their commonest choice."""
+    ends = [_end(choice, axis, tried) for choice in choices]
     for end, count in Counter(end for end in ends if end is not None).items():
         if 2 * count > len(choices):
-            there = [choice for choice, at in zip(choices, ends, strict=True) if at == end]
-            return max(there, key=there.count), end
+            at_end = [
+                choice
+                for choice, choice_end in zip(choices, ends, strict=True)
+                if choice_end == end
+            ]
+            return max(at_end, key=at_end.count), end
     return None, None
 
 
-def _end(best: Config, axis: Axis, known: Sequence[Config]) -> End | None:
-    """Return the end of an axis at which a configuration is; None: at none."""
+def _end(best: Config, axis: Axis, tried: Sequence[Config]) -> End | None:
+    """Return the end of an axis at which a configuration lies, or None."""
     if axis.can_continue:
-        line, value = _line(best, axis.key, known), best[axis.key]
+        line, value = _line(best, axis.key, tried), best[axis.key]
         if len(line) < 2 or value not in (line[0], line[-1]):
             return None
         return "lowest" if value == line[0] else "highest"
@@ -369,24 +379,25 @@ def _end(best: Config, axis: Axis, known: Sequence[Config]) -> End | None:
     return None
 
 
-def _beyond(best: Config, axis: Axis, known: Sequence[Config], end: End) -> Config:
-    """Return the configuration beyond one that is at this end of an axis."""
-    line = _line(best, axis.key, known)
+def _beyond(best: Config, axis: Axis, tried: Sequence[Config], end: End) -> Config:
+    """Return the next configuration beyond `best`, which lies at this end of an axis."""
+    line = _line(best, axis.key, tried)
     before = line[1] if end == "lowest" else line[-2]
     return {**best, axis.key: next_value(before, best[axis.key])}
 
 
-def _line(best: Config, key: str, known: Sequence[Config]) -> list[Any]:
-    """Return the values of an axis that were tried with the best one's others, ascending.
+def _line(best: Config, key: str, tried: Sequence[Config]) -> list[Any]:
+    """Return the values of an axis that were tried with the other keys of `best`, ascending.
 
-    If that is the best one alone, as another axis was continued to it: those tried with any.
+    If `best` is the only such configuration, because another axis was extended to it, return the
+    values tried with any configuration.
     """
-    line = {config[key] for config in known if _equal_besides(config, best, key)}
-    return sorted(line if len(line) > 1 else {config[key] for config in known})
+    line = {config[key] for config in tried if _equal_besides(config, best, key)}
+    return sorted(line if len(line) > 1 else {config[key] for config in tried})
 
 
 def next_value(before: float, last: float) -> float:
-    """Continue numbers by their factor, or by their step if one is not positive.
+    """Return the number after `before` and `last` by their factor, or by their step if one is <= 0.
 
     Whole numbers stay whole, and move by one at least.
     """
@@ -398,12 +409,12 @@ def next_value(before: float, last: float) -> float:
 
 
 def _rounded(value: float) -> float:
-    """Keep six significant digits: 0.3, not 0.30000000000000004."""
+    """Round to six significant digits: 0.3, not 0.30000000000000004."""
     return float(f"{value:.6g}")
 
 
 def _is_ordered(axis: Axis) -> bool:
-    """Return True for a grid of keys that vary together, each one's numbers in order."""
+    """Return True for a grid of joint keys in which the numbers of each key are in order."""
     if axis.distribution != "grid" or len(axis.keys) == 1 or len(axis.values) == 1:
         return False
     columns = [list(column) for column in zip(*axis.values, strict=True)]

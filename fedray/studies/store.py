@@ -1,11 +1,11 @@
-"""Results of the runs of studies: read from a run's folder, or from a published table.
+"""Results of the runs of studies, read from a run's folder or from a published table.
 
-    <results>/store/<key>/result.json ...    a run, the same for every study that needs it
+    <results>/store/<key>/result.json ...    a run, shared by all studies that need it
 
-A run is one experiment with one seed, addressed by content. Who adds seeds, rows or columns to a
-published table runs those alone: of the others its table.json holds the numbers. There a run is
-known by its experiment and by the name of its data's folder, wherever that lies; the data's hash is
-with its numbers, and a table whose rows have different data says so.
+A run is one experiment with one seed, addressed by content. A user who adds seeds, rows or columns
+to a published table runs only the new ones; table.json holds the numbers of the others. It
+identifies a run by its experiment and the name (not the path) of its data folder. The hash of the
+data is stored with the numbers, and a table whose rows have different data has a caveat.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedray.studies.plan import Phase, StudyPlan
 
 DATA = "table.json"
 FORMAT = 3
-"""Since 3 runs are named by an identity of contents; `fedray convert` brings 2 to 3."""
+"""In format 3, identities of runs hash file contents; `fedray convert` converts format 2."""
 RUNS = "runs"
 
 
@@ -42,66 +42,72 @@ class Numbers(Frozen):
     """The result of a finished run."""
 
     round: int
-    """The chosen one, 1 or later."""
+    """The selected round, 1 or later."""
     choice: float
-    """What it was chosen by, there."""
+    """The metric that selected this round."""
     score: float
-    """Likewise, larger is better."""
+    """`choice` with its sign such that larger is better."""
     values: dict[str, float]
-    """The metrics, there."""
+    """The metrics in this round."""
     seconds: float
-    """Of all rounds."""
+    """Duration of all rounds."""
     bytes: int
-    """Sent and received in all rounds."""
+    """Bytes sent and received in all rounds."""
     partition: str | None
     """Hash of who owns which image."""
     data: str | None
     """Hash of images and labels."""
     test_images: int | None = None
-    """How many images all clients are tested on in the first phase; None: not recorded."""
+    """Number of test images of all clients in the first phase; None: not recorded."""
     versions: dict[str, str]
-    """Of the packages that made the numbers, and the commit."""
+    """Versions of the packages that made the numbers, and the commit."""
     hardware: str = ""
-    """See `Environment.hardware`; "" if it was not recorded."""
+    """See `Environment.hardware`; empty if not recorded."""
     client_work: Work | None = None
-    """What clients did in all rounds; None of a run whose work was not counted."""
+    """Work of the clients in all rounds; None if not counted."""
     server_work: Work | None = None
-    """What the server did in all rounds."""
+    """Work of the server in all rounds; None if not counted."""
 
 
 class Measured(Numbers):
-    """The result of a row's run; values by the study's names of metrics."""
+    """The result of a row's run, with values by the study's metric names."""
 
     metrics: list[Metric]
-    """What the values mean."""
+    """Declarations of the values."""
 
 
 def commits_of_runs(runs: Iterable[Numbers]) -> list[str]:
-    """Return the commits of the code that made runs; "unknown" of what was no checkout."""
+    """Return the commits of the code that made runs; "unknown" for code without a checkout."""
     return sorted({run.versions.get("git", "unknown") for run in runs})
 
 
 def measured(folder: Path, plan: StudyPlan, row: str) -> Measured:
-    """Read a run of a row; in a sweep, metrics other than the one that chooses may be missing.
+    """Read the result of a row's run.
+
+    In a sweep, only the metric that chooses is required.
 
     Raises:
-        UserError: if it has not measured what the study chooses by or shows, or is damaged.
+        UserError: if the run lacks a metric that chooses or is shown, or is damaged.
     """
     run = RunFolder(folder).read()
-    chooser, own = plan.chosen_by(row), plan.measures(row)
+    chooser, names = plan.chosen_by(row), plan.measures(row)
     metric = run.info.metric(chooser)
     chosen = chosen_round(run.rounds, metric, plan.at)
     if chosen is None:
         raise _missing(chooser, run)
     if plan.is_sweep:
-        own = {name: one for name, one in own.items() if one in chosen.metrics}
-    if gone := [name for name in own.values() if name not in chosen.metrics]:
-        raise _missing(gone[0], run)
+        names = {
+            name: measured_name
+            for name, measured_name in names.items()
+            if measured_name in chosen.metrics
+        }
+    if lacking := [name for name in names.values() if name not in chosen.metrics]:
+        raise _missing(lacking[0], run)
     return Measured(
         round=chosen.round,
         choice=chosen.metrics[chooser],
         score=sign_of(metric) * chosen.metrics[chooser],
-        values={name: chosen.metrics[one] for name, one in own.items()},
+        values={name: chosen.metrics[measured_name] for name, measured_name in names.items()},
         seconds=run.costs.wall_seconds,
         bytes=sum(int(done.up.total_bytes + done.down.total_bytes) for done in run.rounds),
         partition=run.info.partition_sha256,
@@ -111,79 +117,82 @@ def measured(folder: Path, plan: StudyPlan, row: str) -> Measured:
         hardware=run.info.environment.hardware,
         client_work=run.client_work,
         server_work=run.server_work,
-        metrics=[replace(run.info.metric(one), name=name) for name, one in own.items()],
+        metrics=[
+            replace(run.info.metric(measured_name), name=name)
+            for name, measured_name in names.items()
+        ],
     )
 
 
 def chosen_round(
     rounds: Sequence[Round], metric: Metric, at: Literal["best", "final"]
 ) -> Round | None:
-    """Return the best or the last round by what is chosen by, the first of equal ones.
+    """Return the best or the last round that has `metric`; ties go to the earlier round.
 
-    The untrained model, round 0, is no candidate.
+    Round 0, the untrained model, is never selected.
     """
-    there = {done.round: done for done in rounds if done.round > 0}
+    by_round = {done.round: done for done in rounds if done.round > 0}
     curve = {
         number: done.metrics[metric.name]
-        for number, done in there.items()
+        for number, done in by_round.items()
         if metric.name in done.metrics
     }
     best = best_round(curve, metric.direction)
     if at == "final":
         best = max(curve, default=None)
-    return None if best is None else there[best]
+    return None if best is None else by_round[best]
 
 
 def sign_of(metric: Metric) -> int:
-    """Return 1 if more is better, -1 if less is."""
+    """Return 1 if larger values are better, -1 otherwise."""
     return -1 if metric.direction == "min" else 1
 
 
 def _missing(name: str, run: Run) -> UserError:
-    there = {found for done in run.rounds for found in done.metrics}
-    return UserError(f"metric: no round has '{name}'.{nearest(name, there)}")
+    metrics = {metric for done in run.rounds for metric in done.metrics}
+    return UserError(f"metric: no round has '{name}'.{nearest(name, metrics)}")
 
 
 class PublishedRun(Frozen):
     """A run of a row of a published table."""
 
     name: str
-    """See `name_of`."""
+    """Machine-independent name of the run, see `name_of`."""
     chosen_by: str
-    """The metric that has chosen its round and its configuration."""
+    """The metric that chose the round and the configuration."""
     at: Literal["best", "final"]
-    """Which round was to be chosen."""
+    """Which round was selected."""
     reason: str | None = None
-    """Why it failed."""
+    """Why the run failed."""
     numbers: Numbers | None = None
-    """The result, if it did not fail; values by the names of its own metrics."""
+    """The result, with values by the run's metric names; None if the run failed."""
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """The same of two runs of which one can be taken for the other."""
+        """Key that is equal for runs that can replace each other."""
         measured = sorted(self.numbers.values) if self.numbers else ()
         return (self.name, self.chosen_by, self.at, *measured)
 
     @classmethod
     def of(
-        cls, experiment: Experiment, plan: StudyPlan, row: str, came_to: Measured | str
+        cls, experiment: Experiment, plan: StudyPlan, row: str, result: Measured | str
     ) -> PublishedRun:
-        """Return a run of a table's row, or why it failed."""
-        who: Tree = {"name": name_of(experiment), "chosen_by": plan.chosen_by(row), "at": plan.at}
-        if isinstance(came_to, str):
-            return cls(**who, reason=came_to)
-        own, found = plan.measures(row), came_to.model_dump(exclude={"metrics"})
-        found["values"] = {own[name]: value for name, value in came_to.values.items()}
-        return cls(**who, numbers=Numbers(**found))
+        """Return the record of a row's run from its result, or from the reason why it failed."""
+        key: Tree = {"name": name_of(experiment), "chosen_by": plan.chosen_by(row), "at": plan.at}
+        if isinstance(result, str):
+            return cls(**key, reason=result)
+        names, numbers = plan.measures(row), result.model_dump(exclude={"metrics"})
+        numbers["values"] = {names[name]: value for name, value in result.values.items()}
+        return cls(**key, numbers=Numbers(**numbers))
 
 
 @dataclass(frozen=True)
 class Published:
-    """A table that was published.
+    """A published table, whose runs other tables can reuse.
 
     Attributes:
-        source: the folder, as it was given.
-        tree: its table.json.
+        source: the folder, as the user wrote it.
+        tree: the content of table.json.
     """
 
     source: str
@@ -191,61 +200,63 @@ class Published:
 
     @classmethod
     def read(cls, source: str, path: Path) -> Published:
-        """Read a table.json; `source` is what it is called.
+        """Read a table.json; messages call the table `source`.
 
         Raises:
-            UserError: when it is not there, damaged, or of a fedray that did not write its runs.
+            UserError: if the file is missing, damaged, or of a version that did not store runs.
         """
         try:
             tree = check_table(path)
             if RUNS not in tree:
-                raise UserError(f"{path} does not hold its runs; an older fedray made it")
-            found = cls(source, tree)
-            _ = found.runs, found.made, found.metric, found.table, found.seeds
+                raise UserError(
+                    f"{path} does not hold its runs; an older version of fedray made it"
+                )
+            table = cls(source, tree)
+            _ = table.runs, table.made, table.metric, table.table, table.seeds
         except UserError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(f"{path} cannot be read: {named(error)}") from None
-        return found
+        return table
 
     @cached_property
     def runs(self) -> dict[str, list[PublishedRun]]:
-        """Its runs, by name; one for each way of choosing and measuring."""
-        found: dict[str, list[PublishedRun]] = {}
+        """Runs by name; a run that was selected or measured in several ways has several entries."""
+        runs: dict[str, list[PublishedRun]] = {}
         for number, entry in enumerate(self.tree[RUNS]):
             run = validate(PublishedRun, entry, f"{self.source}: {RUNS}[{number}]")
-            found.setdefault(run.name, []).append(run)
-        return found
+            runs.setdefault(run.name, []).append(run)
+        return runs
 
     @cached_property
     def made(self) -> str:
-        """Describe in words how the page was made."""
+        """Description of when, where and with which commits the table was made."""
         made = self.tree["made"]
         commits = ", ".join(commits_in(self.tree))
         return f"made {made['when']}, {made['machine']}, commit {commits}"
 
     @cached_property
     def table(self) -> str:
-        """Its name."""
+        """Name of the table."""
         return str(self.tree["table"])
 
     @cached_property
     def seeds(self) -> list[int]:
-        """The seeds that it reports."""
+        """Reported seeds."""
         return list(self.tree["plan"]["report"]["seeds"])
 
     @cached_property
     def metric(self) -> dict[str, Metric]:
-        """Return the metrics of the runs by name."""
+        """Metrics of the runs by name."""
         return {name: Metric(name, **of) for name, of in self.tree["metrics"].items()}
 
     def find(
         self, experiment: Experiment, plan: StudyPlan, row: str, phase: Phase
     ) -> Measured | str | None:
-        """Return a run's result for a row, or why it failed; None: it is not here.
+        """Return a run's result for a row, or why it failed; None if the table lacks the run.
 
-        Nor is a run here that was chosen in another way, or a reported one that was not measured as
-        the row is.
+        The run must have been selected by the same metric, and a reported run must have all metrics
+        of the row.
         """
         for run in self.runs.get(name_of(experiment), ()):
             if (run.chosen_by, run.at) == (plan.chosen_by(row), plan.at):
@@ -256,21 +267,31 @@ class Published:
                     return measured
         return None
 
-    def _for_row(self, numbers: Numbers, own: dict[str, str]) -> Measured:
-        """Return the numbers that there are, by the names that a table's row has for them."""
-        there = {name: one for name, one in own.items() if one in numbers.values}
-        found: dict[str, Any] = dict(numbers)
-        found["values"] = {name: numbers.values[one] for name, one in there.items()}
-        means = [(name, self.metric[one]) for name, one in there.items()]
-        metrics = [Metric(name, of.unit, of.direction, of.on) for name, of in means]
-        return Measured(**found, metrics=metrics)
+    def _for_row(self, numbers: Numbers, names: dict[str, str]) -> Measured:
+        """Return the available numbers by the study's metrics; `names` maps them to the run's."""
+        available = {
+            name: measured_name
+            for name, measured_name in names.items()
+            if measured_name in numbers.values
+        }
+        fields: dict[str, Any] = dict(numbers)
+        fields["values"] = {
+            name: numbers.values[measured_name] for name, measured_name in available.items()
+        }
+        declarations = [
+            (name, self.metric[measured_name]) for name, measured_name in available.items()
+        ]
+        metrics = [
+            Metric(name, metric.unit, metric.direction, metric.on) for name, metric in declarations
+        ]
+        return Measured(**fields, metrics=metrics)
 
 
 def check_table(path: Path) -> Tree:
-    """Read a table.json, after checking its format and its checksum.
+    """Check the format and checksum of a table.json, and return its content.
 
     Raises:
-        UserError: when it is missing, damaged or edited, or was written in another format.
+        UserError: if the file is missing, damaged, edited or of another format.
     """
     if not path.is_file():
         raise UserError(
@@ -294,18 +315,20 @@ def check_table(path: Path) -> Tree:
 
 
 def commits_in(tree: Tree) -> list[str]:
-    """Return the commits of a table.json's runs; its page's, if it is older and has none."""
+    """Return the commits of a table.json's runs; older files have only the page's commit."""
     made = tree["made"]
     if "commits" in made:
         return list(made["commits"])
     runs = [run.get("numbers") or {} for run in tree.get(RUNS, ())]
-    reported = [each for cell in tree.get("cells", ()) for each in cell["seeds"]]
-    found = {run["versions"].get("git", "unknown") for run in runs + reported if "versions" in run}
-    return sorted(found) or [made["commit"]]
+    reported = [seed for cell in tree.get("cells", ()) for seed in cell["seeds"]]
+    commits = {
+        run["versions"].get("git", "unknown") for run in runs + reported if "versions" in run
+    }
+    return sorted(commits) or [made["commit"]]
 
 
 def name_of(experiment: Experiment) -> str:
-    """Return what a run is called on any machine, by all that determines its numbers."""
+    """Return a run's name, equal on all machines: a hash of what determines its numbers."""
     root = experiment.data.root
-    what = json.dumps([experiment.identity(), None if root is None else Path(root).name])
-    return hashlib.sha256(what.encode()).hexdigest()[:24]
+    content = json.dumps([experiment.identity(), None if root is None else Path(root).name])
+    return hashlib.sha256(content.encode()).hexdigest()[:24]

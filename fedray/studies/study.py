@@ -2,10 +2,10 @@
 
     <results>/<sweep>/<invocation>/plan.json, trials.csv, sweep.png, best.yaml
     <results>/tables/<table>/<invocation>/plan.json, table.md, table.tex, ...
-                                          from-0.json     a published table whose runs were taken
+                                          from-0.json     copy of a table whose runs are reused
 
-A run's folder is the truth: it tells whether the run has finished. plan.json has the plan, the runs
-that failed, and the time spent on them.
+A run's folder alone tells whether the run has finished. plan.json holds the plan, the reasons of
+failed runs, and the time spent on runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedray.errors import UserError, named
 from fedray.files import write_json
 from fedray.records import RunFolder, sealed, unsealed
 from fedray.records.checked_json import CHECKSUM
-from fedray.studies.cell import Cell, CellState, Ended, Wanted
+from fedray.studies.cell import Cell, CellState, RunEnd, RunSpec
 from fedray.studies.interim_looks import Looks
 from fedray.studies.plan import StudyPlan
 from fedray.studies.registration import Registration
@@ -33,9 +33,10 @@ from fedray.studies.store import Measured, Published, measured
 FILE = "plan.json"
 FORMAT = 1
 DIED = "it died"
-"""How the reason begins of a run that failed because its processes died."""
+"""First words of the reason of a run whose processes died."""
 DIVERGED = "it diverged"
-"""Likewise, because a number was not finite: that alone speaks against its configuration."""
+"""First words of the reason of a run with a number that was not finite. Only such failures count
+against a configuration."""
 Status = Literal["pending", "running", "finished", "stopped", "failed"]
 
 
@@ -44,20 +45,20 @@ class StudyRun:
     """A run as a trial of Ray Tune.
 
     Attributes:
-        number: from 0, in the order in which runs were asked for.
-        wanted: by the first cell that needs it.
-        folder: where it lies.
+        number: index from 0, in the order in which cells needed the runs.
+        spec: the run, as the first cell that needs it describes it.
+        folder: the run's folder.
         status: pending: not begun, or interrupted; stopped: ended early by ASHA.
-        objective: what chooses, so far.
-        round: where that was measured.
+        objective: the value that chooses, so far.
+        round: the round of `objective`.
         last_round: the last finished round.
-        reason: why it failed.
-        seconds: from the start of its actor to its end, over all attempts.
+        reason: why the run failed.
+        seconds: time from the start of its actor to its end, over all attempts.
         ray_id: Ray Tune's name of the trial.
     """
 
     number: int
-    wanted: Wanted
+    spec: RunSpec
     folder: Path
     status: Status = "pending"
     objective: float | None = None
@@ -69,13 +70,13 @@ class StudyRun:
 
     @property
     def is_over(self) -> bool:
-        """Return True if nothing is left to do."""
+        """True if the run has ended: finished, stopped or failed."""
         return self.status in ("finished", "stopped", "failed")
 
     @property
     def cost(self) -> int:
-        """Return its relative cost: rounds times epochs."""
-        experiment = self.wanted.experiment
+        """Relative cost of the run: rounds times epochs."""
+        experiment = self.spec.experiment
         return experiment.rounds * max(1, experiment.local_epochs)
 
 
@@ -85,35 +86,35 @@ class Study:
 
     Attributes:
         home: the invocation's folder.
-        plan: what is run.
-        store: where runs are.
-        command: what was typed first.
-        asked: what the command line asked for, for who resumes it.
+        plan: the plan.
+        store: the folder of all runs.
+        command: the command that began the invocation.
+        arguments: the keys of that command, which a resuming command must repeat or leave out.
         status: running until every cell has finished.
         began: local time.
-        seconds: of the runs of this invocation, start-up included, by key.
-        failures: why runs failed, by key, of all rows.
-        stopped: the runs that ASHA stopped, by key.
-        asked_configurations: what tpe asked for, in order.
-        published: tables whose runs are not made again.
-        taken: the runs that were taken from there, and from which.
-        runs: by number.
-        stored: the finished runs that were there before and are not made again, by key.
+        seconds: time of this invocation's runs by key, start-up included.
+        failures: reasons of failed runs by key; they hold for all rows.
+        stopped: keys of the runs that ASHA stopped.
+        suggested: configurations suggested by tpe, in order.
+        published: published tables whose runs are reused.
+        taken: the published table by key of each reused run.
+        runs: runs of this invocation by number.
+        stored: finished runs of earlier invocations that are reused, by key.
         registered: the first registration of the plan when the invocation began.
-        looks: earlier looks at the verdicts; None: not yet looked for.
+        looks: earlier looks at the verdicts; None until they are computed.
     """
 
     home: Path
     plan: StudyPlan
     store: Path
     command: str = ""
-    asked: Tree = field(default_factory=dict)
+    arguments: Tree = field(default_factory=dict)
     status: Literal["running", "finished"] = "running"
     began: str = field(default_factory=lambda: datetime.now().isoformat(timespec="seconds"))
     seconds: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
-    asked_configurations: list[Tree] = field(default_factory=list)
+    suggested: list[Tree] = field(default_factory=list)
     published: Sequence[Published] = ()
     taken: dict[str, Published] = field(default_factory=dict)
     runs: dict[int, StudyRun] = field(default_factory=dict)
@@ -123,22 +124,22 @@ class Study:
     def __post_init__(self) -> None:
         self.cells = [Cell(self.plan, place) for place in self.plan.places]
         if self.plan.tuning.search == "tpe":
-            self.cells[0].first = self.asked_configurations
+            self.cells[0].first = self.suggested
         self._numbers: dict[str, int] = {}
         self._measured: dict[tuple[str, str], Measured] = {}
         self._lacking: dict[tuple[str, str], str] = {}
         self._published_failures: dict[str, str] = {}
         self._states: list[tuple[Cell, CellState]] | None = None
-        self.stored: dict[str, Wanted] = {}
+        self.stored: dict[str, RunSpec] = {}
 
-    # --- what runs came to ------------------------------------------------------------------------
+    # --- results of runs --------------------------------------------------------------------------
 
     def folder(self, key: str) -> Path:
-        """Return where a run lies."""
+        """Return the folder of a run."""
         return self.store / key
 
     def measured(self, key: str, row: str) -> Measured | None:
-        """Return a run's result for a row; None until it has finished, or with a `reason`."""
+        """Return a run's result for a row; None if it has not finished or has a `reason`."""
         if key in self.failures:
             return None
         if (key, row) in self._measured:
@@ -149,10 +150,10 @@ class Study:
         is_over = key in self.stopped or RunFolder(self.folder(key)).is_finished
         if (key, row) in self._lacking or not is_over:
             return None
-        return self._take(key, row)
+        return self._read_result(key, row)
 
-    def _take(self, key: str, row: str) -> Measured | None:
-        """Read a finished run's result for a row; other rows may use it."""
+    def _read_result(self, key: str, row: str) -> Measured | None:
+        """Read a finished run's result for a row; record why if the row cannot use it."""
         try:
             self._measured[key, row] = measured(self.folder(key), self.plan, row)
         except UserError as error:
@@ -160,153 +161,150 @@ class Study:
         return self._measured.get((key, row))
 
     def reason(self, key: str, row: str) -> str | None:
-        """Return why a row has no numbers of a run: it failed, or did not measure them."""
+        """Return why a row has no numbers of a run: the run failed, or lacks a metric."""
         failed = self.failures.get(key) or self._published_failures.get(key)
         return failed or self._lacking.get((key, row))
 
     @property
     def reasons(self) -> list[str]:
-        """Return every reason once."""
+        """All distinct reasons of missing results."""
         return list(dict.fromkeys([*self.failures.values(), *self._lacking.values()]))
 
-    def outcome_of(self, wanted: Wanted) -> Measured | str | None:
+    def outcome_of(self, spec: RunSpec) -> Measured | str | None:
         """Return a run's result for its row, or why it failed; None until it has finished."""
-        key, row = wanted.key, wanted.place.row
-        found = self.measured(key, row)
-        if found is not None and not (key in self._numbers or key in self.taken):
-            self.stored[key] = wanted
-        return found or self.reason(key, row) or self._take_over(wanted)
+        key, row = spec.key, spec.place.row
+        result = self.measured(key, row)
+        if result is not None and not (key in self._numbers or key in self.taken):
+            self.stored[key] = spec
+        return result or self.reason(key, row) or self._find_published(spec)
 
-    def _take_over(self, wanted: Wanted) -> Measured | str | None:
-        """Return the published result of a run that is not here."""
-        key, row = wanted.key, wanted.place.row
+    def _find_published(self, spec: RunSpec) -> Measured | str | None:
+        """Return the result of a run from a published table; None if no table has the run."""
+        key, row = spec.key, spec.place.row
         for source in self.published if key not in self._numbers else ():
-            found = source.find(wanted.experiment, self.plan, row, wanted.phase)
-            if found is None:
+            result = source.find(spec.experiment, self.plan, row, spec.phase)
+            if result is None:
                 continue
             self.taken[key] = source
-            if isinstance(found, str):
-                self._published_failures[key] = found
-            elif found.values.keys() == self.plan.measures(row).keys():
-                self._measured[key, row] = found  # else a tuning run, which may be reported yet
-            return found
+            if isinstance(result, str):
+                self._published_failures[key] = result
+            elif result.values.keys() == self.plan.measures(row).keys():
+                self._measured[key, row] = result  # a partial result may be of tuning only
+            return result
         return None
 
-    def measured_runs(self, runs: Iterable[Wanted]) -> dict[str, Measured]:
-        """Return the results of the runs that did not fail, by key.
-
-        A run counts if one row has its numbers, though another misses one of its own.
-        """
-        found: dict[str, Measured] = {}
+    def measured_runs(self, runs: Iterable[RunSpec]) -> dict[str, Measured]:
+        """Return the results of the finished runs by key, with the first row that can use each."""
+        results: dict[str, Measured] = {}
         for run in runs:
-            if run.key not in found and isinstance(end := self.outcome_of(run), Measured):
-                found[run.key] = end
-        return found
+            if run.key not in results and isinstance(end := self.outcome_of(run), Measured):
+                results[run.key] = end
+        return results
 
-    def lookup(self, wanted: Wanted) -> Ended | None:
-        """Return how a run ended."""
-        found = self.outcome_of(wanted)
-        if isinstance(found, Measured):
-            return Ended(found.score)
-        return None if found is None else Ended(None, diverged=found.startswith(DIVERGED))
+    def lookup(self, spec: RunSpec) -> RunEnd | None:
+        """Return the end of a run, or None if the run has not ended."""
+        result = self.outcome_of(spec)
+        if isinstance(result, Measured):
+            return RunEnd(result.score)
+        return None if result is None else RunEnd(None, diverged=result.startswith(DIVERGED))
 
-    # --- what comes next --------------------------------------------------------------------------
+    # --- the next runs ----------------------------------------------------------------------------
 
     def states(self) -> list[tuple[Cell, CellState]]:
-        """Return how far every cell is; the runs that have become ready are entered."""
+        """Return the progress of every cell, and add the runs that have become ready."""
         if self._states is None:
             self._states = [(cell, cell.state(self.lookup)) for cell in self.cells]
             for _, state in self._states:
-                for wanted in state.wanted:
-                    self._enter(wanted)
+                for spec in state.pending:
+                    self._add_run(spec)
         return self._states
 
     def next(self) -> StudyRun | None:
-        """Return the run to begin now: tuning before reports, the longest first; None: none is."""
+        """Return the run to begin now, or None; tuning before reports, longest first."""
         self.states()
         ready = [run for run in self.runs.values() if run.status == "pending"]
-        if not ready and self._ask():
+        if not ready and self._ask_tpe():
             return self.next()
-        return min(ready, key=_urgency, default=None)
+        return min(ready, key=_priority, default=None)
 
-    def _ask(self) -> bool:
-        """Ask tpe for a configuration, if the sweep is to try more; return True if there is one."""
+    def _ask_tpe(self) -> bool:
+        """Add a configuration suggested by tpe; return False if the sweep needs no more."""
         tuning = self.plan.tuning
-        if tuning.search != "tpe" or len(self.asked_configurations) >= (tuning.configurations or 0):
+        if tuning.search != "tpe" or len(self.suggested) >= (tuning.configurations or 0):
             return False
         from fedray.studies.tpe import suggest
 
-        tried = {repr(each.config): each.objective for each in self.states()[0][1].tried}
-        known = [(config, tried.get(repr(config))) for config in self.asked_configurations]
-        over = [repr(config) in tried for config in self.asked_configurations]
-        self.asked_configurations.append(suggest(self.plan, known, over))
+        objectives = {repr(result.config): result.objective for result in self.states()[0][1].tried}
+        results = [(config, objectives.get(repr(config))) for config in self.suggested]
+        finished = [repr(config) in objectives for config in self.suggested]
+        self.suggested.append(suggest(self.plan, results, finished))
         self._states = None
         self.write()
         return True
 
     @property
     def cells_over(self) -> int:
-        """Return how many cells are finished."""
+        """Number of finished cells."""
         return sum(state.phase in ("over", "failed") for _, state in self.states())
 
     @property
     def is_complete(self) -> bool:
-        """Return True if every cell is finished."""
+        """True if every cell is finished."""
         return self.cells_over == len(self.cells)
 
-    def came_through(self, cell: Cell) -> bool:
+    def has_result(self, cell: Cell) -> bool:
         """Return True if any run of a cell has a result."""
-        state = next(at for each, at in self.states() if each is cell)
+        state = next(at for owner, at in self.states() if owner is cell)
         if self.plan.is_sweep:
-            return any(each.objective is not None for each in state.tried)
+            return any(result.objective is not None for result in state.tried)
         return state.phase != "failed"
 
     @property
     def total(self) -> int:
-        """Return how many runs there will be, as far as is known."""
-        return len(self.runs) + sum(cell.to_come(at) for cell, at in self.states())
+        """Number of runs, as far as known."""
+        return len(self.runs) + sum(cell.min_further_runs(at) for cell, at in self.states())
 
     @property
-    def left(self) -> int:
-        """Return how many runs are left, as far as is known."""
+    def remaining_runs(self) -> int:
+        """Number of runs that have not ended, as far as known."""
         return self.total - sum(run.is_over for run in self.runs.values())
 
-    def _enter(self, wanted: Wanted) -> None:
-        if wanted.key not in self._numbers:
-            number = self._numbers[wanted.key] = len(self.runs)
-            self.runs[number] = StudyRun(number, wanted, self.folder(wanted.key))
+    def _add_run(self, spec: RunSpec) -> None:
+        if spec.key not in self._numbers:
+            number = self._numbers[spec.key] = len(self.runs)
+            self.runs[number] = StudyRun(number, spec, self.folder(spec.key))
 
-    def name_of(self, run: Wanted) -> str:
-        """Return what a run is called in few words."""
+    def name_of(self, run: RunSpec) -> str:
+        """Return a short name of a run for messages."""
         config = f"{config_label(run.config)} " if run.config else ""
         if self.plan.is_sweep:
             return f"{config}seed={run.seed}"
         return f"{run.place}, {run.phase}: {config}seed={run.seed}"
 
     def settle(self, run: StudyRun) -> None:
-        """Enter how a run ended; a failure for good, so that nobody waits for it."""
-        key, row = run.wanted.key, run.wanted.place.row
+        """Record the end of a run; a failure is final, so that no cell waits for the run."""
+        key, row = run.spec.key, run.spec.place.row
         self.seconds[key] = self.seconds.get(key, 0.0) + run.seconds
         self._states = None
         self.taken.pop(key, None)
         if run.status == "stopped":
             self.stopped.append(key)
         if run.reason is None:
-            found = self._take(key, row)
+            result = self._read_result(key, row)
             run.reason = self.reason(key, row)
-            if found is not None:
-                run.objective, run.round = found.choice, found.round
+            if result is not None:
+                run.objective, run.round = result.choice, result.round
             if run.status == "finished":
-                CheckpointStore(run.folder, identity="").clear()  # nobody resumes the run
+                CheckpointStore(run.folder, identity="").clear()  # a finished run is not resumed
         if run.reason is not None:
             run.status = "failed"
             if (key, row) not in self._lacking:
                 self.failures[key] = run.reason
 
-    def try_again(self) -> None:
-        """Forget the failures that say nothing of what was run; their cause may be gone."""
-        kept = {key: why for key, why in self.failures.items() if why.startswith(DIVERGED)}
-        self.failures, self._states = kept, None
+    def forget_failures(self) -> None:
+        """Forget failures other than divergence, whose causes may be gone, so that runs restart."""
+        remembered = {key: why for key, why in self.failures.items() if why.startswith(DIVERGED)}
+        self.failures, self._states = remembered, None
 
     # --- the file ---------------------------------------------------------------------------------
 
@@ -319,30 +317,30 @@ class Study:
             "status": self.status,
             "began": self.began,
             "command": self.command,
-            "asked": self.asked,
+            "asked": self.arguments,
             "store": str(self.store),
             "seconds": self.seconds,
             "failures": self.failures,
             "stopped": self.stopped,
-            "asked_configurations": self.asked_configurations,
-            "from": [each.source for each in self.published],
+            "asked_configurations": self.suggested,
+            "from": [table.source for table in self.published],
             "registered": None if self.registered is None else dict(self.registered),
             "looks": None if self.looks is None else self.looks.model_dump(),
             "plan": self.plan.model_dump(mode="json"),
         }
         self.home.mkdir(parents=True, exist_ok=True)
         for number, published in enumerate(self.published):
-            if not (kept := self.home / kept_name(number)).exists():
-                write_json(kept, sealed(published.tree))
-        whole = json.loads(json.dumps(tree))  # as a reader finds it: with texts for all keys
-        write_json(self.home / FILE, sealed(whole))
+            if not (copy := self.home / published_copy(number)).exists():
+                write_json(copy, sealed(published.tree))
+        parsed = json.loads(json.dumps(tree))  # as read from a file: all keys are strings
+        write_json(self.home / FILE, sealed(parsed))
 
     @classmethod
     def read(cls, home: Path) -> Study:
-        """Read what `write` wrote.
+        """Read an invocation's plan.json.
 
         Raises:
-            UserError: if it cannot be read.
+            UserError: if the file cannot be read.
         """
         path = home / FILE
         try:
@@ -369,35 +367,35 @@ class Study:
             plan=validate(StudyPlan, tree["plan"], where),
             store=Path(tree["store"]),
             command=tree["command"],
-            asked=tree.get("asked", {}),
+            arguments=tree.get("asked", {}),
             status=tree["status"],
             began=tree["began"],
             seconds=dict(tree["seconds"]),
             failures=dict(tree["failures"]),
             stopped=list(tree.get("stopped", ())),
-            asked_configurations=list(tree.get("asked_configurations", ())),
+            suggested=list(tree.get("asked_configurations", ())),
             published=[
-                Published.read(source, home / kept_name(number))
+                Published.read(source, home / published_copy(number))
                 for number, source in enumerate(tree.get("from", ()))
             ],
         )
 
 
-def kept_name(number: int) -> str:
-    """Return the copy of a published table, which stays as it was when the invocation began."""
+def published_copy(number: int) -> str:
+    """Return the file name of an invocation's copy of a published table."""
     return f"from-{number}.json"
 
 
-def _urgency(run: StudyRun) -> tuple[bool, int, int]:
-    """Order tuning first, as reports wait for it, then the longest."""
-    return run.wanted.phase == "report", -run.cost, run.number
+def _priority(run: StudyRun) -> tuple[bool, int, int]:
+    """Return a sort key: tuning runs first, because reports need them, then the longest."""
+    return run.spec.phase == "report", -run.cost, run.number
 
 
 def unfinished(folder: Path, kind: str) -> Path:
-    """Return the latest invocation below a study's folder that is not finished.
+    """Return the latest unfinished invocation in a study's folder.
 
     Raises:
-        UserError: if there is none.
+        UserError: if every invocation is finished.
     """
     for path in sorted(folder.glob(f"*/{FILE}"), reverse=True):
         if _status(path) == "running":

@@ -1,7 +1,7 @@
-"""Optuna's TPE sampler: the next configuration of a sweep, from the finished ones.
+"""Suggest the next configuration of a sweep with Optuna's TPE sampler.
 
-Nothing is kept between two suggestions: each has a random stream of its own, so a resumed sweep
-asks what it would have asked without the interruption.
+The sampler keeps no state between suggestions: each suggestion has its own random stream, so a
+resumed sweep gets the same suggestions as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from fedray.studies.space import Axis, Config
 
 
 def suggest(
-    plan: StudyPlan, known: Sequence[tuple[Config, float | None]], over: Sequence[bool]
+    plan: StudyPlan, results: Sequence[tuple[Config, float | None]], finished: Sequence[bool]
 ) -> Config:
     """Return the next configuration of a sweep.
 
     Args:
         plan: the sweep.
-        known: the configurations so far and their objectives, larger is better; None: it failed,
-            or is not over.
-        over: whether each has finished.
+        results: the configurations so far with their objectives, larger is better; None if a
+            configuration failed or has not finished.
+        finished: for each configuration, whether it has finished.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    seed = Streams(plan.tuning.search_seed).entropy("search", round_=len(known)) % 2**32
+    seed = Streams(plan.tuning.search_seed).entropy("search", round_=len(results)) % 2**32
     startup = min(10, max(4, (plan.tuning.configurations or 0) // 3))
     sampler = optuna.samplers.TPESampler(n_startup_trials=startup, seed=seed)
     study = optuna.create_study(sampler=sampler, direction="maximize")
     space = {axis.key: distribution(axis) for axis in plan.axes}
-    for (config, value), is_over in zip(known, over, strict=True):
+    for (config, value), is_finished in zip(results, finished, strict=True):
         state = TrialState.FAIL if value is None else TrialState.COMPLETE
         study.add_trial(
             create_trial(
-                state=state if is_over else TrialState.RUNNING,
+                state=state if is_finished else TrialState.RUNNING,
                 value=value,
                 params=config,
                 distributions=space,
@@ -53,7 +53,7 @@ def suggest(
 
 
 def distribution(axis: Axis) -> BaseDistribution:
-    """Return an axis as Optuna knows it."""
+    """Convert an axis to an Optuna distribution."""
     if axis.is_listed:
         return CategoricalDistribution(axis.values)
     low, high = axis.values

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from fedray.compare.labels import config_label
 from fedray.config import Experiment
 from fedray.records import RunFolder, RunInfo, Status, environment, is_claimed, versions
-from fedray.studies.cell import Wanted
+from fedray.studies.cell import RunSpec
 from fedray.studies.study import FILE, Study, StudyRun
 from fedray.tracking import (
     DATA_TAG,
@@ -30,7 +30,7 @@ from fedray.tracking import (
 )
 
 SMALL_ARTIFACTS = ("result.json", "rounds.jsonl", "partition.png")
-"""The files that MLflow keeps of a run in a study, of which there are many."""
+"""Files of a run that MLflow stores; only small ones, because a study has many runs."""
 ARTIFACTS = {
     "sweep": (FILE, "sweep.yaml", "trials.csv", "means.csv", "sweep.png", "best.yaml"),
     "table": (
@@ -45,9 +45,9 @@ ARTIFACTS = {
 }
 FIGURES = {"sweep": "sweep.png", "table": "figure.png"}
 ENDS: Mapping[str, Status] = {"failed": "FAILED", "finished": "FINISHED"}
-"""MLflow's status of a run that has ended; a stopped or interrupted one is KILLED."""
+"""MLflow's status of a run that has ended; stopped and interrupted runs are KILLED."""
 Tracked = Status | Literal["RUNNING"] | None
-"""A status as `TrackedRun` has it."""
+"""The status of a `TrackedRun`."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Conclusion:
     """The results of an invocation, for MLflow.
 
     Attributes:
-        metrics: numbers by name; empty if the study is not over.
-        note: the rest of its description, in Markdown.
+        metrics: numbers by name; empty if the study is not finished.
+        note: further description in Markdown.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Conclusion:
 
 
 class StudyTracker:
-    """Keeps MLflow up to date with a study while its runs go; no call waits.
+    """Sender of a running study to MLflow; calls return without waiting.
 
     Args:
         study: the invocation.
@@ -77,86 +77,86 @@ class StudyTracker:
         tracker.update("study", partial(study_run, study, "RUNNING"))
 
     def update(self, run: StudyRun) -> None:
-        """Bring MLflow up to date with a run soon."""
+        """Queue an update of a run in MLflow."""
         self._send(run, "RUNNING" if run.status == "running" else ENDS.get(run.status, "KILLED"))
 
     def end(self, conclude: Callable[[], Conclusion]) -> None:
-        """Bring MLflow up to date with the study, which has ended."""
+        """Queue the final update of all runs and of the study, which has ended."""
         for run in self._study.runs.values():
             if run.status == "running":
                 self._send(run, "KILLED")
         study = self._study
-        for wanted in _of_earlier(study):
-            self._tracker.update(wanted.key, partial(run_of, study, wanted, None))
-        self._tracker.update("study", lambda: study_run(study, _end_of(study), conclude()))
+        for spec in _earlier_runs(study):
+            self._tracker.update(spec.key, partial(run_of, study, spec, None))
+        self._tracker.update("study", lambda: study_run(study, _status_of(study), conclude()))
 
     def _send(self, run: StudyRun, status: Tracked) -> None:
-        make = partial(run_of, self._study, run.wanted, status, run.ray_id)
-        self._tracker.update(run.wanted.key, make)
+        make = partial(run_of, self._study, run.spec, status, run.ray_id)
+        self._tracker.update(run.spec.key, make)
 
 
-def _of_earlier(study: Study) -> list[Wanted]:
-    """Return the runs that an earlier process ended and no other invocation sent to MLflow."""
-    own, now = _key_of(study), {run.wanted.key for run in study.runs.values()}
-    known = {run.key: run for cell, at in study.states() for run in cell.all_runs(at)}
+def _earlier_runs(study: Study) -> list[RunSpec]:
+    """Return the runs that an earlier process of this invocation finished and may not have sent."""
+    parent, current = _key_of(study), {run.spec.key for run in study.runs.values()}
+    runs = {run.key: run for cell, at in study.states() for run in cell.all_runs(at)}
     return [
         run
-        for key, run in known.items()
-        if key not in now
+        for key, run in runs.items()
+        if key not in current
         and RunFolder(study.folder(key)).has_result
-        and read_metadata(study.folder(key)).get("parent", own) == own
+        and read_metadata(study.folder(key)).get("parent", parent) == parent
     ]
 
 
 def study_runs(home: Path, conclude: Callable[[Study], Conclusion]) -> tuple[str, list[TrackedRun]]:
-    """Read a study's folder as MLflow is to hold it.
+    """Read a study's folder, to send it to MLflow.
 
     Returns:
-        The MLflow experiment, and its runs, the parent first. While another process executes the
-        study, what has not ended keeps its status.
+        The name of the MLflow experiment, and its runs, the parent first. While another process
+        executes the study, unfinished runs keep their status.
 
     Raises:
         UserError: if the folder cannot be read.
     """
     study = Study.read(home)
     going = is_claimed(RunFolder(home))
-    runs = [study_run(study, None if going else _end_of(study), conclude(study))]
-    keys = dict[str, Wanted]()
+    runs = [study_run(study, None if going else _status_of(study), conclude(study))]
+    keys = dict[str, RunSpec]()
     for cell, state in study.states():
-        for wanted in cell.all_runs(state):
-            if RunFolder(study.folder(wanted.key)).has_result:
-                keys.setdefault(wanted.key, wanted)
-    runs += [run_of(study, wanted, None) for wanted in keys.values()]
+        for spec in cell.all_runs(state):
+            if RunFolder(study.folder(spec.key)).has_result:
+                keys.setdefault(spec.key, spec)
+    runs += [run_of(study, spec, None) for spec in keys.values()]
     return study.plan.name, runs
 
 
-def _end_of(study: Study) -> Status:
+def _status_of(study: Study) -> Status:
     if study.status != "finished":
         return "KILLED"
     came_through = any(state.phase == "over" for _, state in study.states())
     return "FINISHED" if came_through else "FAILED"
 
 
-def run_of(study: Study, wanted: Wanted, status: Tracked, ray_id: str | None = None) -> TrackedRun:
-    """Return one run of a study as MLflow is to hold it; see `tracked_run` for the status."""
-    folder, plan = study.folder(wanted.key), study.plan
+def run_of(study: Study, spec: RunSpec, status: Tracked, ray_id: str | None = None) -> TrackedRun:
+    """Return a run of a study in the form sent to MLflow; `tracked_run` explains `status`."""
+    folder, plan = study.folder(spec.key), study.plan
     metadata = read_metadata(folder)
     if status is None and metadata:
-        key = metadata["key"]  # perhaps of another study
+        key = metadata["key"]  # another study may have sent the run
     else:
         key = run_key(
             folder,
-            wanted.experiment.identity(),
+            spec.experiment.identity(),
             experiment=plan.name,
-            name=study.name_of(wanted),
+            name=study.name_of(spec),
             parent=_key_of(study),
         )
-    planned = info_of(wanted.experiment)
+    planned = info_of(spec.experiment)
     run = tracked_run(folder, status, key=key, planned=planned, artifacts=SMALL_ARTIFACTS)
-    tags = {**run.tags, **_tags(study), "config": config_label(wanted.config)}
+    tags = {**run.tags, **_tags(study), "config": config_label(spec.config)}
     if not plan.is_sweep:
-        place = wanted.place
-        tags |= {"row": place.row, "column": place.column, "phase": wanted.phase}
+        place = spec.place
+        tags |= {"row": place.row, "column": place.column, "phase": spec.phase}
     if ray_id is not None:
         tags["ray_trial_id"] = ray_id
     files = run.files if run.is_going else [*run.files, (RunFolder(folder).error, "")]
@@ -164,7 +164,7 @@ def run_of(study: Study, wanted: Wanted, status: Tracked, ray_id: str | None = N
 
 
 def study_run(study: Study, status: Tracked, conclusion: Conclusion | None = None) -> TrackedRun:
-    """Return the parent run of an invocation as MLflow is to hold it."""
+    """Return the parent run of an invocation in the form sent to MLflow."""
     plan = study.plan
     params: dict[str, Any] = {
         **{f"space.{axis}": tree for axis, tree in plan.rows[next(iter(plan.rows))].space.items()},
@@ -219,20 +219,22 @@ def _tags(study: Study) -> dict[str, str]:
 
 def _shared_tags(study: Study) -> dict[str, str]:
     """Return the tags of method and data that all runs share."""
-    found: list[Mapping[str, str]] = []
+    tags_of_runs: list[Mapping[str, str]] = []
     for cell in study.cells:
         for config in cell.first[:1] + cell.first[-1:]:
-            experiment = cell.wanted(config, "tuning", study.plan.tuning_seeds[0]).experiment
-            found.append(describe_run(info_of(experiment))[1])
+            experiment = cell.run_spec(config, "tuning", study.plan.tuning_seeds[0]).experiment
+            tags_of_runs.append(describe_run(info_of(experiment))[1])
     return {
-        name: found[0][name]
+        name: tags_of_runs[0][name]
         for name in (METHOD_TAG, DATA_TAG)
-        if found and len({tags.get(name) for tags in found}) == 1 and name in found[0]
+        if tags_of_runs
+        and len({tags.get(name) for tags in tags_of_runs}) == 1
+        and name in tags_of_runs[0]
     }
 
 
 def info_of(experiment: Experiment) -> RunInfo:
-    """Return what is known of a run before it begins."""
+    """Return the description of a run that has not begun."""
     return RunInfo(
         name=experiment.name,
         scale=experiment.scale,

@@ -1,4 +1,4 @@
-"""Results of a sweep: its configurations, each the mean over its seeds, and the best one."""
+"""Results of a sweep: its configurations with means over seeds, and the best one."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from fedray.studies.store import Measured
 from fedray.studies.study import Status, Study
 
 HM, CM = "hm_of_means", "cm_of_means"
-"""HM and CM of the means over data sets, seed by seed as in a report, then the mean over seeds."""
+"""HM and CM of the means over data sets, computed per seed and then averaged, as in a report."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration and what became of it.
+    """One configuration with the results of all its seeds.
 
     Attributes:
-        number: from 0.
-        config: the searched keys' values.
+        number: index from 0.
+        config: values of the searched keys.
         status: pending, running, finished, stopped (by ASHA) or failed.
-        measured: the result of each finished seed.
-        runs: the folders of all seeds.
-        reason: why it failed.
-        seconds: of all its runs in this invocation, start-up included.
+        measured: result of each finished seed.
+        runs: folders of the runs of all seeds.
+        reason: why the trial failed.
+        seconds: time of its runs in this invocation, start-up included.
     """
 
     number: int
@@ -52,48 +52,48 @@ class Trial:
 
     @property
     def is_over(self) -> bool:
-        """Return True if nothing is left to do."""
+        """True if the trial has ended: finished, stopped or failed."""
         return self.status in ("finished", "stopped", "failed")
 
     @property
     def objective(self) -> float | None:
-        """The number that chooses, mean over seeds; None while one is missing."""
-        return self._mean([each.choice for each in self.measured.values()])
+        """Mean over seeds of the metric that chooses; None while a seed is missing."""
+        return self._mean([end.choice for end in self.measured.values()])
 
     @property
     def score(self) -> float | None:
-        """Return the value with its sign turned where smaller is better."""
-        found = self._mean([each.score for each in self.measured.values()])
-        return None if found is None else round(found, DECIMALS)
+        """Objective with its sign such that larger is better, rounded for ranking."""
+        score = self._mean([end.score for end in self.measured.values()])
+        return None if score is None else round(score, DECIMALS)
 
     @property
     def std(self) -> float:
-        """The sample standard deviation of the objective over seeds; 0 for one seed."""
-        return _std([each.choice for each in self.measured.values()])
+        """Sample standard deviation of the objective over seeds; 0 for one seed."""
+        return _std([end.choice for end in self.measured.values()])
 
     @property
     def best_rounds(self) -> list[int]:
-        """Return the round of the objective of each seed."""
-        return [each.round for each in self.measured.values()]
+        """Round of the objective of each seed."""
+        return [end.round for end in self.measured.values()]
 
     @property
     def when(self) -> str:
-        """The objective's round, or the seeds' first and last one: "9-10"."""
+        """Round of the objective, or the range over seeds such as "9-10"."""
         rounds = self.best_rounds
         return "-".join(map(str, sorted({min(rounds), max(rounds)}))) if rounds else ""
 
     @property
     def bytes(self) -> float:
-        """Sent and received by one run, mean over seeds."""
-        return self._mean([float(each.bytes) for each in self.measured.values()]) or 0.0
+        """Bytes sent and received by one run, mean over seeds."""
+        return self._mean([float(end.bytes) for end in self.measured.values()]) or 0.0
 
     def values(self, metric: str) -> dict[int, float]:
-        """Return a metric by seed, in the round of the objective; of the seeds that have it."""
-        found = {seed: each.values.get(metric) for seed, each in self.measured.items()}
-        return {seed: value for seed, value in found.items() if value is not None}
+        """Return a metric by seed, in the round of the objective; seeds without it are left out."""
+        by_seed = {seed: end.values.get(metric) for seed, end in self.measured.items()}
+        return {seed: value for seed, value in by_seed.items() if value is not None}
 
     def mean(self, metric: str) -> float | None:
-        """Return the mean over seeds of a metric; None while one is missing."""
+        """Return the mean over seeds of a metric; None while a seed is missing."""
         return self._mean(list(self.values(metric).values()))
 
     def spread(self, metric: str) -> float:
@@ -110,14 +110,14 @@ def _std(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class MeanRow:
-    """One configuration, over the values of `mean_over`.
+    """The mean of a configuration over the values of `mean_over`.
 
     Attributes:
-        config: the other keys' values.
-        trials: the trials it is the mean of.
-        score: what it is ranked by, larger is better; None if a value was not tried.
-        values: by metric, the objective's first; without those that a trial lacks.
-        missing: the values of `mean_over` that were not tried, or that no trial came through with.
+        config: values of all keys but `mean_over`.
+        trials: the averaged trials.
+        score: mean score that ranks, larger is better; None if a value of `mean_over` is missing.
+        values: means by metric, the objective first; metrics that a trial lacks are left out.
+        missing: values of `mean_over` that were not tried, or whose trial failed.
     """
 
     config: Config
@@ -129,12 +129,12 @@ class MeanRow:
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """A whole sweep.
+    """The results of a whole sweep.
 
     Attributes:
-        plan: what was asked.
-        trials: its configurations, in the order in which they were tried.
-        metrics: what its metrics mean, by name.
+        plan: the plan of the sweep.
+        trials: the configurations, in the order in which they were tried.
+        metrics: declarations of the metrics by name.
     """
 
     plan: StudyPlan
@@ -143,19 +143,19 @@ class SweepOutcome:
 
     @property
     def metric(self) -> Metric:
-        """Return the first metric."""
+        """The sweep's first metric."""
         return self.metrics.get(self.plan.metrics[0], Metric(self.plan.metrics[0]))
 
     @property
     def through(self) -> list[Trial]:
-        """The finished trials that have a result."""
+        """Trials that have ended with a result."""
         return [t for t in self.trials if t.is_over and t.objective is not None]
 
     @property
     def best(self) -> Trial | None:
-        """The best trial, the first of equals; of the best mean on the first data set.
+        """The best trial, or None if nothing is chosen; ties go to the earlier trial.
 
-        None if nothing is chosen.
+        With `mean_over`, the first trial of the best mean.
         """
         plan = self.plan
         if plan.mean_over is not None:
@@ -166,32 +166,32 @@ class SweepOutcome:
 
     @property
     def chooser(self) -> str:
-        """The number that chooses."""
+        """The metric that chooses."""
         return self.plan.chosen_by(next(iter(self.plan.rows)))
 
     @cached_property
     def rows(self) -> list[MeanRow]:
-        """The means of every configuration over `mean_over`, in the order of the grid."""
+        """Means of every configuration over `mean_over`, in the order of the grid."""
         axis = next((axis for axis in self.plan.axes if axis.key == self.plan.mean_over), None)
         over = () if axis is None else axis.keys
         columns = [""] if axis is None else [config_label(config) for config in axis.configs]
-        done: dict[str, dict[str, Trial]] = {}
-        rest: dict[str, Config] = {}
+        trials_by_row: dict[str, dict[str, Trial]] = {}
+        configs: dict[str, Config] = {}
         for trial in self.trials:
             row = json.dumps(_without(trial.config, over), sort_keys=True)  # a label may be cut
-            rest[row] = _without(trial.config, over)
+            configs[row] = _without(trial.config, over)
             column = config_label({key: trial.config[key] for key in over})
-            done.setdefault(row, {})
+            trials_by_row.setdefault(row, {})
             if trial in self.through:
-                done[row][column] = trial
-        means = self._means(done, columns)
+                trials_by_row[row][column] = trial
+        means = self._means(trials_by_row, columns)
         rows = []
-        for row, trials in done.items():
+        for row, trials in trials_by_row.items():
             missing = [column for column in columns if column not in trials]
             scores = [trial.score or 0.0 for trial in trials.values()]
             score = statistics.fmean(scores) if scores and not missing else None
             values = {name: of[row] for name, of in means.items() if row in of}
-            rows.append(MeanRow(rest[row], list(trials.values()), score, values, missing))
+            rows.append(MeanRow(configs[row], list(trials.values()), score, values, missing))
         return rows
 
     def _means(
@@ -216,7 +216,7 @@ class SweepOutcome:
 
     @property
     def best_row(self) -> MeanRow | None:
-        """The configuration of the best mean; those that lack a data set do not count."""
+        """The best mean; configurations that lack a value of `mean_over` do not count."""
         ranked = [] if self.plan.select == "nothing" else self.rows
         whole = [row for row in ranked if row.score is not None]
         return max(whole, key=lambda row: row.score or 0.0, default=None)
@@ -227,27 +227,27 @@ def _without(config: Config, over: Sequence[str]) -> Config:
 
 
 def sweep_outcome(study: Study) -> SweepOutcome:
-    """Return the results of a sweep's finished runs."""
+    """Compute the results of a sweep from its finished runs."""
     cell, plan = study.cells[0], study.plan
     study.states()
-    running = {run.wanted.key for run in study.runs.values() if run.status == "running"}
+    running = {run.spec.key for run in study.runs.values() if run.status == "running"}
     trials, metrics = [], dict[str, Metric]()
     for number, config in enumerate(cell.first):
-        wanted = [cell.wanted(config, "tuning", seed) for seed in plan.report.seeds]
-        keys = {each.key for each in wanted}
-        ends = {each.seed: study.outcome_of(each) for each in wanted}
+        specs = [cell.run_spec(config, "tuning", seed) for seed in plan.report.seeds]
+        keys = {spec.key for spec in specs}
+        ends = {spec.seed: study.outcome_of(spec) for spec in specs}
         measured = {seed: end for seed, end in ends.items() if isinstance(end, Measured)}
         reasons = [end for end in ends.values() if isinstance(end, str)]
         status: Status = "running" if keys & running else "pending"
         if reasons:
             status = "failed"
-        elif len(measured) == len(wanted):
+        elif len(measured) == len(specs):
             status = "stopped" if keys & set(study.stopped) else "finished"
         seconds = sum(study.seconds.get(key, 0.0) for key in keys)
-        folders = [study.folder(each.key) for each in wanted]
+        folders = [study.folder(spec.key) for spec in specs]
         reason = reasons[0] if reasons else None
         trials.append(Trial(number, config, status, measured, folders, reason, seconds))
-        metrics |= {each.name: each for end in measured.values() for each in end.metrics}
+        metrics |= {metric.name: metric for end in measured.values() for metric in end.metrics}
     return SweepOutcome(plan, trials, metrics)
 
 
@@ -255,9 +255,9 @@ def best_command(plan: StudyPlan, config: Mapping[str, Any]) -> str:
     """Return the command that runs one configuration alone, with the first seed."""
     base = plan.bases[plan.experiment]
     usual = {"workers": 1, "report.select": base.get("report", {}).get("select", "validation")}
-    laid = {k: v for k, v in plan.defaults(base) if usual.get(k) != v}
+    defaults = {k: v for k, v in plan.defaults(base) if usual.get(k) != v}
     rounds = {} if plan.report.rounds is None else {"rounds": plan.report.rounds}
-    pairs = {**laid, **plan.set, **rounds, **plan.given, **config}
+    pairs = {**defaults, **plan.set, **rounds, **plan.given, **config}
     if plan.report.seeds[0] != base.get("seed", 0):
         pairs["seed"] = plan.report.seeds[0]
     keys = [shlex.quote(f"{key}={flow(value)}") for key, value in pairs.items()]
@@ -267,6 +267,6 @@ def best_command(plan: StudyPlan, config: Mapping[str, Any]) -> str:
 
 
 def flow(value: Any) -> str:
-    """Write a value as the command line has it, on one line of YAML."""
+    """Return a value as one line of YAML, as the command line takes it."""
     text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000)
     return text.removesuffix("\n").removesuffix("\n...")

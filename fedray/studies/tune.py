@@ -1,9 +1,9 @@
-"""The runs of a study inside Ray Tune: each a trial, begun when its cell asks for it.
+"""Execution of a study's runs with Ray Tune: each run is a trial, begun when its cell needs it.
 
-The trial's own actor is the federation's server, and its only worker if that has no GPU. Other
-workers sit in the bundles of the trial's placement group; nothing here creates another group.
-Trials do not talk to MLflow: the driver says when a run has changed, and the tracker reads its
-folder.
+The trial's actor is the federation's server, and also its worker if a single CPU worker suffices.
+Other workers use the bundles of the trial's placement group; this module creates no further group.
+Trials do not connect to MLflow: the driver notifies the tracker of changes, and the tracker reads
+the run's folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedray.records import Round, RunFolder, best_round, find_metric
 from fedray.runtime.cluster import drivers_node
 from fedray.runtime.pool import cause_of
 from fedray.runtime.resources import trial_bundles
-from fedray.studies.plan import StudyPlan, declared
+from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.progress import Progress
 from fedray.studies.store import sign_of
 from fedray.studies.study import DIED, DIVERGED, Status, Study, StudyRun
@@ -39,22 +39,23 @@ from fedray.studies.tracking import StudyTracker
 
 FOLDER = "tune"
 STOPPED_SECONDS = 60
-"""How long the next trial waits until one that was stopped has left the process."""
+"""Maximum time that the next trial waits until a stopped trial has left the process."""
 
 
 # --- in the trial's actor -------------------------------------------------------------------------
 
 
 def run_trial(config: Mapping[str, Any], at: str) -> None:
-    """Run one experiment in its folder, the trainable of a study.
+    """Run one experiment in its folder; the trainable of a study.
 
-    Ray Tune is told of each new round. An error that would come again is reported as "failed" and
-    ends the trial; if processes died, the error is raised and Ray Tune starts the trial again,
-    which goes on after its checkpoint.
+    Each new round is reported to Ray Tune. An error that would occur again is reported as "failed"
+    and ends the trial. If processes died, the error is raised, and Ray Tune restarts the trial,
+    which resumes from its checkpoint.
 
     Args:
-        config: under "trial", what `_config_of` gives; why it was `given_up`, if so.
-        at: whether the best round counts, or the final one.
+        config: under "trial", the result of `config_of`, plus the reason as `given_up` if the
+            driver has given the run up.
+        at: "best" or "final", the round that counts.
     """
     trial = config["trial"]
     if "given_up" in trial:
@@ -74,7 +75,7 @@ def run_trial(config: Mapping[str, Any], at: str) -> None:
 
 
 def _failed(reason: str) -> dict[str, Any]:
-    """Return the report of a run that failed; Ray Tune wants the score in each."""
+    """Return the report of a failed run; Ray Tune requires a score in every report."""
     return {"objective": math.nan, "score": math.nan, "failed": reason}
 
 
@@ -85,10 +86,10 @@ def _experiment_of(trial: Mapping[str, Any]) -> Experiment:
 def _exits_failed(
     all_reports: Generator[dict[str, Any], None, None],
 ) -> Generator[dict[str, Any], None, None]:
-    """Yield what is reported; code that calls `sys.exit` on the way has failed, not stopped.
+    """Yield all reports; convert `sys.exit` in user code into a failure.
 
     Raises:
-        CodeError: instead of its SystemExit.
+        CodeError: instead of SystemExit.
     """
     try:
         with closing(all_reports):
@@ -98,14 +99,17 @@ def _exits_failed(
 
 
 def reason_of(error: Exception) -> str:
-    """Say why a run failed, in one sentence that begins with whether it diverged."""
+    """Return why a run failed in one sentence, which begins with `DIVERGED` if it diverged."""
     failure = Failure.of(error)
     reason = str(error) if isinstance(error, FedrayError) else failure.cause
     return f"{DIVERGED}: {reason}" if failure.diverged else reason
 
 
 def reports(trial: Mapping[str, Any], at: str) -> Generator[dict[str, Any], None, None]:
-    """Run an experiment in its folder; yield a report of each new round, and of the last one."""
+    """Run or resume an experiment in its folder; yield a report of each new round.
+
+    If no round is left, yield a report of the last one.
+    """
     from fedray.runtime.session import Session
     from fedray.studies.warm import warm
 
@@ -123,7 +127,7 @@ def reports(trial: Mapping[str, Any], at: str) -> Generator[dict[str, Any], None
         ):
             last = None
             for last in rounds:
-                done = [*(each for each in done if each.round < last.round), last]
+                done = [*(earlier for earlier in done if earlier.round < last.round), last]
                 yield _report(trial, experiment, done, at)
         if last is None:  # an earlier process was killed after its last round
             yield _report(trial, experiment, done, at)
@@ -132,7 +136,7 @@ def reports(trial: Mapping[str, Any], at: str) -> Generator[dict[str, Any], None
 def _report(
     trial: Mapping[str, Any], experiment: Experiment, done: Sequence[Round], at: str
 ) -> dict[str, Any]:
-    """Return the report to Ray Tune after some rounds."""
+    """Return the report to Ray Tune after the rounds in `done`."""
     chooser, sign = trial["chooser"], trial["sign"]
     curve = {r.round: r.metrics[chooser] for r in done if r.round > 0 and chooser in r.metrics}
     best = (
@@ -154,14 +158,14 @@ def _report(
 
 
 class Runs(Searcher):  # type: ignore[misc]
-    """Gives Ray Tune the runs that are ready, and waits while none is."""
+    """Ray Tune's searcher: suggests the runs that are ready, and waits while none is."""
 
     def __init__(self, study: Study) -> None:
         super().__init__(metric="score", mode="max")
         self._study = study
 
     def suggest(self, trial_id: str) -> Any:
-        """Return the next run; None while there is none, and at the end that it is the end."""
+        """Return the next run's config; None while no run is ready; FINISHED at the end."""
         run = self._study.next()
         if run is not None:
             run.status = "running"
@@ -171,10 +175,10 @@ class Runs(Searcher):  # type: ignore[misc]
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Do nothing: the watcher enters it in the study."""
+        """Do nothing; the watcher records the end in the study."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Keep nothing: the runs' folders are what a study is resumed from."""
+        """Store nothing; a study is resumed from the runs' folders."""
         Path(checkpoint_path).touch()
 
     def restore(self, checkpoint_path: str) -> None:
@@ -182,25 +186,25 @@ class Runs(Searcher):  # type: ignore[misc]
 
 
 def config_of(run: StudyRun, plan: StudyPlan) -> dict[str, Any]:
-    """Return what the trainable gets as its config."""
-    chooser = plan.chosen_by(run.wanted.place.row)
-    meant = find_metric(chooser, declared())
+    """Return the trainable's config for a run."""
+    chooser = plan.chosen_by(run.spec.place.row)
+    metric = find_metric(chooser, known_metrics())
     return {
         "number": run.number,
         "folder": str(run.folder),
-        "experiment": run.wanted.experiment.model_dump_json(by_alias=True),
+        "experiment": run.spec.experiment.model_dump_json(by_alias=True),
         "chooser": chooser,
-        "sign": 1 if meant is None else sign_of(meant),
+        "sign": 1 if metric is None else sign_of(metric),
     }
 
 
 class Watcher(tune.Callback):  # type: ignore[misc]
-    """Ray Tune's callback: enters how runs end, brings MLflow up to date, shows progress.
+    """Ray Tune's callback: records the ends of runs, updates MLflow, shows progress.
 
     Args:
-        study: where the end of every run is entered.
-        tracker: the study in MLflow; None does not track.
-        show: shows progress.
+        study: the study that records the ends of runs.
+        tracker: the study in MLflow; None: not tracked.
+        show: the progress display.
         write_page: called when a cell has finished, so that a long table can be read meanwhile.
     """
 
@@ -220,17 +224,17 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         self._again = False
         self._losses: dict[int, tuple[int | None, int]] = {}
 
-    def take_again(self) -> bool:
-        """Return True if runs were given up that may be begun again; asked once for each."""
+    def needs_another_pass(self) -> bool:
+        """Return True if Ray Tune gave up runs that can start again; reset the flag."""
         again, self._again = self._again, False
         return again
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return nothing: Ray Tune pickles its callbacks for a restore that is not used here."""
+        """Return an empty state; Ray Tune pickles callbacks for a restore that is not used."""
         return {}
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Enter that a run's actor is there, for the first time or again."""
+        """Record that a run's actor has started or restarted."""
         run = self._run(trial)
         self._account(run)
         run.status, run.ray_id = "running", trial.trial_id
@@ -240,7 +244,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
     def on_trial_result(
         self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        """Enter that a run has finished a round, or why it failed."""
+        """Record that a run has finished a round, or why it failed."""
         run = self._run(trial)
         if "failed" in result:
             run.reason = str(result["failed"])
@@ -251,9 +255,10 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         self._track(run)
 
     def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Let a run start again whose processes died or whose node is gone, unless too often.
+        """Let a run restart after its processes died or its node was lost, up to a limit.
 
-        Ray Tune counts no failures (`fit`): it would count those before the last round.
+        Ray Tune's own limit is off (`fit`), because it would also count failures that were
+        followed by new rounds.
         """
         why = self._too_often(trial, self._run(trial))
         if why is not None:
@@ -262,12 +267,12 @@ class Watcher(tune.Callback):  # type: ignore[misc]
     def _too_often(self, trial: Any, run: StudyRun) -> str | None:
         """Count a loss; return why the run is given up, or None.
 
-        It is given up after `faults.max_failures` losses in a row without a new round.
+        A run is given up after more than `faults.max_failures` losses in a row without a new round.
         """
         round_, losses = self._losses.get(run.number, (None, 0))
         losses = losses + 1 if round_ == run.last_round else 1
         self._losses[run.number] = run.last_round, losses
-        most = run.wanted.experiment.faults.max_failures
+        most = run.spec.experiment.faults.max_failures
         if losses <= most:
             return None
         error = cause_of(_error_of(trial))
@@ -282,7 +287,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
             self._settle(run, "stopped")
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Enter that Ray Tune gave a run up: its processes died while it made them ready."""
+        """Record that Ray Tune gave a run up because its processes died during start-up."""
         run = self._run(trial)
         run.reason = self._too_often(trial, run)
         if run.reason is None:
@@ -294,7 +299,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         return self._study.runs[trial.config["trial"]["number"]]
 
     def _account(self, run: StudyRun) -> None:
-        """Add the time since the last start, and start again."""
+        """Add the time since the last call to the run's seconds."""
         now = time.monotonic()
         run.seconds += now - self._started.get(run.number, now)
         self._started[run.number] = now
@@ -316,29 +321,29 @@ class Watcher(tune.Callback):  # type: ignore[misc]
 
 
 def _error_of(trial: Any) -> Exception:
-    """Return what last ended a trial's actor."""
+    """Return the error that last ended a trial's actor."""
     with suppress(OSError, TypeError, ImportError, AttributeError):
         with open(trial.pickled_error_file, "rb") as file:
             error = cloudpickle.load(file)
-        cause = getattr(error, "cause", None) or error  # of a task's error, what it raised
+        cause = getattr(error, "cause", None) or error  # a task's error wraps the exception
         if isinstance(cause, Exception):
             return cause
     return RunFailed("its processes died; see Ray's logs")
 
 
 def fit(study: Study, watcher: Watcher, concurrent: int) -> None:
-    """Let Ray Tune run what is left, each run in a placement group of its own, in warm processes.
+    """Run the remaining runs with Ray Tune, each in its own placement group, in reused processes.
 
     Args:
-        study: what is run.
-        watcher: sees runs begin, report and end.
-        concurrent: runs at a time, at the most.
+        study: the study.
+        watcher: the callback.
+        concurrent: maximum number of concurrent runs.
     """
     plan, node = study.plan, drivers_node()
-    _count_nothing()
-    _take_killed_for_dead()
+    _disable_callback_statistics()
+    _treat_out_of_memory_as_death()
     for name in ("ray.tune", "ray.train", "ray.air"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what happened stands in the study
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the study records all events
     shutil.rmtree(study.home / FOLDER, ignore_errors=True)
     placed = tune.with_resources(
         functools.partial(run_trial, at=plan.at),
@@ -373,7 +378,7 @@ class _Asha(ASHAScheduler):  # type: ignore[misc]
     """ASHA that stops no run in its last round, before its folder is finished."""
 
     def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Return True if a run continues."""
+        """Return whether the run continues; a run in its last round always does."""
         if result.get("round") == result.get("rounds"):
             return str(self.CONTINUE)
         return str(super().on_trial_result(controller, trial, result))
@@ -383,7 +388,7 @@ def _scheduler(study: Study) -> ASHAScheduler | None:
     asha = study.plan.tuning.asha
     if asha is None:
         return None
-    runs = [run for cell, at in study.states() for run in at.wanted or cell.usual_runs()]
+    runs = [run for cell, at in study.states() for run in at.pending or cell.usual_runs()]
     rounds = max(run.experiment.rounds for run in runs)
     return _Asha(
         time_attr="round",
@@ -393,18 +398,17 @@ def _scheduler(study: Study) -> ASHAScheduler | None:
     )
 
 
-def _count_nothing() -> None:
-    """Keep Ray from importing MLflow, before any trial starts, to count who uses its callback."""
+def _disable_callback_statistics() -> None:
+    """Turn off a usage statistic of Ray that would import MLflow before the first trial."""
     from ray.air._internal import usage
 
     usage.tag_callbacks = lambda callbacks: False
 
 
-def _take_killed_for_dead() -> None:
-    """Make Ray Tune handle a trial's process that was killed for memory as one that died.
+def _treat_out_of_memory_as_death() -> None:
+    """Make Ray Tune treat a trial's process that was killed for memory as one that died.
 
-    Ray reports it by an OutOfMemoryError, which is no RayActorError, so that Ray Tune ends all
-    trials with an error.
+    Ray raises an OutOfMemoryError, which is no RayActorError; Ray Tune would end all trials.
     """
     from ray.air.execution._internal.actor_manager import RayActorManager
     from ray.exceptions import ActorDiedError, OutOfMemoryError

@@ -1,8 +1,8 @@
-"""What a run leaves to the next one in its process: its workers.
+"""Workers that a run leaves to the next run in its process.
 
-Ray Tune lets a trial's actor, with its placement group, go on to the next trial that asks for the
-same resources. The libraries that the process has imported stay, and so does what runs share
-(`runtime.cache`); here are the workers.
+Ray Tune reuses a trial's actor and placement group for the next trial with the same resources. The
+process keeps its imported libraries and the shared cache (`runtime.cache`); this module keeps its
+workers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class WarmProcess:
-    """The workers of a process: at most one pool, used by one run at a time."""
+    """The worker pool of a process, reused by consecutive runs; at most one pool exists."""
 
     def __init__(self) -> None:
         self._pool: WorkerPool | None = None
@@ -29,13 +29,13 @@ class WarmProcess:
 
     @contextmanager
     def executor(self, experiment: Experiment) -> Iterator[MakeExecutor]:
-        """Give what makes a run's executor, on the workers of the run before if they fit.
+        """Yield a factory of a run's executor, on the workers of the previous run if they fit.
 
-        One worker that computes on the CPU would only take turns with the trial's own process,
-        and so is that process.
+        A single CPU worker would only alternate with the trial's own process, so that process runs
+        the client steps itself.
 
-        A run that raises an error leaves nothing to the next. One that is stopped between two
-        rounds (ASHA, by closing the generator that uses this) does.
+        The workers end if the run raises an error. They stay if ASHA stops the run between two
+        rounds by closing the generator.
         """
         import torch
 
@@ -60,7 +60,7 @@ class WarmProcess:
         return lambda assembly: RayExecutor(assembly, pool)
 
     def close(self) -> None:
-        """End the workers and forget what runs share."""
+        """End the workers and clear the shared cache."""
         from fedray.runtime.cache import shared
 
         self._end_workers()
@@ -86,7 +86,7 @@ class WarmProcess:
 
 
 def pool_of(experiment: Experiment) -> WorkerPool:
-    """Return a trial's workers, each in its own bundle of the trial's placement group."""
+    """Start a trial's workers, each in its own bundle of the trial's placement group."""
     from ray.util import get_current_placement_group
 
     from fedray.runtime.pool import WorkerPool
@@ -95,15 +95,15 @@ def pool_of(experiment: Experiment) -> WorkerPool:
 
 
 def runs_itself(experiment: Experiment) -> bool:
-    """Return True if a trial's own process runs the clients' steps.
+    """Return True if a trial's own process runs the client steps.
 
-    Not where the process is on the driver's node to write results, and what computes elsewhere.
+    A process that is on the driver's node only to write results has separate workers.
     """
     return experiment.workers == 1 and experiment.gpus == 0 and not _is_to_write_alone()
 
 
 def _is_to_write_alone() -> bool:
-    """Return True if the process is here for its node's disk (`resources.trial_bundles`)."""
+    """Return True if the process is pinned to a node for its disk (`resources.trial_bundles`)."""
     import ray
     from ray.util import get_current_placement_group
 
@@ -112,4 +112,4 @@ def _is_to_write_alone() -> bool:
 
 
 warm = WarmProcess()
-"""This process's."""
+"""The worker pool of this process."""

@@ -32,5 +32,5 @@ def test_a_page_is_written_and_warns_of_runs_that_were_left_out(tmp_path, capsys
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     page = (tmp_path / "out" / "target.md").read_text()
     assert "| fedtsp | 1 | – | 2 | – | 1 | 3 |" in page
-    assert "- Warning: seed 0 of fedtsp is there twice" in page
+    assert "- Warning: seed 0 of fedtsp has two runs" in page
     assert str(tmp_path / "out" / "target.md") in capsys.readouterr().out

@@ -86,7 +86,7 @@ def test_a_wrong_key_or_value(refused, words, sentence):
 
 def test_a_client_with_too_few_images_for_its_test(refused):
     error = refused("local_digits", "data.partition=iid", "data.clients=1000")
-    assert "has 1 image, of which data.test_fraction=0.25 takes 1 for its test" in error
+    assert "has 1 image, of which data.test_fraction=0.25 takes 1 for testing" in error
     assert "lower data.clients" in error
 
 
@@ -116,7 +116,7 @@ def test_a_file_that_is_not_there(refused):
     ("text", "sentence"),
     [
         ("rounds: [3", "is not valid YAML: "),
-        ("rounds: 3\nrounds: 4", "key 'rounds' stands twice"),
+        ("rounds: 3\nrounds: 4", "key 'rounds' occurs twice"),
         ("- rounds", "holds list, expected a mapping of keys"),
         ("", "holds NoneType, expected a mapping of keys"),
         ("extends: mine", "extends itself"),
@@ -268,14 +268,13 @@ def test_a_gpu_where_there_is_none(refused, monkeypatch):
     monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: [{"CPU": 2.0, "GPU": 0.0}])
     error = refused("local_digits", "gpus=0.5", executor="ray")
     assert error == (
-        "2 workers ask for 2 CPU, 0.5 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); "
-        "set gpus=0"
+        "2 workers need 2 CPU, 0.5 GPU, but the cluster has 2 CPU, 0 GPU on 1 node(s); set gpus=0"
     )
 
 
 def test_results_on_one_node_s_disk(refused, monkeypatch):
     monkeypatch.setattr("fedray.runtime.cluster.connect", lambda: [{"CPU": 2.0, "GPU": 0.0}] * 3)
-    monkeypatch.setattr("fedray.runtime.cluster._fits_here", lambda server: False)
+    monkeypatch.setattr("fedray.runtime.cluster._fits_driver", lambda server: False)
     monkeypatch.delenv("FEDRAY_RESULTS", raising=False)
     error = refused("local_digits", executor="ray")
     assert "set FEDRAY_RESULTS to a folder that all nodes share" in error
@@ -307,5 +306,6 @@ def test_a_machine_too_busy_for_ray(monkeypatch, tmp_path, capsys):
     assert run.main(["local_digits", "--out", str(tmp_path / "out"), "--no-track"]) == 1
     assert capsys.readouterr().err == (
         "failed: Ray cannot start on this machine (The current node timed out during startup.); "
-        "try again when it is less busy; a single run goes without Ray, too: --executor serial\n"
+        "try again when it is less busy, or run a single experiment without Ray: "
+        "--executor serial\n"
     )

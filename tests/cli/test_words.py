@@ -49,7 +49,7 @@ def test_the_version(capsys):
     ("words", "said"),
     [
         (["rnu"], "error: there is no command 'rnu'. Did you mean 'run'?\n"),
-        (["--bla"], "error: No such option '--bla'; fedray --help lists what there is\n"),
+        (["--bla"], "error: No such option '--bla'; fedray --help lists the commands\n"),
         (["run", "fedtsp_digit"], "error: there is no experiment 'fedtsp_digit'. Did you mean"),
     ],
 )

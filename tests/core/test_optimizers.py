@@ -12,7 +12,7 @@ from torch import nn
 
 from fedray.checkpoint import CheckpointStore
 from fedray.config import Component
-from fedray.core.optimizers import remember, remembered
+from fedray.core.optimizers import load_running_means, running_means
 from fedray.data.configurable import build
 from fedray.errors import UserError
 from fedray.federation import Federation
@@ -206,12 +206,12 @@ def test_kept_means_go_on_where_they_were():
             optimizer = build(Component(name="adamw"), "optimizer", "optimizer").make(
                 model.parameters(), 0.1
             )
-            remember(optimizer, names, kept)
+            load_running_means(optimizer, names, kept)
             for _ in range(count // halves):
                 optimizer.zero_grad()
                 model(inputs).square().sum().backward()
                 optimizer.step()
-            kept = remembered(optimizer, names)
+            kept = running_means(optimizer, names)
         return model
 
     assert same(steps(6, 1).state_dict(), steps(6, 3).state_dict())
@@ -221,7 +221,7 @@ def test_a_mean_of_another_shape_is_another_parameters():
     one, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([one, other], 0.1, momentum=0.9)
     kept = {name: {"momentum_buffer": torch.ones(2)} for name in ("one", "other")}
-    remember(optimizer, {one: "one", other: "other"}, kept)
+    load_running_means(optimizer, {one: "one", other: "other"}, kept)
     assert set(optimizer.state) == {one}
 
 
@@ -291,7 +291,7 @@ def test_nothing_is_kept_unasked_and_nothing_travels(run, assemble):
         ),
         ("local", {"optimizer": "sdg"}, "optimizer: there is no optimizer 'sdg'. Did you mean"),
         ("local", {"optimizer.nesterov": True}, "optimizer: nesterov=true needs momentum"),
-        ("local", {"optimizer.keep": True}, "optimizer: keep=true keeps nothing without momentum"),
+        ("local", {"optimizer.keep": True}, "optimizer: keep=true has no effect without momentum"),
         ("local", {"optimizer.betas": [0.9, 1]}, "unknown key 'betas' in optimizer"),
         ("local", {"optimizer": {"name": "adam", "betas": [0.9, 1]}}, r"optimizer\.betas\.1"),
         ("local", {"clip_grad_norm": 0}, "clip_grad_norm: input should be greater than 0"),
@@ -299,7 +299,7 @@ def test_nothing_is_kept_unasked_and_nothing_travels(run, assemble):
         (
             "local",
             {"lr_schedule": {"name": "steps", "milestones": [5, 3]}},
-            r"lr_schedule: milestones=\[5, 3\] must rise",
+            r"lr_schedule: milestones=\[5, 3\] must be strictly increasing",
         ),
         ("local", {"lr_schedule.warmup_rounds": 2}, "warmup_rounds=2 leaves no round at lr=0.05"),
         (
@@ -307,8 +307,8 @@ def test_nothing_is_kept_unasked_and_nothing_travels(run, assemble):
             {"lr_schedule": {"name": "cosine", "final_lr": 1}},
             "lr_schedule.final_lr=1 is above lr=0.05",
         ),
-        ("scaffold", {"optimizer": "adam"}, "scaffold takes an update for a sum of gradients"),
-        ("fednova", {"optimizer": "adamw"}, "fednova takes an update for a sum of gradients"),
+        ("scaffold", {"optimizer": "adam"}, "scaffold treats an update as a sum of gradients"),
+        ("fednova", {"optimizer": "adamw"}, "fednova treats an update as a sum of gradients"),
         ("fednova", {"optimizer": {"momentum": 0.9, "keep": True}}, "set optimizer.keep=false"),
         ("scaffold", {"clip_grad_norm": 1}, "which clip_grad_norm=1 shortens"),
     ],

@@ -153,7 +153,7 @@ def test_harmonic_mean(b, n, expected):
     ("method", "changes", "message"),
     [
         ("promptfl", {"data.test": "local"}, r"novel=true tests on official test images"),
-        ("fedavg", {}, r"data\.novel=true asks for classes that nobody trained on, but fedavg's"),
+        ("fedavg", {}, r"data\.novel=true tests classes that no client trains on, but fedavg's"),
     ],
 )
 def test_impossible_choices(assemble, method, changes, message):

@@ -92,7 +92,7 @@ def test_any_source_can_be_filtered():
 
 
 def test_masks_cannot_be_filtered():
-    with pytest.raises(UserError, match="have masks of several"):
+    with pytest.raises(UserError, match="have several classes each"):
         load_images("shapes", options=ReadOptions(classes=("circle", "cross")))
 
 

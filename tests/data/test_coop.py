@@ -139,14 +139,14 @@ def test_a_missing_set_says_where_it_comes_from(tmp_path, name, home, there):
     with pytest.raises(UserError) as caught:
         load_images("coop", tmp_path / home)
     printed = str(caught.value)
-    assert f"{tmp_path / home / f'split_zhou_{name}.json'} is not there" in printed
+    assert f"{tmp_path / home / f'split_zhou_{name}.json'} is missing" in printed
     assert f"get {name} from http" in printed
     assert f"split_zhou_{name}.json from https://drive.google.com/file/d/1" in printed
     assert printed.endswith(f"as {GUIDE} says")
 
 
 def test_missing_aircraft_says_where_it_comes_from(tmp_path):
-    match = r"images_variant_train.txt is not there; get FGVCAircraft from .*2013b.tar.gz"
+    match = r"images_variant_train.txt is missing; get FGVCAircraft from .*2013b.tar.gz"
     with pytest.raises(UserError, match=match):
         load_images("coop", tmp_path / "fgvc_aircraft")
 
@@ -168,8 +168,8 @@ def test_missing_images_are_named_with_their_source(tmp_path):
     for i in (2, 3):
         (file.parent / f"images/Apply_Eye_Makeup/{i}.png").unlink()
     match = (
-        r"images/Apply_Eye_Makeup/2.png is not there, nor are 1 more of the 8 images that "
-        r"OxfordPets's split names; get OxfordPets from https://www.robots.ox.ac.uk"
+        r"images/Apply_Eye_Makeup/2.png and 1 more of the 8 images in the split of "
+        r"OxfordPets are missing; get OxfordPets from https://www.robots.ox.ac.uk"
     )
     with pytest.raises(UserError, match=match):
         load(file)
@@ -194,7 +194,7 @@ def test_two_sets_in_one_folder_are_refused(tmp_path):
         (
             "torchvision_cifar10",
             "tv",
-            "; its files are from http.*/cifar.html, to be put into tv/cifar-10-batches-py",
+            "; copy its files from http.*/cifar.html to tv/cifar-10-batches-py",
         ),
         ("parquet", "pets", "pass data.root=/its/path"),
     ],

@@ -128,10 +128,10 @@ folder = without(Path.mkdir)
 missing = Path.unlink
 
 PLACES = [
-    (pipe, "is no plain file"),
+    (pipe, "is not a regular file"),
     (dangling, "cannot be read: No such file"),
     (loop, "cannot be read: Too many levels of symbolic links"),
-    (folder, "is no plain file"),
+    (folder, "is not a regular file"),
 ]
 """What may stand in the place of a file that is found by listing a folder."""
 
@@ -242,14 +242,17 @@ PARQUET = [
     (rows(labels=["cat", "dog"]), "row 0: label 'cat' is not an integer"),
     (rows(labels=[True, False]), "row 0: label True is not an integer"),
     (rows(labels=[[0], [1]]), r"row 0: label \[0\] is not an integer"),
-    (rows(images=[PNG, None, PNG]), "row 1: column 'image' holds no image bytes"),
-    (rows(images=["a.png", "b.png", "c.png"]), "row 0: column 'image' holds no image bytes"),
-    (rows(images=[[1], [2], [3]]), "row 0: column 'image' holds no image bytes"),
-    (rows(images=[{"path": "a.png"}] * 3), "row 0: column 'image' holds no image bytes"),
-    (rows(images=[{"bytes": None, "path": "a"}] * 3), "row 0: column 'image' holds no image bytes"),
+    (rows(images=[PNG, None, PNG]), "row 1: column 'image' contains no image bytes"),
+    (rows(images=["a.png", "b.png", "c.png"]), "row 0: column 'image' contains no image bytes"),
+    (rows(images=[[1], [2], [3]]), "row 0: column 'image' contains no image bytes"),
+    (rows(images=[{"path": "a.png"}] * 3), "row 0: column 'image' contains no image bytes"),
+    (
+        rows(images=[{"bytes": None, "path": "a"}] * 3),
+        "row 0: column 'image' contains no image bytes",
+    ),
     (rows(images=[PNG, b"", PNG]), "train-0.parquet, row 1 is not an image"),
     (rows(domain=[1, 2, 3]), "row 0: the domain 1 is not a string"),
-    (rows(domain=["a", None, "b"]), "row 1 has no domain, while others have one"),
+    (rows(domain=["a", None, "b"]), "row 1 has no domain, but others have one"),
     (repeated_column, "a.parquet has 2 columns called label; keep one"),
     (lambda root: pq.write_table(pa.table({"x": [1]}), root / "a.parquet"), "has the columns x;"),
     (meta("{"), "the metadata `huggingface` of train-0.parquet is not valid JSON"),
@@ -269,7 +272,7 @@ PARQUET = [
         for text, match in JSONS
     ],
     (at("dataset_info.json", lambda path: path.symlink_to("/nowhere")), "info.json cannot be read"),
-    (at("dataset_info.json", os.mkfifo), "dataset_info.json is no plain file"),
+    (at("dataset_info.json", os.mkfifo), "dataset_info.json is not a regular file"),
     (at("dataset_info.json", content('{"class_names": []}')), "must be a list of strings"),
     (at("dataset_info.json", content('{"class_names": [1, 2]}')), "must be a list of strings"),
     (at("dataset_info.json", content('{"class_names": ["a", " "]}')), "class 1 has an empty name"),
@@ -277,7 +280,7 @@ PARQUET = [
         at("dataset_info.json", content(r'{"class_names": ["a", "\ud800"]}')),
         "dataset_info.json is not valid JSON: .*hex esc",
     ),
-    (link_to(".", "again"), "again is a link to a folder that it is in; remove it"),
+    (link_to(".", "again"), "again is a link to a folder that contains it; remove it"),
     (link_to("nowhere", "more.parquet"), "more.parquet cannot be read: No such file"),
 ]
 
@@ -302,11 +305,14 @@ IMAGES = [
     (at("cat/0.png", content(deep_png(3))), "cat/0.png has pixels of mode RGB, more than 8 bits"),
     (at("cat/0.png", content(encoded("TIFF", "F"))), "cat/0.png has pixels of mode F"),
     (at("cat/0.png", content(encoded("TIFF", "I"))), "cat/0.png has pixels of mode I,"),
-    (lambda root: [(root / "cat" / f"{i}.png").unlink() for i in range(2)], "cat holds no image"),
-    (lambda root: (root / "eel").mkdir(), "eel holds no image"),
+    (
+        lambda root: [(root / "cat" / f"{i}.png").unlink() for i in range(2)],
+        "cat contains no image",
+    ),
+    (lambda root: (root / "eel").mkdir(), "eel contains no image"),
     (link_to("nowhere", "eel"), "eel cannot be read: No such file"),
     (link_to("eel", "eel"), "eel cannot be read: Too many levels"),
-    (link_to(".", "eel"), "eel holds no image"),
+    (link_to(".", "eel"), "eel contains no image"),
     (
         lambda root: (root / "cat").rename(os.fsdecode(os.fsencode(root) + b"/caf\xe9")),
         r"the name of class 0, 'caf\\udce9', is not UTF-8; rename it",
@@ -314,7 +320,7 @@ IMAGES = [
 ]
 
 MASKS = [
-    (at("classes.json", pipe), "classes.json is no plain file"),
+    (at("classes.json", pipe), "classes.json is not a regular file"),
     (at("classes.json", missing), "classes.json cannot be read: .*No such file"),
     *[(at("classes.json", content(text)), f"classes.json {match}") for text, match in JSONS],
     (at("classes.json", content('["a", "a"]')), "the classes 0 and 1 are both called 'a'"),
@@ -326,14 +332,17 @@ MASKS = [
     (at("x/train/masks/0.png", missing), "0.png has no mask"),
     (at("x/train/masks/0.png", content(PNG)), "has pixels of mode RGB, expected one class id"),
     (at("x/train/masks/0.png", content(encoded(mode="L", size=(9, 8)))), "has 9x8 pixels, its im"),
-    (at("x/train/masks/0.png", content(encoded(mode="L"))), "holds the class .*, but there are 2"),
+    (at("x/train/masks/0.png", content(encoded(mode="L"))), "contains class .*, but there are 2"),
     (at("x/train/masks/0.png", torn), "masks/0.png cannot be"),
-    (at("x/train/masks/0.png", content(b"x")), "masks/0.png is not an image; mend or remove it"),
+    (at("x/train/masks/0.png", content(b"x")), "masks/0.png is not an image; replace or remove it"),
     (lambda root: (root / "y").symlink_to("gone"), "y cannot be read: No such file"),
-    (at("x/train/masks", shutil.rmtree), "train/masks is not there; a split has a folder images"),
-    (at("x/train/images/0.png", missing), "train/images holds no image .*fill or remove"),
+    (at("x/train/masks", shutil.rmtree), "train/masks is missing; a split has the folders images"),
+    (at("x/train/images/0.png", missing), "train/images contains no image .*fill or remove"),
     (lambda root: (root / "x/train").rename(root / "x/learn"), "x/learn is not a split; expected "),
-    (lambda root: (root / "x").rename(root / ".x"), "holds no images with masks; expected classes"),
+    (
+        lambda root: (root / "x").rename(root / ".x"),
+        "contains no images with masks; expected classes",
+    ),
 ]
 
 SPLIT = "split_zhou_OxfordPets.json"
@@ -354,7 +363,7 @@ COOP = [
     (added("test", ["cat0.png", 0, "cat"]), "json names 'cat0.png' twice; get OxfordPets from"),
     (
         rewritten(lambda split: split["test"][0].__setitem__(2, "golf")),
-        "calls the class 0 both 'cat' and 'golf'",
+        "names class 0 both 'cat' and 'golf'",
     ),
     *[
         (
@@ -364,20 +373,20 @@ COOP = [
         for n in (2, 10**30)
     ],
     (rewritten(lambda split: [part.clear() for part in split.values()]), "has 0 labels up to -1"),
-    (added("test", ["gone.png", 1, "dog"]), "gone.png is not there"),
+    (added("test", ["gone.png", 1, "dog"]), "gone.png and 0 more of the "),
     (rewritten(one_name_twice), "the classes 0 and 1 are both called 'guinea pig'"),
-    (at("images/cat0.png", pipe), "cat0.png is not there"),
-    (at("images/cat0.png", dangling), "cat0.png is not there"),
+    (at("images/cat0.png", pipe), "cat0.png and 0 more of the "),
+    (at("images/cat0.png", dangling), "cat0.png and 0 more of the "),
     (at("images/cat0.png", content(b"")), "cat0.png is not an image"),
 ]
 
 AIRCRAFT = [
     (at("variants.txt", content(b"caf\xe9\n")), "variants.txt cannot be read: 'utf-8' codec"),
     (at("variants.txt", content("707-320\n707-320\nCessna 172\n")), "without a gap"),
-    (at("variants.txt", pipe), "variants.txt is not there"),
+    (at("variants.txt", pipe), "variants.txt is missing"),
     (at("images_variant_val.txt", content("10 Concorde\n")), "names a variant that"),
     (at("images_variant_val.txt", content(b"\xff\xfe")), "variant_val.txt cannot be read: 'utf-8'"),
-    (at("images_variant_val.txt", missing), "images_variant_val.txt is not there"),
+    (at("images_variant_val.txt", missing), "images_variant_val.txt is missing"),
 ]
 
 RAW = "FashionMNIST/raw"
@@ -386,13 +395,13 @@ TORCHVISION = [
         (at(f"{RAW}/t10k-labels-idx1-ubyte", damage), f"ubyte {match}")
         for damage, match in PLACES[:3]
     ],
-    (at(f"{RAW}/t10k-labels-idx1-ubyte", folder), "are not whole"),
-    (idx("train-images-idx3-ubyte", b""), "are not whole"),
-    (idx("train-images-idx3-ubyte", b"\x00" * 40), "are not whole"),
-    (idx("train-images-idx3-ubyte", struct.pack(">IIII", 2051, 9, 28, 28)), "are not whole"),
+    (at(f"{RAW}/t10k-labels-idx1-ubyte", folder), "are incomplete"),
+    (idx("train-images-idx3-ubyte", b""), "are incomplete"),
+    (idx("train-images-idx3-ubyte", b"\x00" * 40), "are incomplete"),
+    (idx("train-images-idx3-ubyte", struct.pack(">IIII", 2051, 9, 28, 28)), "are incomplete"),
     (
         idx("train-images-idx3-ubyte", struct.pack(">IIII", 2051, 0, 28, 28)),
-        "are not whole .offset",
+        "are incomplete .offset",
     ),
     (idx("train-labels-idx1-ubyte", struct.pack(">II", 2049, 3) + bytes(3)), "4 images and labels"),
     (
@@ -447,7 +456,7 @@ def test_the_same_sets_without_damage_are_read(tmp_path, make):
 
 SPLITS = [
     *[(text, f"split.json {match}") for text, match in JSONS],
-    ("null", ": input should be .*; expected the lists `train` and `test`, alone or once for ever"),
+    ("null", ": input should be .*; expected the lists `train` and `test`, once or for ever"),
     ("[]", r"split.json: input should be an object, found \[\]; expected the lists"),
     ('{"train": ["cat/0.png"]}', "split.json: test: field required"),
     ('{"train": "cat/0.png", "test": []}', "split.json: train: input should be a valid array"),
@@ -539,7 +548,7 @@ def test_pickles_that_are_not_torchvisions_are_not_opened(tmp_path):
     batches.mkdir()
     for name in ("batches.meta", "test_batch", *(f"data_batch_{i}" for i in range(1, 6))):
         (batches / name).write_bytes(pickle.dumps(Evil()))
-    with pytest.raises(UserError, match=r"are not whole \(Dataset not found or corrupted"):
+    with pytest.raises(UserError, match=r"are incomplete \(Dataset not found or corrupted"):
         load_images("torchvision_cifar10", tmp_path)
     assert not (tmp_path / "was run").exists()
 
@@ -587,7 +596,7 @@ def test_names_of_classes():
     for names, match in (
         (
             ["a", "b", "a"],
-            "here: the classes 0 and 2 are both called 'a'; give every class its own",
+            "here: the classes 0 and 2 are both called 'a'; give every class a different",
         ),
         (["a", ""], "here: class 1 has an empty name"),
         (["\udc80"], r"here: the name of class 0, '\\udc80', is not UTF-8"),

@@ -108,7 +108,7 @@ def test_a_subset_of_the_official_test():
 
 
 def test_bad_requests_name_the_key():
-    with pytest.raises(UserError, match=r"the source knows no domains"):
+    with pytest.raises(UserError, match=r"the source has no domains"):
         federated(images(domains=0))
     with pytest.raises(UserError, match=r"data\.clients=4 cannot .* 3 domains .*multiple of 3"):
         federated(images(), clients=4)
@@ -140,7 +140,7 @@ def test_with_novel_classes_the_domains_hold_the_base_classes_alone():
 
 
 def test_every_domain_needs_domains():
-    with pytest.raises(UserError, match=r"data\.every_domain .* knows no domains"):
+    with pytest.raises(UserError, match=r"data\.every_domain .* has no domains"):
         federated(images(domains=0), "iid", every_domain=True)
 
 

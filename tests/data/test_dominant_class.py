@@ -167,14 +167,14 @@ def test_held_out_validation_images_are_training_images_no_more():
 
 
 def test_a_protocol_with_validation_images_refuses_others():
-    with pytest.raises(UserError, match=r"leave data\.validation_fraction out"):
+    with pytest.raises(UserError, match=r"remove data\.validation_fraction"):
         hold_out(federated(images()), 0.2, Streams(0).numpy)
 
 
 @pytest.mark.parametrize("key", ["imbalance", "shots", "novel"])
 def test_what_would_be_ignored_is_refused(key):
     value = {"imbalance": 10.0, "shots": 4, "novel": True}[key]
-    with pytest.raises(UserError, match=rf"leave data\.{key} out"):
+    with pytest.raises(UserError, match=rf"remove data\.{key}"):
         federate(
             images(),
             DominantClass(),

@@ -93,7 +93,7 @@ def test_hash_and_manifest_cover_every_phase():
     ("phases", "message"),
     [
         ([], "has no phases; give at least one"),
-        ([{"round": 5}, {"round": 5}], "put them in the order of their rounds"),
+        ([{"round": 5}, {"round": 5}], "order them by round"),
         ([{"round": 1}], r"data\.evolution\.phases\.0\.round"),
         ([{"round": 3, "partition": {"alfa": 1}}], "alfa"),
     ],
@@ -140,11 +140,11 @@ def test_groups_of_classes_go_to_groups_of_clients():
         ),
         (
             lambda: federate(made(), groups((2, 1), (3, 2)), DataConfig(clients=5), RNG),
-            "for 3 classes, found one of",
+            "sums to 3 classes, but there is",
         ),
         (
             lambda: federate(made(), groups((4, 2), (3, 2)), DataConfig(clients=5), RNG),
-            "no image is of the classes 4",
+            "there is no image of the classes 4",
         ),
         (
             lambda: federate(made(), groups(name="dominant_class"), DataConfig(clients=5), RNG),

@@ -179,7 +179,7 @@ def test_wrong_folders(tmp_path):
         load_images("parquet")
     with pytest.raises(UserError, match=r"missing is not a folder; set data.root"):
         load_images("parquet", tmp_path / "missing")
-    with pytest.raises(UserError, match="holds no folder of images; expected <class>/<image>"):
+    with pytest.raises(UserError, match="contains no folder of images; expected <class>/<image>"):
         load_images("image_folder", tmp_path)
 
 
@@ -257,7 +257,7 @@ def test_a_split_file_for_an_image_folder(tmp_path):
 
 
 def test_a_split_needs_unique_paths_of_images(tmp_path):
-    with pytest.raises(UserError, match=r"digit 0 of data.source=digits has none; leave data.spl"):
+    with pytest.raises(UserError, match=r"digit 0 of data.source=digits has none; remove data.spl"):
         load_images("digits", options=ReadOptions(split="split.json"))
     write_names(tmp_path)
     write_parquet(tmp_path / "train.parquet", two(), [0, 1])
@@ -337,10 +337,10 @@ def test_a_split_file_for_domain_folders(tmp_path):
 
 
 def test_wrong_domain_folders(tmp_path):
-    with pytest.raises(UserError, match=r"holds no folder; expected <domain>/<class>/<image>"):
+    with pytest.raises(UserError, match=r"contains no folder; expected <domain>/<class>/<image>"):
         load_images("domain_folder", tmp_path)
     (tmp_path / "photo").mkdir()
-    with pytest.raises(UserError, match=r"photo holds no folder of images; expected <class>/"):
+    with pytest.raises(UserError, match=r"photo contains no folder of images; expected <class>/"):
         load_images("domain_folder", tmp_path)
 
 

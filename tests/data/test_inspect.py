@@ -12,7 +12,7 @@ from PIL import Image
 
 from fedray.__main__ import main
 from fedray.data import load_images
-from fedray.data.inspect import check_sizes, look_at, source_for
+from fedray.data.inspect import check_sizes, inspect_folder, source_for
 from fedray.errors import UserError
 from fedray.language.descriptions import load_descriptions
 from fedray.records import RunFolder
@@ -51,7 +51,7 @@ def as_parquet(flowers: Path, folder: Path, **columns: list[object]) -> list[int
 
 def test_a_folder_is_what_a_run_reads(flowers):
     draw(flowers / "rose" / "late.png", (9, 9, 9), mode="L")
-    look = look_at(flowers, source_for(flowers))
+    look = inspect_folder(flowers, source_for(flowers))
     images = load_images("image_folder", flowers)
     assert look.class_names == images.class_names
     assert [row.label for row in look.rows] == images.labels.tolist()
@@ -61,7 +61,7 @@ def test_a_folder_is_what_a_run_reads(flowers):
     assert look.grey == 1
     assert look.image_size is None
     assert look.stops == []
-    assert look.notes == ["1 grey images among colour ones become colour (data.channels)"]
+    assert look.notes == ["1 grey images are converted to colour, like the others (data.channels)"]
     assert {len(found) for found in look.samples.values()} == {8}
     assert look.samples[0][0].shape == (48, 48, 3)
 
@@ -72,20 +72,20 @@ def test_splits_are_no_domains(tmp_path, held):
         for name, colour in COLOURS.items():
             draw(tmp_path / split / name / "0.png", colour)
     assert source_for(tmp_path) == "image_folder"
-    assert look_at(tmp_path, "image_folder").counts.tolist() == [[1, 1]] * 3
+    assert inspect_folder(tmp_path, "image_folder").counts.tolist() == [[1, 1]] * 3
 
 
 def test_domains_and_parquet_are_found_by_their_layout(tmp_path, flowers):
     for domain in ("photo", "sketch"):
         for name, colour in COLOURS.items():
             draw(tmp_path / "domains" / domain / "train" / name / "a.png", colour)
-    look = look_at(tmp_path / "domains", source_for(tmp_path / "domains"))
+    look = inspect_folder(tmp_path / "domains", source_for(tmp_path / "domains"))
     assert look.source == "domain_folder"
     assert [row.domain for row in look.rows] == ["photo"] * 3 + ["sketch"] * 3
     assert look.image_set().domains.names == ("photo", "sketch")
 
     labels = as_parquet(flowers, tmp_path / "table")
-    found = look_at(tmp_path / "table", source_for(tmp_path / "table"))
+    found = inspect_folder(tmp_path / "table", source_for(tmp_path / "table"))
     assert found.source == "parquet"
     assert [row.label for row in found.rows] == labels
 
@@ -97,14 +97,15 @@ def test_what_is_wrong_is_said(flowers):
     draw(flowers / "17" / "only.png", (1, 1, 1))
     (flowers / "tulip" / "copy.png").write_bytes((flowers / "rose" / "00.png").read_bytes())
     (flowers / "tulip" / "again.png").write_bytes((flowers / "tulip" / "00.png").read_bytes())
-    look = look_at(flowers, source_for(flowers))
+    look = inspect_folder(flowers, source_for(flowers))
     assert look.image_size == 10
     (stop,) = look.stops
     assert stop.startswith("daisy/torn.jpg cannot be")
     assert look.notes == [
-        "one image alone of 17: it is trained on or tested on, never both",
-        "17: no words, which a text encoder would read; rename the folders or set text.names",
-        "left out, no images by their suffix: daisy/notes.txt",
+        "only one image of 17: it is used for training or testing, not for both",
+        "17: class names without words, which a text encoder needs; rename the folders or set "
+        "text.names",
+        "ignored, because the suffix is not that of an image: daisy/notes.txt",
         "the same image in two classes (1): rose/00.png = tulip/copy.png",
         "the same image twice in a class (1): tulip/00.png = tulip/again.png",
     ]
@@ -118,8 +119,8 @@ def test_a_class_that_is_only_in_the_test(tmp_path):
     (tmp_path / "test" / "tulip" / "b.png").write_bytes(
         (tmp_path / "train" / "tulip" / "b.png").read_bytes()
     )
-    look = look_at(tmp_path, source_for(tmp_path))
-    assert look.stops == ["rose: only in the official test, with no image to train on"]
+    look = inspect_folder(tmp_path, source_for(tmp_path))
+    assert look.stops == ["rose: only test images, no image to train on"]
     assert "in training and in the official test (1)" in look.notes[-1]
 
 
@@ -132,8 +133,8 @@ def test_what_is_no_folder_of_classes_is_refused(tmp_path, path, capsys):
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert {
-        "": "holds no folder of images; expected <class>/<image>",
-        "loose.png": "holds images itself; expected one folder a class",
+        "": "contains no folder of images; expected <class>/<image>",
+        "loose.png": "directly contains images; expected one folder per class",
         "missing": "is not a folder",
     }[path] in error
 
@@ -163,10 +164,10 @@ def test_images_without_a_domain_among_others_are_refused_as_a_run_refuses_them(
 ):
     domains = [missing, *["photo"] * 20, *["sketch"] * 15]
     as_parquet(flowers, tmp_path / "table", domain=domains)
-    with pytest.raises(UserError, match=r"row 0 has no domain, while others have one \(photo"):
+    with pytest.raises(UserError, match=r"row 0 has no domain, but others have one \(photo"):
         load_images("parquet", tmp_path / "table")
     assert main(["data", str(tmp_path / "table"), "data.clients=3"]) == 2
-    assert "row 0 has no domain, while others have one (photo, ...)" in capsys.readouterr().out
+    assert "row 0 has no domain, but others have one (photo, ...)" in capsys.readouterr().out
 
 
 def test_the_command_that_is_printed_runs(flowers, tmp_path, capsys):

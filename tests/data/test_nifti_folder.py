@@ -119,11 +119,11 @@ def one_patient(root):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (break_shape, r"Case00_segmentation\.nii\.gz has 6x5x3 voxels, its volume .* 6x5x4"),
+        (break_shape, r"Case00_segmentation\.nii\.gz has 6x5x3 voxels, but its volume .* 6x5x4"),
         (lose_mask, r"Case00\.nii\.gz has no segmentation; expected UCL/Case00\.nii\.gz and"),
         (no_volume, r"Case00\.nii\.gz cannot be read as NIfTI"),
-        (twice, r"Case00\.nii\.gz is there twice, as Case00\.nii too"),
-        (empty, r"holds no volumes; expected <site>/<case>\.nii\.gz"),
+        (twice, r"Case00\.nii\.gz is a duplicate of Case00\.nii"),
+        (empty, r"contains no volumes; expected <site>/<case>\.nii\.gz"),
         (one_patient, r"UCL has 1 patients, of which data\.source\.test_fraction=0\.2 takes 1"),
     ],
 )

@@ -104,7 +104,7 @@ def test_a_client_of_single_images_validates_on_none_and_one_alone_is_refused():
     for train, validation in zip(held.train, held.validation, strict=True):
         assert set(held.images.labels[validation]) <= set(held.images.labels[train])
     few = federate(images(2), Iid(), DataConfig(clients=10, test="official"), Streams(0).numpy)
-    with pytest.raises(UserError, match=r"validation_fraction=0.5 finds no client with two"):
+    with pytest.raises(UserError, match=r"validation_fraction=0.5 needs a client with two"):
         hold_out(few, 0.5, Streams(0).numpy)
     sizes = [len(part) for part in few.train]
     assert sizes == [1] * 10

@@ -70,7 +70,7 @@ def test_schedule_over_the_rounds(assemble):
 
 
 def test_a_schedule_to_0_is_refused():
-    with pytest.raises(UserError, match="lambda_end=0 is never reached geometrically"):
+    with pytest.raises(UserError, match="lambda_end=0 cannot be reached geometrically"):
         validate(AlignFed.HParams, {"lambda_end": 0}, "algorithm")
     off = validate(AlignFed.HParams, {"lambda_start": 0, "lambda_end": 0}, "algorithm")
     assert schedule(off.lambda_start, off.lambda_end, 0.5) == 0

@@ -188,7 +188,9 @@ def test_newcomers_are_counted_when_they_join(run):
 
 def test_batches_of_one_cannot_be_normalised(assemble):
     assembly = assemble("fedgen", {"batch_size": 1})
-    with pytest.raises(UserError, match="normalises by its batch, but batch_size=1; set batch_siz"):
+    with pytest.raises(
+        UserError, match="uses batch normalisation, but batch_size=1; set batch_size"
+    ):
         assembly.algorithm.init_server(assembly.server(CPU))
     plain = assemble("fedgen", {"batch_size": 1, "algorithm.generated_weight": 0})
     assert "generator" in plain.algorithm.init_server(plain.server(CPU))

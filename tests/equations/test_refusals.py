@@ -51,9 +51,9 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
         (
             "fedmgp",
             {"algorithm.selected": 6},
-            r"selected=6 of groups=5 cannot be drawn; set algorithm\.sel",
+            r"selected=6 exceeds groups=5; set algorithm\.selected",
         ),
-        ("fedmgp", {"algorithm.group": 5}, "group=5 does not exist, there are groups 0 to 4"),
+        ("fedmgp", {"algorithm.group": 5}, "group=5 does not exist; set algorithm.group to 0 to 4"),
         (
             "fedmgp",
             {"algorithm.text_length": 0, "algorithm.visual_length": 0},
@@ -95,7 +95,7 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
             (
                 "zero_shot",
                 {"algorithm.template": template},
-                r"algorithm\.template: .* needs \{\} once, for the name",
+                r"algorithm\.template: .* must have \{\} once, for the class name",
             )
             for template in ("a photo", "{} {}", "{name}", "{} }")
         ),

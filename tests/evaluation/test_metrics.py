@@ -38,7 +38,7 @@ from fedray.evaluation.metrics import (
 from fedray.evaluation.protocols import Analysis
 from fedray.evaluation.score import Score
 from fedray.records import Metric
-from fedray.runtime.assembly import deal
+from fedray.runtime.assembly import partition_images
 
 SCORES = {2: Score(1, 10), 0: Score(9, 10), 1: Score(20, 80)}
 
@@ -264,7 +264,7 @@ def test_a_domain_is_not_called_as_another_metric_is(assemble, names, said):
         ImageDomains(names, (np.arange(60) % 2).astype(np.int16)),
     )
     with pytest.raises(UserError, match=said + ".*rename the domain$"):
-        deal(assemble("local", {"data.samples": None}).experiment, images)
+        partition_images(assemble("local", {"data.samples": None}).experiment, images)
 
 
 @pytest.mark.parametrize("shape", [(1, 10), (3, 9)])

@@ -9,7 +9,7 @@ import torch
 
 from fedray import run
 from fedray.errors import RunFailed
-from fedray.files import full_disk_said
+from fedray.files import explain_disk_full
 from fedray.states import StateDatabase, database
 
 WORDS = (
@@ -40,12 +40,15 @@ def test_a_run_on_a_disk_that_fills(inject, count):
     ],
 )
 def test_whatever_says_that_the_disk_is_full_is_one_sentence(tmp_path, error):
-    with pytest.raises(RunFailed, match=r"cannot be written.*--resume"), full_disk_said(tmp_path):
+    with (
+        pytest.raises(RunFailed, match=r"cannot be written.*--resume"),
+        explain_disk_full(tmp_path),
+    ):
         raise error
 
 
 def test_other_errors_stay_what_they_are(tmp_path):
-    with pytest.raises(KeyError), full_disk_said(tmp_path):
+    with pytest.raises(KeyError), explain_disk_full(tmp_path):
         raise KeyError("No space")
 
 

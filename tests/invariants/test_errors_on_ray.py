@@ -29,7 +29,7 @@ def test_more_gpus_than_there_are(small, ray_nodes, tmp_path, capsys):
     words = small.arguments("gpus=3", "workers=1", "--no-track")
     assert run.main([*words, "--out", str(out)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: 1 workers ask for 1 CPU, 3 GPU, but the cluster has")
+    assert error.startswith("error: 1 workers need 1 CPU, 3 GPU, but the cluster has")
     assert error.endswith("set gpus=2 or less\n")
     assert not out.exists()
 

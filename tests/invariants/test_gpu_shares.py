@@ -27,7 +27,7 @@ def assigned(worker):
 def test_three_workers_share_what_the_server_leaves_of_two_gpus(small, ray_nodes):
     shares = ("workers=3", "cpus=0.75", "gpus=2", "server_gpus=0.5")
     experiment = small.experiment(*shares)
-    assert "3 workers ask for 0.75 CPU, 2 GPU" in preflight(experiment, ray_nodes)
+    assert "3 workers need 0.75 CPU, 2 GPU" in preflight(experiment, ray_nodes)
     before = ray.available_resources()
     pool = WorkerPool(experiment)
     try:

@@ -167,8 +167,8 @@ def test_an_experiment_that_stacks_has_another_identity(small):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("algorithm=scaffold",), "a training loop of its own"),
-        (("algorithm=fedpac",), "its client step is its own"),
+        (("algorithm=scaffold",), "it has its own training loop"),
+        (("algorithm=fedpac",), "it has its own client step"),
         (("algorithm=fedotp", "model.clip=small", "data.image_size=32"), "has not been compared"),
         (("algorithm=fedavg", "precision=bfloat16"), "precision"),
         (("algorithm=fedavg", "optimizer.momentum=0.9", "optimizer.keep=true"), "optimizer.keep"),

@@ -119,7 +119,7 @@ def test_what_is_wrong_with_a_file(tmp_path, content, message):
 
 def test_a_key_that_stands_twice_is_refused(tmp_path):
     twice = f'{{"cat": {json.dumps(ENTRY)}, "cat": {json.dumps(ENTRY)}}}'
-    with pytest.raises(UserError, match="the key 'cat' stands there twice"):
+    with pytest.raises(UserError, match="the key 'cat' occurs twice"):
         load_descriptions(write(tmp_path, twice), ["cat"])
 
 

@@ -81,5 +81,6 @@ def test_an_installed_method_is_found_recorded_and_held_to_its_version(tmp_path)
     assert broken.returncode == 2
     assert broken.stderr == (
         "error: the installed plug-in extra_methods.register of the package extra-methods does not "
-        "import: ModuleNotFoundError: No module named 'nothing_of_the_kind'; mend or uninstall it\n"
+        "import: ModuleNotFoundError: No module named 'nothing_of_the_kind'; repair or "
+        "uninstall it\n"
     )

@@ -142,10 +142,10 @@ def test_the_source_of_a_class_is_found_also_where_the_file_is_gone():
         ("raise SystemError\n", "plug-in mine.py does not import: SystemError (mine.py, line 1)"),
         (
             METHOD.replace('name = "scaled"', 'name = "fedprox"'),
-            "plug-in mine.py registers the algorithm 'fedprox', which there is already",
+            "plug-in mine.py registers the algorithm 'fedprox', which already exists",
         ),
         (METHOD + AGAIN, "two algorithms are called 'scaled'"),
-        (METHOD.replace('"scaled"', '"../up"'), "cannot be called so"),
+        (METHOD.replace('"scaled"', '"../up"'), "has no valid name"),
     ],
 )
 def test_what_does_not_import_leaves_nothing_behind(text, message):
@@ -167,7 +167,7 @@ def test_two_plugins_with_one_name_for_something():
 
 def test_plugins_without_what_is_asked_for():
     load(mine="x = 1\n")
-    with pytest.raises(UserError, match=r"The plug-ins that were given register no partition."):
+    with pytest.raises(UserError, match=r"The plug-ins in use register no partition."):
         partitions.get("mine")
 
 

@@ -67,7 +67,7 @@ def test_modules_that_neither_travel_nor_are_installed_are_named(tmp_path, monke
     write("mine.py", "import torch, json, fedray, nowhere\nfrom beside import a\nimport scores\n")
     write("beside.py", "a = 1\n")
     said = unshipped(read_plugins(["mine.py"]))
-    assert f"import scores ({elsewhere}/scores.py), which neither travels with" in said
+    assert f"import scores ({elsewhere}/scores.py), which is neither sent to workers" in said
     write("other.py", "import torch, json\nfrom beside import a\n")
     assert unshipped(read_plugins(["other.py"])) == ""
 
@@ -89,9 +89,9 @@ def test_a_file_in_another_encoding():
 
 def test_a_text_that_was_edited_where_it_travels_is_refused():
     found = read_plugin(write("mine.py", "x = 1\n"))
-    with pytest.raises(ValueError, match=r"the text of plug-in mine is not the one"):
+    with pytest.raises(ValueError, match=r"the text of plug-in mine does not match its"):
         replace(found, files={"mine.py": "x = 2\n"})
-    with pytest.raises(UserError, match=r"plugins.0: the text of plug-in mine is not the one"):
+    with pytest.raises(UserError, match=r"plugins.0: the text of plug-in mine does not match its"):
         read_plugins([{**vars(found), "files": {"mine.py": "x = 2\n"}}])
 
 
@@ -121,14 +121,14 @@ def test_a_relative_path_is_of_the_experiments_folder(tmp_path):
     ("given", "message"),
     [
         ("missing.py", "plug-in missing.py: {here}/missing.py does not exist"),
-        ("empty/", "plug-in empty/: {here}/empty has no __init__.py, so name a file in it"),
+        ("empty/", "plug-in empty/: {here}/empty has no __init__.py; name a file in it"),
         ("nothing_here", "plug-in nothing_here: there is neither a file nor a module"),
-        ("my-method.py", "'my-method' is no name that Python can import; call it 'my_method'"),
+        ("my-method.py", "Python cannot import the name 'my-method'; rename it to 'my_method'"),
         ("what is this", "is neither a file"),
-        ("json.py", "cannot be called 'json': there is a module Python's own; rename it"),
+        ("json.py", "cannot be called 'json', the name of a module of Python; rename it"),
         ("fedray.py", "cannot be called 'fedray'"),
-        ("torch.py", "cannot be called 'torch': there is a module installed, "),
-        ("", "plug-in: a path is expected"),
+        ("torch.py", "cannot be called 'torch', the name of a module installed as "),
+        ("", "plug-in: expected a path"),
         ("pack.nothing", "plug-in pack.nothing: {here} has no such module in pack"),
         ("latin.py", "cannot be read: "),
     ],
@@ -157,7 +157,7 @@ def test_two_of_one_name():
 
 
 def test_what_is_too_large_to_travel():
-    with pytest.raises(UserError, match=r"at most 300000 travel with an experiment"):
+    with pytest.raises(UserError, match=r"at most 300000 can be sent to workers"):
         read_plugins([write("mine.py", "#" * 400_000)])
 
 

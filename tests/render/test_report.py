@@ -214,7 +214,7 @@ def test_of_two_runs_of_one_seed_the_longer_one_counts(tmp_path: Path) -> None:
     write_run(tmp_path / "b", [0.1, 0.2, 0.3], rounds=2)
     groups, notes = group(load([tmp_path]))
     assert [run.folder.name for run in groups[0].runs] == ["b"]
-    assert notes == [f"seed 0 of fedtsp is there twice; {tmp_path / 'a'} is left out"]
+    assert notes == [f"seed 0 of fedtsp has two runs; {tmp_path / 'a'} is left out"]
 
 
 # --- what is unfair ------------------------------------------------------------------------------

@@ -22,15 +22,19 @@ from fedray.runtime.compatibility import check
         (
             "fedavg",
             {"model.group": "unet_tiny", "data.augment": "flip_crop"},
-            r"data\.augment=flip_crop moves images but not their masks",
+            r"data\.augment=flip_crop transforms images but not their masks",
         ),
         ("promptfl", {"finetune_epochs": 1}, r"finetune_epochs=1 trains heads, but promptfl's"),
         (
             "promptfl",
             {"model.pretrained": "weights.pth"},
-            r"model\.pretrained=.* is for backbones, but promptfl has prompts",
+            r"model\.pretrained=.* loads backbones, but promptfl trains prompts",
         ),
-        ("fedavg", {"data.novel": True, "data.test": "official"}, r"data\.novel=true asks for"),
+        (
+            "fedavg",
+            {"data.novel": True, "data.test": "official"},
+            r"data\.novel=true tests classes",
+        ),
         ("promptfl", {"data.novel": True, "data.test": "official"}, None),
     ],
 )

@@ -31,7 +31,7 @@ BROKEN = {
         "a Secret cannot travel, expected a TrainedModel (`uploads`",
     ),
     "wrong_device": ("device", "move them with .to(device)"),
-    "copy_per_batch": ("batches", "copies in the batches of two rounds; make or move tensors"),
+    "copy_per_batch": ("batches", "copies in the batches of two rounds; create or move tensors"),
     "module_memory": ("resume", "round 1: server/model/"),
 }
 """By method: a law that it breaks, and words of the difference."""

@@ -111,7 +111,7 @@ def test_a_token_that_others_can_read_is_taken_from_them_and_said_so(
     guard_token()
     assert mode(path) == 0o600
     assert path.read_text() == "secret"
-    assert f"{path} could be read by others (mode 644)" in capsys.readouterr().err
+    assert f"{path} was readable by other users (mode 644)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("before", [0o400, 0o600, 0o440])
@@ -132,13 +132,15 @@ def test_a_symbolic_link_is_not_followed(home, capsys):
     (home / ".ray" / "auth_token").symlink_to(target)
     guard_token()
     assert mode(target) == 0o644
-    assert "could be read by others (mode 644); it is not ours to change" in capsys.readouterr().err
+    assert (
+        "was readable by other users (mode 644); it belongs to another" in capsys.readouterr().err
+    )
 
 
 def test_a_link_that_leads_nowhere_is_not_written_through(home):
     (home / ".ray").mkdir()
     (home / ".ray" / "auth_token").symlink_to(home / "planted")
-    with pytest.raises(UserError, match="should be a file with Ray's token"):
+    with pytest.raises(UserError, match="is not a file with Ray's token"):
         guard_token()
     assert not (home / "planted").exists()
 
@@ -148,13 +150,13 @@ def test_a_token_file_without_a_token_is_refused(home, what):
     path = home / ".ray" / "auth_token"
     path.parent.mkdir()
     path.mkdir() if what == "folder" else path.touch(0o600)
-    with pytest.raises(UserError, match=r"auth_token should be a file with Ray's token; delete it"):
+    with pytest.raises(UserError, match=r"auth_token is not a file with Ray's token; delete it"):
         guard_token()
 
 
 def test_a_token_that_cannot_be_written_is_refused(home):
     (home / ".ray").write_text("a file")
-    with pytest.raises(UserError, match="name a file that can be written with RAY_AUTH_TOKEN_PATH"):
+    with pytest.raises(UserError, match="set RAY_AUTH_TOKEN_PATH to a writable file"):
         guard_token()
 
 
@@ -181,20 +183,20 @@ def test_only_its_user_enters_the_folder(home):
 def test_a_folder_that_somebody_planted_is_refused(home, monkeypatch):
     (home / "theirs").mkdir()
     (home / f"fedray-{os.geteuid()}").symlink_to(home / "theirs")
-    with pytest.raises(UserError, match=r"belongs to somebody else; .* with RAY_TMPDIR"):
+    with pytest.raises(UserError, match=r"belongs to another user; set RAY_TMPDIR"):
         private_folder()
     (home / f"fedray-{os.geteuid()}").unlink()
     folder = private_folder()
     owner = folder.stat().st_uid
     folder.rename(home / f"fedray-{owner + 1}")
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    with pytest.raises(UserError, match="belongs to somebody else"):
+    with pytest.raises(UserError, match="belongs to another user"):
         private_folder()
 
 
 def test_a_folder_that_cannot_be_made_is_refused(home, monkeypatch):
     monkeypatch.setenv("RAY_TMPDIR", str(home / "nowhere"))
-    with pytest.raises(UserError, match=r"cannot be made \(No such file or directory\)"):
+    with pytest.raises(UserError, match=r"cannot be created \(No such file or directory\)"):
         private_folder()
 
 

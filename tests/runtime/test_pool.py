@@ -97,7 +97,7 @@ def test_the_first_time_all_are_waited_for_and_then_those_that_are_there(ray, ca
     assert numbers(found.ready(40)) == [0, 2]
     assert ray.now == pool.GATHER_SECONDS, "once one is ready, the others are not waited for long"
     assert caplog.messages == [
-        "1 of 3 workers have no place yet; the run goes on without them until they do"
+        "1 of 3 workers have not started yet; the run continues without them for now"
     ]
     assert numbers(found.ready(40)) == [0, 2]
     assert ray.now == pool.GATHER_SECONDS
@@ -111,7 +111,7 @@ def test_only_as_many_workers_are_waited_for_as_there_are_clients(ray, caplog):
 
 def test_while_none_is_ready_the_first_is_waited_for(ray):
     ray.answers[0], ray.answers[1] = [NEVER], [NEVER]
-    with pytest.raises(RunFailed, match=r"no node had room for a worker.* 300 s .*start_timeout_s"):
+    with pytest.raises(RunFailed, match=r"no worker could be started .* 300 s .*start_timeout_s"):
         pool_of(2, start_timeout_s=300).ready(2)
     assert ray.now >= 300
 

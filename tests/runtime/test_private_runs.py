@@ -55,10 +55,13 @@ def epsilons(folder: RunFolder) -> list[float]:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"algorithm.weights": "samples"}, r"fedavg takes; set algorithm\.weights=uniform"),
-        ({"algorithm": {"name": "fednova"}}, r"algorithm=fednova takes; set privacy\.mode=local"),
-        ({"algorithm": {"name": "fedproto"}}, r"fedproto takes; set privacy\.mode=local"),
-        ({"wire.up_bits": 8}, r"wire\.up_bits=8 changes updates after they were clipped"),
+        ({"algorithm.weights": "samples"}, r"fedavg does not .*; set algorithm\.weights=uniform"),
+        (
+            {"algorithm": {"name": "fednova"}},
+            r"algorithm=fednova does not .*; set privacy\.mode=local",
+        ),
+        ({"algorithm": {"name": "fedproto"}}, r"fedproto does not .*; set privacy\.mode=local"),
+        ({"wire.up_bits": 8}, r"wire\.up_bits=8 changes updates after clipping"),
         ({"faults.late": 0.1}, r"faults\.late=0\.1 brings updates of another round's sample"),
         ({"faults.on_client_error": "drop"}, r"faults\.on_client_error=drop lets a client's data"),
         ({"algorithm": {"name": "local"}}, r"covers uploads, but algorithm=local declares none"),
@@ -161,10 +164,10 @@ def test_epsilon_is_in_every_round_and_stated(tmp_path):
 
 def test_a_seed_and_no_noise_are_called_no_protection(tmp_path):
     seeded = finished(tmp_path / "seeded", **LOCAL, **SEEDED).read()
-    assert "noise_seed=0, which is no protection" in seeded.info.privacy["noise"]
+    assert "noise_seed=0, which gives no protection" in seeded.info.privacy["noise"]
     silent = {"privacy.mode": "local", "privacy.clip_norm": 1.0}
     clipped = finished(tmp_path / "clipped", **silent).read()
-    assert "no protection, and there is no epsilon" in clipped.info.privacy["noise"]
+    assert "gives no protection and no epsilon" in clipped.info.privacy["noise"]
     assert not any(name.startswith("epsilon") for name in clipped.rounds[-1].metrics)
     assert not RunFolder(tmp_path / "clipped").releases.path.exists()
 
@@ -212,9 +215,7 @@ def test_lost_releases_are_not_forgotten_silently(tmp_path):
     log = RunFolder(tmp_path).releases.path
     kept = log.read_text()
     log.unlink()
-    with pytest.raises(
-        UserError, match=r"comes to epsilon 0, but .*result\.json had reached 4\.377"
-    ):
+    with pytest.raises(UserError, match=r"gives epsilon 0, but .*result\.json has 4\.377"):
         next(session(tmp_path, **LOCAL).rounds())
     log.write_text(kept.replace('"step"', '"stop"'))
     with pytest.raises(UserError, match=r"releases\.jsonl cannot be read .* restore it, or start"):

@@ -7,7 +7,7 @@ from tensors import same
 
 from fedray.config import EXECUTION_KEYS
 from fedray.core import ClientState
-from fedray.runtime.serial import FOR_A_CLUSTER, SerialExecutor, unused_keys
+from fedray.runtime.serial import CLUSTER_KEYS, SerialExecutor, unused_keys
 
 CPU = torch.device("cpu")
 
@@ -45,7 +45,7 @@ HONOURED = {
 
 
 def test_every_key_of_execution_is_honoured_or_refused_or_said_to_be_without_effect():
-    assert {*HONOURED, *FOR_A_CLUSTER} == {*EXECUTION_KEYS, "threads"}
+    assert {*HONOURED, *CLUSTER_KEYS} == {*EXECUTION_KEYS, "threads"}
 
 
 def test_keys_for_a_cluster_are_said_to_be_without_effect(assemble):

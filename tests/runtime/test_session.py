@@ -75,7 +75,7 @@ def test_other_data_than_the_run_began_with_is_refused(tmp_path, every):
     folder = interrupted(tmp_path, *keys)
     rewritten(folder, data_sha256="f" * 64)
     with pytest.raises(
-        UserError, match=r"images or labels of .* are not what .* began .*ffffffffffff"
+        UserError, match=r"images or labels of .* have changed since .* started .*ffffffffffff"
     ):
         session(tmp_path, *keys)
 
@@ -99,9 +99,7 @@ def test_a_run_that_is_resumed_in_another_environment_says_so_and_keeps_the_earl
     rounds = session(tmp_path).rounds()
     assert next(rounds).round == 2
     rounds.close()
-    assert (
-        "goes on after round 1 in another environment than before (torch 0.1, now " in caplog.text
-    )
+    assert "continues after round 1 in a different environment (torch 0.1, now " in caplog.text
     assert "cpu another, now " in caplog.text
     caplog.clear()
     assert [done.round for done in session(tmp_path).rounds()] == [3]
@@ -180,9 +178,9 @@ def lose_its_content(folder: RunFolder) -> None:
 @pytest.mark.parametrize(
     ("lose", "said"),
     [
-        (lose_all, "has the rounds up to 1 and no checkpoint of them"),
-        (lose_the_database, "has the rounds up to 1 and no checkpoint of them"),
-        (lose_its_content, "has the rounds up to 1 and no checkpoint of them"),
+        (lose_all, "has rounds up to 1 but no checkpoint"),
+        (lose_the_database, "has rounds up to 1 but no checkpoint"),
+        (lose_its_content, "has rounds up to 1 but no checkpoint"),
     ],
 )
 def test_a_lost_checkpoint_is_a_question(tmp_path, capsys, lose, said):
@@ -218,9 +216,7 @@ def test_a_run_begins_anew_as_the_question_says(tmp_path, capsys):
     folder = interrupted(tmp_path)
     lose_all(folder)
     assert go_on(tmp_path) == 2
-    assert "to begin again at round 0, remove result.json and rounds.jsonl" in (
-        capsys.readouterr().err
-    )
+    assert "to restart at round 0, remove result.json and rounds.jsonl" in (capsys.readouterr().err)
     folder.result.unlink()
     folder.rounds_file.unlink()
     assert go_on(tmp_path) == 0
@@ -268,7 +264,7 @@ def test_a_run_without_checkpoints_begins_anew_and_says_so(tmp_path, capsys):
 def test_a_finished_run_without_its_checkpoint_is_a_question_too(tmp_path):
     list(session(tmp_path).rounds())
     lose_all(RunFolder(tmp_path))
-    with pytest.raises(UserError, match="has the rounds up to 3 and no checkpoint"):
+    with pytest.raises(UserError, match="has rounds up to 3 but no checkpoint"):
         list(session(tmp_path).rounds())
 
 
@@ -297,7 +293,7 @@ def of_a_twin(folder: RunFolder) -> None:
 def test_rounds_that_the_checkpoint_does_not_know_are_refused(tmp_path, change):
     folder = interrupted(tmp_path)
     change(folder)
-    with pytest.raises(UserError, match="are not those of its checkpoint of round 1; restore"):
+    with pytest.raises(UserError, match="do not match its checkpoint of round 1; restore"):
         list(session(tmp_path).rounds())
 
 
@@ -306,8 +302,8 @@ def test_a_result_of_another_experiment_or_partition_is_refused(tmp_path, every)
     folder = interrupted(tmp_path, f"checkpoint_every={every}")
     whole = folder.read()
     for info, said in (
-        ({"identity": "f" * 64}, "result.json is of another experiment than"),
-        ({"partition_sha256": "f" * 64}, "clients' images are not those .*ffffffffffff, now"),
+        ({"identity": "f" * 64}, "result.json belongs to another experiment than"),
+        ({"partition_sha256": "f" * 64}, "the partition has changed .*ffffffffffff, now"),
     ):
         folder.write(replace(whole, info=replace(whole.info, **info)))
         with pytest.raises(UserError, match=said):
@@ -483,9 +479,9 @@ def test_other_texts_or_weights_than_the_run_began_with_are_refused(tmp_path, ch
     hashes = RunFolder(out).read().info.files_sha256
     assert set(hashes) == {"text.descriptions", "text.names", "text.encoder.path"}
     texts_in(root, **changed)
-    with pytest.raises(UserError, match=rf"^the {what}=.* are not what .*out began with"):
+    with pytest.raises(UserError, match=rf"^the {what}=.* have changed since .*out was started"):
         of_texts(root, out)
-    with pytest.raises(UserError, match=rf"^the {what}=.* are not what .*out began with"):
+    with pytest.raises(UserError, match=rf"^the {what}=.* have changed since .*out was started"):
         reopen(out)
     texts_in(root)
     reopen(out)
@@ -510,7 +506,7 @@ def test_runs_are_reused_only_with_the_files_that_they_read(tmp_path):
     run = (RunFolder(out), of_run.experiment)
     check_current([run], "start anew")
     texts_in(root, texts=first_other(TEXTS))
-    with pytest.raises(UserError, match=rf"1 finished runs were made with other .*{out}; .*anew"):
+    with pytest.raises(UserError, match=rf"have changed since 1 finished runs: .*{out}; .*anew"):
         check_current([run], "start anew")
 
 

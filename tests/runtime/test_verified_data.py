@@ -104,9 +104,9 @@ def test_labels_that_changed_between_rounds_end_the_resume(root, tmp_path, monke
     assert main(resume) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: the images or labels of data.root=")
-    assert f"{root} are not what " in error
+    assert f"{root} have changed " in error
     assert error.count("\n") == 1
-    with pytest.raises(UserError, match=r"images or labels of .* are not what "):
+    with pytest.raises(UserError, match=r"images or labels of .* have changed "):
         reopen(out)
     left = {path: path.read_bytes() for path in before}
     assert left == before

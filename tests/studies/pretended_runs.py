@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedray.records import Costs, Environment, Metric, Round, Run, RunFolder, RunInfo, Traffic, Work
-from fedray.studies.cell import Wanted
+from fedray.studies.cell import RunSpec
 from fedray.studies.study import DIVERGED, Study, StudyRun
 
-Curve = Callable[[Wanted], Sequence[tuple[float, float]] | str | None]
+Curve = Callable[[RunSpec], Sequence[tuple[float, float]] | str | None]
 """Of a run, its accuracy on validation and test images round by round; why it failed, or None where
 its loss was no number."""
 
 
 def result_of(
-    wanted: Wanted,
+    wanted: RunSpec,
     curve: Sequence[tuple[float, float]],
     partition: str = "p",
     steps: int | None = None,
@@ -51,21 +51,21 @@ def result_of(
     return Run(info, rounds, Costs(wall_seconds=float(len(rounds))))
 
 
-def pretend(study: Study, curve: Curve) -> list[Wanted]:
+def pretend(study: Study, curve: Curve) -> list[RunSpec]:
     """Have all runs of a study happen as said; return them in the order in which they began."""
     done = []
     while (run := study.next()) is not None:
-        done.append(run.wanted)
+        done.append(run.spec)
         end(study, run, curve)
     return done
 
 
 def end(study: Study, run: StudyRun, curve: Curve) -> None:
     """Have a run happen."""
-    found = curve(run.wanted)
+    found = curve(run.spec)
     run.status = "finished"
     if found is None or isinstance(found, str):
         run.reason = found or f"{DIVERGED}: its loss is no number"
     else:
-        RunFolder(run.folder).write(result_of(run.wanted, found))
+        RunFolder(run.folder).write(result_of(run.spec, found))
     study.settle(run)

@@ -12,7 +12,7 @@ from fedray.core.payload import BadPayload, NotFinitePayload
 from fedray.errors import ClientError, CodeError, Failure, UserError
 from fedray.records import RunFolder
 from fedray.render.table import page
-from fedray.studies.cell import Dropped, Wanted
+from fedray.studies.cell import DroppedChoice, RunSpec
 from fedray.studies.forecast import headline, planned_cells, runs_of
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import made, table_json
@@ -29,12 +29,12 @@ def state_of(study: Study, place: Place = MINE):
     return next(at for cell, at in study.states() if cell.place == place)
 
 
-def flat(wanted: Wanted) -> list[tuple[float, float]]:
+def flat(wanted: RunSpec) -> list[tuple[float, float]]:
     """Better with a lower rate, whatever is measured, and all of it at the end."""
     return [(0.1, 0.1), (0.2, 0.2), (0.9 - wanted.experiment.lr, 0.9 - wanted.experiment.lr)]
 
 
-def planted(wanted: Wanted) -> list[tuple[float, float]]:
+def planted(wanted: RunSpec) -> list[tuple[float, float]]:
     """On validation round 2 and lr 0.02 are best, on test round 1 and lr 0.1, and round 0."""
     if wanted.experiment.lr == 0.02:
         return [(0.99, 0.99), (0.5, 0.6), (0.7, 0.3)]
@@ -78,7 +78,7 @@ def test_tuning_seeds_choose_and_report_seeds_are_reported(play):
 
     study = play(lucky, tuning={"configurations": 2})
     assert state_of(study).chosen == {"lr": 0.1}
-    assert {trial.wanted.phase: trial.wanted.seed for trial in study.runs.values()} == {
+    assert {trial.spec.phase: trial.spec.seed for trial in study.runs.values()} == {
         "tuning": 100,
         "report": 1,
     }
@@ -92,12 +92,12 @@ def test_no_cell_waits_for_another(here, write):
     write()
     study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
     for _ in range(2):
-        trial = next(t for t in [study.next()] if t.wanted.place == MINE)
+        trial = next(t for t in [study.next()] if t.spec.place == MINE)
         end(study, trial, flat)
-    assert [t.wanted.place for t in study.runs.values() if t.is_over] == [MINE, MINE]
+    assert [t.spec.place for t in study.runs.values() if t.is_over] == [MINE, MINE]
     assert state_of(study, LOCAL).phase == "tuning"
     assert len(state_of(study).tried) == 2
-    assert state_of(study).wanted[0].config == {"lr": 0.004}
+    assert state_of(study).pending[0].config == {"lr": 0.004}
 
 
 # --- edges ----------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_what_was_chosen_says_what_a_reported_run_took(play):
 def test_a_run_that_two_cells_need_is_run_once(play):
     rows = {"mine": "local", "yours": "local"}
     study = play(flat, rows=rows, baselines=[], claims=["mine > yours"])
-    keys = [trial.wanted.key for trial in study.runs.values()]
+    keys = [trial.spec.key for trial in study.runs.values()]
     assert len(keys) == len(set(keys)) == 5
     first, second = outcome(study).cells.values()
     assert [each.key for each in first.seeds] == [each.key for each in second.seeds]
@@ -169,7 +169,7 @@ def test_a_run_that_two_cells_need_is_run_once(play):
 
 def test_tuning_runs_whose_seeds_are_reported_are_not_run_again(play):
     study = play(flat, tuning={"configurations": 2, "once": [0]}, report={"seeds": [0, 1]})
-    mine = [trial.wanted for trial in study.runs.values() if trial.wanted.place == MINE]
+    mine = [trial.spec for trial in study.runs.values() if trial.spec.place == MINE]
     assert [(each.seed, each.phase) for each in mine] == [
         (0, "tuning"),
         (0, "tuning"),
@@ -216,7 +216,7 @@ def test_a_row_takes_over_the_choice_of_another(play):
 
     study = play(other, rows=rows, baselines=[], claims=["mine > null"], tuning={"extend": False})
     assert state_of(study, Place("null", "all")).chosen == {"lr": 0.1}
-    tuned = [t.wanted.place for t in study.runs.values() if t.wanted.phase == "tuning"]
+    tuned = [t.spec.place for t in study.runs.values() if t.spec.phase == "tuning"]
     assert tuned == [MINE, MINE]
     assert not any("different numbers" in note for note in outcome(study).notes)
 
@@ -224,7 +224,7 @@ def test_a_row_takes_over_the_choice_of_another(play):
 def test_one_column_tunes_for_all(play):
     columns = {"x": {}, "y": {"batch_size": 8}}
     study = play(flat, columns=columns, tuning={"at": "y", "configurations": 2})
-    tuned = {t.wanted.place.column for t in study.runs.values() if t.wanted.phase == "tuning"}
+    tuned = {t.spec.place.column for t in study.runs.values() if t.spec.phase == "tuning"}
     assert tuned == {"y"}
     assert state_of(study, Place("mine", "x")).chosen == {"lr": 0.02}
     assert len(outcome(study).cells[Place("mine", "x")].seeds) == 2
@@ -308,7 +308,7 @@ THREE = {"space": {"lr": {"grid": [0.01, 0.1, 0.5]}}, "report": {"seeds": [0, 1,
 def test_the_next_by_validation_is_reported_where_the_first_choice_diverges(play):
     study = play(fragile(("mine", 0.5, 1)), **THREE)
     at = state_of(study)
-    assert at.dropped == [Dropped({"lr": 0.5}, [1])]
+    assert at.dropped == [DroppedChoice({"lr": 0.5}, [1])]
     assert (at.phase, at.chosen, at.edges) == ("over", {"lr": 0.1}, [])
     cell = outcome(study).cells[MINE]
     assert [each.measured.values["local_accuracy"] for each in cell.seeds] == [0.05] * 3
@@ -331,7 +331,7 @@ def test_what_is_reported_does_not_depend_on_which_run_ends_first(here, write):
         found.append(state_of(study))
         assert state_of(Study(here / "out", study.plan, study.store)).wanted  # they run again
     assert found[0] == found[1]
-    assert found[0].dropped == [Dropped({"lr": 0.5}, [0, 2])]
+    assert found[0].dropped == [DroppedChoice({"lr": 0.5}, [0, 2])]
 
 
 def test_where_every_choice_diverges_the_first_is_shown_with_what_it_has(play):
@@ -340,7 +340,7 @@ def test_where_every_choice_diverges_the_first_is_shown_with_what_it_has(play):
     )
     at = state_of(study)
     assert at.chosen == {"lr": 0.5}
-    assert at.dropped == [Dropped({"lr": 0.1}, [1]), Dropped({"lr": 0.01}, [0])]
+    assert at.dropped == [DroppedChoice({"lr": 0.1}, [1]), DroppedChoice({"lr": 0.01}, [0])]
     found = outcome(study)
     assert sorted(found.claims[0].comparison.differences) == [0, 1]
     assert "mine: reported is lr=0.5, no other came through: the first" in found.notes
@@ -355,13 +355,13 @@ def test_no_failure_but_divergence_says_anything_of_a_choice(play, why):
     tree = table_json(study, found, made(study, found))
     reasons = [run.get("reason") for run in tree["runs"]]
     assert why not in reasons
-    study.try_again()
-    assert [run.seed for run in state_of(study).wanted] == [1]
+    study.forget_failures()
+    assert [run.seed for run in state_of(study).pending] == [1]
 
 
 def test_what_has_diverged_is_not_tried_again(play):
     study = play(fragile(("mine", 0.5, 1)), **THREE)
-    study.try_again()
+    study.forget_failures()
     assert study.is_complete
 
 
@@ -385,7 +385,7 @@ def test_a_row_that_follows_another_takes_what_that_one_reports(play):
     study = play(fragile(("mine", 0.5, 1), ("null", 0.1, 0)), **changes)
     follower = state_of(study, Place("null", "all"))
     assert state_of(study).chosen == {"lr": 0.1}
-    assert (follower.chosen, follower.dropped) == ({"lr": 0.01}, [Dropped({"lr": 0.1}, [0])])
+    assert (follower.chosen, follower.dropped) == ({"lr": 0.01}, [DroppedChoice({"lr": 0.1}, [0])])
 
 
 def test_a_later_choice_at_an_edge_is_named(play):
@@ -426,7 +426,7 @@ def test_a_rate_at_which_digits_diverge_is_left_for_the_next_one(here, write):
     while (trial := study.next()) is not None:
         trial.status = "running"
         try:
-            fedray.Experiment(trial.wanted.experiment.tree()).train(trial.folder, executor="serial")
+            fedray.Experiment(trial.spec.experiment.tree()).train(trial.folder, executor="serial")
         except CodeError as error:
             trial.reason = reason_of(error)
         trial.status = "finished"
@@ -434,7 +434,7 @@ def test_a_rate_at_which_digits_diverge_is_left_for_the_next_one(here, write):
     at = state_of(study)
     small, large = at.tried
     assert small.objective < large.objective
-    assert (at.chosen, at.dropped) == ({"lr": 0.0001}, [Dropped({"lr": 100}, [0, 1])])
+    assert (at.chosen, at.dropped) == ({"lr": 0.0001}, [DroppedChoice({"lr": 100}, [0, 1])])
     assert any("the training loss became nan" in note for note in outcome(study).notes)
 
 
@@ -451,9 +451,9 @@ def test_a_study_goes_on_where_it_was(here, write):
     again = Study.read(here / "out")
     assert again.plan == study.plan
     assert (again.command, again.store) == ("as typed", here / "runs")
-    assert again.failures == {trial.wanted.key: "it died"}
-    assert again.seconds == {trial.wanted.key: 3.0}
-    assert trial.wanted.key != again.next().wanted.key
+    assert again.failures == {trial.spec.key: "it died"}
+    assert again.seconds == {trial.spec.key: 3.0}
+    assert trial.spec.key != again.next().wanted.key
 
 
 @pytest.mark.parametrize("is_told", [True, False], ids=["written", "killed before"])
@@ -507,11 +507,11 @@ def test_what_will_be_run_is_counted_and_timed(here, write):
     write(report={"seeds": [0, 1, 2]}, tuning={"configurations": 4, "rounds": 1})
     study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
     mine, local = runs_of(study)
-    assert (len(mine.known), mine.unknown, mine.beyond, mine.there) == (2, 3, 2, 0)
+    assert (len(mine.runs), mine.unknown, mine.beyond, mine.finished) == (2, 3, 2, 0)
     assert "10 runs, up to 14 if grids are continued" in headline(study)
     end(study, study.next(), lambda wanted: [(0.0, 0.0), (0.5, 0.5)])  # 2 s for its one round
     mine, local = runs_of(study)
-    assert mine.there == 1
+    assert mine.finished == 1
     assert mine.work == 1 + 3 * 2
     assert local.work == 2 + 3 * 2
     assert "1 are there; about 1 min of computing left" in " ".join(headline(study).split())

@@ -109,12 +109,12 @@ def test_asha_stops_what_is_worse_on_validation():
     found = carry_out_all(study)
     scheduler = ASHAScheduler("round", "score", "max", 4, 1, 2)
     runner, decisions = SimpleNamespace(search_alg=None), {}
-    runs = sorted(study.runs.values(), key=lambda run: run.wanted.config["lr"])
+    runs = sorted(study.runs.values(), key=lambda run: run.spec.config["lr"])
     for run in runs:  # the better on validation comes first
         trial = SimpleNamespace(trial_id=str(run.number))
         scheduler.on_trial_add(runner, trial)
         first = next(each for each in found[run.number] if each["round"] == 1)
-        lr = run.wanted.config["lr"]
+        lr = run.spec.config["lr"]
         decisions[lr] = scheduler.on_trial_result(runner, trial, first)
     assert decisions == {0.1: TrialScheduler.CONTINUE, 0.2: TrialScheduler.STOP}
 
@@ -122,12 +122,12 @@ def test_asha_stops_what_is_worse_on_validation():
 def test_a_sweep_that_chooses_nothing_needs_no_validation_images():
     none = {"scales": {"laptop": {"experiment": "planted.yaml",
                                   "set": {"data.validation_fraction": None}}}}  # fmt: skip
-    with pytest.raises(UserError, match=r"validation/local_accuracy chooses, and no client"):
+    with pytest.raises(UserError, match=r"validation/local_accuracy needs validation images"):
         swept(**none)
     found = sweep_outcome(swept(**none, select="nothing", at="final"))
     assert found.best is None
     assert [trial.mean("local_accuracy") for trial in found.trials] == [0.5, 0.3]
-    with pytest.raises(UserError, match=r"accuracy_novel exists on test images alone"):
+    with pytest.raises(UserError, match=r"accuracy_novel exists on test images only"):
         swept(metric="accuracy_novel")
 
 
@@ -170,7 +170,7 @@ def test_a_run_that_another_process_finished_is_taken_as_it_is():
 
 
 def test_early_stopping_without_images_to_look_at_is_a_sentence(here):
-    with pytest.raises(UserError, match=r"early_stopping.patience=1 looks at validation images"):
+    with pytest.raises(UserError, match=r"early_stopping.patience=1 needs validation images"):
         run_alone(here, "no", "data.validation_fraction=null", "early_stopping.patience=1")
     with pytest.raises(UserError, match=r"early_stopping.metric: round 1 .* no 'validation/dice'"):
         run_alone(here, "no", "early_stopping.patience=1", "early_stopping.metric=dice")

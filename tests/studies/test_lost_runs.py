@@ -102,12 +102,12 @@ def test_what_ray_gives_up_too_early_is_run_again_so_often_as_it_may_die(study, 
     run, trial = study.runs[0], SimpleNamespace(config={"trial": {"number": 0}})
     watcher.on_trial_error(0, [], trial)
     assert run.status == "pending"
-    assert watcher.take_again()
-    assert not watcher.take_again()
+    assert watcher.needs_another_pass()
+    assert not watcher.needs_another_pass()
     watcher.on_trial_error(0, [], trial)
     assert run.status == "failed"
     assert "died 2 time(s)" in (run.reason or "")
-    assert not watcher.take_again()
+    assert not watcher.needs_another_pass()
 
 
 def test_what_was_given_up_says_so_instead_of_starting(monkeypatch, tmp_path):

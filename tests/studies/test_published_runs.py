@@ -65,7 +65,7 @@ def numbers(book: Study) -> dict:
 def test_more_seeds_of_a_published_table_are_all_that_is_run(published, here, write):
     write(**CHANGES | {"report": {"seeds": [0, 1, 2]}})
     book = begun("--from", "out")
-    left = [len(each.known) + each.unknown - each.there for each in runs_of(book)]
+    left = [len(each.runs) + each.unknown - each.finished for each in runs_of(book)]
     assert left == [1, 1]  # that base needs its second choice again is seen when the first is over
     done = pretend(book, curve)
     assert [(run.place.row, run.phase, run.seed) for run in done] == [
@@ -198,8 +198,8 @@ def test_a_run_is_known_wherever_its_data_lies(here, write, monkeypatch):
             "table", str(write(set={"data.source": "parquet", "data.root": folder})), []
         )
         run = Study(here / "x", plan, here / "runs").next()
-        names.add(name_of(run.wanted.experiment))
-        keys.add(run.wanted.key)
+        names.add(name_of(run.spec.experiment))
+        keys.add(run.spec.key)
     assert len(keys) == 3
     assert len(names) == 2
 

@@ -6,7 +6,7 @@ import pytest
 from commands import plan_words
 from pretended_runs import end, pretend
 
-from fedray.studies.cell import Dropped
+from fedray.studies.cell import DroppedChoice
 from fedray.studies.forecast import headline, runs_of
 from fedray.studies.outcome import outcome
 from fedray.studies.plan import Place
@@ -34,12 +34,12 @@ def test_every_seed_chooses_by_itself_and_its_runs_are_run_once(play):
     cell = outcome(study).cells[MINE]
     assert [each.measured.values["local_accuracy"] for each in cell.seeds] == [0.02, 0.1]
     assert len(study.runs) == 2 * 2 * 2  # rows, rates, seeds: what chooses is what is reported
-    assert {run.wanted.phase for run in study.runs.values()} == {"tuning"}
+    assert {run.spec.phase for run in study.runs.values()} == {"tuning"}
 
 
 def test_shorter_runs_choose_and_the_choice_runs_to_the_end(play):
     study = play(by_parity, each_seed=True, tuning={"rounds": 1, "extend": False})
-    mine = [run.wanted for run in study.runs.values() if run.wanted.place == MINE]
+    mine = [run.spec for run in study.runs.values() if run.spec.place == MINE]
     tuned = [each.experiment.rounds for each in mine if each.phase == "tuning"]
     reported = [(each.seed, each.config["lr"], each.experiment.rounds)
                 for each in mine if each.phase == "report"]  # fmt: skip
@@ -69,7 +69,7 @@ def test_a_choice_that_diverges_later_is_given_up_by_its_seed_alone(play):
     study = play(fragile, each_seed=True, tuning={"rounds": 1, "extend": False})
     at = state_of(study)
     assert at.choices == {0: {"lr": 0.1}, 1: {"lr": 0.1}}
-    assert at.dropped == [Dropped({"lr": 0.02}, [0])]
+    assert at.dropped == [DroppedChoice({"lr": 0.02}, [0])]
 
 
 def test_a_seed_of_which_nothing_came_through_is_missing_and_the_others_are_reported(play):
@@ -89,7 +89,7 @@ def test_a_row_takes_over_the_choice_of_another_seed_by_seed(play):
                  tuning={"extend": False})  # fmt: skip
     null = state_of(study, Place("null", "all"))
     assert null.choices == state_of(study).choices
-    reported = [run.wanted for run in study.runs.values() if run.wanted.place.row == "null"]
+    reported = [run.spec for run in study.runs.values() if run.spec.place.row == "null"]
     assert [(each.seed, each.config["lr"]) for each in reported] == [(0, 0.02), (1, 0.1)]
 
 
@@ -97,7 +97,7 @@ def test_what_will_be_run_is_counted(here, write):
     write(each_seed=True, tuning={"configurations": 4}, report={"seeds": [0, 1, 2]})
     study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
     mine, _ = runs_of(study)
-    assert (len(mine.known), mine.unknown, mine.beyond) == (2 * 3, 0, 2 * 3)
+    assert (len(mine.runs), mine.unknown, mine.beyond) == (2 * 3, 0, 2 * 3)
     assert "12 runs, up to 24 if grids are continued" in headline(study)
 
 

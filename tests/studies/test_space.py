@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedray.studies.cell import Tried, rank
+from fedray.studies.cell import TriedConfig, rank
 from fedray.studies.space import Edge, continue_grid, draws, grid, next_value, parse_space
 
 
@@ -21,7 +21,7 @@ def continued(tried, axes, budget, is_valid, **extend):
 
 
 def value_of(config, value):
-    return Tried(config, {100: value})
+    return TriedConfig(config, {100: value})
 
 
 LR = axes(lr={"grid": [0.01, 0.03, 0.1]})

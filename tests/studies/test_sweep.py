@@ -74,7 +74,7 @@ def as_undisturbed(study: Study, here: Path) -> None:
     for number, trial in enumerate(sweep_outcome(study).through):
         seeds = study.plan.report.seeds
         for seed, folder in zip(seeds, trial.runs, strict=True):
-            wanted = study.cells[0].wanted(trial.config, "tuning", seed)
+            wanted = study.cells[0].run_spec(trial.config, "tuning", seed)
             rounds = alone(wanted.experiment, here / f"alone{number}_{seed}")
             stored = RunFolder(folder).rounds()
             assert [r.metrics for r in stored] == [r.metrics for r in rounds]
@@ -165,7 +165,7 @@ def test_when_every_run_fails_the_sweep_fails(here, capsys, ray_here):
     assert main(["tiny", "rounds=1", "--no-track"]) == 1
     printed = capsys.readouterr()
     assert "no round has 'my_number'" in printed.out
-    assert "no trial of tiny came through" in printed.err
+    assert "every trial of tiny failed" in printed.err
 
 
 @pytest.mark.long

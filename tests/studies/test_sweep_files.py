@@ -47,7 +47,10 @@ def here(tmp_path, monkeypatch):
         ({"serach": "grid"}, "unknown key 'serach' in sweep tiny. Valid: answers"),
         ({"search": "gird"}, "sweep tiny.tuning.search: .*'grid', 'random' or 'tpe'"),
         ({"space": {}}, "space is empty; name what is swept"),
-        ({"space": {"lr": {"gird": [1]}}}, "space.lr: there is no 'gird'. Did you mean 'grid'?"),
+        (
+            {"space": {"lr": {"gird": [1]}}},
+            "space.lr: there is no distribution 'gird'. Did you mean 'grid'?",
+        ),
         ({"space": {"lr": [0.1]}}, "space.lr is .*expected one of grid, choice"),
         ({"space": {"lr": {"grid": []}}}, r"space.lr.grid is \[\], expected a list"),
         ({"space": {"lr": {"grid": [1, 1]}}}, "lists a value twice"),
@@ -57,14 +60,14 @@ def here(tmp_path, monkeypatch):
         ({"search": "tpe", "space": {"lr": {"randint": [0, 1.5]}}}, "two whole numbers"),
         ({"search": "tpe", "space": {"workers": {"choice": [1, 2]}}}, "use search: grid"),
         ({"search": "tpe", "space": {"wire": {"choice": [{}, {"up_bits": 8}]}}}, "plain values"),
-        ({"space": {"seed": {"grid": [0, 1]}}}, "seeds are not searched"),
-        ({"space": {"lr, seed": {"grid": [[0.1, 0]]}}}, "seeds are not searched"),
+        ({"space": {"seed": {"grid": [0, 1]}}}, "seeds cannot be searched"),
+        ({"space": {"lr, seed": {"grid": [[0.1, 0]]}}}, "seeds cannot be searched"),
         ({"space": {"lr, rounds": {"grid": [[0.1, 1], 2]}}}, "lists 2, expected a list of 2 .*lr,"),
         ({"space": {"lr, rounds": {"grid": [[1, 2, 3]]}}}, "one for each of lr, rounds"),
-        ({"space": {"lr, rounds": {"uniform": [0, 1]}}}, "vary together in lists alone"),
+        ({"space": {"lr, rounds": {"uniform": [0, 1]}}}, "vary together only in lists"),
         ({"space": {"lr": {"grid": [1]}, "lr, rounds": {"grid": [[1, 1]]}}}, "names lr twice"),
         ({"space": TWO, "asha": {}, "mean_over": "rounds"}, "mean_over needs asha: null"),
-        ({"mean_over": "rounds"}, "mean_over=rounds is to be one of several keys of the space"),
+        ({"mean_over": "rounds"}, "mean_over=rounds must be one of several keys of the space"),
         ({"asha": {}, "seeds": [0, 1]}, "tuning.asha stops single runs; give one seed"),
         ({"select": "nothing"}, "select: nothing needs at: final"),
         ({"tuning": {"rounds": 3}}, "tuning.rounds is for tables; set rounds"),
@@ -212,10 +215,10 @@ def test_only_what_was_started_is_resumed(here, capsys):
     assert unfinished(here / "results" / "tiny", "sweep") == study.home
     assert main(["tiny", "--resume", "rounds=5"]) == 2
     said = capsys.readouterr().err
-    assert "was started with other words; pass what it was started with " in said
+    assert "was started with other arguments; pass the original ones " in said
     assert "(python -m fedray.sweep tiny)" in said
     assert main(["tiny", "--resume", "--num-samples", "1"]) == 2
-    assert "was started with other words" in capsys.readouterr().err
+    assert "was started with other arguments" in capsys.readouterr().err
     assert main(["tiny", "--out", str(study.home)]) == 2
     assert "already holds a study; go on with --resume" in capsys.readouterr().err
     assert main(["other", "--resume", "--out", str(study.home)]) == 2
@@ -245,13 +248,13 @@ def test_runs_of_other_images_than_there_are_now_are_not_taken_for_new_ones(
     study = sweep()
     study.store = here / "results" / "store"
     run = study.next()
-    run.folder = study.folder(run.wanted.key)
+    run.folder = study.folder(run.spec.key)
     carry_out(study, run)
     changed = SimpleNamespace(sha256="f" * 64)
     monkeypatch.setattr("fedray.runtime.assembly.read_images", lambda data: changed)
     assert main(["tiny"]) == 2
     error = capsys.readouterr().err
-    assert "1 finished runs were made with other images, or other files " in error
+    assert "the images, or other files that the experiment names, have changed since 1 " in error
     assert str(run.folder) in error
 
 
@@ -292,7 +295,7 @@ def test_the_command_line_overrides_the_scale_and_seed_replaces_seeds(here):
     assert study.plan.report.seeds == [5]
     for several in ("seed=5,0,7", "seed=[5, 0, 7]"):
         assert sweep(several).plan.report.seeds == [5, 0, 7]
-    wanted = study.cells[0].wanted({"algorithm.lambda": 2}, "tuning", 5)
+    wanted = study.cells[0].run_spec({"algorithm.lambda": 2}, "tuning", 5)
     experiment = wanted.experiment
     assert (experiment.rounds, experiment.lr, experiment.seed) == (3, 0.1, 5)
     assert experiment.algorithm.params == {"lambda": 2, "proto_agg": "weighted"}
@@ -302,7 +305,7 @@ def test_the_command_line_overrides_the_scale_and_seed_replaces_seeds(here):
 def test_later_assignments_win(here):
     write_sweep()
     run = sweep("rounds=3", "rounds=7", "lr=1", "lr=0.5").next()
-    assert (run.wanted.experiment.rounds, run.wanted.experiment.lr) == (7, 0.5)
+    assert (run.spec.experiment.rounds, run.spec.experiment.lr) == (7, 0.5)
 
 
 def test_a_scale_has_metrics_of_its_own(here):
@@ -332,7 +335,7 @@ def test_keys_that_vary_jointly_are_one_dimension(here):
         for weight in (0, 1)
         for rounds, lr in ((1, 0.1), (1, 0.2), (2, 0.3))
     ]
-    experiment = cell.wanted(cell.first[-1], "tuning", 0).experiment
+    experiment = cell.run_spec(cell.first[-1], "tuning", 0).experiment
     assert (experiment.rounds, experiment.lr) == (2, 0.3)
 
 
@@ -350,7 +353,7 @@ def test_the_longest_runs_begin_first(here):
     study, order = sweep(), []
     while (run := study.next()) is not None:
         run.status = "running"
-        order.append(run.wanted.config["rounds"])
+        order.append(run.spec.config["rounds"])
     assert order == [5, 2, 1]
 
 
@@ -362,7 +365,7 @@ def test_the_best_configuration_is_a_command_that_resolves(here):
     config = {"algorithm.lambda": 0.30000000000000004}
     words = shlex.split(best_command(study.plan, config))
     assert words[:3] == ["python", "-m", "fedray.run"]
-    wanted = study.cells[0].wanted(config, "tuning", 4)
+    wanted = study.cells[0].run_spec(config, "tuning", 4)
     assert resolve(words[3], words[4:]).identity() == wanted.experiment.identity()
 
 
@@ -380,9 +383,9 @@ def searched(study: Study, until: int = 99) -> list[dict]:
 
     found = []
     while len(found) < until and (run := study.next()) is not None:
-        config = run.wanted.config
+        config = run.spec.config
         value = 1 - ((config["lr"] - 0.3) ** 2) - 0.01 * list(config.values())[1]
-        RunFolder(run.folder).write(result_of(run.wanted, [(0.0, 0.0), (value, value)]))
+        RunFolder(run.folder).write(result_of(run.spec, [(0.0, 0.0), (value, value)]))
         run.status = "finished"
         study.settle(run)
         study.write()
@@ -434,7 +437,7 @@ def test_a_run_that_asha_stopped_counts_as_it_was_then(here):
     study = sweep()
     for status, curve in (("finished", [0.0, 0.5, 0.6]), ("stopped", [0.0, 0.7])):
         run = study.next()
-        whole = result_of(run.wanted, [(value, value) for value in [*curve, 0.9, 0.9]])
+        whole = result_of(run.spec, [(value, value) for value in [*curve, 0.9, 0.9]])
         RunFolder(run.folder).write(whole.until(len(curve) - 1))
         run.status = status
         study.settle(run)

@@ -16,7 +16,7 @@ from pretended_runs import end, result_of
 
 from fedray.config import dump_yaml
 from fedray.records import FolderClaim, RunFolder
-from fedray.studies.cell import Wanted
+from fedray.studies.cell import RunSpec
 from fedray.studies.flow import hold
 from fedray.studies.pages import conclusion
 from fedray.studies.study import Study
@@ -34,7 +34,7 @@ def write_sweep(folder: Path) -> None:
     (folder / "tune" / "tiny.yaml").write_text(dump_yaml(sweep))
 
 
-def curve(wanted: Wanted) -> list[tuple[float, float]]:
+def curve(wanted: RunSpec) -> list[tuple[float, float]]:
     return [(0.1, 0.1), (0.3 + wanted.config["lr"], 0.5 + wanted.config["lr"])]
 
 

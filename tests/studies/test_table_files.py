@@ -99,8 +99,8 @@ def test_every_cell_of_every_scale_resolves(path):
         keys = set()
         for place in plan.places:
             cell = Cell(plan, place)
-            cell.wanted(cell.first[-1], "tuning", plan.tuning_seeds[0])
-            run = cell.wanted(cell.first[0], "report", plan.report.seeds[0])
+            cell.run_spec(cell.first[-1], "tuning", plan.tuning_seeds[0])
+            run = cell.run_spec(cell.first[0], "report", plan.report.seeds[0])
             check_metrics(plan, place.row, run.experiment)
             keys.add(run.key)
         assert len(keys) == len(plan.places), f"{scale}: cells that run the same"
@@ -119,7 +119,7 @@ def test_fedpgp_has_two_prompts_where_fedmgp_is_compared(number):
     plan = plan_words("table", str(TABLES / f"fedmgp_table{number}.yaml"), scale="paper")
     place = next(place for place in plan.places if place.row == "fedpgp")
     cell = Cell(plan, place)
-    run = cell.wanted(cell.first[0], "report", plan.report.seeds[0])
+    run = cell.run_spec(cell.first[0], "report", plan.report.seeds[0])
     assert run.experiment.algorithm.params["copies"] == 2
 
 
@@ -128,7 +128,7 @@ def test_both_sets_of_fedglcls_table_2_are_divided_by_one_routine():
     for name in ("fedglcl_table2", "fedglcl_table2_cifar100"):
         plan = plan_words("table", str(TABLES / f"{name}.yaml"), scale="paper")
         cell = Cell(plan, Place("fedavg", "Dir(0.5)"))
-        run = cell.wanted(cell.first[0], "report", plan.report.seeds[0])
+        run = cell.run_spec(cell.first[0], "report", plan.report.seeds[0])
         found.append(run.experiment.data.partition)
     assert found[0] == found[1]
 
@@ -138,7 +138,7 @@ def test_vggs_baselines_have_its_whole_head():
     widths = {}
     for place in plan.places:
         cell = Cell(plan, place)
-        run = cell.wanted(cell.first[0], "report", plan.report.seeds[0])
+        run = cell.run_spec(cell.first[0], "report", plan.report.seeds[0])
         widths[place.row] = run.experiment.model.feature_dim
     ours = {"fedglcl": widths.pop("fedglcl"), "orthogonal": widths.pop("orthogonal")}
     assert ours == {"fedglcl": 640, "orthogonal": 640}

@@ -431,11 +431,11 @@ def test_runs_of_other_images_than_there_are_now_are_not_taken(play, here, capsy
         with_facts(folder, data_sha256=content, identity=identity)
         assert main(["tiny", "--plan"]) == code
         error = capsys.readouterr().err
-        said = "error: 1 finished runs were made with other images, or other files "
+        said = "error: the images, or other files that the experiment names, have changed "
         assert error.startswith(said) == (code == 2)
         assert error.count("\n") == (code == 2)
     assert main(["tiny", "--out", "again", "--no-track"]) == 2
-    assert f"{folder}; restore what it was, or remove these folders" in capsys.readouterr().err
+    assert f"{folder}; restore the files, or remove these folders" in capsys.readouterr().err
     assert not (here / "again").exists()
 
 
@@ -472,7 +472,7 @@ def test_a_table_goes_on_with_the_words_that_it_was_begun_with_whatever_its_file
     for words in (["rounds=4"], ["rounds=3", "lr=1"], ["--scale", "paper"]):
         assert main([*again, *words]) == 2
         said = capsys.readouterr().err
-        assert "started with other words; pass what it was started with (python -m" in said
+        assert "started with other arguments; pass the original ones (python -m" in said
 
 
 def test_two_tables_begun_in_the_same_second_have_a_folder_each(here, write, monkeypatch):

@@ -217,30 +217,33 @@ def control(play, null, mine=(0.60, 0.61, 0.62, 0.63), base=(0.50, 0.52, 0.51, 0
 def test_a_control_far_below_does_not_explain_the_gain(play):
     found = control(play, null=(0.50, 0.515, 0.515, 0.53))
     assert found.reading == "does not explain it away"
-    assert (found.asked.baseline, found.asked.gain.interval.mean) == ("base", pytest.approx(10.0))
-    assert found.asked.share == pytest.approx(0.0, abs=0.05)
+    assert (found.question.baseline, found.question.gain.interval.mean) == (
+        "base",
+        pytest.approx(10.0),
+    )
+    assert found.question.share == pytest.approx(0.0, abs=0.05)
 
 
 def test_a_control_that_is_surely_above_the_middle_explains_it_away(play):
     assert control(play, null=(0.65, 0.66, 0.68, 0.68)).reading == "explains it away"
     found = control(play, null=(0.59, 0.615, 0.625, 0.62))
-    assert found.asked.comparison.interval.low < 0 < found.asked.comparison.interval.high
+    assert found.question.comparison.interval.low < 0 < found.question.comparison.interval.high
     assert found.reading == "explains it away"
-    assert found.asked.share > 0.9
+    assert found.question.share > 0.9
     assert found.needed is None
 
 
 def test_a_control_between_the_middle_and_the_method_explains_most_of_it(play):
     found = control(play, null=(0.58, 0.591, 0.60, 0.61))
     assert found.reading == "explains most of it"
-    assert found.asked.share == pytest.approx(0.8, abs=0.02)
+    assert found.question.share == pytest.approx(0.8, abs=0.02)
 
 
 def test_the_middle_is_that_of_each_seed(play):
     found = control(play, null=(0.56, 0.57, 0.57, 0.59))
     # seeds' middles are 0.55, 0.565, 0.565, 0.58
     expected = pytest.approx({0: 1.0, 1: 0.5, 2: 0.5, 3: 1.0})
-    assert found.asked.middle.differences == expected
+    assert found.question.middle.differences == expected
 
 
 def test_a_control_that_may_be_anywhere_leaves_the_question_open(play):
@@ -251,13 +254,13 @@ def test_a_control_that_may_be_anywhere_leaves_the_question_open(play):
 
 def test_without_a_gain_there_is_nothing_to_explain(play):
     found = control(play, null=(0.59, 0.60, 0.61, 0.65), base=(0.70, 0.71, 0.73, 0.73))
-    assert found.asked.share is None
+    assert found.question.share is None
     assert found.reading == "there is no gain to explain"
 
 
 def test_a_loss_that_may_be_chance_does_not_say_that_there_is_no_gain(play):
     found = control(play, null=(0.59, 0.60, 0.61, 0.62), base=(0.55, 0.68, 0.57, 0.70))
-    assert found.asked.gain.interval.mean < 0 < found.asked.gain.interval.high
+    assert found.question.gain.interval.mean < 0 < found.question.gain.interval.high
     assert found.reading == "open: whether there is a gain"
 
 
@@ -265,34 +268,34 @@ def test_a_gain_that_may_be_chance_is_not_explained(play):
     base = (0.55, 0.64, 0.57, 0.66)
     for null in ((0.50, 0.51, 0.53, 0.53), (0.65, 0.66, 0.68, 0.68)):
         found = control(play, null=null, base=base)
-        assert found.asked.comparison.p < 0.01
-        interval = found.asked.gain.interval
+        assert found.question.comparison.p < 0.01
+        interval = found.question.gain.interval
         assert interval.low < 0 < interval.mean
-        assert (found.reading, found.asked.share) == ("open: whether there is a gain", None)
-        assert found.needed == seeds_to_decide(found.asked.gain)
+        assert (found.reading, found.question.share) == ("open: whether there is a gain", None)
+        assert found.needed == seeds_to_decide(found.question.gain)
 
 
 def test_a_gain_of_equal_differences_is_worth_the_agreement_of_their_signs(play):
     """Its interval has no width; three signs agree by chance once in four times."""
     base, null = (0.5, 0.51, 0.52), (0.49, 0.50, 0.505)
     found = control(play, null=null, base=base, report={"seeds": [0, 1, 2]})
-    interval = found.asked.gain.interval
+    interval = found.question.gain.interval
     assert (interval.low, interval.std) == (interval.high, 0)
-    assert found.asked.gain.p == 0.25
+    assert found.question.gain.p == 0.25
     assert found.reading == "open: whether there is a gain"
 
 
 def test_the_share_is_of_the_seeds_that_the_control_has(play):
     found = control(play, null=(0.55, 0.56, None, 0.58), base=(0.50, 0.50, 0.30, 0.53))
-    assert found.asked.gain.interval.mean == pytest.approx((10 + 11 + 10) / 3)
-    assert found.asked.share == pytest.approx(1 - 5 / found.asked.gain.interval.mean)
+    assert found.question.gain.interval.mean == pytest.approx((10 + 11 + 10) / 3)
+    assert found.question.share == pytest.approx(1 - 5 / found.question.gain.interval.mean)
 
 
 def test_a_control_below_the_middle_is_decided_by_its_distance_alone(play):
     found = control(play, null=(0.53, 0.57, 0.51, 0.60))
-    assert (found.reading, found.asked.middle.interval.mean < 0) == ("open", True)
+    assert (found.reading, found.question.middle.interval.mean < 0) == ("open", True)
     # corrected for a claim, the distance and the middle
-    assert found.needed == seeds_to_decide(found.asked.comparison, 3)
+    assert found.needed == seeds_to_decide(found.question.comparison, 3)
     assert found.needed.least > 4
 
 
@@ -301,7 +304,7 @@ def test_the_gain_is_over_the_row_that_is_named(play):
     rows["null"] = {**ROWS["null"], "over": "low"}
     curve = numbers(mine=[0.6, 0.62], base=[0.5, 0.52], null=[0.5, 0.53], low=[0.1, 0.11])
     book = play(curve, **{**ALONE, "rows": rows}, report={"seeds": [0, 1]})
-    asked = outcome(book).controls[0].asked
+    asked = outcome(book).controls[0].question
     assert (asked.baseline, asked.gain.interval.mean) == ("low", pytest.approx(50.5))
 
 

@@ -30,7 +30,7 @@ def test_reports_that_wait_count_in_the_time_that_is_left(here, write, concurren
         show.end(run)
         left = sum(not each.is_over for each in study.runs.values())
         if study.total == len(study.runs):  # no more is suggested
-            said.append((show.left(), 3 * ROUND * left / concurrent))
+            said.append((show.remaining_seconds(), 3 * ROUND * left / concurrent))
     assert len(said) > 4
     assert said[-1] == (0.0, 0.0)
     for estimate, truth in said:
@@ -44,7 +44,7 @@ def test_a_run_that_is_longer_counts_by_its_rounds_and_epochs(here, write):
     assert run.cost == 2
     now = [0.0]
     show = Progress(study, 1, clock=lambda: now[0])
-    assert show.left() is None
+    assert show.remaining_seconds() is None
     show.begin(run)
     now[0] += 6.0
     end(study, run, lambda wanted: [(0.0, 0.0), (0.5, 0.5)])
@@ -52,4 +52,4 @@ def test_a_run_that_is_longer_counts_by_its_rounds_and_epochs(here, write):
     left = sum(each.cost for each in study.runs.values() if not each.is_over)
     unknown = study.total - len(study.runs)
     usual = sum(each.cost for each in study.runs.values()) / len(study.runs)
-    assert show.left() == pytest.approx(3.0 * (left + unknown * usual))
+    assert show.remaining_seconds() == pytest.approx(3.0 * (left + unknown * usual))

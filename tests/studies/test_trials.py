@@ -55,13 +55,13 @@ def play(file, tmp_path):
         shutil.rmtree(tmp_path / "runs", ignore_errors=True)
         study = Study(tmp_path / "home", plan_words("sweep", str(file)), tmp_path / "runs")
         while (run := study.next()) is not None and run.number < until:
-            config = run.wanted.config
+            config = run.spec.config
             where = config["algorithm.tau"], config["data.root"].rpartition("/")[2]
             run.status = "finished"
             if where in lost:
                 run.reason = "it diverged"
             else:
-                write(run, numbers(where, run.wanted.seed))
+                write(run, numbers(where, run.spec.seed))
             study.settle(run)
         return study
 
@@ -69,7 +69,7 @@ def play(file, tmp_path):
 
 
 def write(run, numbers):
-    result = result_of(run.wanted, [(1.0, 1.0)] * 3)
+    result = result_of(run.spec, [(1.0, 1.0)] * 3)
     for done in result.rounds:
         found = dict(zip(NAMES, numbers, strict=True)) if done.round == 2 else {}
         done.metrics.update({**dict.fromkeys(NAMES, 1.0), **found})

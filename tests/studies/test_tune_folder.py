@@ -81,7 +81,7 @@ def configurations(cell: Cell) -> list[Config]:
 
 
 def every_experiment(cell: Cell, seed: int) -> list[Experiment]:
-    return [cell.wanted(each, "report", seed).experiment for each in configurations(cell)]
+    return [cell.run_spec(each, "report", seed).experiment for each in configurations(cell)]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -1,1 +1,1 @@
-"""One global model, whole or in part, averaged from what the clients trained."""
+"""Averaging of one global model, whole or in part."""

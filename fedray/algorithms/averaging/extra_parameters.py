@@ -1,4 +1,4 @@
-"""FedAvg of a model and of extra parameters: a scale of the logits, a projection of the texts."""
+"""FedAvg of a model and of extra parameters, for example a logit scale or a text projection."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class ExtendedUpdate(TrainedModel):
 
 
 class ExtraParameters(FedAvg):
-    """FedAvg that trains and averages extra parameters like those of the model.
+    """FedAvg that trains and averages extra parameters together with the model's.
 
-    A loss finds them in `local.extra`.
+    The loss reads the extra parameters from `local.extra`.
     """
 
     stacks = True
@@ -55,7 +55,7 @@ class ExtraParameters(FedAvg):
     one_model = True
 
     def extra_parameters(self) -> Mapping[str, Tensor]:
-        """Return their initial values, by names that no model has."""
+        """Return the initial values by name; no model may have a parameter of the same name."""
         raise NotImplementedError
 
     def init_server(self, server: Server) -> ServerState:

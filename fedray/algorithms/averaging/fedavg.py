@@ -1,19 +1,21 @@
-"""FedAvg: clients train the global model, the server averages what comes back.
+"""FedAvg: clients train the global model, and the server averages their models.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
 AISTATS 2017, arXiv:1602.05629.
 
     Algorithm 1, server line -> Averaging.summand, Averaging.server_step (mean.py)
 
-Methods with a global model build on this class: they say which tensors are shared, which
-parameters are trainable, what regularises, or how the server updates the model.
+Most methods with a global model extend this class. They override which tensors are shared, which
+parameters are trainable, the loss, or how the server updates the model.
 
 Deviations:
-    - PFLlib averages parameters only, and tests every client with its own running statistics; here
-      they are averaged, too. With batch normalisation accuracies are up to 44 points apart.
+    - Running statistics are averaged like weights. PFLlib averages parameters only, and tests every
+      client with its own running statistics. With batch normalisation, accuracies differ by up to
+      44 points.
 
-Buffers: running statistics are averaged like weights; integer counters take the maximum. On the
-wire both are statistics, which no codec, clipping or noise touches: a variance stays positive.
+Buffers: running statistics are averaged like weights; integer counters take the maximum. Both
+travel as statistics, which are never quantised, clipped or noised, so that a variance stays
+positive.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from fedray.models import Classifier, buffer_names, tensor_names
 
 @dataclass(frozen=True)
 class GlobalModel(Payload):
-    """The shared part of a model: its parameters, and running statistics and counters."""
+    """The shared part of a model: its parameters, running statistics and counters."""
 
     weights: Mapping[str, Tensor] = payload_field(
         "weights",
@@ -57,11 +59,11 @@ class GlobalModel(Payload):
 
     @classmethod
     def of(cls, model: Classifier, tensors: Mapping[str, Tensor], **rest: Any) -> Self:
-        """Return the payload of `tensors`; those that are buffers of `model` are `buffers`.
+        """Return a payload of `tensors`, divided into weights and buffers.
 
         Args:
-            model: says by its structure what is a buffer.
-            tensors: by name; one that is not of the model is a weight.
+            model: a model whose structure tells which tensors are buffers.
+            tensors: tensors by name; a name that is no buffer of the model counts as a weight.
             rest: the other fields of the payload.
         """
         buffers = select(tensors, buffer_names(model))
@@ -76,7 +78,7 @@ class GlobalModel(Payload):
 
 @dataclass(frozen=True)
 class TrainedModel(GlobalModel):
-    """The shared part of a client's trained model, and how many images trained it."""
+    """The shared part of a client's trained model, and its number of training images."""
 
     weights: Mapping[str, Tensor] = payload_field(
         "weights",
@@ -91,7 +93,7 @@ class TrainedModel(GlobalModel):
 
 @algorithms.add
 class FedAvg(Averaging, LocalTraining):
-    """Whole models are communicated and averaged; clients are stateless."""
+    """Averaging of whole models; clients keep no state."""
 
     name = "fedavg"
     title = "FedAvg"
@@ -105,20 +107,20 @@ class FedAvg(Averaging, LocalTraining):
     one_model = True
     down_type: ClassVar[type[GlobalModel]] = GlobalModel
     up_type: ClassVar[type[TrainedModel]] = TrainedModel
-    """Payload types of the shared part, server to client and client to server. Further fields of
-    `down_type` are the entries of those names in the server's state."""
+    """The payload types of the shared part: downloads (`down_type`) and uploads (`up_type`). Any
+    further field of `down_type` is filled with the entry of that name in the server's state."""
 
     class HParams(HyperParameters):
         """Hyper-parameters of all methods with a global model."""
 
         weights: Weights = "samples"
-        """Weights of the mean: n_k/n (paper), or equal."""
+        """Client weights in the mean: samples, n_k/n (paper), or uniform, 1/K."""
 
     hp: HParams
 
     @classmethod
     def means_equally(cls, hparams: HyperParameters) -> bool:
-        """Return True with equal weights."""
+        """Return True if `weights` is uniform."""
         return isinstance(hparams, FedAvg.HParams) and hparams.weights == "uniform"
 
     def shared(self, model: Classifier) -> Collection[str]:
@@ -126,7 +128,7 @@ class FedAvg(Averaging, LocalTraining):
         return tensor_names(model)
 
     def personal(self, model: Classifier) -> Collection[str]:
-        """Return the names of the tensors that stay with the client: all that are not shared."""
+        """Return the names of the tensors that stay with the client: all except the shared ones."""
         return tensor_names(model) - frozenset(self.shared(model))
 
     def has_global_model(self, state: ServerState) -> bool:
@@ -134,10 +136,10 @@ class FedAvg(Averaging, LocalTraining):
         return self.one_model
 
     def init_server(self, server: Server) -> ServerState:
-        """Return the shared part of the initial weights of the clients' one architecture.
+        """Return the shared part of the initial weights; all clients have one architecture.
 
         Raises:
-            ValueError: when `shared` names a tensor that the model does not have.
+            ValueError: if `shared` names a tensor that the model does not have.
         """
         initial = server.initial(server.architecture)
         shared, names = self.shared(server.model), tensor_names(server.model)
@@ -155,7 +157,7 @@ class FedAvg(Averaging, LocalTraining):
         return dict.fromkeys(clients, self.down_type.of(server.model, state["model"], **extra))
 
     def weight(self, upload: Any) -> float:
-        """Return the weight of an upload in every mean: n_k, or 1."""
+        """Return the weight of an upload in every mean: n_k, or 1 if `weights` is uniform."""
         return super().weight(upload) if self.hp.weights == "samples" else 1.0
 
     def init_client(self, client: Client) -> ClientState:
@@ -163,12 +165,12 @@ class FedAvg(Averaging, LocalTraining):
         return ClientState(select(client.initial(), personal) if personal else {})
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """Load the global model with the client's personal part."""
+        """Load the global model and the client's personal tensors."""
         model = client.load({**state.model, **down.model})
         return LocalContext(client, model, state, down)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
-        """Upload the shared part; keep the personal one, and the memory as it was."""
+        """Upload the shared tensors; keep the personal ones and the unchanged memory."""
         client, model = local.client, local.model
         shared = select(trained.tensors, self.shared(model))
         personal = self.personal(model)
@@ -178,5 +180,5 @@ class FedAvg(Averaging, LocalTraining):
 
 
 def select(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
-    """Return the tensors of these names, in their order."""
+    """Return the tensors whose names are in `names`, in the order of `tensors`."""
     return {name: tensor for name, tensor in tensors.items() if name in names}

@@ -1,4 +1,4 @@
-"""FedConcat: clusters of similar clients train encoders; one classifier takes their concatenation.
+"""FedConcat: clusters of clients train encoders, whose concatenated features one classifier reads.
 
 Diao, Li and He, "Exploiting Label Skews in Federated Learning with Model Concatenation", AAAI 2024,
 arXiv:2312.06290.
@@ -8,26 +8,27 @@ arXiv:2312.06290.
     concatenation                    -> concatenated_head
     training of the classifier       -> FedConcat.train_head
 
-Three stages: clients send their label distributions, and K-means makes G clusters of them; then
-`cluster_rounds` rounds of FedAvg inside each cluster; then the G encoders are frozen, sent once to
-all clients, and the remaining rounds train one classifier on their concatenated features, a few
-batches each, averaged without weights. Clients keep the encoders, and the features of their
-training images, which are computed once because the encoders are frozen. Where the clients' images
-change (`data.evolution`) the encoders are sent again; the clusters stay.
+The method has three stages. First, clients send their label distributions, and K-means divides
+the clients into G clusters. Second, every cluster runs `cluster_rounds` rounds of FedAvg. Third,
+the G encoders are frozen and sent once to all clients, and the remaining rounds train one
+classifier on their concatenated features. Each client trains the classifier on a few batches, and
+the server takes the unweighted mean. Clients keep the encoders and the features of their training
+images, which are computed once because the encoders are frozen. When the clients' images change
+(`data.evolution`), the encoders are sent again; the clusters stay.
 
-Until the encoders have reached a client it predicts with its cluster's model. So before the third
-stage there is no global accuracy, and local accuracies are those of the clusters' models.
+A client that has not received the encoders predicts with its cluster's model. Before the third
+stage there is therefore no global accuracy, and local accuracies are those of the clusters' models.
 
 Deviations:
-    - By default the classifier's initial weights are the clusters' heads, concatenated, with the
-      sum of their biases; the official code has that for CIFAR-100 and Tiny-ImageNet, and random
-      weights for the others.
-    - The largest cluster's bound is kept by an optimal assignment in each step of K-means, not by a
-      greedy one, and no cluster is empty.
+    - By default the classifier starts from the concatenated heads of the clusters and the sum of
+      their biases. The official code does this for CIFAR-100 and Tiny-ImageNet, and starts from
+      random weights for other data sets (`head_init=random`).
+    - Every step of K-means assigns clients optimally under the bound on the largest cluster, and
+      leaves no cluster empty; the official code assigns greedily.
     - The classifier is trained on images without augmentation; `data.augment` does not apply.
-    - A client whose label distribution has not arrived counts as one with equal shares.
+    - A client whose label distribution did not arrive counts as a client with equal class shares.
 
-Buffers: as in FedAvg, inside each cluster; frozen encoders are in evaluation mode.
+Buffers: as in FedAvg, inside each cluster; frozen encoders run in evaluation mode.
 """
 
 from __future__ import annotations
@@ -84,9 +85,9 @@ from fedray.models import (
 
 WEIGHT, BIAS = "head.weight", "head.bias"
 RESTARTS = 10
-"""Starts of K-means, of which the best counts."""
+"""The number of random starts of K-means; the best result is used."""
 STEPS = 100
-"""The most steps of one start; it ends when no point changes its cluster."""
+"""The maximal number of steps of one start; a start ends when no point changes its cluster."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,11 @@ class LabelDistribution(Payload):
 
 @dataclass(frozen=True)
 class Encoders(Payload):
-    """The clusters' encoders: weights and buffers by cluster and name."""
+    """The clusters' encoders: weights and buffers, by cluster and name."""
 
     weights: Mapping[str, Mapping[str, Tensor]] = payload_field(
         "weights",
-        reveals="the mean encoder of each cluster; of a cluster of one client, that client's own",
+        reveals="the mean encoder of each cluster; for a cluster of one client, its own encoder",
     )
     buffers: Mapping[str, Mapping[str, Tensor]] = payload_field("statistics")
 
@@ -123,10 +124,10 @@ class ConcatenatedHead(GlobalModel):
 
 @algorithms.add
 class FedConcat(FedAvg):
-    """FedAvg in clusters, then one classifier on the features of all clusters' encoders.
+    """FedAvg inside clusters of clients, then one classifier on all clusters' features.
 
-    The server's state: each cluster's model, `{"clusters": {"0": {...}, ...}}`; `assignment`, the
-    cluster of each client [N]; from the third stage on `head`.
+    The server's state holds `clusters`, each cluster's model (`{"0": {...}, ...}`), `assignment`,
+    the cluster of each client [N], and from the third stage on `head`, the classifier.
     """
 
     name = "fedconcat"
@@ -139,20 +140,21 @@ class FedConcat(FedAvg):
     downloads = (GlobalModel, Encoders, ConcatenatedHead)
 
     class HParams(FedAvg.HParams):
-        """FedConcat's hyper-parameters; one cluster in every round is FedAvg."""
+        """FedConcat's hyper-parameters; `clusters=1` with `cluster_rounds=rounds` is FedAvg."""
 
         clusters: int = Field(2, ge=1, le=100_000)
-        """G, clusters; 1 is FedAvg, then a classifier. Not in FedGLCL's comparison; try 2 to 5."""
+        """G, number of clusters; 1 trains a classifier after FedAvg. FedGLCL's comparison does not
+        state its value; try 2 to 5."""
         largest: float | None = Field(None, ge=1, le=100_000)
-        """The largest cluster, in N/G clients; null: no bound. Official code: 1.2 for CIFAR-100 and
-        Tiny-ImageNet."""
+        """Largest size of a cluster, as a multiple of N/G clients; null: no bound. Official code:
+        1.2 for CIFAR-100 and Tiny-ImageNet."""
         cluster_rounds: int | None = Field(None, ge=1, le=100_000)
-        """Rounds inside the clusters, the first ones; null: half of `rounds`. As many as `rounds`
-        leave the classifier out. FedGLCL's comparison: 50 of 1050."""
+        """Number of first rounds that train inside the clusters; null: half of `rounds`. The value
+        of `rounds` trains no classifier. FedGLCL's comparison: 50 of 1050."""
         head_batches: int = Field(3, ge=1, le=10_000)
-        """Batches of each client in a round of the classifier. Paper: 3."""
+        """Batches that each client trains on in a round of the classifier. Paper: 3."""
         head_init: Literal["clusters", "random"] = "clusters"
-        """The classifier's initial weights: the clusters' heads, or random."""
+        """Initial weights of the classifier: the concatenated heads of the clusters, or random."""
 
     hp: HParams
 
@@ -167,17 +169,19 @@ class FedConcat(FedAvg):
         """Return the initial weights for every cluster.
 
         Raises:
-            UserError: for more clusters than clients, or more of their rounds than there are.
+            UserError: if there are more clusters than clients, or `cluster_rounds` exceeds
+                `rounds`.
         """
         if self.hp.clusters > self.setting.clients:
             raise UserError(
-                f"algorithm.clusters={self.hp.clusters} for {self.setting.clients} clients; lower "
-                "it to at most data.clients"
+                f"algorithm.clusters={self.hp.clusters} is more than the number of clients, "
+                f"{self.setting.clients}; lower algorithm.clusters or raise data.clients"
             )
         if self.cluster_rounds > self.setting.rounds:
             raise UserError(
-                f"algorithm.cluster_rounds={self.cluster_rounds} of rounds={self.setting.rounds}; "
-                "lower it, or raise rounds, so that the classifier is trained after them"
+                f"algorithm.cluster_rounds={self.cluster_rounds} exceeds "
+                f"rounds={self.setting.rounds}; lower algorithm.cluster_rounds or raise rounds, "
+                "so that rounds remain to train the classifier"
             )
         model = super().init_server(server)["model"]
         return {"clusters": {str(g): model for g in range(self.hp.clusters)}}
@@ -186,8 +190,8 @@ class FedConcat(FedAvg):
         """Collect the clients' label distributions and cluster them."""
         if len(exchange.everyone) < self.setting.clients:
             raise UserError(
-                "fedconcat divides clients into clusters before the first round, so that nobody "
-                "can come later; set join.clients=0"
+                "fedconcat divides the clients into clusters before the first round, so no client "
+                "can join later; set join.clients=0"
             )
         answers = exchange.call("label_distribution", dict.fromkeys(exchange.everyone))
         classes, clients = self.setting.num_classes, len(exchange.everyone)
@@ -202,7 +206,7 @@ class FedConcat(FedAvg):
         return {**state, "assignment": assignment}
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Run a round inside the clusters, or of the classifier on their frozen encoders."""
+        """Run a round inside the clusters, or, in the third stage, a round of the classifier."""
         if exchange.server.round <= self.cluster_rounds:
             return super().round(state, exchange)
         if "head" not in state:
@@ -216,7 +220,7 @@ class FedConcat(FedAvg):
         return {**state, "head": weighted_mean(client_weights(uplinks, "uniform"), heads)}
 
     def give(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Give the encoders to everyone in the third stage, and again when their images change."""
+        """Give the encoders to all clients in the third stage, and again when images change."""
         server = exchange.server
         if server.round <= self.cluster_rounds or self._has_encoders(state, server).all():
             return state
@@ -225,15 +229,15 @@ class FedConcat(FedAvg):
         return exchange.give(state, "encoders", down, version=phase, step="receive_encoders")
 
     def _phase(self, server: Server) -> int:
-        """Return the first round of the data's phase to which the round belongs."""
+        """Return the first round of the current phase of `data.evolution`; 0 before any phase."""
         return max((first for first in self.setting.phases if first <= server.round), default=0)
 
     def _has_encoders(self, state: ServerState, server: Server) -> Tensor:
-        """Return which clients hold the encoders, and features of their present images [N]."""
+        """Return the mask of clients with the encoders and features of their current images [N]."""
         return held_versions(state, "encoders", self.setting) == self._phase(server)
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """Send the classifier to clients with the encoders, to others their cluster's model."""
+        """Send the classifier to clients with the encoders, and to others their cluster's model."""
         models = [GlobalModel.of(server.model, model) for model in state["clusters"].values()]
         down = {c: models[int(state["assignment"][c])] for c in clients}
         if "head" in state:
@@ -243,7 +247,7 @@ class FedConcat(FedAvg):
         return down
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Average each cluster's participants; a cluster without any keeps its model."""
+        """Average the uploads inside each cluster; a cluster without uploads keeps its model."""
         clusters = dict(state["clusters"])
         for g in range(self.hp.clusters):
             members = {c: upload for c, upload in uplinks.items() if state["assignment"][c] == g}
@@ -253,7 +257,7 @@ class FedConcat(FedAvg):
         return {**state, "clusters": clusters}
 
     def has_global_model(self, state: ServerState) -> bool:
-        """Return True in the third stage, or with one cluster."""
+        """Return True in the third stage or with a single cluster."""
         return "head" in state or self.hp.clusters == 1
 
     def _initial_head(self, state: ServerState, server: Server) -> Tensors:
@@ -274,7 +278,7 @@ class FedConcat(FedAvg):
     def receive_encoders(
         self, client: Client, state: ClientState, down: Encoders
     ) -> tuple[None, ClientState]:
-        """Keep the encoders, and compute the features of the client's training images, once."""
+        """Keep the encoders and the features of the client's training images."""
         encoders = {g: {**weights, **down.buffers[g]} for g, weights in down.weights.items()}
         parts = [client.features(model, client.train) for model in loaded(client, encoders)]
         features = torch.cat(parts, dim=1)
@@ -284,7 +288,7 @@ class FedConcat(FedAvg):
     def train_head(
         self, client: Client, state: ClientState, down: ConcatenatedHead
     ) -> tuple[TrainedModel, ClientState]:
-        """Train the classifier on a few batches of features."""
+        """Train the classifier on `head_batches` batches of features."""
         local = self.begin(client, state, down)
         few = self.hp.head_batches * self.setting.training.batch_size
         random = self.setting.streams.torch("head_batches", round_=client.round, client=client.id)
@@ -295,7 +299,7 @@ class FedConcat(FedAvg):
         return self.finish(local, self.train(local))
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """Start the classifier on the encoders' features, or the cluster's model on images."""
+        """Load the classifier on the encoders' features, or the cluster's model on images."""
         if isinstance(down, ConcatenatedHead):
             client = with_encoders(client, state.memory["encoders"], state.memory["features"])
         return super().begin(client, state, down)
@@ -305,9 +309,9 @@ class ConcatenatedClassifier(BackboneClassifier):
     """A head on the features of the clusters' frozen encoders; only the head has parameters.
 
     Args:
-        client: the client, whose skeleton is the encoders' architecture.
+        client: the client; its skeleton has the architecture of the encoders.
         encoders: weights and buffers of each cluster's encoder.
-        width: G d, width of the concatenated features.
+        width: G d, the width of the concatenated features.
     """
 
     def __init__(
@@ -317,7 +321,7 @@ class ConcatenatedClassifier(BackboneClassifier):
         self._client, self._encoders = client, encoders
 
     def forward(self, x: Inputs) -> ClassifierOutput:
-        """Compute logits [B, C] of images, or of features [B, G d] that were computed before."""
+        """Compute logits [B, C] of images or of stored features [B, G d]."""
         if isinstance(x, Pixels):
             with torch.no_grad():
                 models = loaded(self._client, self._encoders)
@@ -326,9 +330,9 @@ class ConcatenatedClassifier(BackboneClassifier):
 
 
 def loaded(client: Client, encoders: Mapping[str, Mapping[str, Tensor]]) -> Iterator[Classifier]:
-    """Yield each cluster's encoder, in evaluation mode, in the client's one skeleton.
+    """Load each cluster's encoder into the client's skeleton in turn and yield it for evaluation.
 
-    The skeleton's head is unchanged: nothing reads its logits.
+    The skeleton's head is unchanged, because nothing reads its logits.
     """
     head = {name: client.skeleton.tensors[name] for name in (WEIGHT, BIAS)}
     for encoder in encoders.values():
@@ -338,12 +342,12 @@ def loaded(client: Client, encoders: Mapping[str, Mapping[str, Tensor]]) -> Iter
 def with_encoders(
     client: Client, encoders: Mapping[str, Mapping[str, Tensor]], features: Tensor
 ) -> Client:
-    """Return the client with a model that is a head on all encoders' features.
+    """Return the client with a `ConcatenatedClassifier` that trains on stored features.
 
     Args:
         client: the client.
         encoders: weights and buffers of each cluster's encoder.
-        features: of its training images [n, G d], which it trains on instead of the images.
+        features: features of its training images [n, G d], which replace the images.
     """
     width, train = features.shape[1], client.train
     model = ConcatenatedClassifier(client, encoders, width)
@@ -358,7 +362,7 @@ def with_encoders(
 
 
 def _encoders(state: ServerState, server: Server) -> Encoders:
-    """Return the clusters' models without their heads."""
+    """Return the clusters' models without heads."""
     buffers = buffer_names(server.model)
     weights = tensor_names(server.model) - buffers - head_tensors(server.model)
     return Encoders(
@@ -370,7 +374,7 @@ def _encoders(state: ServerState, server: Server) -> Encoders:
 
 
 def concatenated_head(models: Sequence[Mapping[str, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Join the clusters' heads to one, whose logits are the sum of theirs.
+    """Concatenate the clusters' heads into one head, whose logits are the sum of their logits.
 
     Args:
         models: G models with heads of weight [C, d] and bias [C].
@@ -388,10 +392,10 @@ def cluster(
     """Cluster points by K-means; return the best result of several random starts.
 
     Args:
-        points: [N, C].
-        count: G <= N; no cluster is empty.
-        largest: the most points of a cluster, at least N/G.
-        random: draws the starts.
+        points: points [N, C].
+        count: number of clusters, G <= N; no cluster is empty.
+        largest: maximal number of points in a cluster, at least N/G.
+        random: the generator that draws the initial centres.
 
     Returns:
         The cluster of each point [N], int64, numbered by their first points.
@@ -414,11 +418,14 @@ def cluster(
 
 
 def assign(costs: np.ndarray, largest: int) -> np.ndarray:
-    """Assign points to clusters at the least total cost, with 1 to `largest` points in each.
+    """Assign points to clusters at the least total cost, with 1 to `largest` points per cluster.
 
     Args:
-        costs: of every point in every cluster [N, G], not negative.
-        largest: at least N/G.
+        costs: cost of every point in every cluster [N, G], not negative.
+        largest: maximal number of points in a cluster, at least N/G.
+
+    Returns:
+        The cluster of each point [N].
     """
     near: np.ndarray = costs.argmin(axis=1)
     sizes = np.bincount(near, minlength=costs.shape[1])
@@ -429,5 +436,5 @@ def assign(costs: np.ndarray, largest: int) -> np.ndarray:
     from scipy.optimize import linear_sum_assignment  # takes a second to import
 
     _, taken = linear_sum_assignment(slots)
-    found: np.ndarray = taken // largest
-    return found
+    assignment: np.ndarray = taken // largest
+    return assignment

@@ -9,19 +9,19 @@ Synthetic and Fixed Classifier", ICCV 2023, arXiv:2303.10058.
 
 The model's head is the official code's `linear_proto`, from the features to C numbers. The simplex
 is sent once, before the first round. The scale s is an extra parameter: the model's optimiser
-trains it, and it is averaged like the weights.
+trains it, and the server averages it like the weights.
 
-FedETF-Per: with `finetune_epochs` > 0 every client first trains the whole model as in a round, then
-alternates so many times between epochs of its own simplex, which is none afterwards, and epochs of
-the head, both under the plain cross-entropy.
+FedETF-Per: with `finetune_epochs` > 0 every client first trains the whole model as in a round. The
+client then alternates `finetune_epochs` times between training its copy of the simplex (which is no
+longer an ETF afterwards) and training the head, both on the plain cross-entropy.
 
 Deviations:
-    - Every round begins with a fresh optimiser; the official code keeps each client's momentum for
-      the whole run, which `optimizer.keep=true` reproduces. The difference was 0.039 in weights
-      and 8.7 points.
-    - Predictions leave out s, which scales all logits of an image alike.
-    - Normalisation keeps its statistics while simplex and head are fine-tuned, as in every
-      fine-tuning here; the official code lets them run.
+    - Every round begins with a new optimiser. The official code keeps each client's momentum for
+      the whole run (`optimizer.keep=true`). This changed weights by 0.039 and accuracies by 8.7
+      points.
+    - Predictions omit s, which scales all logits of an image by the same factor.
+    - Normalisation layers keep their running statistics while simplex and head are fine-tuned, as
+      in all fine-tuning here; the official code updates them.
 
 Buffers: as in FedAvg.
 """
@@ -69,7 +69,7 @@ class Simplex(Payload):
 
 @algorithms.add
 class FedETF(ExtraParameters):
-    """FedAvg of models under a fixed simplex; clients store it and their class counts."""
+    """FedAvg with a fixed simplex (ETF) as classifier, and a loss balanced by class counts."""
 
     name = "fedetf"
     title = "FedETF"
@@ -81,25 +81,25 @@ class FedETF(ExtraParameters):
 
     class HParams(FedAvg.HParams):
         scale: float = Field(1.0, gt=0, le=1e6)
-        """s, its initial value: the logits are s times cosines. Official code: 1."""
+        """s, initial value of the scale; the logits are s times cosines. Official code: 1."""
         learn_scale: StrictBool = True
-        """Whether s is trained and averaged (paper); false: it is constant and not sent."""
+        """Whether s is trained and averaged (paper); if false, s is constant and never sent."""
         per_epochs: Epochs = 3
-        """FedETF-Per: epochs of each half of an alternation. Official code: 3."""
+        """FedETF-Per: epochs on the simplex, and on the head, per alternation. Official code: 3."""
         per_simplex_lr: LearningRate = 0.1
-        """FedETF-Per: learning rate of the simplex, plain SGD. Official code: 0.1."""
+        """FedETF-Per: learning rate of the simplex, which plain SGD trains. Official code: 0.1."""
         per_head_lr: LearningRate = 0.05
-        """FedETF-Per: learning rate of the head, with the experiment's optimiser. Official code:
-        0.05, momentum 0.9, weight decay 5e-4."""
+        """FedETF-Per: learning rate of the head, which the experiment's optimiser trains. Official
+        code: 0.05, with momentum 0.9 and weight decay 5e-4."""
 
     hp: HParams
 
     def extra_parameters(self) -> dict[str, Tensor]:
-        """Return the scale s if it is trainable."""
+        """Return the scale s, if it is trained."""
         return {"scale": torch.tensor(float(self.hp.scale))} if self.hp.learn_scale else {}
 
     def init_server(self, server: Server) -> ServerState:
-        """Return the initial weights and scale, and the simplex, randomly rotated."""
+        """Return the initial weights and scale, and a randomly rotated simplex."""
         classes = self.setting.num_classes
         random = server.streams.torch("fedetf")
         draw = torch.randn(classes, classes, generator=random, dtype=torch.float64)
@@ -107,12 +107,12 @@ class FedETF(ExtraParameters):
         return {**super().init_server(server), "simplex": simplex}
 
     def give(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Give the simplex to all clients, also to those that join later: they are tested."""
+        """Give the simplex to all clients; those that join later are tested before, too."""
         simplex = Simplex(state["simplex"])
         return exchange.give(state, "simplex", dict.fromkeys(range(self.setting.clients), simplex))
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """Begin like FedAvg, with n_i, the class counts of the client's images in this round."""
+        """Begin as FedAvg does; add n_i, the class counts of the client's images in this round."""
         local = super().begin(client, state, down)
         memory = {**local.state.memory, "counts": client.class_counts().to(client.device)}
         return replace(local, state=ClientState(local.state.model, memory))
@@ -131,10 +131,10 @@ class FedETF(ExtraParameters):
         return corner_products(output.logits, local.state.memory["simplex"])
 
     def fine_tune(self, local: LocalContext) -> Iterator[LocalContext]:
-        """Train locally for a round, then simplex and head in turn (FedETF-Per).
+        """Train locally for a round, then the simplex and the head in turn (FedETF-Per).
 
         Yields:
-            After each of the `finetune_epochs` alternations, the context with its simplex.
+            The context with the client's simplex, after each of the `finetune_epochs` alternations.
         """
         client = local.client.with_schedule(1, lr=self.setting.training.lr)
         self.train(replace(local, client=client))
@@ -181,10 +181,10 @@ def simplex_etf(basis: Tensor) -> Tensor:
     """Return M^T of M = sqrt(C/(C-1)) P (I - 11^T/C): unit vectors with cosines -1/(C-1).
 
     Args:
-        basis: P [C, C], orthonormal.
+        basis: orthonormal matrix P [C, C].
 
     Returns:
-        [C, C]; row c is the vector of class c.
+        Matrix M^T [C, C]; row c is the vector of class c.
     """
     classes = len(basis)
     centred = torch.eye(classes, dtype=basis.dtype) - 1 / classes
@@ -193,19 +193,18 @@ def simplex_etf(basis: Tensor) -> Tensor:
 
 
 def corner_products(outputs: Tensor, simplex: Tensor) -> Tensor:
-    """Return f^T M [B, C] of the normalised outputs f [B, C]; cosines if M's columns are unit."""
+    """Return f^T M [B, C] of the normalised outputs f [B, C]; cosines if M has unit columns."""
     with torch.autocast(outputs.device.type, enabled=False):  # it would multiply in bfloat16
-        unit = F.normalize(outputs.float(), dim=1, eps=1e-8)
-        return unit @ simplex.T
+        return F.normalize(outputs.float(), dim=1, eps=1e-8) @ simplex.T
 
 
 def balanced_loss(logits: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
     """Return the cross-entropy of logits + log n_i; a class without images counts as one image.
 
     Args:
-        logits: [B, C].
+        logits: logits [B, C].
         labels: y [B].
-        counts: n_i [C]; equal counts give the plain cross-entropy.
+        counts: class counts n_i [C]; equal counts give the plain cross-entropy.
     """
     prior = counts.clamp_min(1).float().log()
     return F.cross_entropy(logits + prior, labels)

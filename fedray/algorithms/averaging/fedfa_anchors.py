@@ -8,12 +8,13 @@ Heterogeneous Data", IEEE Transactions on Mobile Computing 2024, arXiv:2211.0929
     local anchors          -> MovingAnchors
     global anchors         -> FedFAAnchors.server_step
 
-The name says "anchors" because another method is called FedFA too (feature augmentation).
+The registered name contains "anchors" because another method is called FedFA too (feature
+augmentation).
 
 Deviations:
-    - A class of which an epoch's batches hold no image (`drop_last`) leaves its anchor alone; the
-      official code pulls it to 0.
-    - λ = 1 is FedTSP's comparison (supplementary C.4); the official code has 0.1.
+    - An anchor does not move in an epoch whose batches hold no image of its class (`drop_last`);
+      the official code pulls the anchor to 0.
+    - λ = 1 as in FedTSP's comparison (supplementary C.4); the official code uses 0.1.
 
 Buffers: as in FedAvg.
 """
@@ -74,7 +75,7 @@ class AnchoredUpdate(TrainedModel):
 
 @algorithms.add
 class FedFAAnchors(FedAvg):
-    """FedAvg of models and of feature anchors; clients are stateless."""
+    """FedAvg of models and of one feature anchor per class; clients keep no state."""
 
     name = "fedfa_anchors"
     title = "FedFA (anchors)"
@@ -88,14 +89,17 @@ class FedFAAnchors(FedAvg):
         """FedFA's hyper-parameters; lambda = 0 with calibration_lr = 0 is FedAvg."""
 
         lambda_: LossWeight = Field(1.0, alias="lambda")
-        """λ, weight of the anchor loss; 0 leaves it out. FedTSP's comparison: 1; code: 0.1."""
+        """λ, weight of the anchor loss; 0 omits the loss. FedTSP's comparison: 1; official code:
+        0.1."""
         calibration_lr: float = Field(0.001, ge=0, le=1e6)
-        """Adam's learning rate in the calibration; 0 leaves it out. Official code: 0.001."""
+        """Adam's learning rate in the calibration of the head; 0 omits the calibration. Official
+        code: 0.001."""
         anchor_momentum: float = Field(0.5, ge=0, le=1)
-        """Momentum of an anchor's mean over epochs; 1 fixes the anchors. Official code: 0.5."""
+        """Momentum of the anchors' moving mean over epochs; 1 fixes the anchors. Official code:
+        0.5."""
         anchor_mean: Divisor = "all"
-        """Divisor of the sum of batch means: all batches (official code: the mean of a
-        rare class is too short), or those that hold the class."""
+        """Divisor of the summed batch means of a class: all, the number of batches (official code;
+        shrinks the means of rare classes), or own, the number of batches with the class."""
 
     hp: HParams
 
@@ -109,7 +113,7 @@ class FedFAAnchors(FedAvg):
         return {**super().summand(upload), **anchors}
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        # In double precision: what no client has moved stays as it is, to the last bit.
+        # In double precision, so that an anchor that no client has moved stays equal bit for bit.
         anchors = (total["anchors"] / total["weight"]).to(state["anchors"].dtype)
         return {**super().server_step(state, total, server), "anchors": anchors}
 
@@ -126,7 +130,7 @@ class FedFAAnchors(FedAvg):
     def client_update(
         self, client: Client, state: ClientState, down: Any
     ) -> tuple[AnchoredUpdate, ClientState]:
-        """Train; after every batch calibrate the head, after every epoch move the local anchors."""
+        """Train; calibrate the head after every batch, and move local anchors after every epoch."""
         local = self.begin(client, state, down)
         anchors, config = down.anchors, self.setting.training
         calibration = Calibration(local.model.head, anchors, self.hp.calibration_lr)
@@ -149,22 +153,19 @@ class FedFAAnchors(FedAvg):
 
 
 def initial_anchors(classes: int, d: int, random: torch.Generator) -> Tensor:
-    """Return unit vectors [C, d]: C of the basis vectors, or random directions where C > d."""
+    """Return unit vectors [C, d]: random basis vectors, or random directions if C > d."""
     if classes > d:
         return F.normalize(torch.randn(classes, d, generator=random), dim=1)
     return torch.eye(d)[torch.randperm(d, generator=random)[:classes]]
 
 
 def anchor_loss(features: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
-    """Return 1/C * sum_b ||f_b - a_{y_b}||² / n_{y_b}, the classes' summed mean distances.
+    """Return 1/C * sum_b ||f_b - a_{y_b}||² / n_{y_b}; n_c counts the batch's images of class c.
 
     Args:
         features: f [B, d].
         labels: y [B].
         anchors: a [C, d].
-
-    Returns:
-        A scalar; n_c counts the batch's images of class c.
     """
     counts = F.one_hot(labels, len(anchors)).sum(dim=0)
     distances = (features.float() - anchors[labels]).square().sum(dim=1)
@@ -172,12 +173,12 @@ def anchor_loss(features: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
 
 
 class Calibration:
-    """Steps of Adam by which the head classifies the anchors: CE(h(a_c), c) over all C.
+    """Training of the head, with Adam, to classify the anchors: CE(h(a_c), c) over all C classes.
 
     Args:
         head: `Linear(d, C)`, changed in place.
         anchors: a [C, d].
-        lr: Adam's learning rate; 0 leaves the head alone.
+        lr: Adam's learning rate; 0 leaves the head unchanged.
     """
 
     def __init__(self, head: nn.Module, anchors: Tensor, lr: float) -> None:
@@ -187,7 +188,7 @@ class Calibration:
         self.adam = torch.optim.Adam(head.parameters(), lr) if lr else None
 
     def step(self) -> None:
-        """Take one step; the gradients of training are not mixed in, and none are left behind."""
+        """Take one step; clear the head's gradients before and after."""
         if self.adam is None:
             return
         self.adam.zero_grad()
@@ -198,19 +199,19 @@ class Calibration:
 
 
 class MovingAnchors:
-    """e_c <- momentum * e_c + (1 - momentum) * m_c after every epoch, for the classes it saw.
+    """Local anchors that move after every epoch: e_c <- momentum * e_c + (1 - momentum) * m_c.
 
-    m_c is the sum over the epoch's batches of the mean feature of class c, divided by the number
-    of batches.
+    m_c is the sum, over the epoch's batches, of the mean feature of class c in the batch, divided
+    by a number of batches. Anchors of classes that the epoch does not contain stay.
 
     Args:
-        anchors: e [C, d] at the beginning.
-        images: how many images make an epoch.
-        momentum: how much of an anchor stays.
-        over: divide by "all" batches, or by the class's "own".
+        anchors: initial anchors e [C, d].
+        images: number of images in an epoch.
+        momentum: weight of the previous anchor.
+        over: divisor of m_c: "all" batches, or the class's "own", the batches that contain it.
 
     Attributes:
-        anchors: e [C, d] now.
+        anchors: current anchors e [C, d].
     """
 
     def __init__(self, anchors: Tensor, images: int, momentum: float, over: Divisor) -> None:
@@ -221,20 +222,20 @@ class MovingAnchors:
         self._begin()
 
     def _begin(self) -> None:
-        self.seen, self.batches = 0, 0
+        self.images_added, self.batches = 0, 0
         self.sums = torch.zeros_like(self.anchors)
         self.holding = self.anchors.new_zeros(len(self.anchors), 1)
 
     def add(self, features: Tensor, labels: Tensor) -> None:
-        """Take in one batch, features [B, d] and labels [B]; at an epoch's end, move."""
+        """Add a batch of features [B, d] and labels [B]; move the anchors when an epoch ends."""
         features = features.detach().float()
         counts = F.one_hot(labels, len(self.anchors)).sum(dim=0).unsqueeze(1)
         sums = torch.zeros_like(self.sums).index_add_(0, labels, features)
         self.sums += sums / counts.clamp_min(1)
         self.holding += counts > 0
-        self.seen += len(labels)
+        self.images_added += len(labels)
         self.batches += 1
-        if self.seen == self.images:
+        if self.images_added == self.images:
             self._move()
             self._begin()
 

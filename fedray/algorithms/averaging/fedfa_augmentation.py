@@ -1,4 +1,4 @@
-"""FedFA: features of every client are augmented by how much their statistics vary over clients.
+"""FedFA: features are augmented according to the variance of their statistics over clients.
 
 Zhou and Konukoglu, "FedFA: Federated Feature Augmentation", ICLR 2023, arXiv:2301.12995.
 
@@ -7,17 +7,18 @@ Zhou and Konukoglu, "FedFA: Federated Feature Augmentation", ICLR 2023, arXiv:23
     fusion                  -> fusion_weights
     augmentation of a batch -> augment_maps
 
-The name says "augmentation" because another method is called FedFA too (feature anchors). The
-layers stand after every stage of convolutions and work in training alone; they have no parameters.
+The registered name contains "augmentation" because another method is called FedFA too (feature
+anchors). An augmentation layer follows every stage of convolutions. The layers have no parameters
+and are active only in training.
 
 Deviations:
-    - V is a variance for each channel, as the paper has it. The official code takes one over
-      clients and channels jointly, which makes all fusion weights 1 (`scalar_variance`).
-    - A client's running means stay with it. The official code averages them over clients, as it
-      averages every buffer, so that they start every round alike.
-    - A batch of one image, or maps of one pixel, have no variance: they are not augmented.
+    - V is one variance per channel, as in the paper. The official code takes one variance over
+      clients and channels jointly, which makes all fusion weights 1 (`scalar_variance=true`).
+    - Running means stay with their client. The official code averages them over clients, like every
+      buffer, so that all clients start a round with the same ones.
+    - A batch of one image, and maps of one pixel, have no variance and are not augmented.
 
-Buffers: as in FedAvg; the running means are none of the model's.
+Buffers: as in FedAvg; the running means are client state, not buffers of the model.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class VariedModel(GlobalModel):
-    """The global model, and V of every stage's means and deviations [channels]; none at first."""
+    """The global model, and V of every stage's means and deviations [channels], at first empty."""
 
     variances: Mapping[str, Tensor] = payload_field(
         "statistics", reveals="how much the channel statistics of the participants differ"
@@ -63,8 +64,8 @@ class VariedUpdate(TrainedModel):
 
     running: Mapping[str, Tensor] = payload_field(
         "statistics",
-        reveals="means and deviations of the client's images in every stage, in the clear even "
-        "under privacy",
+        reveals="means and deviations of the client's images in every stage, not noised even with "
+        "privacy",
     )
 
 
@@ -76,51 +77,51 @@ class FedFAAugmentation(FedAvg):
     title = "FedFA (augmentation)"
     paper = "Zhou & Konukoglu, ICLR 2023, arXiv:2301.12995"
     travels = "models and channel statistics"
-    waits_per_batch = "draws noise on the CPU, so that it is the same on every device"
+    waits_per_batch = "draws noise on the CPU, so that every device gets the same noise"
     uploads = (VariedUpdate,)
     downloads = (VariedModel,)
     down_type = VariedModel
 
     class HParams(FedAvg.HParams):
         probability: float = Field(0.5, ge=0, le=1)
-        """p, probability that a stage's maps are augmented; 0 is FedAvg. Paper: 0.5."""
+        """p, probability that a stage's maps are augmented; 0 gives FedAvg. Paper: 0.5."""
         momentum: float = Field(0.99, ge=0, le=1)
         """Momentum of the running means of channel statistics. Official code: 0.99."""
         scalar_variance: StrictBool = False
-        """One variance over clients and channels (official code); false: one per channel."""
+        """Whether V is one variance over clients and channels (official code); false: one per
+        channel (paper)."""
 
     hp: HParams
 
     def init_server(self, server: Server) -> ServerState:
-        """Return the initial weights; without V, which clients take for 1.
+        """Return the initial weights and no variances V; clients use 1 for a missing V.
 
         Raises:
-            UserError: when the models have no maps to augment.
+            UserError: if the models have no convolutions.
         """
         if not convolution_stages(server.model):
             raise UserError(
-                f"{self.name} augments the maps of convolutions, and {server.architecture} has "
-                "none; set model.group to a convolutional network, for example cnn2"
+                f"{self.name} augments the maps of convolutions, but {server.architecture} has no "
+                "convolutions; set model.group to a convolutional network, for example cnn2"
             )
         return {**super().init_server(server), "variances": {}}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Average the weights; renew V where at least two clients know a stage's statistics."""
+        """Average the weights; update V of every statistic that at least two clients uploaded."""
         if not uplinks:
             return state
         uploads = list(uplinks.values())
         variances = dict(state["variances"])
         for name in sorted({name for upload in uploads for name in upload.running}):
-            known = [upload.running[name] for upload in uploads if name in upload.running]
-            if len(known) > 1:
-                found = variance_over_clients(torch.stack(known), self.hp.scalar_variance)
-                variances[name] = found
+            means = [upload.running[name] for upload in uploads if name in upload.running]
+            if len(means) > 1:
+                variances[name] = variance_over_clients(torch.stack(means), self.hp.scalar_variance)
         return {**super().server_update(state, uplinks, server), "variances": variances}
 
     def client_update(
         self, client: Client, state: ClientState, down: Any
     ) -> tuple[VariedUpdate, ClientState]:
-        """Train with augmentation; uploads and tests have none."""
+        """Train with augmentation layers; upload the model without them."""
         local = self.begin(client, state, down)
         layers = Augmentation(
             self.hp.probability,
@@ -139,15 +140,14 @@ class FedFAAugmentation(FedAvg):
 
 @dataclass
 class Augmentation:
-    """The layers after the stages of one model, while it trains.
+    """The augmentation layers after the stages of one model, during its training.
 
     Attributes:
-        probability: how often a stage's maps are augmented.
-        momentum: how much of a running mean stays.
-        random: source of every draw.
-        variances: V by stage and statistic, "0.mean", "0.std", ... [channels]; 1 where missing.
-        running: the client's running means, by the same names; the mean's start at 0, the
-            deviation's at 1.
+        probability: probability that a stage's maps are augmented.
+        momentum: momentum of the running means.
+        random: generator of all draws.
+        variances: V [channels] by stage and statistic, "0.mean", "0.std", ...; 1 where missing.
+        running: the client's running means by the same names; means start at 0, deviations at 1.
     """
 
     probability: float
@@ -158,7 +158,7 @@ class Augmentation:
 
     @contextmanager
     def on(self, model: Classifier) -> Iterator[None]:
-        """Register the augmentation after every stage of the model; removed on exit."""
+        """Register the augmentation after every stage of the model; remove it on exit."""
         hooks = [
             end.register_forward_hook(partial(self._layer, stage))
             for stage, end in enumerate(convolution_stages(model))
@@ -180,7 +180,7 @@ class Augmentation:
         return augment_maps(maps, mean, std, alpha, beta)
 
     def _draw(self, name: str, statistic: Tensor, initial: float) -> Tensor:
-        """Move the running mean, then draw [B, C] around the batch's statistics."""
+        """Update the running mean, then draw new statistics [B, C] around the batch's."""
         now = statistic.detach().mean(dim=0)
         before = self.running.get(name, torch.full_like(now, initial))
         self.running[name] = self.momentum * before + (1 - self.momentum) * now
@@ -197,14 +197,17 @@ def channel_statistics(maps: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def variance_over_clients(running: Tensor, scalar: bool = False) -> Tensor:
-    """Return V [C] of the clients' running means [K, C], K > 1; `scalar`: one over all entries."""
+    """Return V [C], the variance of the running means [K, C] over K > 1 clients.
+
+    With `scalar`, every entry is the variance over all clients and channels.
+    """
     if scalar:
         return running.var().expand(running.shape[1]).clone()
     return running.var(dim=0)
 
 
 def fusion_weights(variances: Tensor) -> Tensor:
-    """Return gamma_c = C * g_c / sum g with g = 1 / (1 + 1/V): they sum to C.
+    """Return gamma_c = C * g_c / sum g with g = 1 / (1 + 1/V), which sum to C.
 
     Args:
         variances: V [C].
@@ -214,7 +217,7 @@ def fusion_weights(variances: Tensor) -> Tensor:
 
 
 def augment_maps(maps: Tensor, mean: Tensor, std: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
-    """Return alpha * (x - mu) / sigma + beta, channel by channel.
+    """Return alpha * (x - mu) / sigma + beta for every channel.
 
     Args:
         maps: x [B, C, H, W].

@@ -1,4 +1,4 @@
-"""FedLC: FedAvg whose logits are calibrated by how many images of each class a client has.
+"""FedLC: FedAvg with logits that are calibrated by the client's class counts.
 
 Zhang et al., "Federated Learning with Label Distribution Skew via Logits Calibration", ICML 2022,
 arXiv:2209.00189.
@@ -9,12 +9,13 @@ arXiv:2209.00189.
 Predictions use the logits without calibration.
 
 Deviations:
-    - The paper's sum leaves out the label's own class; by default the loss is the cross-entropy
-      over all classes, as public re-implementations have it: CE = softplus(the paper's form), so
-      one decreases with the other. `exclude_target` is the paper's form.
-    - Calibration takes each client's own class counts, as the paper; PFLlib takes those of all
-      clients together.
-    - A class without images counts as 1e-8 images (margin 100 tau), not as an infinite margin.
+    - By default the loss is the cross-entropy over all classes, as in public re-implementations.
+      The paper's sum excludes the label's class (`exclude_target=true`). Both decrease together,
+      since the cross-entropy is softplus(the paper's loss).
+    - Each client is calibrated by its own class counts, as in the paper; PFLlib uses the counts of
+      all clients together.
+    - A class without images counts as 1e-8 images, a margin of 100 tau; its margin would otherwise
+      be infinite.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from fedray.models import ClassifierOutput
 
 @algorithms.add
 class FedLC(FedAvg):
-    """FedAvg with calibrated logits; clients count their classes, and never send the counts."""
+    """FedAvg with logits calibrated by the client's class counts, which the client never sends."""
 
     name = "fedlc"
     title = "FedLC"
@@ -43,14 +44,14 @@ class FedLC(FedAvg):
 
     class HParams(FedAvg.HParams):
         tau: float = Field(1.0, ge=0, le=1e6)
-        """τ, weight of the margins; 0 is FedAvg, unless `exclude_target`. Usual: 1."""
+        """τ, weight of the margins; 0 gives FedAvg, unless `exclude_target` is true. Usual: 1."""
         exclude_target: StrictBool = False
-        """Leave the label's class out of the sum (paper)."""
+        """Whether the sum in the loss excludes the label's class (paper)."""
 
     hp: HParams
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """Begin like FedAvg, with n_i, the class counts of the client's images in this round."""
+        """Begin as FedAvg does; add n_i, the class counts of the client's images in this round."""
         local = super().begin(client, state, down)
         memory = {**local.state.memory, "counts": client.class_counts().to(client.device)}
         return replace(local, state=ClientState(local.state.model, memory))

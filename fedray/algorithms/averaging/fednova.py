@@ -1,4 +1,4 @@
-"""FedNova: updates are divided by the number of local steps before they are averaged.
+"""FedNova: updates are divided by their number of local steps before the server averages them.
 
 Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization", NeurIPS 2020, arXiv:2007.07481.
@@ -7,8 +7,8 @@ Optimization", NeurIPS 2020, arXiv:2007.07481.
     Section 4, the update -> normalised_average
 
 Deviations:
-    - Clients weigh by samples, as all methods here; NIID-Bench counted batches until December 2022,
-      and has counted samples since.
+    - Clients are weighted by samples, as in all methods here. NIID-Bench weighted them by batches
+      until December 2022, and by samples since.
 
 Buffers: running statistics and counters are averaged as in FedAvg, not normalised.
 """
@@ -43,7 +43,7 @@ from fedray.core import (
 
 @dataclass(frozen=True)
 class NormalisedModel(TrainedModel):
-    """A trained model, and a_i, by which its update is divided."""
+    """A trained model, and a_i, the divisor of its update."""
 
     steps: float = payload_field("statistics", reveals="how many steps the client took")
 
@@ -54,7 +54,7 @@ class NormalisedModel(TrainedModel):
 
 @algorithms.add
 class FedNova(FedAvg):
-    """FedAvg of normalised updates."""
+    """FedAvg of updates that are normalised by the number of local steps."""
 
     name = "fednova"
     title = "FedNova"
@@ -80,7 +80,7 @@ class FedNova(FedAvg):
         }
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """Move by the normalised average; average buffers as in FedAvg."""
+        """Move the model by the normalised average; average buffers as FedAvg does."""
         model, means = state["model"], super().server_step(state, total, server)["model"]
         p_a, p_by_a = (total[name] / total["weight"] for name in ("steps", "inverse"))
         y = {name: value / total["weight"] for name, value in total["normalised"].items()}
@@ -89,17 +89,17 @@ class FedNova(FedAvg):
 
 
 def steps_of(trained: Trained, config: TrainingConfig) -> float:
-    """Return a_i of a client's training by SGD, for methods that require it."""
+    """Return a_i of a client's training; for methods that require SGD."""
     assert isinstance(config.optimizer, SGD)
     sgd = config.optimizer.params
     return effective_steps(trained.steps, sgd.momentum, nesterov=sgd.nesterov)
 
 
 def effective_steps(steps: int, momentum: float, *, nesterov: bool = False) -> float:
-    """Return a_i, how often K steps add up each gradient in all.
+    """Return a_i, the total weight of all gradients in the sum of K steps.
 
-    K for plain SGD; (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho) with momentum rho; K + rho times
-    that with Nesterov's.
+    Plain SGD: K. Momentum rho: m = (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho). Nesterov's
+    momentum: K + rho m.
     """
     if momentum == 0:
         return float(steps)

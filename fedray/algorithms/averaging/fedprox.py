@@ -1,4 +1,4 @@
-"""FedProx: FedAvg with a proximal term to the weights that a round starts from.
+"""FedProx: FedAvg with a proximal term that holds local weights near the global ones.
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, arXiv:1812.06127.
 
@@ -18,7 +18,7 @@ from fedray.models import ClassifierOutput
 
 @algorithms.add
 class FedProx(FedAvg):
-    """FedAvg with a proximal term."""
+    """FedAvg with a proximal term that holds local weights near the global ones."""
 
     name = "fedprox"
     title = "FedProx"
@@ -28,7 +28,7 @@ class FedProx(FedAvg):
 
     class HParams(FedAvg.HParams):
         mu: LossWeight = 0.001
-        """μ, weight of the proximal term; 0 is FedAvg. FedGLCL's comparison: 1e-3 or 1e-4."""
+        """μ, weight of the proximal term; 0 gives FedAvg. FedGLCL's comparison: 1e-3 or 1e-4."""
 
     hp: HParams
 

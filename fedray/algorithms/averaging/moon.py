@@ -1,18 +1,18 @@
-"""MOON: a contrastive term pulls features to the global model's, away from the previous local ones.
+"""MOON: a contrastive term pulls features to the global model's, away from the last local ones.
 
 Li et al., "Model-Contrastive Federated Learning", CVPR 2021, arXiv:2103.16257.
 
     Eq. (3) -> model_contrast
 
 Deviations:
-    - A client that takes part for the first time has no previous model; by default the term is left
-      out then (`first=none`). In the official code this holds for the first round of the experiment
-      alone: a client that takes part for the first time later is contrasted with its initial model
-      (`first=initial`). With half of the clients in a round, this moved weights by 0.36 and
-      accuracies by up to 22 points in five rounds. The initial models of the official code are
-      drawn independently of each other (`model.init=independent`).
-    - The representation z is the classifier's input: with `model.projector`, the projector's
-      output as in the paper.
+    - A client that takes part for the first time has no previous model, and by default trains
+      without the contrastive term (`first=none`). The official code omits the term in round 1 only:
+      a client that takes part for the first time in a later round is contrasted with its initial
+      model (`first=initial`). With half of the clients per round, this moved weights by 0.36 and
+      accuracies by up to 22 points in five rounds. The official code draws the initial model of
+      each client independently (`model.init=independent`).
+    - The representation z is the input of the classifier. With `model.projector` this is the
+      projector's output, as in the paper.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedray.models import Classifier, ClassifierOutput, Inputs
 
 @algorithms.add
 class Moon(FedAvg):
-    """FedAvg with a model-contrastive loss; clients store their previous model."""
+    """FedAvg with a model-contrastive loss; each client stores its previous model."""
 
     name = "moon"
     title = "MOON"
@@ -44,17 +44,18 @@ class Moon(FedAvg):
 
     class HParams(FedAvg.HParams):
         mu: LossWeight = 1.0
-        """μ, weight of the contrast; 0 is FedAvg. FedGLCL's comparison: 1; paper: 0.1 to 10."""
+        """μ, weight of the contrastive term; 0 gives FedAvg. FedGLCL's comparison: 1; paper: 0.1 to
+        10."""
         tau_moon: Temperature = 0.5
-        """τ, temperature of the contrast. Paper: 0.5."""
+        """τ, temperature of the contrastive term. Paper: 0.5."""
         first: Literal["none", "initial"] = "none"
-        """The previous model of a client that takes part for the first time, from round 2 on: none,
-        which leaves the term out, or its initial model (official code)."""
+        """The previous model of a client whose first round is round 2 or later: none, which omits
+        the contrastive term, or its initial model (official code)."""
 
     hp: HParams
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Return the supervised loss and the contrast, Eq. (3)."""
+        """Return the supervised loss plus the contrastive term, Eq. (3)."""
         loss = super().loss(output, batch, local)
         previous = local.state.memory.get("previous")
         if self.hp.mu == 0 or previous is None:
@@ -66,7 +67,7 @@ class Moon(FedAvg):
         return loss + contrast * float(self.hp.mu)
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """Begin like FedAvg; with `first`, the initial model may be the previous one."""
+        """Load the model as FedAvg does; set a missing previous model if `first` is "initial"."""
         local = super().begin(client, state, down)
         is_late = client.round > 1 and "previous" not in state.memory
         if not (self.hp.mu and self.hp.first == "initial" and is_late):
@@ -75,7 +76,7 @@ class Moon(FedAvg):
         return replace(local, state=ClientState(local.state.model, memory))
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
-        """Upload like FedAvg; keep the whole model as the next round's previous one."""
+        """Upload as FedAvg does; keep the whole model as the previous model of the next round."""
         update, kept = super().finish(local, trained)
         if self.hp.mu == 0:
             return update, kept
@@ -95,7 +96,7 @@ def model_contrast(features: Tensor, near: Tensor, far: Tensor, tau: float) -> T
         tau: temperature.
 
     Returns:
-        The mean over the batch; ln 2 where both are equal.
+        The mean over the batch; an image with s = r contributes ln 2.
     """
     pairs = ((features.float(), z.float()) for z in (near, far))
     cosines = torch.stack([F.cosine_similarity(now, z, dim=1) for now, z in pairs], dim=1)
@@ -104,7 +105,10 @@ def model_contrast(features: Tensor, near: Tensor, far: Tensor, tau: float) -> T
 
 @torch.no_grad()
 def frozen_features(model: Classifier, weights: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
-    """Return the features [B, d] under other weights, in evaluation mode; keep the model."""
+    """Return the features [B, d] of the model with `weights`, in evaluation mode.
+
+    The model's own weights and modes stay unchanged.
+    """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     features: Tensor = functional_call(model, dict(weights), (inputs,)).features

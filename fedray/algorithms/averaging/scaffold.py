@@ -8,11 +8,11 @@ ICML 2020, arXiv:1910.06378.
     Eq. (5) -> Scaffold.server_step
 
 Deviations:
-    - With momentum rho the local updates are longer than K steps; K is then FedNova's a_i, so that
-      the variates keep the size of a gradient.
-    - Weights of the mean are uniform by default, as in the paper.
+    - With momentum, a local update is longer than K plain steps. FedNova's a_i then replaces K, so
+      that the control variates keep the size of a gradient.
+    - The mean has uniform weights by default, as in the paper.
 
-Buffers: running statistics and counters are averaged as in FedAvg and have no variates.
+Buffers: running statistics and counters are averaged as in FedAvg and have no control variates.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from fedray.core import (
 
 @dataclass(frozen=True)
 class ControlledModel(GlobalModel):
-    """The global model, and c, the server's control variate."""
+    """The global model, and the server's control variate c as `control`."""
 
     control: Mapping[str, Tensor] = payload_field(
         "weights", reveals="the mean gradient of all clients"
@@ -57,7 +57,7 @@ class ControlledModel(GlobalModel):
 
 @dataclass(frozen=True)
 class ControlledUpdate(TrainedModel):
-    """A trained model, and c_i+ - c_i, the change of the client's variate, as `control`."""
+    """A trained model, and the change of the client's control variate, c_i+ - c_i, as `control`."""
 
     control: Mapping[str, Tensor] = payload_field(
         "weights",
@@ -67,7 +67,7 @@ class ControlledUpdate(TrainedModel):
 
 @algorithms.add
 class Scaffold(FedAvg):
-    """FedAvg with control variates on both sides."""
+    """FedAvg with control variates on the server and on every client."""
 
     name = "scaffold"
     title = "SCAFFOLD"
@@ -82,9 +82,10 @@ class Scaffold(FedAvg):
 
     class HParams(FedAvg.HParams):
         weights: Weights = "uniform"
-        """Weights of the mean: equal (paper), or n_k/n (NIID-Bench)."""
+        """Client weights in the mean: uniform, 1/K (paper), or samples, n_k/n (NIID-Bench)."""
         lr_server: LearningRate = 1.0
-        """η_g, step of the server; 1 takes the mean of the clients' models. Paper: 1."""
+        """η_g, learning rate of the server; 1 sets the model to the mean of the clients'. Paper:
+        1."""
 
     hp: HParams
 
@@ -93,7 +94,7 @@ class Scaffold(FedAvg):
         return {**super().init_server(server), "control": control}
 
     def train(self, local: LocalContext) -> Trained:
-        """Train by steps w - eta (g - c_i + c), Eq. (3)."""
+        """Train with the steps w - eta (g - c_i + c), Eq. (3)."""
         c = local.down.control
         c_i = local.state.memory.get("control", zeros(c))
         corrections = [(w, c[name] - c_i[name]) for name, w in local.model.named_parameters()]
@@ -110,7 +111,7 @@ class Scaffold(FedAvg):
         )
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[ControlledUpdate, ClientState]:
-        """Upload like FedAvg, with the step of the client's variate, option II."""
+        """Upload as FedAvg does, with the change of the client's control variate (option II)."""
         sent, kept = super().finish(local, trained)
         config, down = local.client.setting.training, local.down
         length = config.lr * steps_of(trained, config)
@@ -138,13 +139,18 @@ class Scaffold(FedAvg):
 
 
 def zeros(parameters: Mapping[str, Tensor]) -> Tensors:
-    """Return the first control variate: 0 for each parameter; buffers have none."""
+    """Return the initial control variate: zeros like each parameter, without buffers."""
     return {name: torch.zeros_like(w, requires_grad=False) for name, w in parameters.items()}
 
 
 def new_control(old: Tensor, c: Tensor, x: Tensor, y: Tensor, length: float) -> Tensor:
     """Return c_i+ = c_i - c + (x - y_i) / (K eta), option II of Eq. (4).
 
-    `x` are the weights that the round began with, `y` the trained ones, `length` is K eta.
+    Args:
+        old: c_i, the client's control variate.
+        c: the server's control variate.
+        x: the weights that the round began with.
+        y: y_i, the trained weights.
+        length: K eta.
     """
     return old - c + (x - y) / length

@@ -1,1 +1,1 @@
-"""Knowledge instead of weights: class outputs, a generator, a small model that all share."""
+"""Distillation through class outputs, a generator or a small shared model."""

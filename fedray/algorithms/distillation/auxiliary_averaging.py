@@ -1,7 +1,7 @@
-"""Clients with a small model besides their own: training of both, and FedAvg of the small ones.
+"""Base classes of FML, FedKD and FedMRL, whose clients train a shared small model with their own.
 
-Bases of FML, FedKD and FedMRL. The small model has the first architecture of `model.group`; it
-starts from the weights that FedAvg of that architecture starts from.
+The small model has the first architecture of `model.group`. Its initial weights are those with
+which FedAvg of that architecture starts.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ from fedray.models import AUXILIARY, Classifier, ClassifierOutput, WithAuxiliary
 
 
 class AuxiliaryTraining(AuxiliaryMethod, LocalTraining):
-    """Both models are trained by one optimiser; tests ask the client's own."""
+    """Training of the client's model and the small model by one optimiser; tests use the former."""
 
     travels = "a small model"
     clipped: ClassVar[Sequence[str]] = ("own", "auxiliary", "joint")
-    """The parts of the model whose gradients `clip_norm` bounds, each for itself."""
+    """The parts of the model whose gradients `clip_norm` bounds, each part separately."""
 
     class HParams(HyperParameters):
         """Hyper-parameters of all methods with a small model."""
 
         weights: Weights = "uniform"
-        """Weights of the small models' mean: equal (official code), or n_k/n."""
+        """Client weights in the mean of the small models: uniform, 1/K (official code), or samples,
+        n_k/n."""
         clip_norm: float | None = Field(None, gt=0, le=1e6)
-        """Greatest length of the gradient of each of the two models, where `clip_grad_norm` bounds
-        that of both together; null: no bound (paper). Official code: 10."""
+        """Largest norm of each model's gradient; `clip_grad_norm` bounds the norm over both models.
+        null: no bound (paper). Official code: 10."""
 
         @classmethod
         def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """Return `official_code`: the settings of FedTSP's repository, loader included."""
+            """Return `official_code`, the settings of FedTSP's repository and its data loader."""
             official = {"algorithm.clip_norm": 10.0, "shuffle": False, "drop_last": True}
             return {"official_code": official}
 
@@ -61,7 +62,7 @@ class AuxiliaryTraining(AuxiliaryMethod, LocalTraining):
         return {"model": select(server.initial(first), self.shared(server.empty(first)))}
 
     def train(self, local: LocalContext) -> Trained:
-        """Train both models under `loss`; clip the gradients of each if `clip_norm` is set."""
+        """Train both models on `loss`; clip the gradients of each if `clip_norm` is set."""
         bound = self.hp.clip_norm
 
         def clip() -> None:
@@ -78,10 +79,10 @@ class AuxiliaryTraining(AuxiliaryMethod, LocalTraining):
 
 
 class AuxiliaryAveraging(AuxiliaryTraining, FedAvg):
-    """Small models are communicated and averaged; own models stay with the clients."""
+    """FedAvg of the small models; each client keeps its own model."""
 
     class HParams(AuxiliaryTraining.HParams, FedAvg.HParams):
-        """Those of both, which subclasses extend."""
+        """Hyper-parameters of both bases."""
 
     hp: HParams
 
@@ -91,21 +92,21 @@ class AuxiliaryAveraging(AuxiliaryTraining, FedAvg):
 
 
 class MutualLearning(AuxiliaryTraining):
-    """Both models learn from labels, and each from what the other makes of the images."""
+    """Training in which both models learn from labels and from each other's outputs."""
 
     class HParams(AuxiliaryTraining.HParams):
         """Hyper-parameters of methods with mutual learning."""
 
         kl: Literal["images", "entries"] = "images"
-        """Mean of the KL divergence over images (paper), or over images times classes,
-        which makes it C times smaller (official code)."""
+        """The mean of the KL divergence: images, over images (paper), or entries, over images and
+        classes, which is C times smaller (official code)."""
         teacher_gradients: StrictBool = False
-        """Whether gradients of both losses reach both models, as in the official code; false: each
-        model follows its own loss, and takes the other for a constant (paper)."""
+        """Whether the gradients of both losses reach both models (official code); false: each model
+        is trained by its own loss, with the other's outputs as constants (paper)."""
 
         @classmethod
         def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """Return `official_code`: the settings of FedTSP's repository, loader included."""
+            """Return `official_code`, the settings of FedTSP's repository and its data loader."""
             official = super().presets(experiment)["official_code"]
             mutual = {"algorithm.kl": "entries", "algorithm.teacher_gradients": True}
             return {"official_code": {**official, **mutual}}
@@ -113,7 +114,7 @@ class MutualLearning(AuxiliaryTraining):
     hp: HParams
 
     def teacher(self, output: ClassifierOutput) -> ClassifierOutput:
-        """Return one model's output as the other's loss sees it."""
+        """Return a model's output for the other model's loss, detached by default."""
         if self.hp.teacher_gradients:
             return output
         return ClassifierOutput(output.features.detach(), output.logits.detach())

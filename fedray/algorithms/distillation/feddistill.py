@@ -1,4 +1,4 @@
-"""FedDistill: clients learn from the mean class outputs of all, Federated Distillation.
+"""FedDistill: clients learn from the mean outputs of all clients on each class.
 
 Jeong et al., "Communication-Efficient On-Device Machine Learning: Federated Distillation and
 Augmentation under Non-IID Private Data", 2018, arXiv:1811.11479.
@@ -7,17 +7,18 @@ Augmentation under Non-IID Private Data", 2018, arXiv:1811.11479.
     Algorithm 1, device: loss with regulariser      -> distillation_loss
     Algorithm 1, server: teachers                   -> latest_rows, teachers
 
-As the paper has it, outputs are those seen while training, under moving weights, and the mean over
-devices has equal weights. The paper's augmentation by a generative model is not part of it.
+As in the paper, outputs are collected during training, while the weights change, and the mean over
+clients has equal weights. The paper's augmentation by a generative model is not implemented.
 
 Deviations:
-    - Logits are averaged, and their softmax is the teacher, as in FedTSP's comparison; the paper
-      averages the outputs of the softmax (`outputs=probabilities`).
-    - A client's teacher is the mean over all that hold the class, itself included, as in that
-      comparison; the paper leaves its own outputs out (`teacher=others`).
-    - A class that nobody uploaded keeps its teacher; that comparison's code forgets it, and in the
-      paper everybody takes part. An image whose class has no teacher adds nothing: the code takes
-      the client's own output for it, which has no gradient either.
+    - Logits are averaged, and the softmax of their mean is the teacher, as in FedTSP's comparison;
+      the paper averages the outputs of the softmax (`outputs=probabilities`).
+    - A client's teacher is the mean over all clients that hold the class, including itself, as in
+      FedTSP's comparison; the paper excludes the client's own outputs (`teacher=others`).
+    - A class without uploads keeps its teacher. The code of FedTSP's comparison drops the teacher;
+      in the paper all clients take part in every round.
+    - An image whose class has no teacher adds nothing to the loss. The code of FedTSP's comparison
+      uses the client's own output as teacher, which has no gradient either.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from fedray.models import ClassifierOutput
 
 @dataclass(frozen=True)
 class ClassOutputs(Payload):
-    """A client's mean outputs on the images of each class that it holds.
+    """A client's mean outputs on its images of each class.
 
     Attributes:
         classes: class numbers [c].
@@ -65,7 +66,7 @@ class ClassOutputs(Payload):
         "statistics", "c", dtype=torch.int64, reveals="which classes the client holds"
     )
     outputs: Tensor = payload_field(
-        "logits", "c C", reveals="how its model mistakes each of its classes for the others"
+        "logits", "c C", reveals="which other classes its model confuses each of its classes with"
     )
 
 
@@ -75,21 +76,21 @@ class ClassTeachers(Payload):
 
     Attributes:
         outputs: mean logits, or mean probabilities [C, C]; rows of absent classes are zero.
-        present: which classes have a teacher [C], bool.
+        present: mask of the classes that have a teacher [C], bool.
     """
 
     outputs: Tensor = payload_field(
         "logits",
         "C C",
-        reveals="the mean outputs of the clients' models on every class; of a class that one "
-        "client holds, that client's own",
+        reveals="the mean outputs of the clients' models on every class; if one client alone holds "
+        "a class, its own outputs",
     )
     present: Tensor = payload_field("statistics", "C", dtype=torch.bool)
 
 
 @algorithms.add
 class FedDistill(LocalTraining):
-    """Mean class outputs up and down; models stay personal."""
+    """Distillation from the clients' mean outputs on each class; models stay personal."""
 
     name = "feddistill"
     title = "FedDistill"
@@ -100,13 +101,13 @@ class FedDistill(LocalTraining):
 
     class HParams(HyperParameters):
         gamma: LossWeight = 1.0
-        """γ, weight of the distillation; 0 is Local. FedTSP's comparison: 1."""
+        """γ, weight of the distillation; 0 gives Local. FedTSP's comparison: 1."""
         outputs: Literal["logits", "probabilities"] = "logits"
-        """Averaged outputs: logits, whose softmax teaches (FedTSP's comparison), or the outputs of
-        the softmax (paper)."""
+        """Averaged outputs: logits, whose mean passes through a softmax (FedTSP's comparison), or
+        probabilities, the outputs of the softmax (paper)."""
         teacher: Literal["all", "others"] = "all"
-        """The teacher of a client: the mean of all that hold the class (FedTSP's comparison), or of
-        the others alone (paper); then a single client is Local."""
+        """Clients whose outputs form a client's teacher: all that hold the class (FedTSP's
+        comparison), or others, which excludes the client itself (paper)."""
 
     hp: HParams
 
@@ -116,14 +117,14 @@ class FedDistill(LocalTraining):
         return {"owners": nobody, "classes": nobody.clone(), "outputs": outputs}
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """Send the teachers: the same to all, or to each client those of the others."""
+        """Send the teachers: one set for all clients, or, for each, the mean of the others."""
         everyone = torch.ones_like(state["owners"], dtype=torch.bool)
         if self.hp.teacher == "all":
             return dict.fromkeys(clients, teachers(state, everyone))
         return {client: teachers(state, state["owners"] != client) for client in clients}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Take over the uploads; classes without any keep their rows."""
+        """Store the uploads; classes without uploads keep their rows."""
         return latest_rows(state, uplinks) if uplinks else state
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
@@ -132,34 +133,34 @@ class FedDistill(LocalTraining):
         if self.hp.gamma == 0:
             return loss
         outputs = teachers.outputs
-        known = outputs if self.hp.outputs == "probabilities" else F.softmax(outputs, dim=1)
-        term = distillation_loss(output.logits, batch.labels, known, teachers.present)
+        targets = outputs if self.hp.outputs == "probabilities" else F.softmax(outputs, dim=1)
+        term = distillation_loss(output.logits, batch.labels, targets, teachers.present)
         return loss + self.hp.gamma * term
 
     def client_update(
         self, client: Client, state: ClientState, down: Any
     ) -> tuple[ClassOutputs, ClientState]:
-        """Train, and upload the mean outputs seen on the way."""
+        """Train, and upload the mean outputs of the training batches."""
         local = self.begin(client, state, down)
-        seen = ClassSums(self.setting.num_classes, client.device)
+        sums = ClassSums(self.setting.num_classes, client.device)
 
         def loss(batch: Batch) -> Tensor:
             output = local.model(batch.inputs)
             logits = output.logits.detach().float()
             soft = self.hp.outputs == "probabilities"
-            seen.add(F.softmax(logits, dim=1) if soft else logits, batch.labels)
+            sums.add(F.softmax(logits, dim=1) if soft else logits, batch.labels)
             return self.loss(output, batch, local)
 
         _, kept = self.finish(local, fit(local, loss))
-        return ClassOutputs(*seen.means()), kept
+        return ClassOutputs(*sums.means()), kept
 
 
 class ClassSums:
-    """Sums of outputs class by class, while batches go by.
+    """Running sums of the outputs on each class.
 
     Args:
         classes: C.
-        device: where the outputs are.
+        device: device of the outputs.
     """
 
     def __init__(self, classes: int, device: torch.device) -> None:
@@ -167,21 +168,22 @@ class ClassSums:
         self._counts = torch.zeros(classes, dtype=torch.int64, device=device)
 
     def add(self, outputs: Tensor, labels: Tensor) -> None:
-        """Take in the outputs [B, C] of a batch with labels [B]."""
+        """Add the outputs [B, C] of a batch with labels [B]."""
         self._sums.index_add_(0, labels, outputs)
-        self._counts.index_add_(0, labels, torch.ones_like(labels))  # `bincount` waits on a GPU
+        # `bincount` would synchronise with a GPU.
+        self._counts.index_add_(0, labels, torch.ones_like(labels))
 
     def means(self) -> tuple[Tensor, Tensor]:
-        """Return the classes seen [c], and the mean output of the images of each [c, C]."""
-        seen = self._counts.nonzero().squeeze(1)
-        return seen, self._sums[seen] / self._counts[seen].unsqueeze(1)
+        """Return the classes with images [c], and the mean output on each of these [c, C]."""
+        classes = self._counts.nonzero().squeeze(1)
+        return classes, self._sums[classes] / self._counts[classes].unsqueeze(1)
 
 
 def latest_rows(state: ServerState, uplinks: Uplinks) -> Tensors:
-    """Return the rows of the uploads, and earlier rows of classes that no upload has.
+    """Return the rows of the uploads, and the earlier rows of classes without uploads.
 
     Args:
-        state: the rows so far: owners [M], classes [M], outputs [M, C].
+        state: the earlier rows: owners [M], classes [M], outputs [M, C].
         uplinks: class outputs by client.
     """
     classes = torch.cat([upload.classes for upload in uplinks.values()])
@@ -196,26 +198,26 @@ def latest_rows(state: ServerState, uplinks: Uplinks) -> Tensors:
 
 
 def teachers(state: ServerState, chosen: Tensor) -> ClassTeachers:
-    """Return the mean of the chosen rows of each class, with equal weights.
+    """Return the unweighted mean of the chosen rows of each class.
 
     Args:
         state: the rows: owners [M], classes [M], outputs [M, C].
-        chosen: which of them count [M], bool.
+        chosen: mask of the rows to average [M], bool.
     """
     outputs = state["outputs"][chosen]
     means, holders = row_means(outputs, state["classes"][chosen], outputs.shape[1])
     return ClassTeachers(means, holders > 0)
 
 
-def distillation_loss(logits: Tensor, labels: Tensor, known: Tensor, present: Tensor) -> Tensor:
+def distillation_loss(logits: Tensor, labels: Tensor, targets: Tensor, present: Tensor) -> Tensor:
     """Return the mean cross-entropy of the outputs with the teachers of the images' classes.
 
     Args:
         logits: z [B, C].
-        labels: [B]; an image whose class has no teacher counts as zero.
-        known: the teachers' probabilities [C, C].
-        present: which classes have a teacher [C].
+        labels: class labels [B]; an image whose class has no teacher counts as zero.
+        targets: the teachers' probabilities [C, C].
+        present: mask of the classes that have a teacher [C].
     """
     log_p = F.log_softmax(logits.float(), dim=1)
-    each = -(known[labels] * log_p).sum(1)
-    return (each * present.to(log_p)[labels]).mean()
+    losses = -(targets[labels] * log_p).sum(1)
+    return (losses * present.to(log_p)[labels]).mean()

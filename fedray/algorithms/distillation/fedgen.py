@@ -1,4 +1,4 @@
-"""FedGen: a generator of features, trained on the clients' heads, adds to what each client sees.
+"""FedGen: clients also train on features from a generator that learns from all clients' heads.
 
 Zhu et al., "Data-Free Knowledge Distillation for Heterogeneous Federated Learning", ICML 2021,
 arXiv:2105.10056.
@@ -8,25 +8,27 @@ arXiv:2105.10056.
     G(z, y) -> generate
     p(y)    -> draw_labels
 
-Clients share what unlike architectures have in common, the head above the features: heads are
-averaged as in LG-FedAvg, and the generator learns from their ensemble.
+Clients share the classifier head, the only part that different architectures have in common. Heads
+are averaged as in LG-FedAvg, and the generator learns from their ensemble.
 
-Deviations, as in FedTSP's comparison unless a switch says otherwise:
-    - Heads and ensemble are weighted by samples; the paper has equal weights (`weights=uniform`).
-    - The generator's noise is uniform on [0, 1), as in both repositories; the paper's is Gaussian
-      (`noise=gaussian`).
-    - No diversity term, which the authors' repository adds to Eq. (4), and no schedule of the
-      weight of Eq. (5).
-    - The comparison's repository, like HtFLlib, never stores the generator that the server has
-      trained, so that clients always see the first one (`untrained=true`); here they see the
-      trained one. Its supplementary's "server learning rate 100" is the number of server steps.
-    - Class counts are of all training images; that repository's loader leaves out the last
+Deviations, as in FedTSP's comparison where nothing else is stated:
+    - Heads and ensemble are weighted by samples; the paper weights them equally
+      (`weights=uniform`).
+    - The generator's noise is uniform on [0, 1), as in FedTSP's and the authors' repositories; the
+      paper's is Gaussian (`noise=gaussian`).
+    - There is no diversity term, which the authors' repository adds to Eq. (4), and no schedule for
+      the weight of Eq. (5).
+    - Clients receive the trained generator. FedTSP's repository, like HtFLlib, never stores the
+      generator that the server trains, so that clients always receive the initial one
+      (`untrained=true`). The "server learning rate 100" in FedTSP's supplementary is the number of
+      server steps.
+    - Class counts include all training images; the loader of FedTSP's repository omits the last
       incomplete batch.
     - The generator's Adam is reset in every round; the authors' code and PFLlib keep its moments
       between rounds.
 
-Buffers: those of the extractors are personal. The generator normalises by the batch that it makes,
-on both sides, and has no running statistics.
+Buffers: those of the extractors are personal. The generator normalises each batch by its own
+statistics, on the server and on clients, and has no running statistics.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ from fedray.errors import UserError
 
 @dataclass(frozen=True)
 class ClassCounts(Payload):
-    """How many training images of each class a client has [C]; sent once for each phase of data."""
+    """A client's number of training images of each class [C]; sent once for each phase of data."""
 
     counts: Tensor = payload_field(
         "statistics",
@@ -80,10 +82,10 @@ class ClassCounts(Payload):
 
 @dataclass(frozen=True)
 class GenerativeHead(GlobalHead):
-    """The averaged head, the generator, and how many images of each class all clients have [C]."""
+    """The averaged head, the generator, and the summed class counts of all clients [C]."""
 
     generator: Mapping[str, Tensor] = payload_field(
-        "weights", reveals="features that these heads take for each class"
+        "weights", reveals="features that these heads classify as each class"
     )
     counts: Tensor = payload_field(
         "statistics",
@@ -95,7 +97,7 @@ class GenerativeHead(GlobalHead):
 
 @algorithms.add
 class FedGen(HeadAveraging):
-    """Heads are averaged; a generator of features tells each client of classes that others hold."""
+    """Averaged heads, trained on generated features of all classes in addition to local images."""
 
     name = "fedgen"
     title = "FedGen"
@@ -106,12 +108,12 @@ class FedGen(HeadAveraging):
 
     class HParams(HyperParameters):
         generated_weight: LossWeight = 1.0
-        """Weight of the generated features' term, Eq. (5); 0: heads are averaged and nothing is
-        generated, LG-FedAvg. Paper: 1."""
+        """Weight of the loss on generated features, Eq. (5); 0 gives LG-FedAvg. Paper: 1."""
         weights: Weights = "samples"
-        """Weights of heads and ensemble: n_k/n (FedTSP's comparison), or equal (paper)."""
+        """Client weights in the mean of heads and in the ensemble: samples, n_k/n (FedTSP's
+        comparison), or uniform, 1/K (paper)."""
         noise: Literal["uniform", "gaussian"] = "uniform"
-        """Noise that the generator starts from: U[0, 1) (both repositories), N(0, 1) (paper)."""
+        """Input noise of the generator: U[0, 1) (both repositories), or N(0, 1) (paper)."""
         noise_dim: int = Field(32, ge=1, le=4096)
         """Width of the noise. FedTSP's comparison: 32."""
         hidden_dim: int = Field(512, ge=1, le=65536)
@@ -120,25 +122,25 @@ class FedGen(HeadAveraging):
         """Steps of the generator per round, each on a batch of `batch_size` labels. FedTSP's
         comparison: 100."""
         server_lr: LearningRate = 0.1
-        """Adam's learning rate of the generator. FedTSP's comparison: 0.1, of a generator that its
-        clients never see; what clients do see grows at this rate to many times the norm of real
-        features, and their heads no longer learn: try 0.001."""
+        """Adam's learning rate of the generator. FedTSP's comparison: 0.1, for a generator that
+        clients never receive. At this rate the norm of generated features grows to many times that
+        of real features, and clients' heads no longer learn; try 0.001."""
         untrained: StrictBool = False
-        """Whether clients see the generator as it was drawn, as in FedTSP's repository."""
+        """Whether clients receive the generator with its initial weights (FedTSP's repository)."""
 
     hp: HParams
 
     def init_server(self, server: Server) -> ServerState:
-        """Return the first client's head, and a generator with the usual initial weights.
+        """Return the first client's head, and a generator with PyTorch's default initial weights.
 
         Raises:
-            UserError: when there are no batches to normalise.
+            UserError: if `batch_size` is 1, because one sample has no batch statistics.
         """
         size = self.setting.training.batch_size
         if self.hp.generated_weight and size < 2:
             raise UserError(
-                f"fedgen's generator normalises by its batch, but batch_size={size}; set "
-                "batch_size=2 or more, or algorithm=lg_fedavg, which generates nothing"
+                f"fedgen's generator uses batch normalisation, but batch_size={size}; set "
+                "batch_size to 2 or more, or algorithm=lg_fedavg, which has no generator"
             )
         return {**super().init_server(server), "generator": self._drawn(server), "counts": {}}
 
@@ -161,11 +163,11 @@ class FedGen(HeadAveraging):
         }
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Ask everyone how many images of each class they have."""
+        """Collect the class counts of all clients."""
         return self._count(state, exchange)
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Ask those who have joined since, or all when they have other images, then one round."""
+        """Collect class counts of clients that joined, or of all if images changed; run a round."""
         if exchange.server.round in self.setting.phases:
             state = {**state, "counts": {}}
         return super().round(self._count(state, exchange), exchange)
@@ -183,12 +185,12 @@ class FedGen(HeadAveraging):
         return dict.fromkeys(clients, down)
 
     def _pooled(self, state: ServerState) -> Tensor:
-        """Return how many images of each class all clients have together [C]."""
+        """Return the summed class counts of all clients [C]."""
         none = torch.zeros(self.setting.num_classes, dtype=torch.int64)
         return sum(state["counts"].values(), start=none)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Train the generator on the participants' heads, Eq. (4), and average these."""
+        """Train the generator on the participants' heads, Eq. (4), and average the heads."""
         if not uplinks:
             return state
         weights, generator = client_weights(uplinks, self.hp.weights), state["generator"]
@@ -200,7 +202,7 @@ class FedGen(HeadAveraging):
     def _trained(
         self, state: ServerState, weights: Mapping[int, float], uplinks: Uplinks, server: Server
     ) -> Tensors:
-        """Return the generator after Adam on Eq. (4), on the server's device."""
+        """Train a copy of the generator with Adam on Eq. (4), on the server's device."""
         device = server.device
         heads = {
             name: torch.stack([upload.head[name] for upload in uplinks.values()]).to(device)
@@ -236,7 +238,7 @@ class FedGen(HeadAveraging):
     def count_classes(
         self, client: Client, state: ClientState, down: None
     ) -> tuple[ClassCounts, ClientState]:
-        """Upload how many images of each class the client has."""
+        """Upload the client's class counts."""
         return ClassCounts(client.class_counts()), state
 
     def train(self, local: LocalContext) -> Trained:
@@ -247,8 +249,8 @@ class FedGen(HeadAveraging):
         random = self.setting.streams.torch("fedgen", round_=client.round, client=client.id)
         config, counts = self.setting.training, down.counts.cpu()
         batches = config.epochs * len(batch_sizes(len(client.train), config))
-        draws = [self._draw(counts, random) for _ in range(batches)]  # moved in one copy
-        noises, targets = (torch.stack(each) for each in zip(*draws, strict=True))
+        draws = [self._draw(counts, random) for _ in range(batches)]  # one transfer to the device
+        noises, targets = (torch.stack(tensors) for tensors in zip(*draws, strict=True))
         drawn = zip(noises.to(client.device), targets.to(client.device), strict=True)
 
         def loss(batch: Batch) -> Tensor:
@@ -264,18 +266,18 @@ class FedGen(HeadAveraging):
 
 
 def draw_labels(counts: Tensor, size: int, random: torch.Generator) -> Tensor:
-    """Draw labels y ~ p(y) [B], each class as often as all clients' images are of it.
+    """Draw labels y ~ p(y) [B], where p(y) is the share of class y among all clients' images.
 
     Args:
-        counts: images of each class [C].
+        counts: number of images of each class [C].
         size: B.
-        random: on the CPU.
+        random: a generator on the CPU.
     """
     return torch.multinomial(counts.double(), size, replacement=True, generator=random)
 
 
 def generate(generator: Mapping[str, Tensor], noise: Tensor, labels: Tensor) -> Tensor:
-    """Return G(z, y) [B, d]: linear, batch norm by this batch, ReLU, linear; in float32 throughout.
+    """Return G(z, y) [B, d]: linear, batch norm, ReLU, linear; in float32 under autocast too.
 
     Args:
         generator: w1 [hidden, n + C], b1, scale and shift [hidden], w2 [d, hidden], b2 [d].
@@ -297,23 +299,23 @@ def ensemble_loss(
     """Return the cross-entropy of sum_k p_k h_k(G(z, y)) with y, Eq. (4).
 
     Args:
-        features: generated ones [B, d].
+        features: generated features [B, d].
         labels: y [B].
         heads: weight [K, C, d] and bias [K, C] of the participants' heads.
-        shares: p_k [K]; the paper's are 1/K.
+        shares: p_k [K]; 1/K in the paper.
     """
     weight, bias = heads["weight"], heads["bias"]
     logits = F.linear(features, weight.flatten(0, 1), bias.flatten())  # [B, K·C]
-    each = logits.reshape(-1, *bias.shape)
-    return F.cross_entropy((each * shares.unsqueeze(1)).sum(1), labels)
+    logits = logits.reshape(-1, *bias.shape)
+    return F.cross_entropy((logits * shares.unsqueeze(1)).sum(1), labels)
 
 
 def generated_loss(head: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
     """Return the cross-entropy of the client's head on generated features, Eq. (5)'s second term.
 
     Args:
-        head: features to logits; nothing else learns from this.
-        features: generated ones [B, d].
-        labels: what they were generated for [B].
+        head: module from features to logits; only the head receives gradients.
+        features: generated features [B, d].
+        labels: labels from which the features were generated [B].
     """
     return F.cross_entropy(head(features), labels)

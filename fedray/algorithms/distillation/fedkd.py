@@ -1,7 +1,7 @@
-"""FedKD: mutual distillation with a small model, whose updates travel as singular values.
+"""FedKD: mutual distillation with a shared small model, whose updates are sent as SVD factors.
 
 Wu et al., "Communication-efficient federated learning via knowledge distillation", Nature
-Communications 2022, arXiv:2108.13323. The paper's mentor is the client's own model, its
+Communications 2022, arXiv:2108.13323. The paper's mentor is the client's own model here, and its
 mentee the small model.
 
     L of either model -> adaptive_loss
@@ -10,25 +10,26 @@ mentee the small model.
     smallest rank with energy above T -> rank
     U, Sigma, V -> factorise, restore
 
-Both directions are updates, as in the paper and its code: a client sends by how much its small
-model moved, the server by how much the mean moved it. Whoever was not there in the round before
-gets the small model whole. With `wire.down_bits` below 32 what clients have drifts from what the
-server has, by the rounding of every step.
+Both directions carry updates, as in the paper and its code: a client sends the change of its small
+model, and the server sends the mean change. A client that did not take part in the previous round
+receives the whole small model. With `wire.down_bits` below 32, the clients' small models drift from
+the server's by the rounding of every step.
 
 Deviations:
-    - A tensor whose factors would be no smaller travels whole; so do vectors.
-    - The paper has no convolutions. They are factorised as matrices [out, in * kh * kw]; HtFLlib's
-      way, kh x kw matrices of one rank for all of a layer, is `convolutions=kernels`, under which
-      3x3 kernels are only ever smaller at rank 1.
-    - The rank may be full. The authors' code and HtFLlib's ask shorter prefixes only: where none
-      holds enough, the rank is 0 there and the update is lost.
-    - FedTSP's repository sends the whole small model (`compress=false`), takes the mean of the KL
-      divergence over images and classes (`kl=entries`), lets gradients of both losses reach both
-      models (`teacher_gradients=true`) and clips them (`clip_norm=10`): `preset=official_code`.
+    - Vectors, and tensors whose factors would not be smaller, are sent whole.
+    - The paper has no convolutions. Here a convolution is factorised as one matrix
+      [out, in * kh * kw]. HtFLlib factorises it as kh x kw matrices with one rank for the whole
+      layer (`convolutions=kernels`); factors of 3x3 kernels are then smaller at rank 1 only.
+    - The rank may be full. The authors' code and HtFLlib consider smaller ranks only; if none holds
+      enough energy, their rank is 0 and the update is lost.
+    - FedTSP's repository sends the whole small model (`compress=false`), averages the KL divergence
+      over images and classes (`kl=entries`), lets the gradients of both losses reach both models
+      (`teacher_gradients=true`) and clips gradients (`clip_norm=10`). `preset=official_code` sets
+      all of these.
     - HtFLlib factorises weights, not updates, and averages no buffers.
 
-Buffers: those of the small model travel as they are and are averaged like weights, counters take
-the maximum; those of the own model stay with the client.
+Buffers: those of the small model are never factorised, and are averaged like weights; counters take
+the maximum. Those of the client's own model stay with the client.
 """
 
 from __future__ import annotations
@@ -81,14 +82,14 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class SmallModel(GlobalModel):
-    """The small model, whole, and how many steps the server has made."""
+    """The whole small model, and its version: the number of steps of the server."""
 
     version: int = payload_field("statistics")
 
 
 @dataclass(frozen=True)
 class SmallModelStep(Payload):
-    """By how much the server's last step moved the small model; its buffers; which step it was."""
+    """The server's last step of the small model, the model's buffers, and its new version."""
 
     step: Mapping[str, Mapping[str, Tensor]] = payload_field(
         "weights",
@@ -112,7 +113,7 @@ class SmallModelUpdate(Payload):
     samples: int = payload_field("statistics", reveals="how many images the client has")
 
     def check(self, call: Call) -> None:
-        """Check that each parameter of the small model is there, whole or in factors of it."""
+        """Check that the update has each parameter of the small model, whole or as factors."""
         assert isinstance(call.algorithm, FedKD)
         tensors, model = call.client.skeleton.tensors, call.client.skeleton.model
         names = call.algorithm.shared(model) - self.buffers.keys()
@@ -126,7 +127,7 @@ class SmallModelUpdate(Payload):
 
 @algorithms.add
 class FedKD(MutualLearning):
-    """Adaptive mutual distillation with a small model, whose updates travel in factors."""
+    """Adaptive mutual distillation with a small model, whose updates are sent as SVD factors."""
 
     name = "fedkd"
     title = "FedKD"
@@ -137,20 +138,20 @@ class FedKD(MutualLearning):
 
     class HParams(MutualLearning.HParams):
         energy_start: float = Field(0.95, ge=0, le=1)
-        """T_start, share of an update's energy that its factors hold in the first round; 1: all
-        of it. FedTSP's comparison: 0.95."""
+        """T_start, share of an update's energy that its factors keep in the first round; 1 keeps
+        all. FedTSP's comparison: 0.95."""
         energy_end: float = Field(0.95, ge=0, le=1)
-        """T_end, what the share goes to linearly, reached after the last round. FedTSP's
-        comparison: 0.95."""
+        """T_end, share of the energy after the last round; the share changes linearly from T_start.
+        FedTSP's comparison: 0.95."""
         compress: StrictBool = True
-        """Send factors; false: send tensors whole, as FedTSP's repository does."""
+        """Whether updates are sent as factors; false: as whole tensors (FedTSP's repository)."""
         convolutions: Convolutions = "matrices"
-        """How a convolution is factorised: one matrix [out, in * kh * kw], or a matrix kh x kw
-        for every pair of channels (HtFLlib)."""
+        """How a convolution is factorised: matrices, as one matrix [out, in * kh * kw], or kernels,
+        as a matrix kh x kw for every pair of channels (HtFLlib)."""
 
         @classmethod
         def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """Return `official_code`: the settings of FedTSP's repository, loader included."""
+            """Return `official_code`, the settings of FedTSP's repository and its data loader."""
             official = super().presets(experiment)["official_code"]
             return {"official_code": {**official, "algorithm.compress": False}}
 
@@ -158,34 +159,34 @@ class FedKD(MutualLearning):
 
     @classmethod
     def means_equally(cls, hparams: HyperParameters) -> bool:
-        """Return True with equal weights and tensors of one shape."""
+        """Return True with uniform weights and without compression."""
         assert isinstance(hparams, FedKD.HParams)
         return hparams.weights == "uniform" and not hparams.compress
 
     def with_auxiliary(self, own: Classifier, auxiliary: Classifier) -> WithAuxiliary:
-        """Return both models and W_h, which maps small features to the own model's."""
+        """Return both models and W_h, which maps the small model's features to the client's."""
         d = self.setting.feature_dim
         return WithAuxiliary(own, auxiliary, undrawn_linear(d, d, bias=False))
 
     def factors(self, update: Tensor, round_: int) -> Tensors:
-        """Return an update in the form in which it travels, on the CPU."""
+        """Return the factors of an update for round `round_`, on the CPU."""
         hp, done = self.hp, max(round_ - 1, 0) / self.setting.rounds
         share = energy(hp.energy_start, hp.energy_end, done) if hp.compress else None
         return factorise(update, share, hp.convolutions)
 
     def init_server(self, server: Server) -> ServerState:
-        """Return version 0 of the small model, which no client holds yet."""
+        """Return version 0 of the small model, which no client holds."""
         return {**super().init_server(server), "version": torch.tensor(0)}
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Run one round; clients that trained in it hold the version that they were sent."""
+        """Run one round; clients that replied hold the version that the server sent."""
         down = self.downlink(state, exchange.participants, exchange.server)
         uplinks = exchange.call("client_update", down)
         state = exchange.acknowledge(state, "model", int(state["version"]))
         return self.server_update(state, uplinks, exchange.server)
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """Send the last step to clients with the version before it, to others the small model."""
+        """Send the last step to clients with the previous version, and others the whole model."""
         version, empty = int(state["version"]), server.empty(server.architectures[0])
         whole = SmallModel.of(empty, state["model"], version=version)
         if version == 0:
@@ -195,7 +196,7 @@ class FedKD(MutualLearning):
         return {client: step if held[client] == version - 1 else whole for client in clients}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Move the small model by the mean of the updates, in factors like every download."""
+        """Move the small model by the factors of the mean update, as clients will."""
         if not uplinks:
             return state
         model, weights = state["model"], client_weights(uplinks, self.hp.weights)
@@ -218,10 +219,10 @@ class FedKD(MutualLearning):
         return ClientState(select(client.initial(), tensor_names(model) - self.shared(model)))
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """Load the own model and the server's small one, which the client keeps for the next step.
+        """Load the client's own model and the server's small one; keep the latter in the memory.
 
         Raises:
-            ValueError: when the client has not what the server's step started from.
+            ValueError: if the client does not hold the version that the step starts from.
         """
         small = down.weights if isinstance(down, SmallModel) else _followed(state, down)
         memory = {"small": small, "version": torch.tensor(down.version)}
@@ -232,17 +233,19 @@ class FedKD(MutualLearning):
         assert isinstance(output, AuxiliaryOutput)
         assert isinstance(local.model, WithAuxiliary)
         losses = []
-        for mine, other in ((output, output.auxiliary), (output.auxiliary, output)):
+        for student, other in ((output, output.auxiliary), (output.auxiliary, output)):
             teacher = self.teacher(other)
-            own, small = (mine, teacher) if mine is output else (teacher, mine)
-            hidden = F.mse_loss(own.features.float(), local.model.joint(small.features).float())
-            distance = kl_divergence(mine.logits, teacher.logits, self.hp.kl) + hidden
-            task, others = (F.cross_entropy(o.logits, batch.labels) for o in (mine, teacher))
-            losses.append(adaptive_loss(task, others, distance))
+            large, small = (student, teacher) if student is output else (teacher, student)
+            hidden = F.mse_loss(large.features.float(), local.model.joint(small.features).float())
+            distance = kl_divergence(student.logits, teacher.logits, self.hp.kl) + hidden
+            task, teacher_task = (
+                F.cross_entropy(o.logits, batch.labels) for o in (student, teacher)
+            )
+            losses.append(adaptive_loss(task, teacher_task, distance))
         return losses[0] + losses[1]
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[SmallModelUpdate, ClientState]:
-        """Upload the change of the small model; keep the own model and the server's small one."""
+        """Upload the change of the small model; keep the client's model and the server's small."""
         client, before = local.client, local.state.memory["small"]
         update = {
             name: self.factors((trained.tensors[name] - tensor).cpu(), client.round)
@@ -259,7 +262,7 @@ def _followed(state: ClientState, down: SmallModelStep) -> Tensors:
     """Return the client's small model after the server's step.
 
     Raises:
-        ValueError: when it is not the one that the step started from.
+        ValueError: if the client does not hold the version that the step starts from.
     """
     held = int(state.memory.get("version", torch.tensor(-1)))
     if held not in (down.version - 1, down.version):
@@ -271,19 +274,19 @@ def _followed(state: ClientState, down: SmallModelStep) -> Tensors:
 def stepped(
     model: Mapping[str, Tensor], step: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """Return parameters moved by a step in factors: equal on the server and at every client."""
+    """Return the parameters plus a step in factors; server and clients get equal results."""
     return {name: model[name] + restore(factors, model[name]) for name, factors in step.items()}
 
 
 def adaptive_loss(task: Tensor, other: Tensor, distance: Tensor) -> Tensor:
     """Return L = L_task + (L_KL + L_hidden) / (L_task + L_task of the other model).
 
-    The worse both models do, the less they learn from each other.
+    The larger the task losses are, the less the models learn from each other.
 
     Args:
-        task: this model's cross-entropy.
-        other: that of the other model.
-        distance: KL divergence and squared distance of the features.
+        task: the cross-entropy of this model.
+        other: the cross-entropy of the other model.
+        distance: the KL divergence plus the squared distance of the features.
     """
     return task + distance / (task + other).clamp_min(EPS)
 
@@ -294,16 +297,16 @@ def energy(start: float, end: float, done: float) -> float:
     Args:
         start: T_start.
         end: T_end.
-        done: t, share of the rounds that are done, in [0, 1].
+        done: t, the share of completed rounds, in [0, 1].
     """
     return start + (end - start) * done
 
 
 def rank(singular: Tensor, share: float) -> int:
-    """Return the smallest K with sum_{i<=K} sigma_i^2 > T sum_i sigma_i^2, or all.
+    """Return the smallest K with sum_{i<=K} sigma_i^2 > T sum_i sigma_i^2, else the full rank.
 
     Args:
-        singular: sigma, descending [..., k]; of a batch of matrices the sums run over all.
+        singular: sigma, descending [..., k]; for a batch of matrices, the sums run over all.
         share: T.
     """
     squares = singular.double().square().reshape(-1, singular.shape[-1]).sum(0)
@@ -312,20 +315,20 @@ def rank(singular: Tensor, share: float) -> int:
 
 
 def as_matrices(tensor: Tensor, convolutions: Convolutions) -> Tensor:
-    """Return a tensor of at least two axes as one matrix [m, n], or a convolution as kernels."""
+    """Return a tensor of at least two axes as one matrix [m, n], or a convolution's kernels."""
     return tensor if tensor.dim() == 4 and convolutions == "kernels" else tensor.flatten(1)
 
 
 def factorise(tensor: Tensor, share: float | None, convolutions: Convolutions) -> Tensors:
-    """Return U [..., m, K], Sigma [..., K] and V [..., K, n] of the smallest K with enough energy.
+    """Return U [..., m, K], Sigma [..., K] and V [..., K, n] for the smallest K with enough energy.
 
     Args:
-        tensor: on the CPU.
-        share: T; None for the tensor whole.
-        convolutions: what is taken for a matrix.
+        tensor: a tensor on the CPU.
+        share: T; None returns the whole tensor.
+        convolutions: see `FedKD.HParams.convolutions`.
 
     Returns:
-        "u", "s" and "v", or "whole" where these would be no smaller.
+        "u", "s" and "v", or "whole" if the factors would not be smaller than the tensor.
     """
     whole = {"whole": tensor}
     if share is None or tensor.dim() < 2 or not tensor.isfinite().all() or not tensor.any():

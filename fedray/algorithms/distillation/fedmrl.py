@@ -1,4 +1,4 @@
-"""FedMRL: features of a shared small model and of the client's own are fused, and read twice.
+"""FedMRL: features of a shared small model and the client's own are fused and classified twice.
 
 Yi et al., "Federated Model Heterogeneous Matryoshka Representation Learning", NeurIPS 2024,
 arXiv:2406.00488.
@@ -8,15 +8,17 @@ arXiv:2406.00488.
     mean of the small models -> weighted_mean  (mean.py)
 
 Deviations:
-    - The official code of FedTSP, and HtFLlib, of which it is a fork, never save the projector, so
-      that every round and every test starts from the same first draw: `official_bug=true`.
-    - There the small model predicts with its batch's statistics (FedTSP) or with those of the first
-      draw (HtFLlib); here it is in evaluation mode, with statistics averaged like weights.
-    - FedTSP's fork clips the gradients of both models, not of the projector (`clip_norm=10`); in
-      HtFLlib this line is commented out. `preset=official_code` is FedTSP's, with its loader.
+    - FedTSP's code, a fork of HtFLlib, and HtFLlib never save the projector, so that every round
+      and every test starts from its initial weights (`official_bug=true`).
+    - The small model predicts in evaluation mode, with statistics that are averaged like weights.
+      In FedTSP's code it predicts with the statistics of the batch, in HtFLlib with the initial
+      ones.
+    - FedTSP's code clips the gradients of both models, but not of the projector (`clip_norm=10`);
+      in HtFLlib this line is commented out. `preset=official_code` sets FedTSP's values, with its
+      data loader.
 
-Buffers: those of the small model are averaged like weights, counters take the maximum; those of the
-own model stay with the client.
+Buffers: those of the small model are averaged like weights; counters take the maximum. Those of the
+client's own model stay with the client.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from fedray.models import (
 
 @algorithms.add
 class FedMRL(AuxiliaryAveraging):
-    """Fused features of a small averaged model and the client's own, read by both heads."""
+    """Fused features of an averaged small model and the client's own, classified by both heads."""
 
     name = "fedmrl"
     title = "FedMRL"
@@ -56,13 +58,13 @@ class FedMRL(AuxiliaryAveraging):
     class HParams(AuxiliaryAveraging.HParams):
         small_dim: int | None = Field(None, ge=1, le=65536)
         """d_1, width of the small model's features, at most model.feature_dim; null: a quarter of
-        it. Official code: 128 of 512."""
+        model.feature_dim. Official code: 128 of 512."""
         official_bug: StrictBool = False
-        """Forget the trained projector after every round, as the official code does."""
+        """Whether the trained projector is discarded after every round, as in the official code."""
 
         @classmethod
         def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """Return `official_code`: the settings of FedTSP's repository, loader included."""
+            """Return `official_code`, the settings of FedTSP's repository and its data loader."""
             official = super().presets(experiment)["official_code"]
             return {"official_code": {**official, "algorithm.official_bug": True}}
 
@@ -72,14 +74,14 @@ class FedMRL(AuxiliaryAveraging):
         """Return d_1.
 
         Raises:
-            UserError: when the small model's features were wider than the fused ones.
+            UserError: if the small model's features are wider than the fused features.
         """
         d = self.setting.feature_dim
         width = max(d // 4, 1) if self.hp.small_dim is None else self.hp.small_dim
         if width > d:
             raise UserError(
-                f"algorithm.small_dim={width} asks for the first {width} of "
-                f"model.feature_dim={d} fused features; set it to at most {d}"
+                f"algorithm.small_dim={width} is larger than model.feature_dim={d}, the number of "
+                f"fused features; set algorithm.small_dim to at most {d}"
             )
         return width
 
@@ -94,7 +96,7 @@ class FedMRL(AuxiliaryAveraging):
         return matryoshka_loss(output.logits, output.auxiliary.logits, batch.labels)
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
-        """Upload the small model like FedAvg; with `official_bug` restore the projector."""
+        """Upload the small model as FedAvg does; with `official_bug`, restore the projector."""
         update, kept = super().finish(local, trained)
         if not self.hp.official_bug:
             return update, kept
@@ -103,11 +105,11 @@ class FedMRL(AuxiliaryAveraging):
 
 
 def matryoshka_loss(logits: Tensor, small_logits: Tensor, labels: Tensor) -> Tensor:
-    """Return l_F + l_G: cross-entropy of both heads, each of its part of the fused features.
+    """Return l_F + l_G, the cross-entropies of both heads on their parts of the fused features.
 
     Args:
-        logits: of the client's head on r [B, C].
-        small_logits: of the small model's head on r[:, :d_1] [B, C].
-        labels: [B].
+        logits: logits of the client's head on r [B, C].
+        small_logits: logits of the small model's head on r[:, :d_1] [B, C].
+        labels: class labels [B].
     """
     return F.cross_entropy(logits, labels) + F.cross_entropy(small_logits, labels)

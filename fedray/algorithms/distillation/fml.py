@@ -1,22 +1,22 @@
-"""FML: a shared small model and the client's own teach each other, by deep mutual learning.
+"""FML: a shared small model and the client's own teach each other by deep mutual learning.
 
-Shen et al., "Federated Mutual Learning", arXiv:2006.16765; what the paper calls the meme model is
-the small model here.
+Shen et al., "Federated Mutual Learning", arXiv:2006.16765. The paper's meme model is the small
+model here.
 
     L_local, L_meme -> mutual_loss
     D_KL            -> kl_divergence  (losses.py)
     mean of the meme models -> weighted_mean  (mean.py)
 
 Deviations:
-    - D_KL is the mean over images, and each model follows its own loss alone. The official code of
-      FedTSP, a fork of HtFLlib, takes the mean over images and classes (`kl=entries`), lets
-      gradients of both losses reach both models (`teacher_gradients=true`) and clips them
-      (`clip_norm=10`); `preset=official_code` is all of these.
-    - α = β = 0.5 is FedTSP's comparison.
-    - There the small model's buffers are never averaged; here they are, as FedAvg does it.
+    - D_KL is the mean over images, and each model is trained by its own loss alone. FedTSP's code,
+      a fork of HtFLlib, averages over images and classes (`kl=entries`), lets the gradients of both
+      losses reach both models (`teacher_gradients=true`) and clips gradients (`clip_norm=10`).
+      `preset=official_code` sets all of these.
+    - α = β = 0.5 as in FedTSP's comparison.
+    - The small model's buffers are averaged as in FedAvg; FedTSP's code never averages them.
 
-Buffers: those of the small model are averaged like weights, counters take the maximum; those of the
-own model stay with the client.
+Buffers: those of the small model are averaged like weights; counters take the maximum. Those of the
+client's own model stay with the client.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fedray.models import AuxiliaryOutput, ClassifierOutput
 
 @algorithms.add
 class FML(MutualLearning, AuxiliaryAveraging):
-    """Mutual learning of the client's model with a small one, which is averaged."""
+    """Mutual learning between the client's model and a small model, which is averaged."""
 
     name = "fml"
     title = "FML"
@@ -46,18 +46,19 @@ class FML(MutualLearning, AuxiliaryAveraging):
 
     class HParams(MutualLearning.HParams, AuxiliaryAveraging.HParams):
         alpha: float = Field(0.5, ge=0, le=1)
-        """α, weight of the labels in the own model's loss; 1 - α is that of the small model's
-        outputs. 1: the own model is Local. FedTSP's comparison: 0.5."""
+        """α, weight of the labels in the loss of the client's own model; the small model's outputs
+        have weight 1 - α. 1 gives Local. FedTSP's comparison: 0.5."""
         beta: float = Field(0.5, ge=0, le=1)
-        """β, the same in the small model's loss; 1: the small model is FedAvg."""
+        """β, weight of the labels in the loss of the small model; 1 trains the small model as
+        FedAvg. FedTSP's comparison: 0.5."""
 
     hp: HParams
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         assert isinstance(output, AuxiliaryOutput)
-        own, small, hp = output, output.auxiliary, self.hp
-        to_own, to_small = self.teacher(small).logits, self.teacher(own).logits
-        return mutual_loss(own.logits, to_own, batch.labels, hp.alpha, hp.kl) + mutual_loss(
+        small, hp = output.auxiliary, self.hp
+        to_large, to_small = self.teacher(small).logits, self.teacher(output).logits
+        return mutual_loss(output.logits, to_large, batch.labels, hp.alpha, hp.kl) + mutual_loss(
             small.logits, to_small, batch.labels, hp.beta, hp.kl
         )
 
@@ -72,9 +73,9 @@ def mutual_loss(
     """Return weight * CE + (1 - weight) * D_KL(teacher || model), L_local and L_meme.
 
     Args:
-        logits: of the model that learns [B, C].
+        logits: logits of the student [B, C].
         teacher: logits of the other model [B, C].
-        labels: [B].
+        labels: class labels [B].
         weight: α or β, in [0, 1].
         over: see `kl_divergence`.
     """

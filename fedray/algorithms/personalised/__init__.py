@@ -1,1 +1,1 @@
-"""Personal models: clients train alone, or keep a part of what is averaged."""
+"""Personal models: clients train alone, or share only a part of their model."""

@@ -1,17 +1,18 @@
-"""AlignFed: features align to fixed, uniformly spread points on the sphere; heads are averaged.
+"""AlignFed: features align with fixed points spread over the sphere; heads are averaged.
 
-Zhu et al., "AlignFed" (2024), as described in FedTSP's supplementary C.4 and coded in its
-repository.
+Zhu et al., "AlignFed" (2024), as described in FedTSP's supplementary C.4 and implemented in
+FedTSP's repository.
 
     target step    -> uniformity, spread_targets
     L_align        -> alignment_loss
     lambda_t       -> schedule
 
 Deviations:
-    - The alignment softmax runs over the classes, as the text says ("pull to the own target, push
-      from the others"); the repository's softmax over the batch is `softmax=batch`.
-    - The targets are found by 2,000 steps of 0.1 * C, not 100,000 of 0.1: the energy's gradient
-      shrinks with 1/C, and the optimum (the simplex, for d >= C - 1) is reached either way.
+    - The softmax of the alignment runs over the classes, as the text describes ("pull to the own
+      target, push from the others"); the repository's softmax runs over the batch
+      (`softmax=batch`).
+    - The targets are optimised by 2,000 steps of 0.1 * C instead of 100,000 steps of 0.1, because
+      the energy's gradient shrinks with 1/C. Both reach the optimum (the simplex, if d >= C - 1).
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class SharedHead(GlobalHead):
 
 @algorithms.add
 class AlignFed(HeadAveraging):
-    """Features align to fixed targets on the sphere; heads are averaged."""
+    """Alignment of features with fixed targets on the sphere, and averaging of heads."""
 
     name = "alignfed"
     title = "AlignFed"
@@ -74,32 +75,33 @@ class AlignFed(HeadAveraging):
 
     class HParams(HyperParameters):
         lambda_start: LossWeight = 20.0
-        """λ_0, weight of the alignment in the first round; 0: heads are averaged and nothing is
-        aligned."""
+        """λ_0, weight of the alignment in the first round; 0 averages heads without alignment."""
         lambda_end: LossWeight = 2.0
-        """λ_T, what the weight falls to geometrically, reached after the last round."""
+        """λ_T, weight of the alignment after the last round; the weight changes geometrically from
+        λ_0."""
         temperature: Temperature = 1.0
-        """Temperature of the alignment's cosines."""
+        """Temperature of the cosines in the alignment loss."""
         target_temperature: Temperature = 0.5
-        """Temperature of the uniformity energy."""
+        """Temperature of the uniformity energy that spreads the targets."""
         target_steps: int = Field(2000, ge=1, le=10**6)
-        """SGD steps that spread the targets (repository: 100,000)."""
+        """Number of SGD steps that spread the targets (repository: 100,000)."""
         softmax: Literal["class", "batch"] = "class"
-        """Range of the alignment's softmax: the classes (text), or the batch (repository)."""
+        """Range of the softmax in the alignment loss: class, over the classes (FedTSP's text), or
+        batch, over the batch (FedTSP's repository)."""
 
         @model_validator(mode="after")
         def _reaches_the_end(self) -> AlignFed.HParams:
             if self.lambda_start > 0 and self.lambda_end == 0:
                 raise ValueError(
-                    "lambda_end=0 is never reached geometrically; set algorithm.lambda_end > 0, "
-                    "or lambda_start=0 to switch the alignment off"
+                    "lambda_end=0 cannot be reached geometrically; set algorithm.lambda_end > 0, "
+                    "or algorithm.lambda_start=0 to switch the alignment off"
                 )
             return self
 
     hp: HParams
 
     def init_server(self, server: Server) -> ServerState:
-        """Spread the targets once, and initialise the shared head like any head."""
+        """Return the spread targets and an initial head from the uniform distribution of heads."""
         classes, d = server.setting.num_classes, server.setting.feature_dim
         random = server.streams.torch("alignfed")
         bound = d**-0.5
@@ -110,7 +112,7 @@ class AlignFed(HeadAveraging):
         return {"targets": targets, "head": {"weight": weight, "bias": bias}}
 
     def give(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Give the targets to everyone who has joined."""
+        """Give the targets to all clients that have joined."""
         targets = Targets(state["targets"])
         return exchange.give(state, "targets", dict.fromkeys(exchange.everyone, targets))
 
@@ -133,11 +135,11 @@ class AlignFed(HeadAveraging):
 
 
 def uniformity(points: Tensor, temperature: float) -> Tensor:
-    """Return the mean log of the points' summed exponential cosines, least when they are spread.
+    """Return the mean over points of log sum exp of their cosines; least for spread points.
 
     Args:
-        points: [C, d], any length.
-        temperature: of the cosines.
+        points: vectors of any length [C, d].
+        temperature: temperature of the cosines.
     """
     cosines = cosine_matrix(points, points) / temperature
     return torch.logsumexp(cosines, dim=1).mean()
@@ -151,7 +153,7 @@ def spread_targets(initial: Tensor, steps: int, temperature: float) -> Tensor:
     Args:
         initial: initial points [C, d].
         steps: number of SGD steps.
-        temperature: of the energy.
+        temperature: temperature of the energy.
 
     Returns:
         Unit vectors [C, d].
@@ -160,7 +162,7 @@ def spread_targets(initial: Tensor, steps: int, temperature: float) -> Tensor:
     for _ in range(steps):
         (gradient,) = torch.autograd.grad(uniformity(points, temperature), points)
         with torch.no_grad():
-            # The energy's gradient shrinks with 1/C; a step of 0.1 C moves every point alike.
+            # The energy's gradient shrinks with 1/C, so the step is 0.1 C.
             points = F.normalize(points - 0.1 * len(points) * gradient, dim=1)
         points.requires_grad_()
     return points.detach()
@@ -184,9 +186,10 @@ def alignment_loss(logits: Tensor, labels: Tensor, over: Literal["class", "batch
 
     Args:
         logits: scaled cosines [B, C].
-        labels: [B].
-        over: "class" normalises each sample over the targets; "batch" each target over the
-            samples and averages its own samples, absent classes counting as zero.
+        labels: class labels [B].
+        over: "class" takes each sample's softmax over the targets; "batch" takes each target's
+            softmax over the samples and averages over its own samples, with zero for absent
+            classes.
     """
     if over == "class":
         return F.cross_entropy(logits, labels)

@@ -6,9 +6,9 @@ ICLR 2022, arXiv:2106.06042.
     Algorithm 1, local update -> FedBABU.begin
     Algorithm 1, aggregation  -> FedBABU.shared
 
-All clients are given the server's initial head before the first round: with
-`model.init=independent` their own initial heads would differ. The paper's fine-tuning after
-training is not part of this method.
+All clients receive the server's initial head before the first round, since with
+`model.init=independent` their initial heads would differ. The paper's fine-tuning after training
+is not part of this method.
 
 Buffers: those of the body are averaged as in FedAvg; the head has none.
 """
@@ -37,14 +37,14 @@ from fedray.models import Classifier, head_tensors, tensor_names
 
 @dataclass(frozen=True)
 class FixedHead(Payload):
-    """The head that all clients keep: its weight [C, d] and bias [C] by their names."""
+    """The head that all clients keep: weight [C, d] and bias [C], by the model's tensor names."""
 
     head: Mapping[str, Tensor] = payload_field("weights", reveals="nothing: initial weights")
 
 
 @algorithms.add
 class FedBABU(FedAvg):
-    """FedAvg of bodies under one fixed random head, which clients keep in their memory."""
+    """FedAvg of the model's body under one fixed random head, which clients store."""
 
     name = "fedbabu"
     title = "FedBABU"
@@ -56,11 +56,11 @@ class FedBABU(FedAvg):
     downloads = (GlobalModel, FixedHead)
 
     def shared(self, model: Classifier) -> Collection[str]:
-        """Return the names of the body: all but the head (Algorithm 1)."""
+        """Return the names of the body, which is the model without its head (Algorithm 1)."""
         return tensor_names(model) - head_tensors(model)
 
     def personal(self, model: Classifier) -> Collection[str]:
-        """Return no names: the head is in the client's memory."""
+        """Return no names, because the client keeps the head in its memory."""
         return ()
 
     def init_server(self, server: Server) -> ServerState:
@@ -69,12 +69,12 @@ class FedBABU(FedAvg):
         return {**super().init_server(server), "head": head}
 
     def give(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Give the head to all clients, also to those that join later: they are tested before."""
+        """Give the head to all clients; those that join later are tested before, too."""
         head = FixedHead(state["head"])
         return exchange.give(state, "head", dict.fromkeys(range(self.setting.clients), head))
 
     def begin(self, client: Client, state: ClientState, down: GlobalModel) -> LocalContext:
-        """Load the global body under the fixed head; only the body is trainable (Algorithm 1)."""
+        """Load the global body and the fixed head; only the body is trainable (Algorithm 1)."""
         local = super().begin(client, replace(state, model=state.memory["head"]), down)
         body = {name for name, _ in local.model.named_parameters()} - head_tensors(local.model)
         return replace(local, trainable=body)

@@ -1,4 +1,4 @@
-"""FedBN: everything is averaged but the normalisation layers, which stay with their client.
+"""FedBN: all layers are averaged except normalisation layers, which stay with their client.
 
 Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization",
 ICLR 2021, arXiv:2102.07623.
@@ -6,11 +6,13 @@ ICLR 2021, arXiv:2102.07623.
     Algorithm 1, aggregation -> FedBN.shared
 
 Deviations:
-    - Normalisation layers are found by their type. The official code asks for "bn" in the name,
-      which misses those of residual shortcuts.
-    - Weights by samples, as all methods here; the official code's 1/K is `weights: uniform`.
+    - Normalisation layers are identified by their type. The official code looks for "bn" in the
+      name, which misses the layers of residual shortcuts.
+    - Clients are weighted by samples, as in all methods here; the official code weights them
+      equally (`weights=uniform`).
 
-Buffers: running statistics and counters of normalisation layers stay, like their parameters.
+Buffers: running statistics and counters of normalisation layers stay with the client, like the
+layers' parameters.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from fedray.models import Classifier, normalisation_tensors, tensor_names
 
 @algorithms.add
 class FedBN(FedAvg):
-    """FedAvg with local normalisation."""
+    """FedAvg with personal normalisation layers."""
 
     name = "fedbn"
     title = "FedBN"
@@ -33,5 +35,5 @@ class FedBN(FedAvg):
     dense = True
 
     def shared(self, model: Classifier) -> Collection[str]:
-        """Return all names but those of normalisation layers (Algorithm 1)."""
+        """Return all names except those of normalisation layers (Algorithm 1)."""
         return tensor_names(model) - normalisation_tensors(model)

@@ -1,4 +1,4 @@
-"""FedGH: the server trains one head for all on the mean features of the clients' classes.
+"""FedGH: the server trains one shared head on the clients' mean class features.
 
 Yi et al., "FedGH: Heterogeneous Federated Learning with Generalized Global Header", ACM Multimedia
 2023, arXiv:2303.13137.
@@ -7,15 +7,16 @@ Yi et al., "FedGH: Heterogeneous Federated Learning with Generalized Global Head
     Algorithm 1, server: generalised global header     -> header_loss, FedGH.server_update
 
 Deviations:
-    - The server makes `server_epochs` passes over a round's uploads, in batches, by SGD: 100 in
-      FedTSP's comparison, whose supplementary gives its rate as 0.01. The paper's algorithm goes
-      over them once, one at a time: `server_epochs=1 server_batch_size=1`.
-    - In the authors' repository the step after each upload is that of a client's optimiser, so that
-      the head on the server never moves; here it does, as the paper says and FedTSP's code does.
-    - Mean features are made in evaluation mode, of all training images; HtFLlib and its fork by
-      FedTSP's authors leave out the last incomplete batch.
-    - The server's batches have the clients' batch size, as in HtFLlib and in that fork. With 100
-      uploads a step where clients have batches of 10 (`server_batch_size=100`), accuracies on
+    - The server makes `server_epochs` passes of SGD over a round's uploads, in batches. FedTSP's
+      comparison makes 100 passes, and its supplementary states a learning rate of 0.01. The paper's
+      algorithm makes one pass, one upload per step (`server_epochs=1 server_batch_size=1`).
+    - The head on the server is trained, as in the paper and in FedTSP's code. In the authors'
+      repository the server steps the optimiser of a client instead, so that the server's head never
+      changes.
+    - Mean features are computed in evaluation mode over all training images; HtFLlib and the fork
+      of it by FedTSP's authors omit the last incomplete batch.
+    - The server's batches have the clients' batch size, as in HtFLlib and its fork. With 100
+      uploads per step where clients have batches of 10 (`server_batch_size=100`), accuracies on
       digits were 6 to 11 points lower.
 
 Buffers: those of the extractors are personal; heads have none.
@@ -54,13 +55,13 @@ class GeneralisedHead(GlobalHead):
     """The head that the server has trained."""
 
     head: Mapping[str, Tensor] = payload_field(
-        "weights", reveals="a head that was trained on the clients' mean class features"
+        "weights", reveals="a head trained on the clients' mean class features"
     )
 
 
 @algorithms.add
 class FedGH(HeadSharing):
-    """Mean class features up, a head that was trained on them down; extractors stay personal."""
+    """A shared head that the server trains on mean class features; extractors stay personal."""
 
     name = "fedgh"
     title = "FedGH"
@@ -71,12 +72,12 @@ class FedGH(HeadSharing):
     down_type = GeneralisedHead
 
     class HParams(ServerTraining):
-        """Those of the server's training."""
+        """Hyper-parameters of the server's training."""
 
     hp: HParams
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Train the head on from where it was; without uploads nothing changes."""
+        """Continue to train the head on the uploads; without uploads, return the same state."""
         if not uplinks:
             return state
         head = train_on_uploads(
@@ -101,6 +102,6 @@ def header_loss(head: Mapping[str, Tensor], vectors: Tensor, labels: Tensor) -> 
     Args:
         head: weight [C, d] and bias [C].
         vectors: mean features [B, d] of any clients.
-        labels: their classes [B].
+        labels: the class of each mean feature [B].
     """
     return F.cross_entropy(F.linear(vectors, head["weight"], head["bias"]), labels)

@@ -1,4 +1,4 @@
-"""FedPAC: features align to common prototypes, and each client's head is a mixture of all heads.
+"""FedPAC: features align with shared prototypes, and each client's head is a mixture of all heads.
 
 Xu, Tong and Huang, "Personalized Federated Learning with Feature Alignment and Classifier
 Collaboration", ICLR 2023, arXiv:2306.11867.
@@ -9,16 +9,18 @@ Collaboration", ICLR 2023, arXiv:2306.11867.
     Algorithm 1, server: bias of foreign heads -> head_bias
     Algorithm 1, server: weights of the heads -> simplex_minimum, head_weights
 
-A round has a second exchange: the server sends each participant its combined head, so that what is
-tested is the personal model.
+A round has a second exchange: the server sends each participant its combined head, so that the
+personal model is tested.
 
 Deviations:
-    - The extractor is frozen while the head is trained, normalisation included, as in the official
-      code; PFLlib updates its running statistics in that epoch.
-    - V + D is positive semi-definite by construction, and is computed in double precision, so the
-      official code's repairs (eigenvalues below 0.01 dropped, else the local head) are not needed.
-    - Head and extractor have the experiment's optimiser; official: SGD, momentum 0.5, decay 5e-4.
-    - Statistics and prototypes are made in evaluation mode.
+    - The extractor, its normalisation included, is frozen while the head is trained, as in the
+      official code; PFLlib updates running statistics in that epoch.
+    - V + D is positive semi-definite by construction and computed in double precision. The official
+      code's workarounds (dropping eigenvalues below 0.01, or falling back to the local head) are
+      therefore not needed.
+    - The experiment's optimiser trains head and extractor; official code: SGD with momentum 0.5 and
+      weight decay 5e-4.
+    - Statistics and prototypes are computed in evaluation mode.
 
 Buffers: those of the extractor are averaged as in FedAvg.
 """
@@ -62,12 +64,12 @@ from fedray.models import Classifier, head_tensors, tensor_names
 
 @dataclass(frozen=True)
 class PersonalUpdate(PrototypedUpdate):
-    """A trained extractor with its prototypes, the head, and what weighs heads against each other.
+    """A trained extractor with prototypes, the head, and statistics that determine head weights.
 
     Attributes:
         head: the trained head's tensors.
-        means: h, class means of the features times the class's share, before training [C, d].
-        variance: V, of the client's features before training.
+        means: h, the mean feature of each class times the class's share, before training [C, d].
+        variance: V, the variance of the client's features before training.
     """
 
     head: Mapping[str, Tensor] = payload_field("weights", reveals="its head")
@@ -95,7 +97,7 @@ class PersonalHead(Payload):
 
 @algorithms.add
 class FedPAC(PrototypeAveraging):
-    """One extractor for all, aligned by prototypes; a mixture of heads for each."""
+    """A shared extractor, aligned by prototypes, and a personal mixture of heads per client."""
 
     name = "fedpac"
     title = "FedPAC"
@@ -106,15 +108,15 @@ class FedPAC(PrototypeAveraging):
 
     class HParams(PrototypeAveraging.HParams):
         lambda_: LossWeight = Field(1.0, alias="lambda")
-        """λ, weight of the alignment; 0: only the heads are combined. Official code: 1."""
+        """λ, weight of the alignment; 0 only combines the heads. Official code: 1."""
         head_epochs: int = Field(1, ge=0, le=10_000)
-        """Epochs that train the head alone, before the extractor's E; 0 leaves it untrained.
-        Paper: 1."""
+        """Epochs that train the head alone, before the `epochs` of the extractor; 0 leaves the head
+        untrained. Paper: 1."""
         head_lr: LearningRate = 0.1
         """Learning rate of the head. Official code: 0.1; PFLlib: the experiment's `lr`."""
         min_weight: float = Field(0.001, ge=0, lt=1)
-        """Heads of at most this weight are left out of a mixture; 0: all of positive weight are
-        in. Official code: 0.001."""
+        """Heads of at most this weight are excluded from a mixture; 0 includes all heads of
+        positive weight. Official code: 0.001."""
 
     hp: HParams
 
@@ -123,14 +125,14 @@ class FedPAC(PrototypeAveraging):
         return tensor_names(model) - head_tensors(model)
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Run one round; send the combined heads to clients whose upload arrived."""
+        """Run one round and send the combined heads to the clients whose upload arrived."""
         down = self.downlink(state, exchange.participants, exchange.server)
         uplinks = exchange.call("client_update", down)
         exchange.call("receive_head", self.combine_heads(uplinks))
         return self.server_update(state, uplinks, exchange.server)
 
     def combine_heads(self, uplinks: Uplinks) -> dict[int, PersonalHead]:
-        """Return each participant's head, sum_j a_j head_j over this round's participants."""
+        """Return each participant's combined head, sum_j a_j head_j over the participants j."""
         if not uplinks:
             return {}
         uploads = list(uplinks.values())
@@ -150,7 +152,7 @@ class FedPAC(PrototypeAveraging):
     def client_update(
         self, client: Client, state: ClientState, down: Any
     ) -> tuple[PersonalUpdate, ClientState]:
-        """Take statistics, train the head, then the extractor under the alignment."""
+        """Compute statistics, train the head, then train the extractor with the alignment loss."""
         local = self.begin(client, state, down)
         features = client.features(local.model, client.train)
         labels = client.train.labels.to(client.device)
@@ -166,7 +168,7 @@ class FedPAC(PrototypeAveraging):
         return personal, kept
 
     def _train_head(self, local: LocalContext, head: Collection[str]) -> None:
-        """Train the head alone, under the cross-entropy."""
+        """Train the head alone, on the cross-entropy."""
         if not self.hp.head_epochs:
             return
         client = local.client.with_schedule(epochs=self.hp.head_epochs, lr=self.hp.head_lr)
@@ -189,14 +191,14 @@ class FedPAC(PrototypeAveraging):
 
 
 def head_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, float]:
-    """Return statistics of a client's features, from which the heads' weights are computed.
+    """Return the statistics of a client's features from which the head weights are computed.
 
     With pi_c the share of class c: h_c = pi_c * mean_c and
     V = (sum_c pi_c E_c||z||² - sum_c pi_c² ||mean_c||²) / n, which is (E||z||² - ||h||²) / n.
 
     Args:
         features: z [n, d].
-        labels: [n].
+        labels: class labels [n].
         classes: C.
 
     Returns:
@@ -210,12 +212,13 @@ def head_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Ten
 
 
 def alignment_targets(down: GlobalPrototypes, means: Tensor, labels: Tensor) -> GlobalPrototypes:
-    """Return the server's prototypes, and the client's own for classes without one.
+    """Return the server's prototypes, completed by the client's for classes without one.
 
     Args:
-        down: the server's; without any, nothing is aligned.
+        down: the server's prototypes; if none is present, they are returned unchanged, so that
+            nothing is aligned.
         means: h [C, d] of `head_statistics`.
-        labels: of all local images [n].
+        labels: labels of all local images [n].
     """
     if not down.present.any():
         return down
@@ -231,18 +234,18 @@ def head_bias(means: Tensor, target: int) -> Tensor:
 
     Args:
         means: h of the K clients [K, C, d].
-        target: i, whose head is combined.
+        target: i, the client whose head is combined.
     """
     flat = means.double().flatten(1)
-    gram = flat @ flat.T  # once K * K * C * d instead of once for each pair of differences
+    gram = flat @ flat.T  # cheaper than a product of differences for each pair (j, k)
     return (gram[target, target] - gram[:, target]).unsqueeze(1) + (gram - gram[target])
 
 
 def simplex_minimum(matrix: Tensor) -> Tensor:
-    """Return the a that minimises a^T Q a with a >= 0 and sum(a) = 1, in double precision.
+    """Return the a that minimises a^T Q a subject to a >= 0 and sum(a) = 1, in double precision.
 
-    With Q = R^T R, min ||R x||² + (1^T x - 1)² over x >= 0 lies on the ray of the solution, which
-    makes it non-negative least squares, solved exactly.
+    With Q = R^T R, the minimiser of ||R x||² + (1^T x - 1)² over x >= 0 is a multiple of a. It is
+    the exact solution of a non-negative least squares problem.
 
     Args:
         matrix: Q [K, K], positive semi-definite.
@@ -258,15 +261,15 @@ def simplex_minimum(matrix: Tensor) -> Tensor:
 
 
 def head_weights(means: Tensor, variances: Tensor, target: int, min_weight: float) -> Tensor:
-    """Return the weights [K] of the heads in one client's: min_a a^T (diag(V) + D) a.
+    """Return the weights [K] of all heads in one client's head: argmin_a a^T (diag(V) + D) a.
 
     Args:
         means: h of the K clients [K, C, d].
         variances: V of the K clients [K].
-        target: i, whose head is combined.
-        min_weight: weights up to this are left out, and the others scaled to sum to 1.
+        target: i, the client whose head is combined.
+        min_weight: weights up to this value are set to 0, and the others scaled to sum to 1.
     """
     weights = simplex_minimum(torch.diag(variances.double()) + head_bias(means, target))
     large = weights.where(weights > min_weight, 0)
-    # Of more than 1/min_weight equal heads none is large: then all of them stay.
+    # With more than 1/min_weight equal heads, no weight is large; then all heads stay.
     return large / large.sum() if large.any() else weights

@@ -1,4 +1,4 @@
-"""LG-FedAvg: representations are learnt at each client, the head above them is averaged.
+"""LG-FedAvg: extractors are trained at each client, and the heads on top are averaged.
 
 Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global
 Representations", 2020, arXiv:2001.01523.
@@ -7,10 +7,11 @@ Representations", 2020, arXiv:2001.01523.
     Algorithm 1, client      -> LGFedAvg.begin
 
 Deviations:
-    - The global part is the classifier head alone, as in FedTSP's comparison: all that clients of
-      unlike architectures have in common. The paper shares the last layers of equal ones.
-    - Everybody starts from initial weights, as in that comparison; the official code can also
-      start from a model that FedAvg has trained.
+    - The global part is the classifier head alone, as in FedTSP's comparison, because clients with
+      different architectures have only the head in common. The paper shares the last layers of
+      equal architectures.
+    - Clients start from initial weights, as in FedTSP's comparison; the official code can also
+      start from a model trained by FedAvg.
 
 Buffers: those of the extractors are personal; heads have none.
 """
@@ -23,7 +24,7 @@ from fedray.core import algorithms
 
 @algorithms.add
 class LGFedAvg(HeadAveraging):
-    """Heads are averaged by samples; extractors stay personal."""
+    """Averaging of classifier heads, weighted by samples; extractors stay personal."""
 
     name = "lg_fedavg"
     title = "LG-FedAvg"

@@ -1,4 +1,4 @@
-"""Local: every client trains alone, the lower bound that many methods must reduce to."""
+"""Local: every client trains alone; many methods equal it when their own term has weight 0."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fedray.core import LocalTraining, algorithms
 
 @algorithms.add
 class Local(LocalTraining):
-    """Cross-entropy on the client's own images; nothing is communicated."""
+    """Local training with the cross-entropy, without communication."""
 
     name = "local"
     title = "Local"

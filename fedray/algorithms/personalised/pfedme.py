@@ -1,4 +1,4 @@
-"""pFedMe: clients move the global model by where their personal models, held near it, end.
+"""pFedMe: clients train personal models near the global one, and move the global one towards them.
 
 Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020,
 arXiv:2006.08848.
@@ -7,19 +7,19 @@ arXiv:2006.08848.
     Algorithm 1, w - eta lambda (w - theta(w)) -> outer_step
     Algorithm 1, server, (1 - beta) w + beta mean(w_c) -> PFedMe.server_step
 
-The inner steps are taken by the experiment's optimiser (its lr is the inner one), on the same
-batch; a batch is one of the paper's R local rounds.
+The experiment's optimiser takes K inner steps on every batch, with the experiment's `lr`. A batch
+is one of the paper's R local rounds.
 
 Deviations:
-    - The batches are those of E epochs; paper: R = 20 batches, drawn in every round.
+    - A round consists of E epochs of batches; in the paper, of R = 20 randomly drawn batches.
     - theta starts every round at w, as in PFLlib.
-    - beta is 1 by default; PFLlib's 0 keeps the server's model for ever.
-    - The authors' code and PFLlib have a weight decay of 0.001 in the inner step, and weigh clients
-      by samples. What they report as personal accuracy is not that of theta: the authors test w_c,
-      PFLlib tests the global model, up to 87 points apart. Reproduced by
-      `optimizer.weight_decay=0.001 algorithm.weights=samples algorithm.test=global`.
+    - beta is 1 by default; PFLlib's default of 0 never changes the server's model.
+    - The authors' code and PFLlib use a weight decay of 0.001 in the inner step, and weight clients
+      by samples. The personal accuracy that they report is not the accuracy of theta: the authors
+      test w_c, and PFLlib tests the global model, with differences of up to 87 points. The settings
+      `optimizer.weight_decay=0.001 algorithm.weights=samples algorithm.test=global` reproduce this.
 
-Buffers: running statistics are those of the personal models, averaged as in FedAvg.
+Buffers: the running statistics of the personal models are averaged as in FedAvg.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from fedray.models import Classifier, buffer_names
 
 @algorithms.add
 class PFedMe(FedAvg):
-    """A global model, and personal ones held near it."""
+    """A global model, and personal models that a proximal term holds near it."""
 
     name = "pfedme"
     title = "pFedMe"
@@ -64,18 +64,18 @@ class PFedMe(FedAvg):
         evaluation_only: ClassVar[tuple[str, ...]] = ("test",)
 
         weights: Weights = "uniform"
-        """Weights of the mean: equal (paper), or n_k/n."""
+        """Client weights in the mean: uniform, 1/K (paper), or samples, n_k/n."""
         lambda_: float = Field(15.0, gt=0, le=1e6, alias="lambda")
-        """λ, how strongly personal models are held; large keeps them at w. Paper: 15."""
+        """λ, weight of the proximal term; large values keep personal models at w. Paper: 15."""
         inner_steps: Epochs = 5
-        """K, steps of the personal model on a batch. Paper: 5."""
+        """K, number of steps of the personal model on each batch. Paper: 5."""
         eta: LearningRate = 0.005
-        """η, step of the local global model, η λ <= 1; the inner one is the experiment's `lr`.
-        Paper: 0.005."""
+        """η, learning rate of w, the client's copy of the global model, with η λ <= 1; personal
+        models use the experiment's `lr`. Paper: 0.005."""
         beta: float = Field(1.0, gt=0, le=2)
-        """β, step of the server; 1 takes the mean. Paper: 1 or 2."""
+        """β, step size of the server; 1 sets the model to the clients' mean. Paper: 1 or 2."""
         test: Literal["personal", "global"] = "personal"
-        """Tested models: the personal ones, or the global one they start from."""
+        """The models that are tested: personal, or global, from which personal models start."""
 
         @model_validator(mode="after")
         def _does_not_jump(self) -> PFedMe.HParams:
@@ -89,7 +89,7 @@ class PFedMe(FedAvg):
     hp: HParams
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """Return (1 - beta) w + beta mean(w_c); buffers are the mean's."""
+        """Return (1 - beta) w + beta mean(w_c), with the mean of the buffers."""
         after = super().server_step(state, total, server)
         if self.hp.beta == 1:
             return after
@@ -99,12 +99,12 @@ class PFedMe(FedAvg):
         return {**after, "model": {**mean, **moved}}
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """Load the model that is tested: the personal one, once there is one, or the global one."""
+        """Load the model for tests: the personal model if it exists, or the global model."""
         personal = state.model if self.hp.test == "personal" else {}
         return LocalContext(client, client.load({**down.model, **personal}), state, down)
 
     def train(self, local: LocalContext) -> Trained:
-        """Train theta from w, and w after it; the model is theta, the trained tensors are w."""
+        """Train theta from w, and move w after theta; keep theta in the model and return w."""
         model = local.client.load(local.down.model)
         w = {name: theta.detach().clone() for name, theta in model.named_parameters()}
 
@@ -127,7 +127,7 @@ class PFedMe(FedAvg):
 
 
 def moreau_loss(loss: Tensor, model: Classifier, w: Mapping[str, Tensor], lambda_: float) -> Tensor:
-    """Return f(theta) + lambda/2 ||theta - w||²; its minimum is the Moreau envelope at w."""
+    """Return f(theta) + lambda/2 ||theta - w||², whose minimum is the Moreau envelope at w."""
     return loss + proximal_term(model, w, lambda_)
 
 
@@ -136,7 +136,7 @@ def outer_step(w: Mapping[str, Tensor], model: Classifier, step: float) -> None:
     """Set w to w - eta lambda (w - theta), in place.
 
     Args:
-        w: by name.
+        w: tensors by parameter name.
         model: theta.
         step: eta lambda.
     """

@@ -1,4 +1,4 @@
-"""Bases of head-sharing methods: extractors stay personal, the head is the server's."""
+"""Base classes of methods with personal extractors and a shared head."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fedray.models import head_tensors
 
 @dataclass(frozen=True)
 class GlobalHead(Payload):
-    """The head that every client starts a round with: weight [C, d] and bias [C]."""
+    """The shared head at the start of a round: weight [C, d] and bias [C]."""
 
     head: Mapping[str, Tensor] = payload_field(
         "weights", reveals="the mean of the participants' heads"
@@ -38,12 +38,12 @@ class GlobalHead(Payload):
 
 @dataclass(frozen=True)
 class Head(Payload):
-    """A client's classifier head and how many images trained it."""
+    """A client's trained classifier head and its number of training images."""
 
     head: Mapping[str, Tensor] = payload_field(
         "weights",
-        reveals="which classes the client holds, by the rows of its head that moved; the extractor "
-        "stays",
+        reveals="which classes the client holds, by the rows of its head that changed; the "
+        "extractor is not sent",
     )
     samples: int = payload_field("statistics", reveals="how many images the client has")
 
@@ -52,12 +52,12 @@ class Head(Payload):
 
 
 class HeadSharing(LocalTraining):
-    """Local training of personal extractors, of any architecture, under the server's head."""
+    """Local training of personal extractors, of any architecture, with the server's head."""
 
     stacks = True
     downloads: ClassVar[PayloadTypes] = (GlobalHead,)
     down_type: ClassVar[type[GlobalHead]] = GlobalHead
-    """Payload type of the shared head."""
+    """The payload type of the shared head."""
 
     def init_server(self, server: Server) -> ServerState:
         return {"head": initial_head(server)}
@@ -66,13 +66,13 @@ class HeadSharing(LocalTraining):
         return dict.fromkeys(clients, self.down_type(state["head"]))
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """Load the client's personal extractor under the shared head."""
+        """Load the client's personal extractor and the shared head."""
         head = {f"head.{name}": value for name, value in down.head.items()}
         return LocalContext(client, client.load({**state.model, **head}), state, down)
 
 
 class HeadAveraging(Averaging, HeadSharing):
-    """The shared head is the mean of what the participants trained."""
+    """A `HeadSharing` method whose shared head is the mean of the participants' heads."""
 
     uploads: ClassVar[PayloadTypes] = (Head,)
     averaged = ("head",)
@@ -83,7 +83,7 @@ class HeadAveraging(Averaging, HeadSharing):
 
 
 def initial_head(server: Server) -> Tensors:
-    """Return the first client's initial head, by the names within the head."""
+    """Return the first client's initial head, by tensor names without the prefix "head."."""
     architecture = server.architectures[0]
     names = head_tensors(server.empty(architecture))
     initial = server.initial(architecture)

@@ -1,1 +1,1 @@
-"""Prompts around a frozen CLIP."""
+"""Training of prompts around a frozen CLIP."""

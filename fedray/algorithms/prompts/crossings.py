@@ -1,9 +1,9 @@
-"""Prompts trained by other methods: CoOp's and MaPLe's, locally and by FedAvg, FedProx and pFedMe.
+"""Prompts of CoOp and MaPLe, trained locally and by FedAvg, FedProx and pFedMe.
 
-CoOp's context: Zhou et al., IJCV 2022, arXiv:2109.01134; by FedAvg it is PromptFL, Guo et al., IEEE
-TMC 2023, arXiv:2208.11625. MaPLe's prompts in both towers: Khattak et al., CVPR 2023,
-arXiv:2210.03117. DP2FL (arXiv:2504.16357) compares itself with these; it gives no values for
-pFedMe, whose own are the defaults.
+CoOp's context: Zhou et al., IJCV 2022, arXiv:2109.01134; with FedAvg this is PromptFL, Guo et al.,
+IEEE TMC 2023, arXiv:2208.11625. MaPLe's prompts in both towers: Khattak et al., CVPR 2023,
+arXiv:2210.03117. DP2FL (arXiv:2504.16357) compares itself with these methods. DP2FL states no
+values for pFedMe, so the defaults are pFedMe's.
 
     text features g(p, k) -> ContextClip.text_features  (models/prompted/context.py)
     coupling F of MaPLe's prompts -> DualPromptClip.vision_prompts  (models/prompted/dual.py)
@@ -12,9 +12,9 @@ pFedMe, whose own are the defaults.
     with pFedMe, inner and outer steps -> PFedMe.train  (personalised/pfedme.py)
 
 Deviations:
-    - No random crops by default: images are prepared as for testing.
-    - One layer of MaPLe's prompts by default (`depth`), MaPLe's nine in the experiments of scale
-      "paper".
+    - By default, training images are not cropped randomly but prepared like test images.
+    - By default, one layer has MaPLe's prompts (`depth=1`); the experiments of scale "paper" have
+      nine layers, as in MaPLe.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedray.core import LocalTraining, algorithms
 
 @algorithms.add
 class LocalPrompts(SingleContext, LocalTraining):
-    """One context for each client, trained alone."""
+    """One prompt context per client, trained without communication."""
 
     name = "local_prompts"
     title = "Local prompts"
@@ -42,7 +42,7 @@ class LocalPrompts(SingleContext, LocalTraining):
 
 @algorithms.add
 class FedProxPromptFL(PromptFL, FedProx):  # type: ignore[misc]
-    """PromptFL with FedProx's proximal term (DP2FL's comparison "FP+P"); μ = 0 is PromptFL."""
+    """PromptFL with FedProx's proximal term (DP2FL's comparison "FP+P"); μ = 0 gives PromptFL."""
 
     name = "promptfl_fedprox"
     title = "PromptFL + FedProx"
@@ -50,7 +50,7 @@ class FedProxPromptFL(PromptFL, FedProx):  # type: ignore[misc]
 
 @algorithms.add
 class PFedMePromptFL(PFedMe, PromptFL):  # type: ignore[misc]
-    """A global context, and personal ones held near it."""
+    """A global prompt context, and personal contexts that pFedMe holds near it."""
 
     name = "promptfl_pfedme"
     title = "PromptFL + pFedMe"
@@ -59,7 +59,7 @@ class PFedMePromptFL(PFedMe, PromptFL):  # type: ignore[misc]
 
 @algorithms.add
 class MapleLocal(CoupledPrompts, LocalTraining):
-    """MaPLe's prompts at each client, trained alone (DP2FL's comparison "Local")."""
+    """MaPLe's prompts, trained without communication (DP2FL's comparison "Local")."""
 
     name = "maple_local"
     title = "MaPLe, local"
@@ -79,7 +79,7 @@ class MapleFedAvg(PromptAveraging, CoupledPrompts):  # type: ignore[misc]
 
 @algorithms.add
 class MapleFedProx(MapleFedAvg, FedProx):  # type: ignore[misc]
-    """FedProx on MaPLe's prompts (DP2FL's comparison "FP+P"); μ = 0 is maple_fedavg."""
+    """FedProx on MaPLe's prompts (DP2FL's comparison "FP+P"); μ = 0 gives maple_fedavg."""
 
     name = "maple_fedprox"
     title = "MaPLe + FedProx"
@@ -87,7 +87,7 @@ class MapleFedProx(MapleFedAvg, FedProx):  # type: ignore[misc]
 
 @algorithms.add
 class MaplePFedMe(PFedMe, MapleFedAvg):  # type: ignore[misc]
-    """Global prompts in both towers, and personal ones held near them."""
+    """MaPLe's prompts, global, and personal ones that pFedMe holds near them."""
 
     name = "maple_pfedme"
     title = "MaPLe + pFedMe"

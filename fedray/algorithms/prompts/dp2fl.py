@@ -1,4 +1,4 @@
-"""DP2FL: a task prompt for all, and a data prompt for each client mixed from those that help it.
+"""DP2FL: a shared task prompt, and a data prompt per client, mixed from those of helpful clients.
 
 "DP2FL: Dual Prompt Personalized Federated Learning in Foundation Models", arXiv:2504.16357.
 
@@ -13,26 +13,28 @@
     Eq. (12) -> data_weights
     Eq. (14) -> harm_factor
 
-The task prompt Pt is MaPLe's text prompts, the data prompt Pd the maps that make vision prompts of
-them. A round of Algorithm 1:
+The task prompt Pt consists of MaPLe's text prompts, the data prompt Pd of the maps from text
+prompts to vision prompts. A round of Algorithm 1:
 
     client_update  train (PT, Pd_k); losses of the result on every client's validation images
     server_update  W_T: PT and PD by Eqs. (4) and (5); W_d: every Pd_k by Eqs. (6) to (14)
 
-Validation images are uploaded by their owners and sent to everyone before the first round, or when
-a client joins. That is the method, and no protection of anybody's images.
+Before the first round, or when a client joins, every client uploads its validation images, and the
+server sends them to all clients. This is part of the method and does not protect the images.
 
 Deviations:
-    - The server mixes every Pd_k and sends it to its client. In the paper it sends all Pd~_i and
-      all losses, and clients mix: the same numbers, at K times the download.
+    - The server mixes every Pd_k and sends it to its client. In the paper the server sends all
+      Pd~_i and all losses, and clients mix: the same numbers, at K times the download.
     - own^(r), the loss of (PT^(r), Pd_k^(r)) on V_k, is measured and uploaded as `initial_loss` at
-      the start of the client's next round instead of the end of this one: the same model, images
-      and number.
-    - Eq. (14) as printed gives the most harmful of the retained clients the largest weight, without
-      bound. `gamma_mode` "bounded" (default) keeps each below a third of the smallest helpful one.
-    - Ratios 0/0 of Eqs. (5), (11), (12) and (14) are defined in the functions' docstrings.
-    - Fewer than all clients in a round (the paper has all): K are those that replied; the others
-      keep their data prompts, and are sent the current task prompt when they take part next.
+      the start of the client's next round instead of the end of this one. Model, images and
+      resulting number are the same.
+    - Eq. (14) as printed gives the most harmful retained client the largest weight, without bound.
+      The default `gamma_mode=bounded` keeps the weight of each retained client below a third of the
+      smallest weight of a helpful one.
+    - The docstrings of the functions define the 0/0 ratios of Eqs. (5), (11), (12) and (14).
+    - A round may have fewer than all clients (in the paper it has all). K then counts the clients
+      that replied. The others keep their data prompts, and receive the current task prompt when
+      they take part again.
 """
 
 from __future__ import annotations
@@ -75,9 +77,9 @@ GammaMode = Literal["bounded", "literal", "zero"]
 
 SMALLEST = 1e-12
 NOT_MEASURED = -1.0
-"""The value of a loss on validation images that a client does not hold."""
+"""Marks a loss on validation images that a client does not hold."""
 BATCH = 100
-"""Validation images that are embedded and tested at once."""
+"""The number of validation images per forward pass."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class ValidationSets(Payload):
 
     @classmethod
     def of(cls, sets: Mapping[str, Mapping[str, Tensor]], owners: Sequence[int]) -> Self:
-        """Return the sets of these owners from a state's `validation`."""
+        """Return the sets of `owners`, from the `validation` entry of a server state."""
         images, labels = (
             {str(owner): sets[str(owner)][name] for owner in owners}
             for name in ("images", "labels")
@@ -126,11 +128,12 @@ class DualPrompts(Payload):
 
 @dataclass(frozen=True)
 class TrainedDualPrompts(DualPrompts):
-    """A client's trained prompts Pt~, Pd~ and what they achieve.
+    """A client's trained prompts Pt~ and Pd~, and their losses.
 
     Attributes:
-        losses: on the validation images of each client [N]; -1 where it does not hold them.
-        initial_loss: own, the loss on V_k of the prompts that training started from.
+        losses: losses on the validation images of each client [N]; -1 for images that this client
+            does not hold.
+        initial_loss: own, the loss on V_k of the prompts with which training started.
     """
 
     task: Tensor = payload_field("prompts", "t", reveals="the client's trained prompts")
@@ -138,21 +141,21 @@ class TrainedDualPrompts(DualPrompts):
     losses: Tensor = payload_field(
         "statistics",
         "N",
-        reveals="how well these do on the images of every client that it holds",
+        reveals="the loss of these prompts on the images of every client",
     )
     initial_loss: float = payload_field("statistics")
 
 
 @algorithms.add
 class DP2FL(CoupledPrompts, LocalTraining):
-    """Prompts for the task are averaged, prompts for the data are mixed client by client.
+    """An averaged task prompt, and a data prompt per client, mixed from those of helpful clients.
 
-    The server's state: `task` PT [t] and `data` PD [p], `first_task` and `first_data` before any
-    round, `personal` every Pd_k [N, p], `joined` whether a client has taken part [N], `relations`
-    how many pairs of clients were PC, RNC and DNC [3], `validation` V_k by the owner's id, and
-    `since` the round in which V_k arrived [N], -1 without V_k. The version of the gift "validation"
-    is the last of these rounds. A client's memory: `validation`, and `phase`, the round from which
-    on its owners have had these images.
+    The server's state: `task` PT [t] and `data` PD [p]; `first_task` and `first_data`, their
+    initial values; `personal`, every Pd_k [N, p]; `joined`, the mask of clients that have taken
+    part [N]; `relations`, the numbers of PC, RNC and DNC pairs in the round [3]; `validation`, V_k
+    by the owner's id; `since`, the round in which V_k arrived [N], -1 without V_k. The version of
+    the gift "validation" is the latest round in `since`. A client's memory: `validation`, and
+    `phase`, the first round of the phase of `data.evolution` to which these images belong.
     """
 
     name = "dp2fl"
@@ -168,24 +171,25 @@ class DP2FL(CoupledPrompts, LocalTraining):
     )
 
     class HParams(CoupledPrompts.HParams):
-        """DP2FL's hyper-parameters, and those of the prompts."""
+        """Hyper-parameters of DP2FL and of its prompts."""
 
         evaluation_only: ClassVar[tuple[str, ...]] = ("union_test",)
 
         alpha: float = Field(1.2, ge=1, le=1e6)
-        """α: a client whose prompts raise the loss to less than α times is retained; 1: FedFomo's
+        """α, the factor below which a client that raises the loss is retained; 1 gives FedFomo's
         rule."""
         beta: float = Field(0.2, ge=0, le=1)
-        """β, length of the move towards the retained clients when none is helpful; 0: none."""
+        """β, length of the step towards the retained clients if no client is helpful; 0: no
+        step."""
         gamma_mode: GammaMode = "bounded"
-        """Eq. (14): bounded (see Deviations), literal, or zero, which leaves retained clients out
-        when some client is helpful."""
+        """Variant of Eq. (14): bounded (see Deviations); literal, as printed; or zero, which
+        ignores retained clients if some client is helpful."""
         newcomer: Literal["init", "init_global", "global"] = "global"
-        """Prompts from which a client that joins starts (Tables 3 and 4). init: (PT^(0), PD^(0));
-        init_global: (PT, PD^(0)); global: (PT, PD)."""
+        """Initial prompts of a client that joins (Tables 3 and 4): init, (PT^(0), PD^(0));
+        init_global, (PT, PD^(0)); or global, (PT, PD)."""
         union_test: StrictBool = False
         """Whether every client's model is tested on all clients' test images after the last round
-        (Table 4, "All"): `union_accuracy`."""
+        (Table 4, "All"), as the metric `union_accuracy`."""
 
         @classmethod
         def presets(cls, experiment: Tree) -> dict[str, Tree]:
@@ -211,7 +215,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
         }
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Exchange everyone's validation images."""
+        """Exchange the validation images of all clients."""
         state = self._exchange_validation(state, exchange, exchange.everyone)
         joined = state["joined"].clone()
         joined[list(exchange.everyone)] = True
@@ -219,7 +223,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Exchange missing validation images, then run the round."""
-        if exchange.server.round in self.setting.phases:  # V_k are other images
+        if exchange.server.round in self.setting.phases:  # the images V_k have changed
             state = {**state, "validation": {}, "since": torch.full_like(state["since"], -1)}
         state = self._exchange_validation(state, exchange, exchange.participants)
         return super().round(state, exchange)
@@ -227,7 +231,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
     def _exchange_validation(
         self, state: ServerState, exchange: Exchange, clients: Sequence[int]
     ) -> ServerState:
-        """Ask for validation images that the server lacks, and send each client what it lacks."""
+        """Collect validation images that the server lacks, and send each client what it lacks."""
         unknown = [k for k in clients if str(k) not in state["validation"]]
         offers = exchange.call("offer_validation", dict.fromkeys(unknown)) if unknown else {}
         received = {str(k): {"images": v.images, "labels": v.labels} for k, v in offers.items()}
@@ -239,7 +243,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
         down: dict[int, Payload] = {}
         for client in clients:
             missing = tuple(k for k in owners if not holds[client, k])
-            if missing and client in owners:  # the others hold all, or do not answer
+            if missing and client in owners:  # a client without its own set did not reply
                 if missing not in sets:
                     sets[missing] = ValidationSets.of(state["validation"], missing)
                 down[client] = sets[missing]
@@ -247,13 +251,13 @@ class DP2FL(CoupledPrompts, LocalTraining):
         return exchange.give(state, "validation", down, version=version, step=step)
 
     def _holds(self, state: ServerState) -> Tensor:
-        """Return whether client i holds the V_k that the server has [N, N]."""
+        """Return the mask of pairs (i, k) in which client i holds the server's V_k [N, N]."""
         since: Tensor = state["since"]
         held = held_versions(state, "validation", self.setting).unsqueeze(1)
         return (since >= 0) & (since <= held)
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """Send PT and each client's Pd_k; to a new client the initial prompts of `newcomer`."""
+        """Send PT and each client's Pd_k, and to new clients the prompts chosen by `newcomer`."""
         return {client: DualPrompts(*self._initial_prompts(state, client)) for client in clients}
 
     def _initial_prompts(self, state: ServerState, client: int) -> tuple[Tensor, Tensor]:
@@ -264,14 +268,17 @@ class DP2FL(CoupledPrompts, LocalTraining):
         return task, state["data"] if self.hp.newcomer == "global" else state["first_data"]
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Return PT, PD, and Pd_k of clients that replied; no weight without finite prompts."""
+        """Return PT, PD and the Pd_k of clients that replied.
+
+        Clients whose prompts are not finite have weight 0.
+        """
         if not uplinks:
             return state
         tasks = torch.stack([upload.task for upload in uplinks.values()]).double()
         trained = torch.stack([upload.data for upload in uplinks.values()]).double()
         losses = torch.stack([upload.losses for upload in uplinks.values()]).double()
-        own = torch.eye(self.setting.clients, dtype=torch.bool)
-        measured = (self._holds(state) | own)[list(uplinks)] & (losses != NOT_MEASURED)
+        diagonal = torch.eye(self.setting.clients, dtype=torch.bool)
+        measured = (self._holds(state) | diagonal)[list(uplinks)] & (losses != NOT_MEASURED)
         usable = tasks.isfinite().all(1) & trained.isfinite().all(1)
         losses = losses.masked_fill(~measured | ~usable.unsqueeze(1), torch.nan)
         weights = torch.zeros(len(uplinks), dtype=losses.dtype)
@@ -291,7 +298,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
         joined = state["joined"].clone()
         joined[list(uplinks)] = True
         averaged = {}
-        if usable.any():  # else PT and PD stay what they were
+        if usable.any():  # else PT and PD stay unchanged
             averaged["task"] = weighted_sum(weights, tasks).float()
             averaged["data"] = weighted_sum(weights, trained).float()
         return {
@@ -305,11 +312,11 @@ class DP2FL(CoupledPrompts, LocalTraining):
     def cross_evaluations(
         self, state: ServerState, server: Server
     ) -> Mapping[str, Sequence[Downlinks]]:
-        """Return models that are tested elsewhere than where they were trained.
+        """Return models that are tested on other clients' test images.
 
-        global: (PT, PD) on each client's test (Table 2). others: each client's model on the tests
-        of those that have not joined (Table 3, "Ave_Local"). union: each client's model on all
-        clients' tests (Table 4, "All").
+        global: (PT, PD) on each client's test images (Table 2). others: each client's model on the
+        test images of clients that have not joined (Table 3, "Ave_Local"). union: each client's
+        model on all clients' test images (Table 4, "All").
         """
         joined = server.joined
         averaged = DualPrompts(state["task"], state["data"])
@@ -322,7 +329,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
         return tests
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
-        """Return the shares of PC, RNC and DNC among this round's pairs of clients."""
+        """Return the shares of PC, RNC and DNC among the pairs of clients of this round."""
         count = int(state["relations"].sum())
         if not count:
             return Analysis()
@@ -352,9 +359,9 @@ class DP2FL(CoupledPrompts, LocalTraining):
         return None, ClientState(state.model, {**state.memory, "validation": validation})
 
     def _without_earlier_images(self, client: Client, state: ClientState) -> ClientState:
-        """Return the state without validation images that their owners had before data.evolution.
+        """Remove validation images of earlier phases of `data.evolution` from the state.
 
-        The server asks for the new ones only when an owner takes part.
+        The server collects the new images only when their owner takes part.
         """
         phase = max((first for first in self.setting.phases if first <= client.round), default=0)
         if phase == int(state.memory.get("phase", torch.tensor(0))):
@@ -369,7 +376,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
     def client_update(
         self, client: Client, state: ClientState, down: DualPrompts
     ) -> tuple[TrainedDualPrompts, ClientState]:
-        """Measure the initial loss, train, measure on every V_i that the client holds, upload."""
+        """Measure the initial loss, train, and measure the loss on every V_i in the memory."""
         state = self._without_earlier_images(client, state)
         local = self.begin(client, state, down)
         model = cast(DualPromptClip, local.model)
@@ -391,7 +398,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
 
 
 def _owners(state: ServerState) -> list[int]:
-    """Return the owners of the validation images that the server has, sorted."""
+    """Return the owners of the server's validation images, sorted."""
     return sorted(int(owner) for owner in state["validation"])
 
 
@@ -404,14 +411,14 @@ def _validation(client: Client) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def embed(model: DualPromptClip, images: Tensor) -> PatchEmbeddings:
-    """Return the frozen part's output before all prompts [v, 1+M, w] for uint8 images."""
+    """Return patch embeddings [v, 1+M, w] of uint8 images, the frozen input of the first block."""
     vision, parts = model.clip.vision, torch.split(images, BATCH)
     return PatchEmbeddings(torch.cat([vision.embed(Pixels.of(part).values) for part in parts]))
 
 
 @torch.no_grad()
 def mean_loss(model: Classifier, embedded: PatchEmbeddings, labels: Tensor) -> float:
-    """Return mean cross-entropy over validation images, with all classes."""
+    """Return the mean cross-entropy over validation images, with all classes."""
     model.eval()
     losses = [
         F.cross_entropy(model(PatchEmbeddings(part)).logits, targets, reduction="none")
@@ -428,14 +435,14 @@ def mean_loss(model: Classifier, embedded: PatchEmbeddings, labels: Tensor) -> f
 def task_weights(losses: Tensor) -> Tensor:
     """Return W_T, w_k = (S - R_k) / (S (K - 1)), Eq. (5); R_k = sum_j Ltilde[k, j], S = sum R_k.
 
-    One client has weight 1; equal weights if S = 0. A client with a loss that is not finite has
-    weight 0, and K counts the others; where no client's losses are all finite, weights are equal.
+    A single client has weight 1. If S = 0, weights are equal. A client with a non-finite loss has
+    weight 0 and is not counted in K; if this excludes all clients, weights are equal.
 
     Args:
         losses: Ltilde [K, number of validation sets].
 
     Returns:
-        [K], at least 0, sum 1.
+        Weights [K], not negative, with sum 1.
     """
     rows = losses.sum(1)
     counted = rows.isfinite()
@@ -452,22 +459,22 @@ def task_weights(losses: Tensor) -> Tensor:
 
 
 def neighbours(losses: Tensor, initial_loss: float, alpha: float) -> tuple[Tensor, Tensor]:
-    """Return which of the K clients' models are PC, Eq. (6), and RNC, Eq. (7), on V_k.
+    """Return masks of the K clients whose models are PC, Eq. (6), and RNC, Eq. (7), on V_k.
 
-    PC: loss < own. RNC: own <= loss < alpha own. DNC, Eq. (8): neither; a loss that is not finite
-    belongs there, and all do where own is not finite.
+    PC: loss < own. RNC: own <= loss < alpha own. DNC, Eq. (8): all others, including non-finite
+    losses, and all clients if own is not finite.
 
     Args:
         losses: Ltilde[:, k] [K].
-        initial_loss: own, that of client k's aggregated model of the round before.
-        alpha: how much worse is still retained.
+        initial_loss: own, the loss of client k's aggregated model of the previous round.
+        alpha: the factor below which a larger loss is retained.
 
     Returns:
         Masks of PC and RNC [K].
     """
-    known = losses.isfinite() & math.isfinite(initial_loss)
-    helpful = known & (losses < initial_loss)
-    return helpful, known & (initial_loss <= losses) & (losses < alpha * initial_loss)
+    finite = losses.isfinite() & math.isfinite(initial_loss)
+    helpful = finite & (losses < initial_loss)
+    return helpful, finite & (initial_loss <= losses) & (losses < alpha * initial_loss)
 
 
 def raw_weights(losses: Tensor, initial_loss: float, trained: Tensor, before: Tensor) -> Tensor:
@@ -479,17 +486,17 @@ def raw_weights(losses: Tensor, initial_loss: float, trained: Tensor, before: Te
         losses: Ltilde[:, k] [K].
         initial_loss: see `neighbours`.
         trained: Pd~ [K, p].
-        before: Pd_k of the round before [p].
+        before: Pd_k of the previous round [p].
     """
     distances = torch.stack([(prompt - before).norm() for prompt in trained])
     return (initial_loss - losses) / distances.clamp_min(SMALLEST)
 
 
 def harm_factor(raw: Tensor, helpful: Tensor, retained: Tensor, mode: GammaMode) -> Tensor:
-    """Return gamma = 1/3 min_PC w~ / max_RNC w~, Eq. (14); at most 0, so gamma w~ is help.
+    """Return gamma = 1/3 min_PC w~ / max_RNC w~, Eq. (14); gamma <= 0, so gamma w~ >= 0.
 
-    bounded: -1/3 min_PC w~ / max_RNC |w~| instead, so that nothing exceeds min_PC w~ / 3. 0 where
-    the denominator is 0 (literal: below 1e-12).
+    Mode "bounded" returns -1/3 min_PC w~ / max_RNC |w~|, so that gamma w~ is at most
+    min_PC w~ / 3. The result is 0 if the denominator is 0 ("literal": below 1e-12).
 
     Args:
         raw: w~ [K].
@@ -511,15 +518,15 @@ def data_weights(
 ) -> Tensor:
     """Return the column W_d[:, k], Eq. (12).
 
-    With PC: w~_i, times gamma where it is negative, over their sum; so the sum is 1. Without:
-    beta (S - w~_i) / (S (|RNC| - 1)) with S = sum of RNC; so the sum is beta, also where that is
-    0/0: beta / |RNC| each, for one retained client or S = 0. DNC: 0.
+    If PC is not empty: w~_i for PC and gamma w~_i for RNC, divided by their sum; the weights sum
+    to 1. If PC is empty: beta (S - w~_i) / (S (|RNC| - 1)) for RNC, with S the sum of w~ over RNC;
+    the weights sum to beta. A single retained client, or S = 0, gives beta / |RNC| each. DNC: 0.
 
     Args:
         raw: w~ [K].
         helpful: mask of PC [K].
         retained: mask of RNC [K].
-        beta: length of the move without PC.
+        beta: length of the step if PC is empty.
         mode: see `DP2FL.HParams.gamma_mode`.
     """
     weights = torch.zeros_like(raw)
@@ -543,7 +550,7 @@ def moved(before: Tensor, trained: Tensor, weights: Tensor) -> Tensor:
     """Return Pd_k + sum_i W_d[i, k] (Pd~_i - Pd_k), Eq. (9) element by element.
 
     Args:
-        before: Pd_k of the round before [p].
+        before: Pd_k of the previous round [p].
         trained: Pd~ [K, p].
         weights: W_d[:, k] [K].
     """

@@ -7,8 +7,8 @@ Data Engineering Bulletin 2023, arXiv:2302.13485.
     averaging of the adapter -> weighted_mean  (mean.py)
 
 Deviations:
-    - The experiment's optimiser; official: Adam.
-    - No random crops, see promptfl.py.
+    - The experiment's optimiser is used; official code: Adam.
+    - By default, images are not cropped randomly; see promptfl.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedray.models.prompted import AdapterClip, PromptedClip
 
 @algorithms.add
 class FedCLIP(PromptMethod, FedAvg):
-    """FedAvg of an adapter of image features, counted as weights: it is no prompt."""
+    """FedAvg of an adapter on CLIP's image features, which is counted as weights."""
 
     name = "fedclip"
     title = "FedCLIP"

@@ -12,26 +12,27 @@ Bo et al., "FedMGP: Personalized Federated Learning with Multi-Group Text-Visual
     Eq. (8)  -> selection_probabilities, draw_groups
     Eq. (9)  -> rank_mean
 
-A client trains its own G groups and never starts from a global prompt; it uploads s of them and
-gets the means back into the slots that it drew.
+A client trains its own G groups and never starts from global prompts. It draws s groups, uploads
+them, and receives the means into the same slots.
 
 Deviations:
-    - Eq. (4) as printed, and the released code through an absolute value, attract groups to each
-      other; the prose wants them to repel. `sign: repel` (default) follows the prose, `attract`
-      equation and code. Pairs, classes and images are averaged (code), not summed; preset `paper`
-      sums.
-    - Inference takes the mean of the groups' logits (code, Table 15), not of probabilities (Eq. 6).
-    - Visual prompts are kept between rounds; the released code loses them (`keep_visual: false`).
-    - Text and vision draw independently; the released code draws both from one seed
-      (`same_draw: true`). Aggregation modes hold from round 1, where the code is always random.
-    - Every round has a fresh optimiser; in the released code one SGD, with its momentum, serves all
-      clients. So no preset gives that code's numbers: text prompts differ by 0.11, where training
-      moves them by 0.06.
-    - Without text prompts the text is "a photo of a {class}."; in the released code "vision only"
-      has new random text features in every forward pass.
-    - In the released code the methods that FedMGP is compared with give the mean to participants
-      alone (CIFAR, Office-Caltech10, DomainNet); here every client starts from the mean.
-    - By default no random crops, see promptfl.py.
+    - Eq. (4) as printed attracts groups to each other, and so does the released code, through an
+      absolute value; the paper's prose says that groups repel each other. `sign=repel` (default)
+      follows the prose, `sign=attract` equation and code. The term is averaged over pairs, classes
+      and images (code), not summed; `preset=paper` sums.
+    - Inference averages the groups' logits (code, Table 15), not their probabilities (Eq. 6).
+    - Visual prompts are kept between rounds; the released code loses them (`keep_visual=false`).
+    - Groups of text and of vision are drawn independently; the released code draws both from one
+      seed (`same_draw=true`). `aggregation` applies from round 1; the released code draws randomly
+      in round 1.
+    - Every round begins with a new optimiser. In the released code, all clients share one SGD and
+      its momentum. Therefore no preset reproduces the code's numbers: text prompts differ by 0.11,
+      while training moves them by 0.06.
+    - Without text prompts, the text is "a photo of a {class}."; in the released code, "vision only"
+      draws new random text features in every forward pass.
+    - In the released code, the methods that FedMGP is compared with send the mean to participants
+      only (CIFAR, Office-Caltech10, DomainNet); here every client starts from the mean.
+    - By default, images are not cropped randomly; see promptfl.py.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ Reduction = Literal["mean", "sum"]
 
 @dataclass(frozen=True)
 class GlobalGroups(Payload):
-    """P~: the server's s groups, by modality [s, l, d]."""
+    """P~, the server's s groups, by modality [s, l, d]."""
 
     prompts: Mapping[str, Tensor] = payload_field(
         "prompts", reveals="the mean of the participants' prompt groups"
@@ -89,7 +90,7 @@ class GlobalGroups(Payload):
 
 @dataclass(frozen=True)
 class SelectedGroups(Payload):
-    """The s groups that a client drew, in the order of drawing, and how many images it has."""
+    """A client's s drawn groups, in the order of drawing, and its number of training images."""
 
     prompts: Mapping[str, Tensor] = payload_field(
         "prompts",
@@ -107,7 +108,7 @@ class SelectedGroups(Payload):
 
 @algorithms.add
 class FedMGP(PromptMethod, LocalTraining):
-    """Several groups of prompts; s of them are averaged by rank."""
+    """Several groups of prompts per client, of which the server averages s by rank."""
 
     name = "fedmgp"
     title = "FedMGP"
@@ -118,67 +119,71 @@ class FedMGP(PromptMethod, LocalTraining):
     downloads = (GlobalGroups,)
 
     class HParams(HyperParameters):
-        """FedMGP's hyper-parameters; the paper calls the group count G, and m in Table 5."""
+        """FedMGP's hyper-parameters; the paper writes G for the number of groups, in Table 5 m."""
 
         evaluation_only: ClassVar[tuple[str, ...]] = ("inference", "group")
 
         groups: int = Field(5, ge=1, le=64)
-        """G, groups of prompts per client; 1: no diversity term. Table 5: 1 to 5."""
+        """G, number of prompt groups per client; 1 has no diversity term. Table 5: 1 to 5."""
         text_length: int = Field(2, ge=0, le=64)
-        """l_t, tokens of a text prompt; 0: none (Table 7). Table 4: 2 to 16."""
+        """l_t, tokens of a text prompt; 0: no text prompts (Table 7). Table 4: 2 to 16."""
         visual_length: int = Field(2, ge=0, le=64)
-        """l_v, tokens of a visual prompt; 0: none (Table 7)."""
+        """l_v, tokens of a visual prompt; 0: no visual prompts (Table 7)."""
         selected: int = Field(2, ge=1, le=64)
-        """s, groups that are uploaded and averaged. Table 6: 1 to 4."""
+        """s, number of groups that are uploaded and averaged. Table 6: 1 to 4."""
         tau: Temperature = 1.0
-        """τ of Eq. (8), temperature of the selection; large: uniform draws. Table 14."""
+        """τ of Eq. (8), temperature of the selection; large values draw uniformly. Table 14."""
         diversity: LossWeight = 1.0
-        """λ, weight of Eq. (4) in Eq. (5); 0: cross-entropy alone. Table 8."""
+        """λ, weight of Eq. (4) in Eq. (5); 0 leaves the cross-entropy alone. Table 8."""
         measure: Measure = "l1"
-        """How groups are compared in Eq. (4). Table 16: l1, l2, cos."""
+        """Distance between groups in Eq. (4): l1, l2 or cos (Table 16)."""
         sign: Sign = "repel"
-        """repel: distances grow (prose); attract: they shrink (Eq. 4 and code)."""
+        """Sign of Eq. (4): repel increases distances (prose); attract decreases them (Eq. 4 as
+        printed, code)."""
         reduction: Reduction = "mean"
-        """mean over pairs, classes and images (code), or sums over ordered pairs and classes
-        (Eq. 4 as printed)."""
+        """Reduction of Eq. (4): mean over pairs, classes and images (code), or sum over ordered
+        pairs and classes (Eq. 4 as printed)."""
         aggregation: Aggregation = "similarity"
-        """similarity: DAM, Eq. (7) to (9); random: uniform draws; first: always groups 0..s-1
-        (FAM); all: every group (CAM). Table 17."""
+        """Groups that are uploaded: similarity, drawn by Eqs. (7) to (9) (DAM); random, drawn
+        uniformly; first, always groups 0..s-1 (FAM); or all (CAM). Table 17."""
         similarity: Literal["sum", "max"] = "sum"
-        """Over the server's groups: sum (Eq. 7), or the largest (code)."""
+        """Reduction over the server's groups in Eq. (7): sum (as printed), or max (code)."""
         same_draw: StrictBool = False
-        """Whether text and vision draw from one stream (code)."""
+        """Whether text and vision draw groups from one random stream (code)."""
         weights: Weights = "samples"
-        """Of Eq. (9): n_c (paper), or equal (code)."""
+        """Client weights in Eq. (9): samples, n_c (paper), or uniform (code)."""
         inference: Inference = "logits"
-        """logits: mean over groups (code); prob: mean of probabilities (Eq. 6); max_logits: the
-        group with the largest logit; features: averaged features; group: only one. Table 15."""
+        """Combination of groups in tests: logits, mean logits (code); prob, mean probabilities
+        (Eq. 6); max_logits, the group with the largest logit; features, mean features; or group,
+        the group named by `group` alone. Table 15."""
         group: int = Field(0, ge=0, le=63)
-        """Which group answers with inference=group."""
+        """Number of the group that predicts if inference=group."""
         keep_visual: StrictBool = True
-        """false: visual prompts restart from their initial values in every round and evaluation,
-        as they do in the released code."""
+        """Whether visual prompts are kept between rounds; false: they restart from their initial
+        values in every round and evaluation (code)."""
 
         @model_validator(mode="after")
         def _fits(self) -> FedMGP.HParams:
             if self.selected > self.groups:
                 raise ValueError(
-                    f"selected={self.selected} of groups={self.groups} cannot be drawn; set "
+                    f"selected={self.selected} exceeds groups={self.groups}; set "
                     f"algorithm.selected to at most {self.groups}"
                 )
             if self.group >= self.groups:
                 raise ValueError(
-                    f"group={self.group} does not exist, there are groups 0 to {self.groups - 1}"
+                    f"group={self.group} does not exist; set algorithm.group to 0 to "
+                    f"{self.groups - 1}"
                 )
             if not self.text_length and not self.visual_length:
                 raise ValueError(
-                    "text_length and visual_length are both 0, so nothing trains; set one of them"
+                    "text_length and visual_length are both 0, so that no prompt is trained; set "
+                    "algorithm.text_length or algorithm.visual_length to at least 1"
                 )
             return self
 
         @property
         def uploaded(self) -> int:
-            """Return how many groups a client uploads: s, or G with aggregation=all."""
+            """Return the number of groups that a client uploads: s, or G with aggregation=all."""
             return self.groups if self.aggregation == "all" else self.selected
 
         @classmethod
@@ -215,21 +220,22 @@ class FedMGP(PromptMethod, LocalTraining):
         )
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
-        """Send P~ of the last round to clients that lack it; there is none before round 2."""
+        """Send P~ of the last round to clients that lack it; in round 1, send nothing."""
         if not state:
             return dict.fromkeys(clients)
         groups, held = GlobalGroups(state["prompts"]), held_versions(state, "prompts", self.setting)
         return {c: None if held[c] == state["version"] else groups for c in clients}
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Return P~ of this round, Eq. (9), which no client holds yet."""
+        """Return P~ of this round, Eq. (9); no client holds P~ yet."""
         mean = rank_mean(client_weights(uplinks, self.hp.weights), uplinks)
         return {**state, "prompts": mean, "version": torch.tensor(server.round)}
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Train and draw; average by rank; write back to those whose groups arrived (Algorithm 1).
+        """Train and draw, average by rank, and send P~ to clients whose groups arrived.
 
-        A participant that does not reply to the last step is sent P~ when it takes part next.
+        This is Algorithm 1. A participant that does not reply to the last step receives P~ when it
+        takes part again.
         """
         down = self.downlink(state, exchange.participants, exchange.server)
         uplinks = exchange.call("client_update", down)
@@ -249,7 +255,7 @@ class FedMGP(PromptMethod, LocalTraining):
         return LocalContext(client, client.load(groups), state, down)
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Return the cross-entropy of every group, and the diversity term, Eq. (5)."""
+        """Return the groups' mean cross-entropy plus the diversity term, Eq. (5)."""
         assert isinstance(output, GroupedOutput)
         loss = group_cross_entropy(output.groups.logits, batch.labels)
         if not self.hp.diversity or self.hp.groups == 1:
@@ -269,7 +275,7 @@ class FedMGP(PromptMethod, LocalTraining):
         return both.mean() if hp.reduction == "mean" else both.sum()
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[SelectedGroups, ClientState]:
-        """Draw s of the trained groups and upload these; keep all."""
+        """Draw s of the trained groups and upload them; keep all groups."""
         client, down, memory = local.client, local.down, local.state.memory
         reference = memory.get("known", {}) if down is None else down.prompts
         groups = client.save(local.model)
@@ -284,7 +290,7 @@ class FedMGP(PromptMethod, LocalTraining):
     def _draw(
         self, client: Client, modality: str, prompts: Tensor, reference: Tensor | None
     ) -> Tensor:
-        """Draw the groups that are uploaded, in the order of their ranks [s], int64."""
+        """Draw the groups to upload, in the order of their ranks [s], int64."""
         hp = self.hp
         purpose = "groups" if hp.same_draw else f"groups/{modality}"
         random = self.setting.streams.torch(purpose, round_=client.round, client=client.id)
@@ -303,7 +309,7 @@ class FedMGP(PromptMethod, LocalTraining):
     def write_back(
         self, client: Client, state: ClientState, down: GlobalGroups
     ) -> tuple[None, ClientState]:
-        """Put P~ into the slots that were drawn, rank by rank, and remember it."""
+        """Write P~ into the drawn slots, rank by rank, and keep P~ for the next selection."""
         groups = {modality: prompts.clone() for modality, prompts in state.model.items()}
         for modality, prompts in down.prompts.items():
             groups[modality][state.memory["drawn"][modality]] = prompts
@@ -322,14 +328,14 @@ def group_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def diversity(features: Tensor, measure: Measure, sign: Sign, reduction: Reduction) -> Tensor:
-    """Return the diversity loss, of the distances between groups, Eq. (4).
+    """Return the diversity loss from the distances between groups, Eq. (4).
 
-    Distances of unordered pairs: cos: 1 - cos(a, b); l1: mean_d |a_d - b_d|; l2: ||a - b||.
+    Distances of a pair: 1 - cos(a, b) for "cos", mean_d |a_d - b_d| for "l1", ||a - b|| for "l2".
 
     Args:
-        features: unit, of n classes or images [G, n, d], G > 1.
-        measure: which distance.
-        sign: "attract" minimises the distance, "repel" its negative.
+        features: unit features of n classes or images [G, n, d], G > 1.
+        measure: the distance.
+        sign: "attract" returns the distance, "repel" its negative.
         reduction: "mean" over pairs and n, or "sum" over ordered pairs and n.
     """
     first, second = torch.triu_indices(len(features), len(features), 1, device=features.device)
@@ -345,12 +351,12 @@ def diversity(features: Tensor, measure: Measure, sign: Sign, reduction: Reducti
 
 
 def similarities(prompts: Tensor, reference: Tensor, over: Literal["sum", "max"]) -> Tensor:
-    """Return sim_j = sum_i cos(vec(P_j), vec(P~_i)) [G], Eq. (7); or the largest over i.
+    """Return sim_j = sum_i cos(vec(P_j), vec(P~_i)) [G], Eq. (7), or the maximum over i.
 
     Args:
-        prompts: the client's, of one modality [G, l, d].
-        reference: the server's [s, l, d].
-        over: how the cosines with the server's groups are reduced.
+        prompts: the client's prompts of one modality [G, l, d].
+        reference: the server's prompts [s, l, d].
+        over: the reduction over the server's groups i.
     """
     cosines = F.normalize(prompts.flatten(1), dim=1) @ F.normalize(reference.flatten(1), dim=1).T
     return cosines.sum(1) if over == "sum" else cosines.amax(1)
@@ -364,9 +370,9 @@ def selection_probabilities(similarity: Tensor, tau: float) -> Tensor:
 def draw_groups(probabilities: Tensor, s: int, generator: torch.Generator) -> Tensor:
     """Draw s distinct groups one after the other, in the order of drawing [s], int64; Eq. (8).
 
-    After each draw the others' probabilities are scaled up to 1.
+    After each draw, the probabilities of the remaining groups are scaled to sum to 1.
     """
-    possible = probabilities.clamp_min(1e-300)  # a group that nearly never comes may have to
+    possible = probabilities.clamp_min(1e-300)  # s draws may need a group whose p underflows to 0
     return torch.multinomial(possible, s, replacement=False, generator=generator)
 
 
@@ -380,7 +386,7 @@ def rank_mean(
         uplinks: each client's groups in the order of drawing.
 
     Returns:
-        By modality [s, l, d].
+        P~ by modality [s, l, d].
     """
     first = next(iter(uplinks.values())).prompts
     mean = {modality: torch.zeros_like(prompts) for modality, prompts in first.items()}

@@ -8,15 +8,15 @@ CVPR 2024, arXiv:2403.00041. Official code: github.com/HongxiaLee/FedOTP.
     averaging of p_g alone -> PairedContexts.shared  (prompts/prompt_averaging.py)
 
 Deviations:
-    - The iterations run on logarithms, in float32: exp(-C/eps) underflows for a small eps. They end
-      when log v, not v, changes by less than `threshold` in the mean, so that the end does not
-      depend on the scale of v. With the default threshold they end earlier than the official ones,
-      which moves prompts by 3 % of how far training does.
-    - With `words` both contexts start from them (official: each from noise of its own), and differ
-      from the first averaging on.
-    - The first round has as many participants as any other; official: all clients.
-    - The official loader leaves out the last incomplete batch (`drop_last=true`).
-    - No random crops, see promptfl.py.
+    - The iterations run on logarithms, in float32, because exp(-C/eps) underflows for a small eps.
+      They end when the mean change of log v, not of v, falls below `threshold`, so that the end
+      does not depend on the scale of v. With the default threshold they end earlier than the
+      official ones; this moves prompts by 3 % of the distance that training moves them.
+    - With `words`, both contexts start from these words and differ after the first averaging;
+      official code: each starts from its own noise.
+    - The first round has as many participants as any other; official code: all clients.
+    - The official loader omits the last incomplete batch (`drop_last=true`).
+    - By default, images are not cropped randomly; see promptfl.py.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from fedray.models.prompted import PromptedClip, TransportClip
 
 @algorithms.add
 class FedOTP(PairedContexts):
-    """FedAvg of one of two contexts that transport matches with patches."""
+    """A shared and a local context, matched with image patches by optimal transport."""
 
     name = "fedotp"
     title = "FedOTP"
     paper = "Li et al., CVPR 2024, arXiv:2403.00041"
-    waits_per_batch = "looks every ten iterations whether the transport has converged"
-    stacks = False  # its transport stops at a tolerance, which each batch reaches by itself
+    waits_per_batch = "checks every ten iterations whether the transport has converged"
+    stacks = False  # the number of iterations depends on the values of a batch
 
     class HParams(PairedContexts.HParams):
         gamma: float = Field(0.8, gt=0, le=1)
-        """γ, the mass that is moved; 1 is balanced transport, as in PLOT. Paper: 0.8."""
+        """γ, the transported mass; 1 gives balanced transport, as in PLOT. Paper: 0.8."""
         epsilon: float = Field(0.1, ge=1e-6, le=1e6)
-        """ε, weight of the entropy. Official: 0.1 with ViT-B/16, 0.01 with ResNet-50."""
+        """ε, weight of the entropy. Official code: 0.1 with ViT-B/16, 0.01 with ResNet-50."""
         threshold: float = Field(1e-3, gt=0, le=1e6)
-        """Mean change of log v at which the iterations end. Official (of v): 1e-3."""
+        """Mean change of log v below which the iterations end. Official code: 1e-3, for v."""
         max_iterations: int = Field(100, ge=1, le=100_000)
-        """Most iterations. Official: 100."""
+        """Maximal number of iterations. Official code: 100."""
 
     hp: HParams
 

@@ -9,14 +9,14 @@ Cui et al., "Harmonizing Generalization and Personalization in Federated Prompt 
     averaging of sigma alone -> FedPGP.shared
 
 Deviations:
-    - z_0 is of "a photo of a {class}."; in the official code, without initial words, of
-      "X X ... X {class}.".
-    - One prompt. The official scripts' second one only adds classes that are never right;
-      `copies=2` is that, and what Table 3 of FedMGP counts. Tests ask the first alone, where the
-      official code would take an answer of the second for an error.
-    - The first round has as many participants as any other; official: all clients.
-    - The official loader leaves out the last incomplete batch (`drop_last=true`).
-    - No random crops, see promptfl.py.
+    - z_0 are the features of "a photo of a {class}."; in the official code, without initial words,
+      those of "X X ... X {class}.".
+    - There is one prompt by default. The official scripts have a second one, which only adds
+      classes that are never correct (`copies=2`); Table 3 of FedMGP counts it. Tests use the first
+      prompt alone; the official code counts a prediction of the second as an error.
+    - The first round has as many participants as any other; official code: all clients.
+    - The official loader omits the last incomplete batch (`drop_last=true`).
+    - By default, images are not cropped randomly; see promptfl.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fedray.models.prompted import ContrastOutput, PersonalClip, PromptedClip
 
 @algorithms.add
 class FedPGP(PromptAveraging, ContextMethod):
-    """FedAvg of sigma; clients keep U and V."""
+    """An averaged context sigma, plus a personal low-rank correction U V that clients keep."""
 
     name = "fedpgp"
     title = "FedPGP"
@@ -47,14 +47,16 @@ class FedPGP(PromptAveraging, ContextMethod):
 
     class HParams(PromptAveraging.HParams, ContextMethod.HParams):
         rank: int = Field(8, ge=1, le=65_536)
-        """b, rank of the correction; from the context's length on it restricts nothing. Official
-        script: 8 for a length of 16, command line 4."""
+        """b, rank of the correction; a rank of at least `length` is no restriction. Official code:
+        8 in the script, for a length of 16; 4 by default on the command line."""
         mu: LossWeight = 0.5
-        """μ, weight of the contrast; 0 is cross-entropy alone. Official script: 0.5."""
+        """μ, weight of the contrastive loss; 0 leaves the cross-entropy alone. Official script:
+        0.5."""
         temperature: Temperature = 0.5
-        """t, temperature of the contrast. Official: 0.5."""
+        """t, temperature of the contrastive loss. Official code: 0.5."""
         copies: int = Field(1, ge=1, le=8)
-        """N, prompts; those after the first are wrong classes and nothing else. Official: 2."""
+        """N, number of prompts; those after the first only add classes that are never correct.
+        Official code: 2."""
 
     hp: HParams
 
@@ -66,7 +68,7 @@ class FedPGP(PromptAveraging, ContextMethod):
         return {"sigma"}
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Return the CE of the personal features over N K texts, and mu times the contrast."""
+        """Return the cross-entropy of personal features over N K texts plus mu times `contrast`."""
         assert isinstance(output, ContrastOutput)
         assert isinstance(local.model, PromptedClip)
         loss = super().loss(output, batch, local)
@@ -77,9 +79,10 @@ class FedPGP(PromptAveraging, ContextMethod):
 
 
 def contrast(reference: Tensor, shared: Tensor, personal: Tensor, temperature: float) -> Tensor:
-    """Pull the shared features to CLIP's, and push the personal ones away from the shared ones.
+    """Return the loss that pulls shared features to CLIP's and pushes personal ones from them.
 
-    The mean over classes of -log(e^{cos(z_0,z_s)/t} / (e^{cos(z_0,z_s)/t} + e^{cos(z_s,z_c)/t})).
+    The loss is the mean over prompts and classes of
+    -log(e^{cos(z_0,z_s)/t} / (e^{cos(z_0,z_s)/t} + e^{cos(z_s,z_c)/t})).
 
     Args:
         reference: z_0 [K, d], unit vectors.

@@ -1,4 +1,4 @@
-"""FedTPG: one network, shared by all, writes the context from the names of a client's classes.
+"""FedTPG: a shared network generates the context from the names of a client's classes.
 
 Qiu et al., "Federated Text-driven Prompt Generation for Vision-Language Models", ICLR 2024,
 arXiv:2310.06123. Official code: github.com/boschresearch/FedTPG.
@@ -9,10 +9,11 @@ arXiv:2310.06123. Official code: github.com/boschresearch/FedTPG.
     averaging, equal weights -> weighted_mean  (mean.py)
 
 Deviations:
-    - The experiment's optimiser and schedule; official: SGD, lr 0.003, cosine, 500 rounds.
-    - FedMGP's port adds a context that is never used to what it counts (Table 3: 4,208,128); here
-      it is the network alone, 4,206,080 for ViT-B/16.
-    - No random crops, see promptfl.py.
+    - The experiment's optimiser and schedule are used; official code: SGD with a learning rate of
+      0.003 and a cosine schedule, 500 rounds.
+    - The network has 4,206,080 parameters for ViT-B/16. FedMGP's port also counts a context that is
+      never used (Table 3: 4,208,128).
+    - By default, images are not cropped randomly; see promptfl.py.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from fedray.models.prompted import GeneratorClip, PromptedClip
 
 @algorithms.add
 class FedTPG(PromptMethod, FedAvg):
-    """FedAvg of a prompt generator, counted as weights: it is no prompt."""
+    """FedAvg of a prompt generator, which is counted as weights."""
 
     name = "fedtpg"
     title = "FedTPG"
@@ -50,12 +51,13 @@ class FedTPG(PromptMethod, FedAvg):
 
     class HParams(FedAvg.HParams):
         weights: Weights = "uniform"
-        """Weights of the mean: equal (official), or n_k/n (FedMGP's port)."""
+        """Client weights in the mean: uniform, 1/K (official code), or samples, n_k/n (FedMGP's
+        port)."""
         length: int = Field(4, ge=1, le=64)
-        """m, tokens of the context. Official: 4."""
+        """m, tokens of the context. Official code: 4."""
         classes: Literal["own", "all"] = "own"
-        """Classes in the local softmax. own: those that the client holds (official); all: all
-        (FedMGP's port). Tests have all classes. With one class the loss and its gradient are 0."""
+        """Classes in the local softmax: own, those that the client holds (official code), or all
+        (FedMGP's port). Tests use all classes. With a single class, loss and gradient are 0."""
 
     hp: HParams
 
@@ -63,7 +65,7 @@ class FedTPG(PromptMethod, FedAvg):
         return GeneratorClip(clip, class_names, self.hp.length)
 
     def train(self, local: LocalContext) -> Trained:
-        """Train on the subset of classes that the client holds."""
+        """Train with a softmax over the classes that the client holds, or over all classes."""
         assert isinstance(local.model, PromptedClip)
         classes = held_classes(local.client) if self.hp.classes == "own" else None
         with local.model.class_subset(classes):

@@ -1,7 +1,7 @@
-"""FedAvg of prompts, of all or of some: what the methods of this family share.
+"""Base classes of methods that train prompts around a frozen CLIP and average all or some of them.
 
-They are FedAvg on a model whose weights are prompts (`PromptedClip`), so FedAvg's variants go on
-top of them as they are.
+They apply FedAvg to a model whose weights are prompts (`PromptedClip`), so that variants of FedAvg
+can be combined with them unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedray.models.prompted import ContextClip, DualPromptClip, PromptedClip
 
 @dataclass(frozen=True)
 class GlobalPrompts(GlobalModel):
-    """The shared part of a model whose weights are prompts, counted as such."""
+    """The shared part of a model whose weights are prompts, counted as prompts."""
 
     weights: Mapping[str, Tensor] = payload_field(
         "prompts",
@@ -32,7 +32,7 @@ class GlobalPrompts(GlobalModel):
 
 @dataclass(frozen=True)
 class TrainedPrompts(TrainedModel):
-    """The shared part of a client's trained prompts, and how many images trained them."""
+    """The shared part of a client's trained prompts, and its number of training images."""
 
     weights: Mapping[str, Tensor] = payload_field(
         "prompts",
@@ -42,7 +42,7 @@ class TrainedPrompts(TrainedModel):
 
 
 class PromptAveraging(PromptMethod, FedAvg):
-    """FedAvg whose shared weights are counted as prompts."""
+    """FedAvg with shared weights that are counted as prompts."""
 
     down_type = GlobalPrompts
     up_type = TrainedPrompts
@@ -59,8 +59,8 @@ class ContextMethod(PromptMethod):
         length: int = Field(16, ge=1, le=64)
         """m, tokens of a context. FedMGP's comparison: 16."""
         words: str | None = None
-        """Start from the embeddings of these words, for example "a photo of a" with m = 4; None:
-        from N(0, 0.02²)."""
+        """Words whose embeddings are the initial context, for example "a photo of a" with m = 4;
+        null: draw the initial context from N(0, 0.02²)."""
 
     hp: HParams
 
@@ -69,17 +69,17 @@ class SingleContext(ContextMethod):
     """A method whose model is one context."""
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        """Return a CLIP with one context."""
+        """Return a CLIP with one prompt context."""
         return ContextClip(clip, class_names, self.hp.length, self.hp.words)
 
 
 class PairedContexts(PromptAveraging, ContextMethod):
-    """FedAvg of a shared context; each client keeps its local one (FedOTP, PromptFolio)."""
+    """FedAvg of a shared context; each client keeps a local context (FedOTP, PromptFolio)."""
 
     travels = "one of two contexts"
 
     class HParams(PromptAveraging.HParams, ContextMethod.HParams):
-        """Those of FedAvg and of the contexts, which subclasses extend."""
+        """Hyper-parameters of FedAvg and of the contexts."""
 
     hp: HParams
 
@@ -88,7 +88,7 @@ class PairedContexts(PromptAveraging, ContextMethod):
 
 
 class CoupledPrompts(PromptMethod):
-    """A method whose model is text prompts, and maps that make vision prompts of them."""
+    """A method whose model consists of text prompts and maps from them to vision prompts."""
 
     class HParams(HyperParameters):
         """Hyper-parameters of the prompts."""
@@ -96,10 +96,11 @@ class CoupledPrompts(PromptMethod):
         length: int = Field(2, ge=1, le=64)
         """n, tokens of each prompt (MaPLe: 2)."""
         depth: int = Field(1, ge=1, le=64)
-        """J, blocks of both towers with prompts; 1: only at the input. MaPLe: 9; DP2FL's equations:
-        1."""
+        """J, number of blocks with prompts in both towers; 1: prompts at the input only. MaPLe: 9;
+        DP2FL's equations: 1."""
         words: str | None = "a photo of a"
-        """The first text prompt starts from these words' embeddings; None: from N(0, 0.02²)."""
+        """Words whose embeddings are the initial first text prompt; null: draw it from N(0,
+        0.02²)."""
 
     hp: HParams
 

@@ -2,19 +2,19 @@
 
 Guo et al., "PromptFL: Let Federated Participants Cooperatively Learn Prompts Instead of Models",
 IEEE Transactions on Mobile Computing 2023, arXiv:2208.11625. Prompts as in CoOp (Zhou et al., IJCV
-2022): "X X ... X {class}." with the m words in front replaced.
+2022): "X X ... X {class}.", with m trained vectors in place of the X.
 
     text features g(p, k) -> ContextClip.text_features  (models/prompted/context.py)
     averaging of p -> weighted_mean  (mean.py)
 
 Deviations:
-    - By default no random crops: images are prepared as for testing, so that the output of the
-      frozen vision tower is computed once. With `data.augment: resized_crop`, as in the experiments
-      at paper scale, the tower sees every view of every epoch.
-    - Every client starts a round from the mean; in FedMGP's comparison those that did not take part
-      in the last round start from an older one.
-    - The last incomplete batch is trained on; the official loaders of this family of codes (FedOTP,
-      FedPGP, PromptFolio, FedMGP) leave it out (`drop_last=true`).
+    - By default, training images are not cropped randomly but prepared like test images, so that
+      the output of the frozen vision tower is computed once. With `data.augment=resized_crop`, as
+      in the experiments at paper scale, the tower computes every crop in every epoch.
+    - Every client starts a round from the mean. In FedMGP's comparison, clients that did not take
+      part in the previous round start from an older mean.
+    - Clients train on the last incomplete batch; the official loaders of FedOTP, FedPGP,
+      PromptFolio and FedMGP omit it (`drop_last=true`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedray.core import algorithms
 
 @algorithms.add
 class PromptFL(PromptAveraging, SingleContext):  # type: ignore[misc]
-    """FedAvg of one context."""
+    """FedAvg of one prompt context."""
 
     name = "promptfl"
     title = "PromptFL"

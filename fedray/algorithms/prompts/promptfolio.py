@@ -1,4 +1,4 @@
-"""PromptFolio: a portfolio of a shared and a local context, mixed in the space of text features.
+"""PromptFolio: text features are a mixture of those of a shared and of a local context.
 
 Pan et al., "Federated Learning from Vision-Language Foundation Models: Theoretical Analysis and
 Method", NeurIPS 2024, arXiv:2409.19610. Official code: github.com/PanBikang/PromptFolio.
@@ -6,11 +6,12 @@ Method", NeurIPS 2024, arXiv:2409.19610. Official code: github.com/PanBikang/Pro
     mixed text features -> mix  (models/prompted/paired.py)
     averaging of p_g alone -> PairedContexts.shared  (prompts/prompt_averaging.py)
 
-FedMGP's port takes the share of participating clients for theta; its results are not PromptFolio's.
+FedMGP's port uses the share of participating clients as theta, so its results are not those of
+PromptFolio.
 
 Deviations:
-    - The official loader leaves out the last incomplete batch (`drop_last=true`).
-    - No random crops, see promptfl.py.
+    - The official loader omits the last incomplete batch (`drop_last=true`).
+    - By default, images are not cropped randomly; see promptfl.py.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from fedray.models.prompted import PortfolioClip, PromptedClip
 
 @algorithms.add
 class PromptFolio(PairedContexts):
-    """FedAvg of one context, mixed with a local one."""
+    """FedAvg of one context, whose text features are mixed with those of a local context."""
 
     name = "promptfolio"
     title = "PromptFolio"
@@ -35,7 +36,7 @@ class PromptFolio(PairedContexts):
 
     class HParams(PairedContexts.HParams):
         theta: float = Field(0.4, ge=0, le=1)
-        """θ, weight of the local context; 0 is PromptFL, 1 local prompts. Official code: 0.4."""
+        """θ, weight of the local context; 0 gives PromptFL, 1 local prompts. Official code: 0.4."""
 
     hp: HParams
 

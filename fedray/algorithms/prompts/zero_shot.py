@@ -1,4 +1,4 @@
-"""Zero-shot CLIP, without training or communication: the baseline of prompt methods.
+"""Zero-shot CLIP, without training or communication; a baseline of prompt methods.
 
 Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021,
 arXiv:2103.00020.
@@ -19,7 +19,7 @@ from fedray.models.prompted import PHOTO, PromptedClip, ZeroShotClip
 
 @algorithms.add
 class ZeroShot(PromptMethod):
-    """CLIP without prompts or training."""
+    """CLIP without trained prompts."""
 
     name = "zero_shot"
     title = "Zero-shot CLIP"
@@ -27,19 +27,19 @@ class ZeroShot(PromptMethod):
     travels = "nothing"
 
     class HParams(HyperParameters):
-        """The text of a class."""
+        """Hyper-parameters of zero-shot CLIP."""
 
         template: str = PHOTO
-        """A class's text, with {} for its name; CLIP's templates differ by data set ("a photo of a
-        {}, a type of flower.")."""
+        """Text of a class, with {} for its name; CLIP's templates differ by data set, for example
+        "a photo of a {}, a type of flower."."""
 
         @field_validator("template")
         @classmethod
         def _has_one_placeholder(cls, value: str) -> str:
             if value.count("{}") != 1 or value.count("{") != 1 or value.count("}") != 1:
                 raise ValueError(
-                    f"'{value}' needs {{}} once, for the name, and no other braces; for example "
-                    f"'{PHOTO}'"
+                    f"'{value}' must have {{}} once, for the class name, and no other braces; for "
+                    f"example '{PHOTO}'"
                 )
             return value
 

@@ -1,1 +1,1 @@
-"""Class prototypes instead of weights, for clients with models of their own."""
+"""Exchange of class prototypes instead of weights; clients may have different models."""

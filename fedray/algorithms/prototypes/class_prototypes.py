@@ -1,4 +1,4 @@
-"""Bases of prototype methods: payloads, and operations on class prototypes."""
+"""Base classes, payloads and operations of methods that exchange class prototypes."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class ClassFeatures(Payload):
     vectors: Tensor = payload_field(
         "prototypes",
         "c d",
-        reveals="the mean features of its classes; of a class with one image, the features of that "
-        "image, from which a reader with the model can reconstruct it",
+        reveals="the mean features of its classes; for a class with one image, the features of "
+        "that image, from which a reader with the model can reconstruct it",
     )
 
     def check(self, call: Call) -> None:
@@ -60,10 +60,10 @@ class ClassFeatures(Payload):
 
 @dataclass(frozen=True)
 class LocalPrototypes(ClassFeatures):
-    """Mean features of a client's classes, and how many images they are means of.
+    """Mean features of a client's classes, with the number of images of each class.
 
     Attributes:
-        counts: training samples per class [c].
+        counts: number of training samples of each class [c].
     """
 
     counts: Tensor = payload_field(
@@ -80,21 +80,21 @@ class GlobalPrototypes(Payload):
     """The server's prototypes.
 
     Attributes:
-        vectors: [C, d]; rows of absent classes are zero.
-        present: which classes have a prototype [C], bool.
+        vectors: prototypes [C, d]; rows of absent classes are zero.
+        present: mask of the classes that have a prototype [C], bool.
     """
 
     vectors: Tensor = payload_field(
         "prototypes",
         "C d",
-        reveals="the mean features of every class over the clients; of a class that one client "
-        "holds, that client's own",
+        reveals="the mean features of every class over the clients; if one client alone holds a "
+        "class, its own mean features",
     )
     present: Tensor = payload_field("statistics", "C", dtype=torch.bool)
 
 
 class PrototypeSharing(LocalTraining):
-    """Local training of personal models; only their class prototypes are uploaded."""
+    """Local training of personal models, of which only the class prototypes are uploaded."""
 
     uploads: ClassVar[PayloadTypes] = (LocalPrototypes,)
 
@@ -115,14 +115,14 @@ class ServerTraining(HyperParameters):
     """Hyper-parameters of a server that trains on uploaded mean features (FedGH, FedTGP)."""
 
     server_epochs: Epochs = 100
-    """Passes over the uploaded vectors per round (FedTSP's and FedTGP's code: 100; FedGH's paper:
-    1)."""
+    """Number of passes over the uploaded vectors per round. FedTSP's and FedTGP's code: 100;
+    FedGH's paper: 1."""
     server_batch_size: int | None = Field(None, ge=1, le=10**6)
-    """Uploaded vectors per server step; null: the clients' batch size (both codes). FedGH's paper:
-    1."""
+    """Number of uploaded vectors per server step; null: the clients' batch size (FedTSP's and
+    FedTGP's code). FedGH's paper: 1."""
     server_lr: LearningRate = 0.01
-    """SGD learning rate of the server (FedTSP's supplementary: 0.01; FedTGP's code: the
-    clients')."""
+    """Learning rate of the server's SGD. FedTSP's supplementary: 0.01; FedTGP's code: that of the
+    clients."""
 
 
 def train_on_uploads(
@@ -137,10 +137,10 @@ def train_on_uploads(
 
     Args:
         tensors: initial values by name.
-        loss: loss of the tensors for vectors [B, d] and their classes [B].
+        loss: returns the loss from the tensors, vectors [B, d] and their classes [B].
         uplinks: mean features by client id.
-        server: draws the order of the uploads, another one in every epoch.
-        purpose: of the random stream.
+        server: provides the device, the round and the random streams.
+        purpose: name of the random stream that shuffles the uploads in every epoch.
         hp: epochs, batch size and learning rate.
     """
     vectors = torch.cat([upload.vectors for upload in uplinks.values()]).to(server.device)
@@ -162,7 +162,7 @@ def train_on_uploads(
 
 
 def prototype_distance(features: Tensor, labels: Tensor, prototypes: GlobalPrototypes) -> Tensor:
-    """Return the mean squared distance of features [B, d] to their class's prototype.
+    """Return the mean squared distance of features [B, d] to the prototypes of their classes.
 
     A sample whose class has no prototype counts as zero (FedProto's index set).
     """
@@ -178,9 +178,9 @@ def prototype_loss(
 
     Args:
         output: features [B, d] and logits [B, C].
-        labels: [B].
-        prototypes: the server's, [C, d].
-        weight: λ; at 0 the term is not computed, so the method equals Local bit for bit.
+        labels: class labels [B].
+        prototypes: the server's prototypes [C, d].
+        weight: λ; with 0 the term is not computed, so that the method equals Local bit for bit.
     """
     loss = F.cross_entropy(output.logits, labels)
     if weight == 0:
@@ -189,7 +189,7 @@ def prototype_loss(
 
 
 def no_prototypes(server: Server) -> dict[str, Tensor]:
-    """Return the state without any prototype: zeros [C, d], none present."""
+    """Return a state without prototypes: zero vectors [C, d], and no class present."""
     classes, d = server.setting.num_classes, server.setting.feature_dim
     return {"vectors": torch.zeros(classes, d), "present": torch.zeros(classes, dtype=torch.bool)}
 
@@ -197,10 +197,10 @@ def no_prototypes(server: Server) -> dict[str, Tensor]:
 def renewed_prototypes(
     state: ServerState, sums: Mapping[str, Tensor], how: Aggregation
 ) -> dict[str, Tensor]:
-    """Return the server's prototypes after Eq. (6); a class nobody uploaded keeps its last one.
+    """Return the prototypes after Eq. (6); a class without uploads keeps its last prototype.
 
     Args:
-        state: the server's, with `vectors` and `present`.
+        state: the server's state, with `vectors` and `present`.
         sums: the clients' summed `class_sums`.
         how: see `aggregate`.
     """

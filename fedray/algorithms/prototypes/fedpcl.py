@@ -1,22 +1,24 @@
-"""FedPCL: features are contrasted with all clients' class prototypes; no weights are communicated.
+"""FedPCL: features are contrasted with all clients' class prototypes; no weights are sent.
 
 Tan et al., "Federated Learning from Pre-Trained Models: A Contrastive Learning Approach",
-NeurIPS 2022, arXiv:2209.10083, in PFLlib's form, from scratch, as in FedTSP's comparison.
+NeurIPS 2022, arXiv:2209.10083. As in FedTSP's comparison, this is PFLlib's form, which trains from
+scratch.
 
     local prototypes, PFLlib collect_protos -> normalised_prototypes
     L = L_g + L_p, PFLlib train -> FedPCL.loss, prototype_contrast
     inference, PFLlib test_metrics -> FedPCL.predict
 
 Deviations:
-    - The paper trains a projector on frozen pre-trained backbones, with two views of each image, a
-      contrast over the batch and no L_g. This trains whole models with PFLlib's loss.
-    - The rows of all prototypes are in the order of the classes. PFLlib stacks them in the order
-      in which classes were met, while labels index them.
-    - A class that a client lacks is padded with the newest global prototype on its way down, and
-      never becomes a prototype of that client's predictions.
-    - No client trains while the server has no prototypes, and all do from then on; each of PFLlib's
-      clients only computes prototypes when it first participates.
-    - Gradients are not clipped; PFLlib's are, at norm 10.
+    - Whole models are trained with PFLlib's loss. The paper trains a projector on frozen
+      pre-trained backbones, with two views of each image, a contrast over the batch and no L_g.
+    - Rows of prototypes are in the order of the classes. PFLlib stacks rows in the order in which
+      classes were encountered, but indexes them by label.
+    - In downloads, a class that a client does not hold has the newest global prototype in its row.
+      Clients never predict with these rows.
+    - As long as the server has no prototypes, clients only compute prototypes; afterwards all
+      participants train. In PFLlib, every client only computes prototypes when it first
+      participates.
+    - Gradients are not clipped; PFLlib clips them at norm 10.
 """
 
 from __future__ import annotations
@@ -56,10 +58,10 @@ from fedray.models import Classifier, ClassifierOutput
 
 @dataclass(frozen=True)
 class PrototypeSets(GlobalPrototypes):
-    """The global prototypes, and every client's, padded with the global ones.
+    """The global prototypes and the prototypes of every client.
 
     Attributes:
-        sets: [N, C, d].
+        sets: prototypes [N, C, d]; a class that a client does not hold has the global prototype.
     """
 
     sets: Tensor = payload_field(
@@ -69,7 +71,7 @@ class PrototypeSets(GlobalPrototypes):
 
 @algorithms.add
 class FedPCL(PrototypeSharing):
-    """Normalised prototypes up, all clients' prototypes down; models stay personal."""
+    """Contrast of features with the prototypes of all clients; models stay personal."""
 
     name = "fedpcl"
     title = "FedPCL"
@@ -80,7 +82,7 @@ class FedPCL(PrototypeSharing):
 
     class HParams(HyperParameters):
         tau: Temperature = 0.07
-        """τ, temperature of both contrasts. Paper and FedTSP's comparison: 0.07."""
+        """τ, temperature of both contrastive losses. Paper and FedTSP's comparison: 0.07."""
 
     hp: HParams
 
@@ -99,7 +101,7 @@ class FedPCL(PrototypeSharing):
         return dict.fromkeys(clients, down)
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Renew the participants' sets, and the mean over those that hold a class."""
+        """Replace the participants' sets, and average each class over the clients that hold it."""
         if not uplinks:
             return state
         vectors, present = aggregate(uplinks, self.setting.num_classes, "uniform")
@@ -117,7 +119,7 @@ class FedPCL(PrototypeSharing):
     def client_update(
         self, client: Client, state: ClientState, down: PrototypeSets
     ) -> tuple[LocalPrototypes, ClientState]:
-        """Train if there are prototypes, then make the client's and keep them for predictions."""
+        """Train if the server has prototypes; compute the client's, and keep them to predict."""
         local = self.begin(client, state, down)
         if not down.present.any():
             return self.finish(local, Trained(client.weights(local.model), 0, ()))
@@ -139,9 +141,9 @@ class FedPCL(PrototypeSharing):
         return upload, ClientState(local.client.save(local.model), memory)
 
     def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
-        """Return the inner products [B, C] with the client's prototypes, -inf for classes it lacks.
+        """Return inner products [B, C] with the client's prototypes; -inf for classes without one.
 
-        Before its first participation it has none, and all classes are alike.
+        A client that has not taken part has no prototypes; the result is then zero.
         """
         z, memory = F.normalize(output.features.float(), dim=1), local.state.memory
         if not memory:
@@ -151,7 +153,7 @@ class FedPCL(PrototypeSharing):
 
 
 def normalised_prototypes(client: Client, model: Classifier) -> LocalPrototypes:
-    """Return the means, not of unit length, of the unit features of a client's classes."""
+    """Return the means of the unit features of each class; the means are not normalised."""
     features = client.features(model, client.train)
     labels = client.train.labels.to(features.device)
     means, counts = row_means(F.normalize(features, dim=1), labels, client.setting.num_classes)
@@ -162,18 +164,18 @@ def normalised_prototypes(client: Client, model: Classifier) -> LocalPrototypes:
 def prototype_contrast(
     z: Tensor, labels: Tensor, sets: Tensor, present: Tensor, tau: float
 ) -> Tensor:
-    """Return -log(e^{<z, P_y>/tau} / sum_c e^{<z, P_c>/tau}), mean over batch and S sets.
+    """Return the mean over batch and S sets of -log(e^{<z, P_y>/tau} / sum_c e^{<z, P_c>/tau}).
 
     Args:
         z: unit features [B, d].
         labels: y [B].
         sets: prototypes [S, C, d].
-        present: which classes have a prototype [C]; the others are in no sum, and an image of one
-            counts as zero.
+        present: mask of the classes that have a prototype [C]. Sums exclude other classes, and an
+            image of another class counts as zero.
         tau: temperature.
     """
     with torch.autocast(z.device.type, enabled=False):  # it would multiply in bfloat16
         logits = torch.einsum("bd,scd->sbc", z.float(), sets) / tau
     logits = logits.masked_fill(~present, -torch.inf).flatten(0, 1)
-    known = labels.masked_fill(~present[labels], -100).repeat(len(sets))
-    return F.cross_entropy(logits, known, ignore_index=-100, reduction="sum") / len(known)
+    targets = labels.masked_fill(~present[labels], -100).repeat(len(sets))
+    return F.cross_entropy(logits, targets, ignore_index=-100, reduction="sum") / len(targets)

@@ -1,4 +1,4 @@
-"""FedProto: clients pull their features to the class prototypes that all of them average.
+"""FedProto: clients pull their features to class prototypes averaged over all clients.
 
 Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022,
 arXiv:2105.00243.
@@ -8,14 +8,15 @@ arXiv:2105.00243.
 
 Deviations:
     - The distance is a mean squared error over batch and width, as in the official code and
-      HtFLlib; the paper writes a plain L2 norm. Therefore λ is 10 in HtFLlib's scripts, and 0.1
-      where a paper has the Euclidean distance (FedTGP's). λ = 1 is FedTSP's supplementary C.4.
-    - Prototypes are made by one pass in evaluation mode after training. HtFLlib and FedTSP's fork
-      of it average features seen during training, under moving weights.
-    - The server weighs by samples, as the paper; HtFLlib and that fork give equal weights
-      (`proto_agg=uniform`).
-    - A class that nobody uploaded keeps its prototype; HtFLlib forgets it.
-    - Predictions come from the classifier head, as in that fork; HtFLlib tests by the nearest
+      HtFLlib; the paper writes a plain L2 norm. The scale of λ depends on this: HtFLlib's scripts
+      use λ = 10, and FedTGP's paper, with the Euclidean distance, 0.1. λ = 1 as in FedTSP's
+      supplementary C.4.
+    - Prototypes are computed by one pass in evaluation mode after training. HtFLlib and FedTSP's
+      fork of it average features during training, while the weights change.
+    - The server weights prototypes by samples, as in the paper; HtFLlib and FedTSP's fork weight
+      them equally (`proto_agg=uniform`).
+    - A class without uploads keeps its prototype; HtFLlib drops the prototype.
+    - The classifier head predicts, as in FedTSP's fork; HtFLlib predicts the class of the nearest
       prototype, which the paper also describes.
 """
 
@@ -53,7 +54,7 @@ from fedray.models import ClassifierOutput
 
 @algorithms.add
 class FedProto(SummingMethod, PrototypeSharing):
-    """Prototypes up, averaged prototypes down; models stay personal."""
+    """Averaging of class prototypes, to which clients pull their features; models stay personal."""
 
     name = "fedproto"
     title = "FedProto"
@@ -64,10 +65,11 @@ class FedProto(SummingMethod, PrototypeSharing):
 
     class HParams(HyperParameters):
         lambda_: LossWeight = Field(1.0, alias="lambda")
-        """λ, weight of the prototype term; 0 is Local. Paper: 1; FedTSP's comparison: 1."""
+        """λ, weight of the prototype term; 0 gives Local. Paper: 1; FedTSP's comparison: 1."""
         proto_agg: Aggregation = "weighted"
-        """Eq. (6): weighted by samples (paper); uniform over holders (HtFLlib);
-        literal: weighted and divided by the number of holders, as FedTSP's Eq. (6) is printed."""
+        """Mean of a class's prototypes, Eq. (6): weighted, by samples (paper); uniform, over the
+        clients that hold the class (HtFLlib); or literal, weighted and divided by the number of
+        these clients, as FedTSP's Eq. (6) is printed."""
 
     hp: HParams
 
@@ -78,12 +80,12 @@ class FedProto(SummingMethod, PrototypeSharing):
         return dict.fromkeys(clients, GlobalPrototypes(state["vectors"], state["present"]))
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Return cross-entropy and the prototype term, Eq. (7)."""
+        """Return the cross-entropy plus the prototype term, Eq. (7)."""
         return prototype_loss(output, batch.labels, local.down, self.hp.lambda_)
 
     def summand(self, upload: Any) -> StateTree:
         return {"classes": class_sums(upload, self.setting.num_classes, self.hp.proto_agg)}
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """Average the participants' prototypes; a class nobody uploaded keeps its last one."""
+        """Average the uploaded prototypes; a class without uploads keeps its last prototype."""
         return renewed_prototypes(state, total["classes"], self.hp.proto_agg)

@@ -1,4 +1,4 @@
-"""FedProto with one global model: weights and class prototypes are averaged, features pulled.
+"""FedProto with one global model: weights and class prototypes are averaged.
 
 Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022,
 arXiv:2105.00243, in the homogeneous form of FedGLCL's comparison.
@@ -7,12 +7,12 @@ arXiv:2105.00243, in the homogeneous form of FedGLCL's comparison.
     Eq. (7) -> FedProtoGlobal.loss
 
 Deviations:
-    - The weights are averaged as in FedAvg, so that there is a global model to test; the paper's
-      clients share their prototypes alone (`fedproto`).
-    - The distance is the mean over batch and width, as the official code has it; the paper writes
-      a plain L2 norm.
-    - Prototypes are made by one pass in evaluation mode after training, each client's by its own
-      weights before they are averaged.
+    - The weights are averaged as in FedAvg, so that a global model can be tested; the paper's
+      clients share prototypes alone (`fedproto`).
+    - The distance is a mean squared error over batch and width, as in the official code; the paper
+      writes a plain L2 norm.
+    - Prototypes are computed by one pass in evaluation mode after training, with the client's
+      weights before averaging.
 
 Buffers: as in FedAvg.
 """
@@ -58,7 +58,7 @@ class PrototypedModel(GlobalModel, GlobalPrototypes):
 
 @dataclass(frozen=True)
 class PrototypedUpdate(TrainedModel, LocalPrototypes):
-    """A trained model and the prototypes that it makes."""
+    """A client's trained model and its class prototypes."""
 
 
 class PrototypeAveraging(FedAvg, PrototypeSharing):
@@ -70,10 +70,11 @@ class PrototypeAveraging(FedAvg, PrototypeSharing):
     down_type = PrototypedModel
 
     class HParams(FedAvg.HParams):
-        """How prototypes are averaged."""
+        """Hyper-parameters of methods that average models and prototypes."""
 
         proto_agg: Aggregation = "weighted"
-        """Eq. (6): weighted by samples (paper); uniform over holders (common code)."""
+        """Mean of a class's prototypes, Eq. (6): weighted, by samples (paper), or uniform, over the
+        clients that hold the class (most code)."""
 
     hp: HParams
 
@@ -85,7 +86,7 @@ class PrototypeAveraging(FedAvg, PrototypeSharing):
         return {**super().summand(upload), "classes": sums}
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """Average weights and prototypes; a class nobody uploaded keeps its last prototype."""
+        """Average weights and prototypes; a class without uploads keeps its last prototype."""
         prototypes = renewed_prototypes(state, total["classes"], self.hp.proto_agg)
         return {**super().server_step(state, total, server), **prototypes}
 
@@ -97,7 +98,7 @@ class PrototypeAveraging(FedAvg, PrototypeSharing):
 
 @algorithms.add
 class FedProtoGlobal(PrototypeAveraging):
-    """FedAvg whose clients pull their features to common class prototypes."""
+    """FedAvg with a loss that pulls features to class prototypes averaged over all clients."""
 
     name = "fedproto_global"
     title = "FedProto, one global model"
@@ -106,12 +107,13 @@ class FedProtoGlobal(PrototypeAveraging):
 
     class HParams(PrototypeAveraging.HParams):
         mu: LossWeight = 1.0
-        """μ, weight of the prototype term; 0 is FedAvg. FedGLCL's comparison: 1; paper's λ: 1."""
+        """μ, weight of the prototype term; 0 gives FedAvg. FedGLCL's comparison: 1; paper's λ:
+        1."""
 
     hp: HParams
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Return the supervised loss + μ * distance to the class's prototype, Eq. (7)."""
+        """Return the supervised loss plus μ times the distance to the prototypes, Eq. (7)."""
         loss = super().loss(output, batch, local)
         if self.hp.mu == 0:
             return loss

@@ -1,4 +1,4 @@
-"""FedTGP: the server trains prototypes with a margin between classes, from the clients' prototypes.
+"""FedTGP: the server trains prototypes, with a margin between classes, on the clients' prototypes.
 
 Zhang et al., "FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive
 Learning for Data and Model Heterogeneity in Federated Learning", AAAI 2024, arXiv:2401.03230.
@@ -7,18 +7,19 @@ Learning for Data and Model Heterogeneity in Federated Learning", AAAI 2024, arX
     Eq. (9)  -> adaptive_margin    delta = min(max distance, threshold)
 
 Deviations:
-    - The margin: the paper's Eq. (9) takes the largest distance of all pairs of class means; the
-      official code, behind FedTSP's comparison, the largest of each one's distance to its nearest
-      other one, which is smaller. The default is the code's; `margin=all_pairs` is the paper's.
-    - The official code uploads prototypes that are one round stale (it reloads the model before
-      the new one is saved); `stale=true` brings that back, the default uploads fresh ones.
+    - The margin is the largest distance of a class mean to the nearest other one, as in the
+      official code and FedTSP's comparison. The paper's Eq. (9) takes the largest distance of all
+      pairs of class means, which is larger (`margin=all_pairs`).
+    - Clients upload the prototypes of their trained weights. The official code uploads prototypes
+      that are one round old, because it reloads the model before the new one is saved
+      (`stale=true`).
     - The distance in the clients' loss is a mean squared error over batch and width, as in HtFLlib,
-      whose scripts have λ = 10; the paper has a Euclidean distance, and λ = 0.1. λ = 1 is that of
-      FedTSP's comparison (supplementary C.4), which has the mean squared error, too.
-    - Predictions come from the classifier head, as in FedTSP's comparison; HtFLlib tests by the
+      whose scripts use λ = 10; the paper has a Euclidean distance and λ = 0.1. λ = 1 as in FedTSP's
+      comparison (supplementary C.4), which uses the mean squared error, too.
+    - The classifier head predicts, as in FedTSP's comparison; HtFLlib predicts the class of the
       nearest trained prototype.
-    - Prototypes are means over all training images of a client; the official code and HtFLlib leave
-      out the last incomplete batch.
+    - Prototypes are means over all training images of a client; the official code and HtFLlib omit
+      the last incomplete batch.
     - The server's batches have the clients' batch size, as in the official code.
 """
 
@@ -63,7 +64,7 @@ Margin = Literal["nearest", "all_pairs"]
 
 @algorithms.add
 class FedTGP(PrototypeSharing):
-    """Prototypes up, trained prototypes down; models stay personal."""
+    """Prototypes that the server trains with a margin between classes; models stay personal."""
 
     name = "fedtgp"
     title = "FedTGP"
@@ -73,14 +74,15 @@ class FedTGP(PrototypeSharing):
 
     class HParams(ServerTraining):
         lambda_: LossWeight = Field(1.0, alias="lambda")
-        """λ, weight of the prototype term; 0 is Local. FedTSP's comparison: 1; HtFLlib: 10."""
+        """λ, weight of the prototype term; 0 gives Local. FedTSP's comparison: 1; HtFLlib: 10."""
         margin: Margin = "nearest"
-        """Eq. (9): nearest: the largest distance of a class to its nearest (official code);
-        all_pairs: the largest of all distances (paper)."""
+        """Margin of Eq. (9): nearest, the largest distance of a class to its nearest other class
+        (official code), or all_pairs, the largest distance between two classes (paper)."""
         margin_threshold: float = Field(100.0, ge=0, le=1e6)
-        """Upper bound of the margin; 0 is the ordinary distance softmax."""
+        """Upper bound of the margin; 0 gives a softmax of distances without margin."""
         stale: StrictBool = False
-        """Upload the prototypes of the weights before training, as the official code does."""
+        """Whether clients upload the prototypes of their weights before training (official
+        code)."""
 
     hp: HParams
 
@@ -105,7 +107,7 @@ class FedTGP(PrototypeSharing):
         return dict.fromkeys(clients, GlobalPrototypes(state["vectors"], state["present"]))
 
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
-        """Train the generator on the uploaded prototypes and regenerate all C of them."""
+        """Train the generator on the uploaded prototypes, and generate all C prototypes."""
         if not uplinks:
             return state
         means, present = aggregate(uplinks, self.setting.num_classes, "uniform")
@@ -131,7 +133,7 @@ class FedTGP(PrototypeSharing):
     def client_update(
         self, client: Client, state: ClientState, down: Any
     ) -> tuple[LocalPrototypes, ClientState]:
-        """Train and upload; with `stale`, upload the prototypes of the weights before training."""
+        """Train, and upload the prototypes of the weights after training; with `stale`, before."""
         before = local_prototypes(client, client.load(state.model)) if self.hp.stale else None
         local = self.begin(client, state, down)
         trained, after = self.finish(local, self.train(local))
@@ -145,29 +147,30 @@ def generate(generator: Mapping[str, Tensor]) -> Tensor:
 
 
 def margin_logits(vectors: Tensor, labels: Tensor, prototypes: Tensor, margin: float) -> Tensor:
-    """Return negative distances, lengthened by the margin for the own class, Eq. (10).
+    """Return negative distances, plus the margin for the label's class, Eq. (10).
 
     Args:
         vectors: uploaded prototypes [B, d].
-        labels: their classes [B].
-        prototypes: the server's [C, d].
-        margin: delta.
+        labels: the class of each uploaded prototype [B].
+        prototypes: the server's prototypes [C, d].
+        margin: delta, added to the distance from the prototype of the label's class.
 
     Returns:
         Logits [B, C].
     """
-    # Exact, without a tensor of B x C x d; its gradient at distance 0 is 0.
+    # This mode is exact, needs no tensor of size B x C x d, and has gradient 0 at distance 0.
     distance = torch.cdist(vectors, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
     return -(distance + margin * F.one_hot(labels, len(prototypes)))
 
 
 def adaptive_margin(means: Tensor, threshold: float, over: Margin = "nearest") -> float:
-    """Return the margin: the largest distance between class means, capped, Eq. (9).
+    """Return the margin, the largest distance between class means up to a bound, Eq. (9).
 
     Args:
-        means: mean prototypes of the present classes [c, d], unweighted.
-        threshold: tau, upper bound.
-        over: of the distances of each class to its nearest other one, or of all pairs.
+        means: unweighted mean prototypes of the present classes [c, d].
+        threshold: tau, the upper bound.
+        over: the distances to consider: from each class to its "nearest" other one, or of
+            "all_pairs".
     """
     if len(means) < 2:
         return 0.0

@@ -1,1 +1,1 @@
-"""Image features that align with a language model's embeddings of class descriptions."""
+"""Alignment of image features with a language model's embeddings of class descriptions."""

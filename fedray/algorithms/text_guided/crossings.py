@@ -18,7 +18,7 @@ from fedray.core import algorithms
 
 @algorithms.add
 class FedGLCLProx(FedProx, FedGLCL):  # type: ignore[misc]
-    """FedGLCL with FedProx's proximal term; μ = 0 is FedGLCL."""
+    """FedGLCL with FedProx's proximal term; μ = 0 gives FedGLCL."""
 
     name = "fedglcl_fedprox"
     title = "FedGLCL + FedProx"
@@ -28,7 +28,7 @@ class FedGLCLProx(FedProx, FedGLCL):  # type: ignore[misc]
 
 @algorithms.add
 class FedGLCLMoon(Moon, FedGLCL):  # type: ignore[misc]
-    """FedGLCL with MOON's contrast of models; μ = 0 is FedGLCL."""
+    """FedGLCL with MOON's contrast of models; μ = 0 gives FedGLCL."""
 
     name = "fedglcl_moon"
     title = "FedGLCL + MOON"

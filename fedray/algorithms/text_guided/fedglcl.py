@@ -1,4 +1,4 @@
-"""FedGLCL: one image encoder, trained by contrast with frozen text embeddings of the classes.
+"""FedGLCL: one image encoder, trained contrastively with frozen text embeddings of the classes.
 
 Yan et al., "On the Importance of Language-driven Representation Learning for Heterogeneous
 Federated Learning", ICLR 2025.
@@ -6,25 +6,26 @@ Federated Learning", ICLR 2025.
     Eq. (6) -> cosines
     Eq. (7) -> text_contrast
 
-The text embeddings T are given once, before the first round; the model has no classifier. In
-FedGLCL-L (`fedglcl_l`, Table 4) the clients train the text encoder too. With a U-Net every pixel is
-a sample: its V features are aligned with T, and the loss is the mean over pixels (Table 19).
+The text embeddings T are sent once, before the first round; the model has no classifier. In
+FedGLCL-L (`fedglcl_l`, Table 4) the clients also train the text encoder. With a U-Net every pixel
+is a sample: its V features are aligned with T, and the loss is the mean over pixels (Table 19).
 
 Deviations:
-    - The positive is in the denominator of Eq. (7), as in the official code and as the paper's
-      theory needs it (InfoNCE); `denominator: negatives` is the equation as printed. Both are
-      minimised in the same direction: l_CE = softplus(l_7).
-    - V, the width of the text embeddings, is the encoder's, and `model.feature_dim` must say so.
-      The paper's "Bert-base" of width 640 is ALIGN's text tower in the code.
-    - Clients weigh n_k/n, as Eq. (1); the official code gives Office's four domains a quarter each
-      (`weights=uniform`).
-    - The sentence around a class's name is the official code's "a photo of a {class}"
-      (`text.style=plain`); the paper also prints "a photo of {class}".
-    - FedGLCL-L: which part of the text encoder learns, its start and its rate are not stated. Here
-      it starts from the pre-trained encoder and learns by the model's optimiser, no dropout; so
-      before round 1 it is FedGLCL. `blocks` says how much of it: all, as Table 4 reads, its last
-      blocks, or (0, the default) none of it, but a linear layer V to V behind it, from the
-      identity. What lies below stays frozen and is computed once.
+    - The denominator of Eq. (7) includes the positive, as in the official code and in the paper's
+      theory (InfoNCE); the printed equation excludes it (`denominator=negatives`). Both losses
+      decrease together, since l_CE = softplus(l_7).
+    - The width V of the text embeddings is that of the encoder, and `model.feature_dim` must equal
+      it. The paper's "Bert-base" of width 640 is ALIGN's text tower in the official code.
+    - Clients have the weight n_k/n, as in Eq. (1); the official code gives each of Office's four
+      domains a quarter (`weights=uniform`).
+    - A class is described by "a photo of a {class}", as in the official code (`text.style=plain`);
+      the paper also prints "a photo of {class}".
+    - FedGLCL-L: the paper does not state which part of the text encoder is trained, its initial
+      weights and its learning rate. Here training starts from the pre-trained encoder, with the
+      model's optimiser and without dropout, so that FedGLCL-L equals FedGLCL before round 1.
+      `blocks` selects the trained part: all blocks, as Table 4 suggests, the last blocks, or (0,
+      the default) no block but an additional linear layer from V to V, which starts as the
+      identity. Layers below the trained part stay frozen and are computed once.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ OF_NAMES = "nothing about clients: embeddings of the classes' names"
 
 @dataclass(frozen=True)
 class TextTowerInputs(Payload):
-    """Inputs of the text encoder's blocks that learn: outputs of those below, or words."""
+    """Inputs of the trained blocks of the text encoder: outputs of the blocks below, or tokens."""
 
     hidden: Tensor = payload_field("text_embeddings", "texts tokens w", reveals=OF_NAMES)
     words: Tensor = payload_field("statistics", "texts tokens", dtype=torch.int64)
@@ -78,14 +79,14 @@ class TextTowerInputs(Payload):
 
 @dataclass(frozen=True)
 class TextEmbeddings(Payload):
-    """T: the classes' text embeddings [C, V], of unit length."""
+    """T, the classes' text embeddings of unit length [C, V]."""
 
     text: Tensor = payload_field("text_embeddings", "C d", reveals=OF_NAMES)
 
 
 @algorithms.add
 class FedGLCL(FedAvg):
-    """FedAvg of image encoders that are trained against text embeddings."""
+    """FedAvg of image encoders that are trained contrastively with text embeddings."""
 
     name = "fedglcl"
     title = "FedGLCL"
@@ -99,9 +100,10 @@ class FedGLCL(FedAvg):
 
     class HParams(FedAvg.HParams):
         tau: Temperature = 0.07
-        """τ of Eq. (7), temperature. Paper: 0.07; Fig. 4 sweeps 0.01 to 1."""
+        """τ, temperature of Eq. (7). Paper: 0.07; Fig. 4 varies it from 0.01 to 1."""
         denominator: Denominator = "all"
-        """Eq. (7)'s sum: over all classes (code), or over the negatives alone (as printed)."""
+        """Classes in the denominator of Eq. (7): all (official code), or negatives alone (as
+        printed)."""
 
     hp: HParams
 
@@ -109,14 +111,14 @@ class FedGLCL(FedAvg):
         """Return the initial weights and T.
 
         Raises:
-            UserError: if the encoder's width is not the features'.
+            UserError: if `model.feature_dim` is not the width of the text encoder.
         """
         text = server.tower.frozen_prototypes(of_unit_length=True)
         server.check_width(text)
         return {**super().init_server(server), "text": text}
 
     def give(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Give T to all clients, also to those that join later: they are tested before."""
+        """Give T to all clients; those that join later are tested before, too."""
         text = TextEmbeddings(state["text"])
         return exchange.give(state, "text", dict.fromkeys(range(self.setting.clients), text))
 
@@ -126,58 +128,60 @@ class FedGLCL(FedAvg):
         return text_contrast(delta, batch.labels, self.hp.tau, self.hp.denominator)
 
     def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
-        """Return the cosines; the largest names the class."""
+        """Return the cosines with all text embeddings as logits."""
         return cosines(output.features, self.text(local))
 
     def text(self, local: LocalContext) -> Tensor:
-        """Return T [C, V] as the client has it now."""
+        """Return the client's current T [C, V]."""
         vectors: Tensor = local.state.memory["text"]
         return vectors
 
 
 @algorithms.add
 class FedGLCLTrainedText(FedGLCL, ExtraParameters):
-    """FedGLCL-L: every client trains the text encoder, or its end, too (FedGLCL Table 4).
+    """FedGLCL-L: clients also train the text encoder or its last layers (FedGLCL Table 4).
 
-    Cost: a block of BERT-base has 7.1 million parameters (28 MB up and as many down for
-    every client and round), the whole tower 86 million (340 MB) without the words that no text has.
-    Every batch takes all classes' texts forward and backward through what learns.
+    Cost: a block of BERT-base has 7.1 million parameters, which are 28 MB of upload and of download
+    for every client and round. The whole tower has 86 million (340 MB), without the embeddings of
+    tokens that no text contains. Every batch passes the texts of all classes forward and backward
+    through the trained part.
     """
 
     name = "fedglcl_l"
     title = "FedGLCL-L"
     paper = FedGLCL.paper
-    travels = "image encoders and what learns of the text encoder; text embeddings once"
+    travels = "image encoders and the trained part of the text encoder; text embeddings once"
     one_model = True
     uploads = ExtraParameters.uploads
     downloads = (*ExtraParameters.downloads, TextEmbeddings, TextTowerInputs)
     requires = Requires(text=True, head=False)
 
     class HParams(FedGLCL.HParams):
-        """FedGLCL's, and how much of the text encoder learns."""
+        """Hyper-parameters of FedGLCL and of the trained part of the text encoder."""
 
         blocks: Blocks = 0
-        """How many of the text encoder's last blocks learn (with its projection, where it has
-        one), or all, embeddings included; 0: a linear layer behind it. For minilm, bert, align."""
+        """Number of last blocks of the text encoder that are trained, with its projection if it has
+        one; all includes the embeddings. 0 trains a linear layer on top of the encoder. Encoders:
+        minilm, bert, align."""
 
     hp: HParams
 
     def extra_parameters(self) -> dict[str, Tensor]:
-        """Return the projection [V, V] and its bias [V]: the identity."""
+        """Return the additional linear layer, weight [V, V] and bias [V], as the identity."""
         width = self.setting.feature_dim
         return {WEIGHT: torch.eye(width), BIAS: torch.zeros(width)}
 
     def init_server(self, server: Server) -> ServerState:
-        """Return the initial weights, and those of the text encoder's that learn.
+        """Return the initial weights, including those of the trained part of the text encoder.
 
         Raises:
-            UserError: when the encoder cannot be trained in part.
+            UserError: if the encoder cannot be trained in part.
         """
         state = super().init_server(server)
         if self.hp.blocks == 0:
             return state
         tower = server.tower.trainable(None if self.hp.blocks == "all" else self.hp.blocks)
-        whole = tower.start.dim() == 2  # words; else outputs of the blocks below
+        whole = tower.start.dim() == 2  # `start` holds tokens; else outputs of the blocks below
         inputs = {
             "hidden": torch.zeros(*tower.mask.shape, 1) if whole else tower.start,
             "words": tower.start if whole else torch.zeros_like(tower.mask).long(),
@@ -187,7 +191,7 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
         return {**state, "extra": dict(tower.tensors), "inputs": inputs}
 
     def give(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Give T to all clients, and the inputs of the blocks that learn."""
+        """Give T and the inputs of the trained blocks to all clients."""
         state = super().give(state, exchange)
         if self.hp.blocks == 0:
             return state
@@ -195,7 +199,7 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
         return exchange.give(state, "inputs", dict.fromkeys(range(self.setting.clients), inputs))
 
     def text(self, local: LocalContext) -> Tensor:
-        """Return T [C, V] through the trained part, computed for every batch."""
+        """Return T [C, V], computed by the trained part for every batch."""
         if self.hp.blocks != 0:
             memory = local.state.memory
             source = "hidden" if memory["hidden"].shape[2] > 1 else "words"
@@ -211,12 +215,13 @@ def cosines(features: Tensor, text: Tensor) -> Tensor:
 
 
 def text_contrast(delta: Tensor, labels: Tensor, tau: float, denominator: Denominator) -> Tensor:
-    """Return -log(e^{delta_y/tau} / sum_j e^{delta_j/tau}), mean over the batch, Eq. (7).
+    """Return the batch mean of -log(e^{delta_y/tau} / sum_j e^{delta_j/tau}), Eq. (7).
 
     Args:
         delta: cosines [B, C].
         labels: y [B].
         tau: temperature.
-        denominator: "all" sums over every class, "negatives" over j != y (may be negative).
+        denominator: "all" sums over every class; "negatives" over j != y, so that the result may be
+            negative.
     """
     return softmax_loss(delta / tau, labels, exclude_target=denominator == "negatives")

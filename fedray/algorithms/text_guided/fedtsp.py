@@ -1,4 +1,4 @@
-"""FedTSP: image features align to text prototypes that the server makes with a language model.
+"""FedTSP: image features align with text prototypes from a language model on the server.
 
 Wu et al., "Textual-semantics-powered prototypes for heterogeneous federated learning", CVPR 2026,
 arXiv:2503.13543 (numbering of the arXiv version).
@@ -12,16 +12,17 @@ arXiv:2503.13543 (numbering of the arXiv version).
     Eq. (8) -> semantic_prototype_loss
 
 Deviations:
-    - Eq. (6): weights n_{i,c}/n_c without the printed second division by the number of holders,
-      which only rescales; Eq. (7) sees cosines (`proto_agg=literal` brings it back).
-    - τ: the paper gives no value; 0.01 is the official code's starting value, there learnt
-      (`learn_tau=true`). The code writes it as 1/τ = exp(4.6052) = 100.003, where it is 100 here.
-      At λ/τ = 700 this difference is enough to make all weights differ after round 1.
-    - Prototypes are means over all training images of a client, also with
-      `preset=official_code`; the official loader leaves out the last incomplete batch.
-    - Classes that nobody uploaded: rows and columns of Eq. (7) are restricted to present classes;
-      the paper does not say.
-    - The width of features is the encoder's; neither the paper nor the code projects.
+    - Eq. (6) uses the weights n_{i,c}/n_c. The printed second division by the number of clients
+      that hold the class (`proto_agg=literal`) only rescales prototypes, and Eq. (7) depends on
+      cosines alone.
+    - The paper states no value of τ. The default 0.01 is the initial value in the official code,
+      which trains τ (`learn_tau=true`). The official code computes 1/τ = exp(4.6052) = 100.003,
+      which is 100 here. With λ/τ = 700, this difference changes all weights after round 1.
+    - Prototypes are means over all training images of a client, also with `preset=official_code`;
+      the official loader omits the last incomplete batch.
+    - Rows and columns of Eq. (7) are restricted to classes with uploads; the paper does not discuss
+      classes without uploads.
+    - The width of features is that of the text encoder; paper and code have no projection.
 """
 
 from __future__ import annotations
@@ -82,14 +83,14 @@ class TextPrototypes(Payload):
     vectors: Tensor = payload_field(
         "prototypes",
         "C d",
-        reveals="text prototypes that were trained towards the clients' mean class features",
+        reveals="text prototypes trained towards the clients' mean class features",
     )
     tau: float = payload_field("statistics")
 
 
 @algorithms.add
 class FedTSP(SummingMethod, PrototypeSharing):
-    """Prototypes up, text prototypes down; models stay personal, the language model is frozen."""
+    """Alignment of image features with text prototypes of a frozen language model on the server."""
 
     name = "fedtsp"
     title = "FedTSP"
@@ -107,35 +108,40 @@ class FedTSP(SummingMethod, PrototypeSharing):
 
     class HParams(HyperParameters):
         lambda_: LossWeight = Field(7.0, alias="lambda")
-        """λ of Eq. (2), weight of the alignment; 0: no alignment. Paper: 7, swept over 1..10."""
+        """λ, weight of the alignment in Eq. (2); 0: no alignment. Paper: 7, varied from 1 to 10."""
         tau: Temperature = 0.01
-        """τ of Eqs. (7) and (8), temperature; not in the paper, the official code's start."""
+        """τ, temperature of Eqs. (7) and (8). Initial value of the official code; the paper states
+        none."""
         learn_tau: StrictBool = False
-        """Whether 1/τ is trained with the prompts, as in the official code."""
+        """Whether 1/τ is trained together with the prompts (official code)."""
         prompt_length: int = Field(1, ge=0, le=512)
-        """m of Eq. (4), context tokens a class; 0 freezes the text. Paper: 1 for 10 classes, 10
+        """m of Eq. (4), context tokens per class; 0 freezes the text. Paper: 1 for 10 classes, 10
         for 100 and 200."""
         server_epochs: int = Field(1, ge=0, le=10_000)
-        """E_s, prompt steps per round. Paper: 1 for 10 classes, 20 for 100 and 200."""
+        """E_s, steps of the prompts per round. Paper: 1 for 10 classes, 20 for 100 and 200."""
         prompt_lr: LearningRate = 0.01
-        """SGD learning rate of the prompts (official code)."""
+        """Learning rate of the prompts' SGD. Official code: 0.01."""
         keep_special: StrictBool = False
-        """Keep the [CLS]/[SOS] token; Eq. (4) and the code replace it."""
+        """Whether the [CLS]/[SOS] token is kept; Eq. (4) and the official code replace it."""
         past_text: StrictBool = False
-        """Let prompts be longer than a text, over its end and padding (official code)."""
+        """Whether prompts may replace the end token and padding of a text that is shorter than the
+        prompts (official code)."""
         proto_agg: Aggregation = "weighted"
-        """Eq. (6): weighted (paper), uniform (official code), literal (as printed)."""
+        """Mean of a class's image prototypes, Eq. (6): weighted, by samples (paper); uniform
+        (official code); or literal (as printed)."""
         server_dir: Literal["t2i", "i2t"] = "t2i"
-        """Eq. (7): each text against the images (paper), or each image against the texts (code)."""
+        """Direction of Eq. (7): t2i, each text against all images (paper), or i2t, each image
+        against all texts (official code)."""
         init_order: Literal["paper", "code"] = "paper"
-        """paper: prompts are first trained on prototypes of untrained models; code: clients train
-        first."""
+        """First step: paper, prompts are trained on the prototypes of untrained models, or code,
+        clients train (official code)."""
         align: Literal["cosine", "l2"] = "cosine"
-        """cosine is Eq. (8); l2 is FedTSP+L2 (supplementary F), on normalised vectors."""
+        """Alignment loss: cosine, Eq. (8), or l2, on normalised vectors (FedTSP+L2, supplementary
+        F)."""
 
         @classmethod
         def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """Return `official_code`: the authors' settings, loader and encoder included."""
+            """Return `official_code`, the authors' settings, data loader and text encoder."""
             official: Tree = {
                 "algorithm.past_text": True,
                 "algorithm.proto_agg": "uniform",
@@ -153,11 +159,11 @@ class FedTSP(SummingMethod, PrototypeSharing):
     hp: HParams
 
     def init_server(self, server: Server) -> ServerState:
-        """Return fresh prompts v ~ N(0, 0.02²) [C, m, d'], the scale 1/τ, and their prototypes.
+        """Return prompts v ~ N(0, 0.02²) [C, m, d'], the scale 1/τ, and the text prototypes.
 
         Raises:
-            UserError: when the encoder's width is not the features', or m > 0 with an encoder
-                that has no tokens.
+            UserError: if `model.feature_dim` is not the width of the text encoder, or m > 0 and
+                the encoder has no tokens.
         """
         m, tower = self.hp.prompt_length, server.tower
         state = {"log_scale": -torch.tensor(self.hp.tau).log()}
@@ -176,7 +182,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
         }
 
     def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
-        """Let every client upload the prototypes of its untrained model first (Algorithm 1)."""
+        """Train the prompts on the prototypes of untrained models (Algorithm 1)."""
         if self.hp.init_order == "code" or not self._trains_prompts:
             return state
         down = self.untrained(state, exchange.server)
@@ -185,7 +191,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
         return FedTSP.server_step(self, state, total, exchange.server) if total else state
 
     def untrained(self, state: ServerState, server: Server) -> Payload | None:
-        """Return what clients need to restore their untrained model: nothing."""
+        """Return the download that restores a client's untrained model; None if not needed."""
         return None
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
@@ -197,11 +203,11 @@ class FedTSP(SummingMethod, PrototypeSharing):
         return {"classes": sums}
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
-        """Average by Eq. (6), take E_s prompt steps on Eq. (7), renew the text prototypes."""
+        """Average by Eq. (6), take E_s prompt steps on Eq. (7), and update the text prototypes."""
         image, present = class_means(total["classes"], self.hp.proto_agg)
-        seen = {**state, "image": image, "present": present, "sent": state["vectors"]}
+        after = {**state, "image": image, "present": present, "sent": state["vectors"]}
         if not self._trains_prompts:
-            return seen
+            return after
         prompts = state["prompts"].clone().to(server.device).requires_grad_()
         log_scale = state["log_scale"].clone().to(server.device).requires_grad_(self.hp.learn_tau)
         optimizer = TorchSGD([prompts, log_scale], self.hp.prompt_lr)
@@ -212,9 +218,9 @@ class FedTSP(SummingMethod, PrototypeSharing):
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-        learnt = {"prompts": prompts, "log_scale": log_scale, "loss": loss}
-        seen |= {name: tensor.detach().cpu() for name, tensor in learnt.items()}
-        return {**seen, "vectors": self._moved(prompts.detach(), rows, state["vectors"], server)}
+        trained = {"prompts": prompts, "log_scale": log_scale, "loss": loss}
+        after |= {name: tensor.detach().cpu() for name, tensor in trained.items()}
+        return {**after, "vectors": self._moved(prompts.detach(), rows, state["vectors"], server)}
 
     @property
     def _trains_prompts(self) -> bool:
@@ -226,17 +232,17 @@ class FedTSP(SummingMethod, PrototypeSharing):
         tower = server.tower
         if self.hp.prompt_length == 0:
             return tower.frozen_prototypes().cpu()
-        under = tower.prototypes_before if self._trains_prompts else tower.prototypes
-        return under(state["prompts"].to(server.device), *self._insertion).cpu()
+        encode = tower.prototypes_before if self._trains_prompts else tower.prototypes
+        return encode(state["prompts"].to(server.device), *self._insertion).cpu()
 
     def _under(self, prompts: Tensor, present: Tensor, server: Server) -> Tensor:
-        """Return the present classes' text prototypes [c, d] under prompts [C, m, d'], Eq. (4)."""
+        """Return the present classes' text prototypes [c, d] with prompts [C, m, d'], Eq. (4)."""
         if present.all():
             return server.tower.prototypes_again(prompts, *self._insertion)
         return server.tower.prototypes(prompts, *self._insertion, present.nonzero().squeeze(1))
 
     def _moved(self, prompts: Tensor, present: Tensor, old: Tensor, server: Server) -> Tensor:
-        """Return all text prototypes [C, d] after the step; absent classes' prompts stay."""
+        """Return all text prototypes [C, d] after the step; those of absent classes stay."""
         if present.all():
             return server.tower.prototypes_before(prompts, *self._insertion).cpu()
         with torch.no_grad():
@@ -248,9 +254,10 @@ class FedTSP(SummingMethod, PrototypeSharing):
         return self.hp.keep_special, self.hp.past_text
 
     def analyse(self, state: ServerState, server: Server) -> Analysis:
-        """Return server loss, retrieval (supplementary I.2), agreement with the first texts (I.1).
+        """Return τ, the server loss, retrieval accuracy, agreement and similarity matrices.
 
-        At the beginning also the matrix of these, which no server step has touched.
+        Retrieval follows supplementary I.2, agreement with the first text prototypes I.1. Before
+        round 1, the matrices include the similarity of the first text prototypes.
         """
         similarity = cosine_matrix(state["vectors"], state["vectors"])
         first = cosine_matrix(state["first"], state["first"])
@@ -269,11 +276,11 @@ class FedTSP(SummingMethod, PrototypeSharing):
     def untrained_prototypes(
         self, client: Client, state: ClientState, down: Any
     ) -> tuple[LocalPrototypes, ClientState]:
-        """Upload the prototypes of the initial weights."""
+        """Upload the prototypes of the untrained model."""
         return local_prototypes(client, self.begin(client, state, down).model), state
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        """Return cross-entropy + λ R, Eq. (2); λ = 0 leaves the text out."""
+        """Return the cross-entropy plus λ R, Eq. (2); with λ = 0, R is not computed."""
         loss = super().loss(output, batch, local)
         if self.hp.lambda_ == 0:
             return loss
@@ -286,19 +293,19 @@ class FedTSP(SummingMethod, PrototypeSharing):
 
 
 def semantic_prototype_loss(features: Tensor, labels: Tensor, text: Tensor, tau: float) -> Tensor:
-    """Return R: cross-entropy of cosines with all text prototypes, times 1/τ, Eq. (8).
+    """Return R, the cross-entropy of the cosines with all text prototypes over τ, Eq. (8).
 
     Args:
         features: f_i(x) [B, d].
-        labels: [B].
-        text: text prototypes [C, d], of absent classes too.
+        labels: class labels [B].
+        text: text prototypes [C, d], including absent classes.
         tau: τ.
     """
     return F.cross_entropy(cosine_matrix(features, text) / tau, labels)
 
 
 def normalised_l2_loss(features: Tensor, labels: Tensor, text: Tensor) -> Tensor:
-    """Return FedTSP+L2 (supplementary F): mean squared distance of normalised vectors."""
+    """Return the mean squared distance of normalised vectors (FedTSP+L2, supplementary F)."""
     normal = F.normalize(features.float(), dim=1, eps=1e-8)
     return F.mse_loss(normal, F.normalize(text.float(), dim=1, eps=1e-8)[labels])
 
@@ -306,15 +313,15 @@ def normalised_l2_loss(features: Tensor, labels: Tensor, text: Tensor) -> Tensor
 def server_loss(
     text: Tensor, image: Tensor, log_scale: Tensor, direction: Literal["t2i", "i2t"]
 ) -> Tensor:
-    """Return L_S: contrast of text and image prototypes, Eq. (7).
+    """Return L_S, the contrastive loss of text and image prototypes, Eq. (7).
 
     Args:
         text: text prototypes of the present classes [c, d].
         image: aggregated image prototypes of the same classes [c, d].
         log_scale: ln(1/τ), a scalar.
-        direction: "t2i" has a row per text and the denominator over images (paper); "i2t" a row
-            per image and the denominator over texts (official code).
+        direction: "t2i" has one row per text and a denominator over images (paper); "i2t" one row
+            per image and a denominator over texts (official code).
     """
     logits = cosine_matrix(text, image) * log_scale.exp()
-    own = torch.arange(len(text), device=text.device)
-    return F.cross_entropy(logits if direction == "t2i" else logits.T, own)
+    diagonal = torch.arange(len(text), device=text.device)
+    return F.cross_entropy(logits if direction == "t2i" else logits.T, diagonal)

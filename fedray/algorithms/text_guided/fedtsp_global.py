@@ -1,4 +1,4 @@
-"""FedTSP with one global model: whole models are averaged too.
+"""FedTSP with one global model: whole models are averaged, too.
 
 Wu et al., "Textual-semantics-powered prototypes for heterogeneous federated learning", CVPR 2026,
 arXiv:2503.13543, section 3.5 and Table 5.
@@ -7,12 +7,13 @@ arXiv:2503.13543, section 3.5 and Table 5.
     local loss                    -> FedTSP.loss (text_guided/fedtsp.py)
     Algorithm 1, server           -> FedTSPGlobal.server_step
 
-The personalised form, "Ours-FT" in Table 5, is this with `finetune_epochs=20`: after the last round
-each client trains the head alone.
+The personalised form, "Ours-FT" in Table 5, is this method with `finetune_epochs=20`: after the
+last round, each client trains its head alone.
 
 Deviations:
-    - The paper gives no other λ for this form; the heterogeneous one's stays.
-    - The first prototypes are those of the global model before round 1, which is sent for it.
+    - The paper states no λ for this form, so λ is that of the heterogeneous form.
+    - The first image prototypes are those of the initial global model, which the server sends
+      before round 1.
 
 Buffers: as in FedAvg.
 """
@@ -47,10 +48,7 @@ class ModelWithText(GlobalModel, TextPrototypes):
 
 @algorithms.add
 class FedTSPGlobal(FedTSP, FedAvg):  # type: ignore[misc]
-    """FedAvg whose clients align to the text prototypes that their image prototypes train.
-
-    λ = 0 is FedAvg.
-    """
+    """FedAvg with FedTSP's alignment of image features with text prototypes; λ = 0 gives FedAvg."""
 
     name = "fedtsp_global"
     title = "FedTSP, one global model"

@@ -1,8 +1,8 @@
 """Partitions of images over clients: one module each.
 
-A partition is a pure function of (annotations, clients, parameters, random stream). It gives every
-image to exactly one client. A few-shot protocol defines what clients train, validate and test on;
-it may leave images out and give one to several clients.
+A partition is a pure function of (annotations, clients, parameters, random stream). It assigns each
+image to exactly one client. A few-shot protocol draws the images that each client trains, validates
+and tests on; it may omit images, and assign an image to several clients.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Indices = NDArray[np.int64]
 
 
 class Annotations(NamedTuple):
-    """What is known of n images that are to be partitioned.
+    """The labels and domains of n images that are to be partitioned.
 
     Attributes:
         labels: int64 [n], each image's class.
-        domains: of the same images, where the source knows any.
+        domains: the domains of the same images; None if the source has none.
     """
 
     labels: Indices
@@ -35,13 +35,13 @@ class Annotations(NamedTuple):
 
 
 class Partition(Configurable, ABC):
-    """Gives every image to one client; a subclass has a `name`, a `paper` and `split`.
+    """Assigns every image to one client; a subclass defines `name`, `paper` and `split`.
 
-    Made from its typed parameters (`Params`), which are `data.partition.*`.
+    Built from its typed parameters (`Params`), the keys `data.partition.*`.
     """
 
     paper: ClassVar[str]
-    """Where it is from, in a few words; "-" for what has no source."""
+    """The paper that defines it, in a few words; "-" if there is none."""
 
     @abstractmethod
     def split(
@@ -50,7 +50,7 @@ class Partition(Configurable, ABC):
         """Partition n images over N clients.
 
         Args:
-            annotations: of the n images.
+            annotations: labels and domains of the n images.
             clients: N.
             rng: the only source of randomness.
 
@@ -58,7 +58,7 @@ class Partition(Configurable, ABC):
             N sorted int64 arrays, a partition of 0..n-1.
 
         Raises:
-            UserError: when n images cannot serve N clients so.
+            UserError: if n images do not suffice for N clients.
         """
 
 
@@ -66,9 +66,9 @@ class Pools(NamedTuple):
     """The images that a few-shot protocol draws from: disjoint positions in the source.
 
     Attributes:
-        train: images to train on, or to validate on where `validation` is empty.
+        train: images to train on; also to validate on, if `validation` is empty.
         test: images to test on.
-        validation: the source's own validation images; often none.
+        validation: the source's official validation images; often none.
     """
 
     train: Indices
@@ -77,7 +77,7 @@ class Pools(NamedTuple):
 
 
 class ClientSplits(NamedTuple):
-    """What each of N clients trains, validates and tests on: sorted int64 arrays."""
+    """The images that each of N clients trains, validates and tests on, as sorted int64 arrays."""
 
     train: list[Indices]
     validation: list[Indices]
@@ -85,14 +85,14 @@ class ClientSplits(NamedTuple):
 
 
 class FewShotProtocol(Configurable, ABC):
-    """Draws few images for each client; a subclass has a `name`, a `paper` and `splits`.
+    """Draws few images for each client; a subclass defines `name`, `paper` and `splits`.
 
-    Made from its typed parameters (`Params`), which are `data.partition.*`. Inside a client the
-    three splits share no image; two clients may have the same.
+    Built from its typed parameters (`Params`), the keys `data.partition.*`. A client's three splits
+    share no image; two clients may have the same image.
     """
 
     paper: ClassVar[str]
-    """Where it is from, in a few words."""
+    """The paper that defines it, in a few words."""
 
     @abstractmethod
     def splits(
@@ -107,21 +107,21 @@ class FewShotProtocol(Configurable, ABC):
             rng: the only source of randomness.
 
         Raises:
-            UserError: when there are too few images.
+            UserError: if there are too few images.
         """
 
 
 AnyPartition: TypeAlias = Partition | FewShotProtocol
-"""What `data.partition` may name."""
+"""A partition or protocol that `data.partition` can name."""
 
 partitions: Registry[type[AnyPartition]] = Registry("partition", "fedray.data.partitions")
 
 
 def build_partition(component: Component) -> AnyPartition:
-    """Make the partition or few-shot protocol that `data.partition` names.
+    """Build the partition or few-shot protocol that `data.partition` names.
 
     Raises:
-        UserError: when there is none of this name, or a parameter is unknown or out of bounds.
+        UserError: if the name is unknown, or a parameter is unknown or out of bounds.
     """
     partition: AnyPartition = build(component, "partition", "data.partition")
     return partition
@@ -134,23 +134,24 @@ def collect(owner: Indices, clients: int) -> list[Indices]:
     return np.split(order, np.cumsum(sizes)[:-1])
 
 
-def require_samples(n: int, clients: int, each: int = 1, *, key: str | None = None) -> None:
-    """Check that n images can give `each` images to every one of N clients.
+def require_samples(n: int, clients: int, per_client: int = 1, *, key: str | None = None) -> None:
+    """Check that n images suffice for `per_client` images for every one of N clients.
 
     Args:
-        n: images.
+        n: number of images.
         clients: N.
-        each: images that every client needs.
-        key: the key that asks for `each`, if one does.
+        per_client: images that every client needs.
+        key: the key that sets `per_client`, if one does.
 
     Raises:
         UserError: with the numbers and the keys to change.
     """
-    if clients * each <= n:
+    if clients * per_client <= n:
         return
-    most = n // each
+    most = n // per_client
     lower = f"lower data.clients to {most}" if most else "use more images"
     raise UserError(
-        f"data.partition: {clients} clients with at least {each} image{'s' * (each > 1)} each need "
-        f"{clients * each} images, found {n}; {lower}" + (f" or lower {key}" if key else "")
+        f"data.partition: {clients} clients with at least {per_client} "
+        f"image{'s' * (per_client > 1)} each need {clients * per_client} images, found {n}; {lower}"
+        + (f" or lower {key}" if key else "")
     )

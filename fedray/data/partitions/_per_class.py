@@ -1,4 +1,4 @@
-"""What the Dirichlet partitions share: each class is divided by one Dirichlet draw."""
+"""Functions of the Dirichlet partitions, which divide each class by one Dirichlet draw."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def redraw_until(
     official: bool,
     name: str,
 ) -> list[Indices]:
-    """Draw whole partitions until every client has `min_samples` images.
+    """Draw whole partitions until every client has at least `min_samples` images.
 
-    Only the counts are redrawn, which does not change the distribution: images of a class are
-    exchangeable.
+    Only the counts are redrawn. This does not change the distribution, because images of a class
+    are exchangeable.
 
     Args:
         labels: int64 [n].
         clients: N.
-        alpha: concentration of the Dirichlet.
+        alpha: concentration of the Dirichlet distribution.
         rng: random stream.
-        min_samples: least images of every client.
-        max_draws: how many draws at most.
-        official: as HtFLlib does: clients that hold n/N images get nothing more, and cuts are
-            rounded down.
-        name: the partition's, for the message.
+        min_samples: minimum number of images of every client.
+        max_draws: maximum number of draws.
+        official: whether to draw as HtFLlib does: clients that hold n/N images get no more, and
+            cuts are rounded down.
+        name: the partition's name, for the message.
 
     Raises:
-        UserError: when no draw is good, with the numbers and the remedies.
+        UserError: if no draw succeeds; states the numbers and the remedies.
     """
     n = len(labels)
     require_samples(n, clients, min_samples, key="data.partition.min_samples")
@@ -75,7 +75,7 @@ def partition_evenly(
 
 
 def assign_images(classes: Indices, counts: Indices, rng: np.random.Generator) -> list[Indices]:
-    """Give each client that many random images of each class.
+    """Assign random images of each class to the clients, as many as `counts` says.
 
     Args:
         classes: int64 [n], each image's class, 0..C-1.
@@ -91,7 +91,7 @@ def assign_images(classes: Indices, counts: Indices, rng: np.random.Generator) -
 
 
 def class_totals(labels: Indices) -> tuple[Indices, Indices]:
-    """Return each image's class among the C present, int64 [n], and their totals, int64 [C]."""
+    """Return each image's index among the C classes present, int64 [n], and totals, int64 [C]."""
     _, classes, totals = np.unique(labels, return_inverse=True, return_counts=True)
     return classes.astype(np.int64), totals.astype(np.int64)
 
@@ -103,22 +103,22 @@ def _dirichlet(clients: int, alpha: float, rng: np.random.Generator) -> Floats:
 def _draw(
     totals: Indices, clients: int, alpha: float, rng: np.random.Generator, *, official: bool
 ) -> Indices:
-    """Draw counts [N, C]: per class one Dirichlet; `official` leaves out clients that are full."""
+    """Draw counts [N, C], one Dirichlet draw per class; `official` skips clients that are full."""
     full = totals.sum() / clients if official else np.inf
     counts = np.zeros((clients, len(totals)), np.int64)
-    held = np.zeros(clients, np.int64)
+    sizes = np.zeros(clients, np.int64)
     for c, total in enumerate(totals):
-        shares = _restricted(held < full, _dirichlet(clients, alpha, rng), rng)
+        shares = _restricted(sizes < full, _dirichlet(clients, alpha, rng), rng)
         counts[:, c] = _cut(int(total), shares, 0.0 if official else rng.random())
-        held += counts[:, c]
+        sizes += counts[:, c]
     return counts
 
 
 def _restricted(allowed: NDArray[np.bool_], shares: Floats, rng: np.random.Generator) -> Floats:
-    """Return the shares of the allowed clients alone, not normalised.
+    """Return the shares with those of clients that are not allowed set to 0, not normalised.
 
-    When all of theirs are zero in floating point (tiny alpha), one of them gets everything, which
-    is the limit of the Dirichlet at alpha -> 0.
+    If all remaining shares are zero in floating point (tiny alpha), one random allowed client gets
+    everything, the limit of the Dirichlet distribution at alpha -> 0.
     """
     kept = np.where(allowed, shares, 0.0)
     if kept.sum() > 0:
@@ -129,11 +129,11 @@ def _restricted(allowed: NDArray[np.bool_], shares: Floats, rng: np.random.Gener
 
 
 def _cut(total: int, shares: Floats, offset: float) -> Indices:
-    """Cut `total` images at the cumulated shares: counts [N] that sum to it.
+    """Cut `total` images at the cumulated shares; return counts [N] that sum to `total`.
 
     Cuts lie at floor(cumulated * total + offset). A uniform offset in [0, 1) rounds without bias.
-    With offset 0, which is what HtFLlib does, the last client gets what every class's rounding
-    leaves, so that it holds an image of nearly every class.
+    With offset 0, as in HtFLlib, the last client gets the rounding remainder of every class, so
+    that it holds images of nearly every class.
     """
     cumulated = np.cumsum(shares)
     ends = np.floor(cumulated / cumulated[-1] * total + offset).astype(np.int64)
@@ -142,14 +142,14 @@ def _cut(total: int, shares: Floats, offset: float) -> Indices:
 
 
 def _fill(total: int, shares: Floats, capacity: Indices, rng: np.random.Generator) -> Indices:
-    """Divide `total` images by shares; what exceeds a client's capacity spills over to others.
+    """Divide `total` images by shares; images beyond a client's capacity go to the others.
 
-    Each pass places everything or fills a client, so there are at most N passes.
+    Each pass places all images or fills a client, so there are at most N passes.
     """
-    got = np.zeros_like(capacity)
+    assigned = np.zeros_like(capacity)
     while total:
-        wanted = _cut(total, _restricted(got < capacity, shares, rng), rng.random())
-        added = np.minimum(wanted, capacity - got)
-        got += added
+        requested = _cut(total, _restricted(assigned < capacity, shares, rng), rng.random())
+        added = np.minimum(requested, capacity - assigned)
+        assigned += added
         total -= int(added.sum())
-    return got
+    return assigned

@@ -13,7 +13,7 @@ class ClassChunksParams(Frozen):
     """Parameters of `class_chunks`."""
 
     class_seed: Seed = 2023
-    """What the classes are shuffled with; independent of the experiment's seed, as in the official
+    """Seed of the shuffled class order; independent of the experiment's seed, as in the official
     code (with another generator), so that all seeds share one assignment."""
 
 
@@ -21,8 +21,8 @@ class ClassChunksParams(Frozen):
 class ClassChunks(Partition):
     """Label skew: shuffled classes are cut into chunks of round(m/N); the last client has the rest.
 
-    FedMGP's base-to-novel protocol. Python's rounding, as in the official code: 25 classes give 10
-    clients 2 each, the last 7.
+    FedMGP's base-to-novel protocol for m classes and N clients. Rounding is Python's, as in the
+    official code: of 25 classes, nine of 10 clients get 2 each and the last one gets 7.
     """
 
     name = "class_chunks"
@@ -35,15 +35,15 @@ class ClassChunks(Partition):
     ) -> list[Indices]:
         labels = annotations.labels
         classes = np.unique(labels)
-        each = round(len(classes) / clients)
-        if each < 1 or each * (clients - 1) >= len(classes):
+        chunk_size = round(len(classes) / clients)
+        if chunk_size < 1 or chunk_size * (clients - 1) >= len(classes):
             raise UserError(
                 f"data.partition=class_chunks: {len(classes)} classes cannot be cut into chunks of "
-                f"{max(each, 1)} for {clients} clients; set data.clients to another number, for "
-                f"example {max(1, len(classes) // max(each, 1))}"
+                f"{max(chunk_size, 1)} for {clients} clients; set data.clients to another number, "
+                f"for example {max(1, len(classes) // max(chunk_size, 1))}"
             )
         shuffled = np.random.default_rng(self.params.class_seed).permutation(classes)
-        chunk = np.minimum(np.arange(len(classes)) // each, clients - 1)
+        chunk = np.minimum(np.arange(len(classes)) // chunk_size, clients - 1)
         holder = np.empty(int(classes[-1]) + 1, np.int64)
         holder[shuffled] = chunk
         return collect(holder[labels], clients)

@@ -1,4 +1,4 @@
-"""Groups of classes, each for a group of clients of its own."""
+"""Groups of classes, each partitioned among a separate group of clients."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class ClassGroupsParams(Frozen):
     """Parameters of `class_groups`."""
 
     classes: tuple[int, ...] = Field((80, 20), min_length=1, max_length=1000)
-    """How many classes each group has, in the order of the labels."""
+    """Number of classes of each group, in the order of the labels."""
     clients: tuple[int, ...] = Field((16, 4), min_length=1, max_length=1000)
-    """How many clients each group has, in the order of their numbers."""
+    """Number of clients of each group, in the order of their ids."""
     within: Annotated[Component, named("fedtsp_dirichlet")] = component_of(
         "partition", "fedtsp_dirichlet", FedTSPDirichletParams()
     )
-    """How the images of a group are partitioned among its clients: name and parameters."""
+    """Partition of a group's images among its clients: name and parameters."""
 
     @model_validator(mode="after")
-    def _as_many_of_both(self) -> ClassGroupsParams:
+    def _check_group_counts(self) -> ClassGroupsParams:
         if len(self.classes) != len(self.clients):
             raise ValueError(
                 f"has {len(self.classes)} groups of classes and {len(self.clients)} of clients; "
@@ -46,11 +46,11 @@ class ClassGroupsParams(Frozen):
 
 @partitions.add
 class ClassGroups(Partition):
-    """The first clients share the first classes, the next clients the next ones, and so on.
+    """The first clients share the first classes, the next clients the next classes, and so on.
 
-    FedTSP's new classes (supplementary H.2): 80 classes of 100 for 16 clients, 20 for four that
-    join later (`join.clients=4 join.round=51`), Dirichlet inside each group. The groups are
-    partitioned one after the other.
+    FedTSP's new classes (supplementary H.2): of 100 classes, 80 for 16 clients and 20 for four
+    clients that join later (`join.clients=4 join.round=51`), with a Dirichlet partition inside each
+    group. Groups are partitioned one after the other.
     """
 
     name = "class_groups"
@@ -61,12 +61,11 @@ class ClassGroups(Partition):
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        """Partition each group; see `Partition.split`."""
         within = build_partition(self.params.within)
         if not isinstance(within, Partition):
             raise UserError(
-                f"data.partition.within={within.name} does not give every image to a client; "
-                "name a partition, for example fedtsp_dirichlet"
+                f"data.partition.within={within.name} does not assign every image to a client; "
+                "choose a partition, for example fedtsp_dirichlet"
             )
         self._check_sums(annotations.labels, clients)
         parts: list[Indices] = []
@@ -76,30 +75,30 @@ class ClassGroups(Partition):
             members = np.flatnonzero((first <= annotations.labels) & (annotations.labels < end))
             if not len(members):
                 raise UserError(
-                    f"data.partition: no image is of the classes {first} to {end - 1}, those of "
+                    f"data.partition: there is no image of the classes {first} to {end - 1} of "
                     f"group {number}; change data.partition.classes or use more images"
                 )
-            given = within.split(_among(annotations, members, first), count, rng)
-            parts += [members[part] for part in given]
+            group_parts = within.split(_subset(annotations, members, first), count, rng)
+            parts += [members[part] for part in group_parts]
         return parts
 
     def _check_sums(self, labels: Indices, clients: int) -> None:
-        held = sum(self.params.clients)
-        if held != clients:
+        total = sum(self.params.clients)
+        if total != clients:
             raise UserError(
-                f"data.partition.clients={list(self.params.clients)} is for {held} clients, found "
-                f"data.clients={clients}; make them add up"
+                f"data.partition.clients={list(self.params.clients)} sums to {total} clients, but "
+                f"data.clients={clients}; make them equal"
             )
         classes, last = sum(self.params.classes), int(labels.max())
         if classes <= last:
             raise UserError(
-                f"data.partition.classes={list(self.params.classes)} is for {classes} classes, "
-                f"found one of number {last}; make them add up to all classes"
+                f"data.partition.classes={list(self.params.classes)} sums to {classes} classes, "
+                f"but there is a class {last}; make the sum the number of classes"
             )
 
 
-def _among(annotations: Annotations, members: Indices, first: int) -> Annotations:
-    """Return the annotations of some images, with classes counted from `first`."""
+def _subset(annotations: Annotations, members: Indices, first: int) -> Annotations:
+    """Return the annotations of some images; classes are counted from `first`."""
     domains = annotations.domains
     if domains is not None:
         domains = Domains(domains.names, domains.ids[members])

@@ -1,4 +1,4 @@
-"""Label skew by the number of classes: every client holds k of them (NIID-Bench's `#C=k`)."""
+"""Label skew by the number of classes: every client holds k classes (NIID-Bench's `#C=k`)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class ClassesParams(Frozen):
 
 @partitions.add
 class ClassesPerClient(Partition):
-    """Label skew: every client holds k classes, each divided equally among its holders.
+    """Label skew: every client holds k classes; each class is divided equally among its holders.
 
-    Li et al., "Federated Learning on Non-IID Data Silos", ICDE 2022, Section IV-A, `#C=k`, as its
-    code draws it: client i holds class i mod C and k - 1 others at random. The holders of a class
-    get equal shares, the first ones an image more where it does not divide, so clients' sizes
-    differ by how many share their classes.
+    Li et al., "Federated Learning on Non-IID Data Silos", ICDE 2022, Section IV-A, `#C=k`, as in
+    their code: client i holds class i mod C and k - 1 others at random. The holders of a class
+    get equal shares; the first ones get one image more if the class does not divide evenly.
+    Clients' sizes therefore depend on how many clients share their classes.
 
-    Where the code would leave a class without a holder (N < C) and lose its images, the classes
-    left over are first assigned at random to clients that hold fewer than k; so N k >= C is needed.
+    The code may leave a class without a holder (N < C), and lose its images. Here such classes are
+    first assigned at random to clients that hold fewer than k; this needs N k >= C.
     """
 
     name = "classes"
@@ -52,33 +52,35 @@ class ClassesPerClient(Partition):
         return assign_images(classes, counts, rng)
 
 
-def _holders(classes: int, clients: int, each: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Draw the classes of each client: bool [N, C] with k a row and at least one a column."""
-    if each > classes:
+def _holders(
+    classes: int, clients: int, per_client: int, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Draw each client's classes: bool [N, C], with k per row and at least one per column."""
+    if per_client > classes:
         raise UserError(
-            f"data.partition.classes_per_client={each}, but the images that are partitioned have "
+            f"data.partition.classes_per_client={per_client}, but the partitioned images have "
             f"{classes} classes; lower data.partition.classes_per_client"
         )
-    if clients * each < classes:
+    if clients * per_client < classes:
         raise UserError(
-            f"data.partition: {clients} clients with {each} class{'es' * (each > 1)} each hold at "
-            f"most {clients * each} of the {classes} classes, and every image needs a holder; "
-            "raise data.clients or data.partition.classes_per_client"
+            f"data.partition: {clients} clients with {per_client} class{'es' * (per_client > 1)} "
+            f"each hold at most {clients * per_client} of the {classes} classes, but every image "
+            "needs a holder; raise data.clients or data.partition.classes_per_client"
         )
     holds = np.zeros((clients, classes), np.bool_)
     everyone = np.arange(clients)
     holds[everyone, everyone % classes] = True
     orphans = np.arange(clients, classes)
-    slots = rng.permutation(np.repeat(everyone, each - 1))
+    slots = rng.permutation(np.repeat(everyone, per_client - 1))
     holds[slots[: len(orphans)], orphans] = True
-    for held in holds:
-        missing = each - held.sum()
-        held[rng.choice(np.flatnonzero(~held), missing, replace=False)] = True
+    for row in holds:
+        missing = per_client - row.sum()
+        row[rng.choice(np.flatnonzero(~row), missing, replace=False)] = True
     return holds
 
 
 def _check_totals(labels: Indices, totals: Indices, holders: Indices) -> None:
-    """Check that every holder of a class gets an image of it."""
+    """Check that each class has at least one image per holder."""
     for label, total, sharing in zip(labels, totals, holders, strict=True):
         if total < sharing:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Label skew by one Dirichlet draw per class, sizes left to chance."""
+"""Label skew by one Dirichlet draw per class; client sizes are random."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class DirichletParams(Frozen):
     """Parameters of `dirichlet`."""
 
     alpha: float = Field(0.5, gt=0, le=1e6)
-    """Concentration: large is near uniform, small gives each class to few clients."""
+    """Concentration: large values are near uniform, small ones give each class to few clients."""
     min_samples: int = Field(10, ge=1, le=10**9)
-    """Least images of every client, training and test in sum."""
+    """Minimum number of images of every client, training and test together."""
     max_draws: int = Field(10_000, ge=1, le=10**6)
-    """How often the whole partition is redrawn to reach `min_samples`."""
+    """Maximum number of draws of the whole partition to reach `min_samples`."""
 
 
 @partitions.add
@@ -26,9 +26,9 @@ class Dirichlet(Partition):
     """Label skew: each class is divided by shares p ~ Dir(alpha 1_N); sizes vary freely.
 
     Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks", ICML 2019; Hsu
-    et al., "Measuring the Effects of Non-Identical Data Distribution", 2019, per class. With a soft
-    cap on the sizes, as in NIID-Bench and HtFLlib, it is `fedtsp_dirichlet` with `variant:
-    official`.
+    et al., "Measuring the Effects of Non-Identical Data Distribution", 2019, per class.
+    `fedtsp_dirichlet` with `variant: official` is the same with a soft cap on the sizes, as in
+    NIID-Bench and HtFLlib.
     """
 
     name = "dirichlet"

@@ -1,4 +1,4 @@
-"""Feature skew: a domain is a client, or several clients with label skew inside."""
+"""Feature skew: each domain belongs to one client, or to several clients with label skew."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fedray.errors import UserError
 
 
 class DomainsParams(DirichletParams):
-    """Parameters of `domains`: those of `dirichlet`, for domains that have several clients."""
+    """Parameters of `domains`: those of `dirichlet`, used if a domain has several clients."""
 
 
 @partitions.add
 class DomainClients(Partition):
-    """Feature skew: client i holds images of domain i // (N/D); with N = D all of them.
+    """Feature skew: client i holds images of domain i // (N/D); with N = D, all of them.
 
     Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", ICLR
-    2021 (N = D); also FedGLCL. With several clients per domain, its images are divided among them
-    class by class by Dir(alpha).
+    2021 (N = D); also FedGLCL. With several clients per domain, each class of the domain is divided
+    among them by Dir(alpha).
     """
 
     name = "domains"
@@ -34,8 +34,8 @@ class DomainClients(Partition):
         labels, domains = annotations
         if domains is None:
             raise UserError(
-                "data.partition=domains, but the source knows no domains; use data with a folder "
-                "or a column `domain` for each, or another partition"
+                "data.partition=domains, but the source has no domains; use data with a folder per "
+                "domain or a column `domain`, or choose another partition"
             )
         present = np.unique(domains.ids)
         per_domain = _clients_per_domain(clients, [domains.names[i] for i in present])
@@ -60,8 +60,8 @@ class DomainClients(Partition):
 
 
 def _clients_per_domain(clients: int, domains: list[str]) -> int:
-    per_domain, rest = divmod(clients, len(domains))
-    if rest or not per_domain:
+    per_domain, remainder = divmod(clients, len(domains))
+    if remainder or not per_domain:
         raise UserError(
             f"data.clients={clients} cannot be divided evenly among {len(domains)} domains "
             f"({', '.join(domains)}); set data.clients to a multiple of {len(domains)}"

@@ -1,14 +1,14 @@
-"""DP2FL's few-shot clients: some classes are missing, one is dominant.
+"""DP2FL's few-shot clients: each lacks some classes, and one of its classes is dominant.
 
-arXiv:2504.16357, Section "Datasets". Per client: at most 16 images of each class are its pool; a
-fifth of the classes is dropped; a quarter of the pool of every other class is kept, and one of
-these classes, the dominant one, gets the other three quarters too.
+arXiv:2504.16357, Section "Datasets". Per client, the pool has at most 16 images of each class; a
+fifth of the classes is dropped; a quarter of the pool of every other class is kept; and one of
+these classes, the dominant one, also keeps the other three quarters.
 
-Our reading, where the paper is silent: every client draws its pools from the whole training split;
-counts are rounded, at least 1; the dominant class is drawn from the kept ones; the validation
-images come from the source's own (CoOp's val), or else from training images that no client trains
-on, one for a class and more for the dominant one, in proportion; the test is the largest subset of
-the official one with the proportions of the training images.
+Our reading where the paper is silent: every client draws its pools from the whole training split;
+counts are rounded, to at least 1; the dominant class is drawn from the kept ones. Validation images
+come from the source's official ones (CoOp's val), or else from training images that no client
+trains on: one per class, and proportionally more for the dominant class. The test is the largest
+subset of the official one with the class proportions of the training images.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ class DominantClassParams(Frozen):
     """Parameters of `dominant_class`."""
 
     shots: int = Field(16, ge=1, le=10**6)
-    """Images of a class in a client's pool, at most; what the dominant class keeps."""
+    """Most images of a class in a client's pool; the dominant class keeps all of them."""
     excluded: float = Field(0.2, ge=0, lt=1)
-    """Share of the classes that a client has no image of."""
+    """Share of the classes that a client lacks."""
     kept_share: float = Field(0.25, gt=0, le=1)
-    """Share of its pool that a class keeps which is not dominant; 1: no class is dominant."""
+    """Share of its pool that each other class keeps; 1: no class is dominant."""
     disjoint: StrictBool = False
-    """Whether no training image belongs to two clients."""
+    """Whether clients share no training image."""
 
 
 @partitions.add
 class DominantClass(FewShotProtocol):
     """Few-shot label skew: some classes are missing, one is dominant (DP2FL).
 
-    Client i draws from its own stream. Its training and test images do not depend on how many
-    clients there are; its validation images are such that none of the clients trains on them.
+    Client i draws from a separate random stream. Its training and test images do not depend on the
+    number of clients; its validation images are images that no client trains on.
     """
 
     name = "dominant_class"
@@ -60,15 +60,15 @@ class DominantClass(FewShotProtocol):
         if self.params.disjoint:
             shares = _disjoint_shares(labels, pools.train, clients, rng)
         for share, stream in zip(shares, streams, strict=True):
-            mine = pools._replace(train=share)
-            train, rest = _draw_client(labels, mine, self.params, stream)
+            client_pools = pools._replace(train=share)
+            train, remaining = _draw_client(labels, client_pools, self.params, stream)
             result.train.append(train)
-            unused.append(rest)
+            unused.append(remaining)
             result.test.append(proportional(labels, train, pools.test, stream))
         trained = np.zeros(len(labels), np.bool_)
         trained[np.concatenate(result.train)] = True
-        for rest in unused:
-            result.validation.append(_validation(labels, rest, trained, self.params))
+        for remaining in unused:
+            result.validation.append(_validation(labels, remaining, trained, self.params))
         return result
 
 
@@ -90,7 +90,7 @@ def _draw_client(
     """Draw one client's training images.
 
     Returns:
-        The training images, and for each of the client's classes the other images, shuffled: the
+        The training images, and the remaining shuffled images of each of the client's classes, the
         dominant class first.
     """
     classes = np.unique(labels[pools.train])
@@ -98,49 +98,49 @@ def _draw_client(
     kept = np.sort(rng.permutation(classes)[: max(1, count)])
     dominant = rng.choice(kept)
     train: list[Indices] = []
-    rest: list[Indices] = []
+    remaining: list[Indices] = []
     for c in kept:
-        held = _held_out(c == dominant, params)
-        images = _class_pool(labels, pools, c, held, params, rng)
-        pool = min(params.shots, len(images) - held)
+        for_validation = _validation_count(c == dominant, params)
+        images = _class_pool(labels, pools, c, for_validation, params, rng)
+        pool = min(params.shots, len(images) - for_validation)
         shots = pool if c == dominant else max(1, round(params.kept_share * pool))
         train.append(images[:shots])
-        rest.insert(0 if c == dominant else len(rest), images[shots:])
-    return np.sort(np.concatenate(train)), rest
+        remaining.insert(0 if c == dominant else len(remaining), images[shots:])
+    return np.sort(np.concatenate(train)), remaining
 
 
-def _held_out(is_dominant: bool, params: DominantClassParams) -> int:
-    """Return how many images of a class a client validates on."""
+def _validation_count(is_dominant: bool, params: DominantClassParams) -> int:
+    """Return the number of images of a class that a client validates on."""
     return max(1, round(1 / params.kept_share)) if is_dominant else 1
 
 
 def _validation(
     labels: Indices,
-    rest: Sequence[Indices],
+    remaining: Sequence[Indices],
     trained: NDArray[np.bool_],
     params: DominantClassParams,
 ) -> Indices:
-    """Return a client's validation images: of each class the last that no client trains on.
+    """Return a client's validation images: the last ones of each class that no client trains on.
 
     Args:
         labels: int64 [n], class of each image of the source.
-        rest: as `_draw_client` returns it.
-        trained: bool [n], whether a client trains on an image.
-        params: the partition's.
+        remaining: the remaining images that `_draw_client` returns.
+        trained: bool [n], whether any client trains on an image.
+        params: the partition's parameters.
 
     Raises:
-        UserError: when the clients train on too many images of a class.
+        UserError: if the clients train on too many images of a class.
     """
     chosen = []
-    for number, images in enumerate(rest):
-        held, free = _held_out(number == 0, params), images[~trained[images]]
-        if len(free) < held:
+    for number, images in enumerate(remaining):
+        needed, free = _validation_count(number == 0, params), images[~trained[images]]
+        if len(free) < needed:
             raise UserError(
                 f"data.partition=dominant_class leaves {len(free)} image(s) of class "
-                f"{labels[images[0]]} that no client trains on, and a client validates on {held}; "
-                "use more images, fewer clients or a smaller data.partition.shots"
+                f"{labels[images[0]]} that no client trains on, but a client validates on "
+                f"{needed}; use more images, fewer clients or a smaller data.partition.shots"
             )
-        chosen.append(free[len(free) - held :])
+        chosen.append(free[len(free) - needed :])
     return np.sort(np.concatenate(chosen))
 
 
@@ -148,31 +148,31 @@ def _class_pool(
     labels: Indices,
     pools: Pools,
     c: int,
-    held: int,
+    needed: int,
     params: DominantClassParams,
     rng: np.random.Generator,
 ) -> Indices:
-    """Return a client's shuffled images of class c; the last `held` are for validation.
+    """Return a client's shuffled images of class c; the last `needed` are for validation.
 
     Raises:
-        UserError: when there are not enough of them.
+        UserError: if there are too few of them.
     """
     images = rng.permutation(pools.train[labels[pools.train] == c])
     if len(pools.validation):
         official = rng.permutation(pools.validation[labels[pools.validation] == c])
-        if len(official) < held:
+        if len(official) < needed:
             raise UserError(
-                f"data.partition=dominant_class finds {len(official)} of the source's validation "
-                f"images of class {c} for a client, which validates on {held} of them; "
-                "raise data.partition.kept_share"
+                f"data.partition=dominant_class needs {needed} of the source's validation images "
+                f"of class {c} for a client, but there are {len(official)}; raise "
+                "data.partition.kept_share"
             )
-        images = np.concatenate([images, official[:held]])
-    if len(images) <= held:
-        instead = " or set data.partition.disjoint=false" if params.disjoint else ""
+        images = np.concatenate([images, official[:needed]])
+    if len(images) <= needed:
+        alternative = " or set data.partition.disjoint=false" if params.disjoint else ""
         raise UserError(
             f"data.partition=dominant_class finds {len(images)} training images of class {c} "
-            f"for a client, which validates on {held} of them and needs more to train on; use "
-            f"more images{instead}"
+            f"for a client, which needs {needed} to validate on and more to train on; use more "
+            f"images{alternative}"
         )
     return images
 
@@ -187,14 +187,14 @@ def proportional(
     Args:
         labels: int64 [n], class of each image of the source.
         train: positions of a client's training images.
-        test: positions of the images that may be tested on.
+        test: positions of the images that may be drawn.
         rng: random stream.
 
     Returns:
         Sorted positions.
 
     Raises:
-        UserError: when `test` has no image of any class of `train`.
+        UserError: if `test` has no image of any class of `train`.
     """
     classes, counts = np.unique(labels[train], return_counts=True)
     available = np.array([(labels[test] == c).sum() for c in classes])
@@ -204,9 +204,9 @@ def proportional(
             "images or set data.test=local"
         )
     tested = available > 0
-    times = (available[tested] / counts[tested]).min()
+    factor = (available[tested] / counts[tested]).min()
     drawn = [
-        rng.permutation(test[labels[test] == c])[: int(times * count + 1e-9)]
+        rng.permutation(test[labels[test] == c])[: int(factor * count + 1e-9)]
         for c, count in zip(classes[tested], counts[tested], strict=True)
     ]
     return np.sort(np.concatenate(drawn))

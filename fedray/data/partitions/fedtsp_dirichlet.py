@@ -1,4 +1,4 @@
-"""FedTSP's Dirichlet partition: as the paper states it, and as the official code draws it."""
+"""FedTSP's Dirichlet partition, as the paper states it and as the official code draws it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class FedTSPDirichletParams(Frozen):
     """Parameters of `fedtsp_dirichlet`."""
 
     alpha: float = Field(0.1, gt=0, le=1e6)
-    """Concentration (FedTSP: 0.1): large is near uniform, small gives few classes a client."""
+    """Concentration (FedTSP: 0.1): large values are near uniform, small ones give few classes."""
     variant: Literal["exact", "official"] = "exact"
-    """exact: "evenly distributed", as in the paper; official: as in its code."""
+    """exact: "evenly distributed", as in the paper; official: as in the official code."""
     min_samples: int | None = Field(None, ge=1, le=10**9)
-    """Least images of every client. None: 40, or n/N/2 if less, where sizes are drawn."""
+    """Minimum number of images of every client. None: with official, 40 or n/N/2 if less."""
     max_draws: int | None = Field(None, ge=1, le=10**6)
-    """How often `official` redraws the partition to reach `min_samples`. None: 10,000."""
+    """Maximum number of draws of `official` to reach `min_samples`. None: 10,000."""
 
     @model_validator(mode="after")
     def _exact_draws_once(self) -> FedTSPDirichletParams:
         if self.variant == "exact" and self.max_draws is not None:
-            raise ValueError("max_draws has no effect with variant=exact; leave it out")
+            raise ValueError("max_draws has no effect with variant=exact; remove it")
         return self
 
 
@@ -40,13 +40,13 @@ class FedTSPDirichlet(Partition):
 
     - `official` (HtFLlib dataset_utils, used by FedTSP's code): a client that already holds n/N
       images gets no share of the next class, but may overshoot by one class's share. All is
-      redrawn until everybody has `min_samples` images, by default int(min(10 / (1 - 0.75),
+      redrawn until every client has `min_samples` images, by default int(min(10 / (1 - 0.75),
       n/N/2)). Sizes are not equal. Cuts are rounded down, so that the last client gets the rest
       of every class. With `min_samples: 10` it is NIID-Bench's routine.
-    - `exact`: the same cap made hard. Clients have n//N images, the first n mod N one more; what
-      exceeds a client's capacity spills over to the others in proportion to their shares. The class
-      order is drawn at random, so that no class always comes last, when little capacity is left.
-      Nothing is redrawn, so it never fails where n >= N.
+    - `exact`: the same with a hard cap. Clients have n//N images, the first n mod N one more;
+      images beyond a client's capacity go to the others in proportion to their shares. The class
+      order is random, so that no class always comes last, when little capacity remains. Nothing
+      is redrawn, so it never fails if n >= N.
     """
 
     name = "fedtsp_dirichlet"

@@ -1,4 +1,4 @@
-"""Label skew by shards: sorted by label, cut, assigned at random."""
+"""Label skew by shards: images are sorted by label, cut into shards, and assigned at random."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ShardsParams(Frozen):
     """Parameters of `shards`."""
 
     shards_per_client: int = Field(2, ge=1, le=10**6)
-    """S: shards that each client gets; about as many classes, each shard one or two."""
+    """S: number of shards per client; a shard has one or two classes."""
 
 
 @partitions.add
@@ -23,7 +23,7 @@ class Shards(Partition):
 
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
     AISTATS 2017, Section 3 (pathological non-IID). Shards have n//(N*S) images, the first n mod
-    (N*S) one more, so that none is left over.
+    (N*S) one more, so that no image remains.
     """
 
     name = "shards"

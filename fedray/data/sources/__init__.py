@@ -1,4 +1,4 @@
-"""Where images come from: one module per source, which lists rows; `Source` does the rest."""
+"""Data sources: one module per source, which lists its images as rows; `Source` does the rest."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Row(NamedTuple):
 
     Attributes:
         image: its file, an encoded file's bytes, or pixels [H, W] or [H, W, 3].
-        label: its class, a position in the class names; of an image with a mask, the dominant
-            class of the mask counts instead.
+        label: its class, a position in the class names. For an image with a mask, the dominant
+            class of the mask is used instead.
         origin: TRAIN, TEST or VALIDATION, its official split.
-        domain: its domain's name; None without domains.
+        domain: the name of its domain; None without domains.
         mask: each pixel's class, for dense prediction (see `decode_masks`).
-        where: what messages call it ("train.parquet, row 7"); a file is called by its path.
-        path: what a split file calls it; a file is called by its path below the root.
+        where: its name in messages ("train.parquet, row 7"); not needed for a file.
+        path: its path in a split file; not needed for a file below the root.
     """
 
     image: Encoded
@@ -56,19 +56,19 @@ class Row(NamedTuple):
     path: str | None = None
 
     def name(self, root: Path | None = None) -> str:
-        """Return what messages call the image, below a root where there is one."""
+        """Return the image's name in messages; for a file, its path, relative to `root` if any."""
         if not isinstance(self.image, Path):
             return self.where
         return str(self.image) if root is None else self.image.relative_to(root).as_posix()
 
 
 class Listing(NamedTuple):
-    """The images of a source, none of them decoded yet.
+    """The images of a source, not decoded yet.
 
     Attributes:
         class_names: C names.
         rows: the images in the order of a run; a source may read them lazily.
-        domains: names of the domains in their order; empty: sorted, as far as rows have any.
+        domains: the domain names in their order; empty means the names in the rows, sorted.
     """
 
     class_names: tuple[str, ...]
@@ -77,13 +77,13 @@ class Listing(NamedTuple):
 
 
 class Source(Configurable, ABC):
-    """One data source; a subclass lists its images as rows.
+    """A data source; a subclass lists its images as rows.
 
-    Made from its typed parameters (`Params`), which are those of `data.source`; most have none.
+    Built from its typed parameters (`Params`), the keys `data.source.*`; most sources have none.
 
     Attributes:
-        resampling: how images of other sizes are scaled, unless `data.resize` says otherwise.
-        kept: whether decoded images are kept in the node's cache.
+        resampling: the filter for resizing, unless `data.resize` names another.
+        kept: whether decoded images are stored in the node's cache.
     """
 
     resampling: ClassVar[Resampling] = "bilinear"
@@ -95,43 +95,45 @@ class Source(Configurable, ABC):
 
         Args:
             root: the folder from `find_root`.
-            options: what the rows are read for; of use to a source that draws its images.
+            options: the read options, for a source that generates its images.
 
         Raises:
-            UserError: when files are missing or wrong; it says which and what to do.
+            UserError: if files are missing or invalid; the message says which, and what to do.
         """
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
-        """Return every file that is read: by default those of the rows of the chosen classes.
+        """Return every file that is read; by default, those of the rows of the chosen classes.
 
-        A source whose rows are not files overrides this. Images are decoded again when the name,
-        size or time of one of the files has changed.
+        A source whose rows are not files overrides this method. Images are decoded again if the
+        name, size or time of one of the files has changed.
         """
         rows = self.chosen(root, options).rows
-        both = (part for row in rows for part in (row.image, row.mask))
-        return [part for part in both if isinstance(part, Path)]
+        encoded = (item for row in rows for item in (row.image, row.mask))
+        return [item for item in encoded if isinstance(item, Path)]
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
-        """Return the folder to read; by default `root`, which must be there.
+        """Return the folder to read; by default `root`, which must exist.
 
         Raises:
-            UserError: when it is not.
+            UserError: if the folder does not exist.
         """
         if root is None:
             raise UserError(f"data.source={self.name} needs a folder: set data.root")
         if not root.is_dir():
-            raise UserError(f"data.root={root} is not a folder; set data.root to where the data is")
+            raise UserError(
+                f"data.root={root} is not a folder; set data.root to the folder of the data"
+            )
         return root
 
     def download_hint(self, root: Path) -> str:
-        """Return where the data that `root` should hold comes from, to end a sentence."""
+        """Return where to get the data that `root` should hold, as the end of a sentence."""
         return ""
 
     def chosen(self, root: Path, options: ReadOptions) -> Listing:
-        """Return the rows of the classes that are asked for.
+        """Return the rows of the requested classes.
 
         Raises:
-            UserError: when there is no class of a name, or a name cannot be that of a class.
+            UserError: if a requested class does not exist, or a class name is not allowed.
         """
         listing = self.listing(root, options)
         check_names(listing.class_names, f"data.source={self.name}: {root}")
@@ -140,18 +142,18 @@ class Source(Configurable, ABC):
         return only_classes(listing, options.classes, f"data.source={self.name} ({root})")
 
     def read(self, root: Path, options: ReadOptions, allocate: Allocate = in_memory) -> ImageSet:
-        """Decode the rows of the classes that are asked for.
+        """Decode the rows of the requested classes.
 
         Args:
             root: the folder from `find_root`.
-            options: which rows, and how they are decoded.
-            allocate: gives the array of the pixels.
+            options: which rows to read, and how to decode them.
+            allocate: returns the array for the pixels.
 
         Raises:
-            UserError: when there are none, or one is wrong.
+            UserError: if there are no rows, or one is invalid.
         """
-        names, listed, domain_names = self.chosen(root, options)
-        rows = list(listed)
+        names, rows_of_classes, domain_names = self.chosen(root, options)
+        rows = list(rows_of_classes)
         if not rows:
             raise UserError(f"data.source={self.name}: {root} holds no images")
         origin = np.array([row.origin for row in rows], np.int8)
@@ -159,49 +161,49 @@ class Source(Configurable, ABC):
             origin = self._split(root, options.split, options, rows)
         domains = domains_of(rows, domain_names)
         encoded = [row.image for row in rows]
-        masked = [row.mask for row in rows if row.mask is not None]
+        encoded_masks = [row.mask for row in rows if row.mask is not None]
 
         def where(i: int) -> str:
             return rows[i].name()
 
         pixels = decode(encoded, where, options, resampling=self.resampling, allocate=allocate)
         labels, masks = np.array([row.label for row in rows], np.int64), None
-        if masked:
-            masks = decode_masks(encoded, masked, where, options, classes=len(names))
+        if encoded_masks:
+            masks = decode_masks(encoded, encoded_masks, where, options, classes=len(names))
             labels = dominant_classes(masks, len(names))
         return ImageSet(self.name, pixels, labels, names, origin, domains, masks)
 
     def _split(
         self, root: Path, split: str, options: ReadOptions, rows: Sequence[Row]
     ) -> NDArray[np.int8]:
-        """Return the part of each row in the split file, which may list the other classes too."""
-        every = rows if options.classes is None else self.listing(root, options).rows
-        paths, known = self._paths(root, rows), self._paths(root, every)
-        return splits.origins(splits.find_split_file(root, split), paths, known)
+        """Return each row's part of the split; the split file may list other classes, too."""
+        all_rows = rows if options.classes is None else self.listing(root, options).rows
+        paths, known_paths = self._paths(root, rows), self._paths(root, all_rows)
+        return splits.origins(splits.find_split_file(root, split), paths, known_paths)
 
     def _paths(self, root: Path, rows: Iterable[Row]) -> list[str]:
-        """Return what a split file calls each image."""
+        """Return the images' paths as a split file writes them."""
         paths = []
         for row in rows:
             path = row.name(root) if isinstance(row.image, Path) else row.path
             if path is None:
                 raise UserError(
                     f"data.split names images by their paths, but {row.name(root)} of "
-                    f"data.source={self.name} has none; leave data.split out"
+                    f"data.source={self.name} has none; remove data.split"
                 )
             paths.append(path)
         return paths
 
     def _key(self, root: Path, options: ReadOptions) -> str:
-        """Name what is read by its files, without decoding it."""
+        """Return the cache name of the images, computed from their files without decoding them."""
         split = [] if options.split is None else [splits.find_split_file(root, options.split)]
         files = [*split, *self.files(root, options)]
         params = self.params.model_dump(mode="json")
         key = images_key(root, files, params, asdict(options), plugin_of(type(self)))
         return f"{self.name}-{key}"
 
-    def _kept(self, root: Path, options: ReadOptions) -> ImageSet:
-        """Return the images from the node's cache."""
+    def _cached(self, root: Path, options: ReadOptions) -> ImageSet:
+        """Return the images from the node's cache; decode them if they are not in it."""
         key = self._key(root, options)
 
         def make(making: Arrays) -> None:
@@ -216,17 +218,17 @@ class Source(Configurable, ABC):
         return image_set(kept_arrays("images", key, "decoded images", make))
 
     def load(self, root: Path | None, options: ReadOptions, *, download: bool = False) -> ImageSet:
-        """Return the images as `load_images` does."""
+        """Load the images; `load_images` describes the arguments."""
         try:
             root = self.find_root(root, download=download)
             if not self.kept:
                 return self.read(root, options)
-            return self._kept(root, options)
+            return self._cached(root, options)
         except OSError as error:
-            what = error.filename or root
+            path = error.filename or root
             raise UserError(
-                f"data.source={self.name}: {what} cannot be read: {error.strerror or error}; "
-                "mend or remove it"
+                f"data.source={self.name}: {path} cannot be read: {error.strerror or error}; "
+                "correct or remove it"
             ) from None
 
 
@@ -240,53 +242,52 @@ def load_images(
     *,
     download: bool = False,
 ) -> ImageSet:
-    """Return the images of a source; every process on a node may call it.
+    """Return the images of a source; every process of a node may call this.
 
-    The images are decoded once per node and mapped read-only by all.
+    The images are decoded once per node, and all processes map them read-only.
 
     Args:
-        source: its name, or its name with its parameters.
-        root: the folder of the data; None where the source needs none or has a default.
-        options: which images, and how they are decoded.
-        download: whether files that are missing may be fetched.
+        source: the source's name, or its name with parameters.
+        root: the folder of the data; None if the source needs none or has a default.
+        options: which images to read, and how to decode them.
+        download: whether missing files may be downloaded.
 
     Raises:
-        UserError: when there is no such source, a parameter is wrong, or its files are missing or
-            wrong.
+        UserError: if the source is unknown, a parameter is invalid, or files are missing or
+            invalid.
     """
     component = Component(name=source) if isinstance(source, str) else source
-    made: Source = build(component, "data source", "data.source")
-    return made.load(root, options, download=download)
+    instance: Source = build(component, "data source", "data.source")
+    return instance.load(root, options, download=download)
 
 
-def only_classes(listing: Listing, wanted: tuple[str, ...], where: str) -> Listing:
-    """Return the rows of some classes, whose labels are their positions in `wanted`.
+def only_classes(listing: Listing, names: tuple[str, ...], where: str) -> Listing:
+    """Return the rows of some classes, labelled by their positions in `names`.
 
     Raises:
-        UserError: when there is no class of a name, or rows have masks, whose pixels name the
-            other classes too.
+        UserError: if a class does not exist, or rows have masks, which contain other classes, too.
     """
-    missing = [name for name in wanted if name not in listing.class_names]
+    missing = [name for name in names if name not in listing.class_names]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UserError(
             f"data.classes names '{missing[0]}'{more}, which {where} does not have among its "
-            f"{len(listing.class_names)} classes; spell them as there."
+            f"{len(listing.class_names)} classes; correct the spelling."
             f"{nearest(missing[0], sorted(listing.class_names))}"
         )
-    label = {listing.class_names.index(name): i for i, name in enumerate(wanted)}
+    label = {listing.class_names.index(name): i for i, name in enumerate(names)}
 
     def rows() -> Iterator[Row]:
         for row in listing.rows:
             if row.mask is not None:
                 raise UserError(
-                    f"data.classes takes images by their class, but those of {where} have masks "
-                    "of several; leave it out"
+                    f"data.classes selects images by their class, but the masks of {where} have "
+                    "several classes each; remove data.classes"
                 )
             if row.label in label:
                 yield row._replace(label=label[row.label])
 
-    return Listing(wanted, rows(), listing.domains)
+    return Listing(names, rows(), listing.domains)
 
 
 def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None:
@@ -294,22 +295,22 @@ def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None
 
     Args:
         rows: n rows.
-        names: of the domains in their order; empty: those of the rows, sorted.
+        names: the domain names in their order; empty means the names in the rows, sorted.
 
     Raises:
-        UserError: when a row has no domain and another has one, or there are too many.
+        UserError: if only some rows have a domain, or if there are too many domains.
     """
     names = tuple(names) or tuple(sorted({row.domain for row in rows if row.domain}))
     if not names:
         return None
     if len(names) > np.iinfo(np.int16).max:
         raise UserError(
-            f"the images have {len(names):,} different domains, too many; leave the domains out"
+            f"the images have {len(names):,} different domains, too many; remove the domains"
         )
     lacking = next((row for row in rows if not row.domain), None)
     if lacking is not None:
         raise UserError(
-            f"{lacking.name()} has no domain, while others have one ({names[0]}, ...); give every "
+            f"{lacking.name()} has no domain, but others have one ({names[0]}, ...); give every "
             "image a domain, or none"
         )
     position: dict[str | None, int] = {name: i for i, name in enumerate(names)}
@@ -317,28 +318,30 @@ def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None
 
 
 def walk(root: Path) -> Iterator[Path]:
-    """Yield every file below a folder, through links to folders too, but nothing hidden.
+    """Yield every file below a folder, following links to folders; hidden names are skipped.
 
     Raises:
-        UserError: when a folder cannot be listed, or a link leads back to a folder above it.
+        UserError: if a folder cannot be listed, or a link leads back to a folder above it.
     """
 
     def refuse(error: OSError) -> None:
-        raise UserError(f"{error.filename} cannot be listed: {error.strerror}; mend or remove it")
+        raise UserError(
+            f"{error.filename} cannot be listed: {error.strerror}; correct or remove it"
+        )
 
-    for folder, inner, files in os.walk(root, onerror=refuse, followlinks=True):
-        place = Path(folder)
-        if place.is_symlink() and place.parent.resolve().is_relative_to(place.resolve()):
-            raise UserError(f"{folder} is a link to a folder that it is in; remove it")
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
-        yield from (place / name for name in sorted(files) if not name.startswith("."))
+    for folder, subfolders, files in os.walk(root, onerror=refuse, followlinks=True):
+        path = Path(folder)
+        if path.is_symlink() and path.parent.resolve().is_relative_to(path.resolve()):
+            raise UserError(f"{folder} is a link to a folder that contains it; remove it")
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        yield from (path / name for name in sorted(files) if not name.startswith("."))
 
 
 def check_names(names: Sequence[str], where: str) -> None:
-    """Refuse names that cannot name different classes in a text and in a file.
+    """Refuse class names that cannot distinguish classes in texts and files.
 
     Raises:
-        UserError: with the first that is empty, there twice or not of Unicode characters.
+        UserError: for the first name that is empty, duplicate, or not valid Unicode.
     """
     first: dict[str, int] = {}
     for label, name in enumerate(names):
@@ -347,7 +350,7 @@ def check_names(names: Sequence[str], where: str) -> None:
         if first.setdefault(name, label) != label:
             raise UserError(
                 f"{where}: the classes {first[name]} and {label} are both called '{name}'; "
-                "give every class its own name"
+                "give every class a different name"
             )
         if any("\ud800" <= character <= "\udfff" for character in name):
             raise UserError(
@@ -359,8 +362,8 @@ _SPLITS = {"train": TRAIN, "test": TEST, "validation": TEST, "valid": TEST, "val
 
 
 def official_split(name: str) -> int | None:
-    """Return TRAIN or TEST for the name of a split, None for any other name.
+    """Return TRAIN or TEST for the name of a split, or None for any other name.
 
-    A validation split counts as TEST, since it is held out.
+    A validation split counts as TEST, because it is held out.
     """
     return _SPLITS.get(name.lower())

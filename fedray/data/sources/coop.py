@@ -1,7 +1,7 @@
 """CoOp's ten data sets with its splits, from a folder in the layout of its DATASETS.md.
 
 Zhou et al., "Learning to Prompt for Vision-Language Models", IJCV 2022,
-https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md. What prompt methods compare on.
+https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md. The usual benchmark of prompt methods.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ORIGINS = {"train": TRAIN, "val": VALIDATION, "test": TEST}
 
 
 class _Set(NamedTuple):
-    """One data set: CoOp's names of its folder and its images' folder, and where both come from."""
+    """One data set: its folder and its images' folder as CoOp names them, and their sources."""
 
     name: str
     home: str
@@ -36,7 +36,7 @@ class _Set(NamedTuple):
 
     @property
     def split(self) -> str:
-        """The file by which the data set is recognised."""
+        """Return the name of the file that identifies the data set."""
         return f"split_zhou_{self.name}.json" if self.split_id else "images_variant_train.txt"
 
     @property
@@ -47,7 +47,7 @@ class _Set(NamedTuple):
 
 
 _CARS = "https://github.com/pytorch/vision/issues/7545#issuecomment-1631441616"
-"""Where Stanford Cars can be had since its own page is gone."""
+"""Where to get Stanford Cars, whose own page is offline."""
 _SUN = "http://vision.princeton.edu/projects/2010/SUN/SUN397.tar.gz"
 _FOOD = "https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/"
 _OBJECTS, _CALTECH = "101_ObjectCategories", "https://data.caltech.edu/records/mzrjq-6wc02"
@@ -81,7 +81,7 @@ _Entry = tuple[Annotated[str, AfterValidator(_below)], NonNegativeInt, str]
 
 
 class _Split(BaseModel):
-    """What a split_zhou_<Name>.json holds."""
+    """The content of a split_zhou_<Name>.json."""
 
     train: list[_Entry]
     val: list[_Entry]
@@ -92,95 +92,98 @@ class _Split(BaseModel):
 class CoOp(Source):
     """One of CoOp's ten data sets, with its split and class names; root is its folder.
 
-    The split file in the folder (oxford_pets, ...) identifies the set. Classes are the split file's
-    labels, in their order, with spaces for the underscores in their names. CoOp's val is for
-    validation alone: nobody trains or is tested on it, and only few-shot protocols use it. Images
-    are scaled bicubically, as CLIP's preprocessing does.
+    The split file in the folder (oxford_pets, ...) identifies the data set. Classes are the split
+    file's labels, in their order; underscores in their names become spaces. CoOp's val is used for
+    validation only: no client trains or is tested on it, and only few-shot protocols use it. Images
+    are scaled bicubically, as in CLIP's preprocessing.
     """
 
     name = "coop"
     resampling = "bicubic"
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
-        """Return `root`."""
         if root is not None and not root.is_dir():
             raise _missing(root)
         return super().find_root(root, download=download)
 
     def download_hint(self, root: Path) -> str:
-        """Return the archive and the split file of the set that the folder is named after."""
-        known = next((known for known in _SETS if known.home == root.name), None)
-        return (
-            f"; {known.download_hint}" if known else f"; {_GUIDE} says where CoOp's sets come from"
-        )
+        named_set = next((data_set for data_set in _SETS if data_set.home == root.name), None)
+        if named_set is None:
+            return f"; {_GUIDE} says where CoOp's sets come from"
+        return f"; {named_set.download_hint}"
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
         """Return the split file, or the official lists, and every image."""
-        found, images = _find(root), super().files(root, options)
-        lost = [image for image in images if not image.is_file()]
-        if lost:
+        data_set, images = _find(root), super().files(root, options)
+        missing = [image for image in images if not image.is_file()]
+        if missing:
             raise UserError(
-                f"data.source=coop: {lost[0]} is not there, nor are {len(lost) - 1} more of the "
-                f"{len(images)} images that {found.name}'s split names; {found.download_hint}"
+                f"data.source=coop: {missing[0]} and {len(missing) - 1} more of the {len(images)} "
+                f"images in the split of {data_set.name} are missing; {data_set.download_hint}"
             )
-        return [*_lists(root, found), *images]
+        return [*_lists(root, data_set), *images]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Return every image: those of train, then val, then test."""
-        found = _find(root)
-        images = root / found.images
-        entries = list(_entries(root, found))
+        """Return all images: those of train, then val, then test."""
+        data_set = _find(root)
+        images = root / data_set.images
+        entries = list(_entries(root, data_set))
         rows = [Row(images / path, label, origin) for path, label, _, origin in entries]
-        return Listing(_class_names(entries, root / found.split), rows)
+        return Listing(_class_names(entries, root / data_set.split), rows)
 
 
 def _missing(root: Path) -> UserError:
-    """Return the error for a root without a set; it names the set that the root's name suggests."""
-    for known in _SETS:
-        if root.name == known.home:
+    """Return the error for a root without a data set; it names the one the folder suggests."""
+    for data_set in _SETS:
+        if root.name == data_set.home:
             return UserError(
-                f"data.source=coop: {root / known.split} is not there; {known.download_hint}"
+                f"data.source=coop: {root / data_set.split} is missing; {data_set.download_hint}"
             )
     return UserError(
         f"data.source=coop: data.root={root} is not the folder of one of CoOp's data sets, such as "
-        f"{', '.join(known.home for known in _SETS)} with split_zhou_<Name>.json (fgvc_aircraft: "
-        f"images_variant_train.txt); set data.root to one; {_GUIDE} says where each comes from"
+        f"{', '.join(data_set.home for data_set in _SETS)} with split_zhou_<Name>.json "
+        f"(fgvc_aircraft: images_variant_train.txt); set data.root to one; {_GUIDE} says where "
+        "to get each"
     )
 
 
 def _find(root: Path) -> _Set:
-    """Return the set that `root` holds."""
-    found = [known for known in _SETS if (root / known.split).is_file()]
-    if not found:
+    """Return the data set that `root` holds."""
+    matches = [data_set for data_set in _SETS if (root / data_set.split).is_file()]
+    if not matches:
         raise _missing(root)
-    if len(found) > 1:
+    if len(matches) > 1:
         raise UserError(
-            f"data.source=coop: {root} holds both {found[0].split} and {found[1].split}; every "
+            f"data.source=coop: {root} holds both {matches[0].split} and {matches[1].split}; every "
             "data set needs a separate folder"
         )
-    return found[0]
+    return matches[0]
 
 
-def _lists(root: Path, found: _Set) -> list[Path]:
-    """Return the files with the images' classes."""
-    if found.split_id:
-        return [root / found.split]
+def _lists(root: Path, data_set: _Set) -> list[Path]:
+    """Return the files that list the images and their classes."""
+    if data_set.split_id:
+        return [root / data_set.split]
     variants = [f"images_variant_{part}.txt" for part in _ORIGINS]
     lists = [root / name for name in ("variants.txt", *variants)]
     for path in lists:
         if not path.is_file():
-            raise UserError(f"data.source=coop: {path} is not there; {found.download_hint}")
+            raise UserError(f"data.source=coop: {path} is missing; {data_set.download_hint}")
     return lists
 
 
-def _entries(root: Path, found: _Set) -> Iterator[tuple[str, int, str, int]]:
-    """Yield (path, label, class name, origin) of every image: train, val and test, in order."""
-    listed = _zhou(root / found.split) if found.split_id else _aircraft(*_lists(root, found))
-    seen = set()
-    for entry in listed:
-        if entry[0] in seen:
-            raise UserError(f"{root / found.split} names '{entry[0]}' twice; {found.download_hint}")
-        seen.add(entry[0])
+def _entries(root: Path, data_set: _Set) -> Iterator[tuple[str, int, str, int]]:
+    """Yield (path, label, class name, origin) of every image, in the order train, val, test."""
+    entries = (
+        _zhou(root / data_set.split) if data_set.split_id else _aircraft(*_lists(root, data_set))
+    )
+    paths = set()
+    for entry in entries:
+        if entry[0] in paths:
+            raise UserError(
+                f"{root / data_set.split} names '{entry[0]}' twice; {data_set.download_hint}"
+            )
+        paths.add(entry[0])
         yield entry
 
 
@@ -195,7 +198,7 @@ def _zhou(file: Path) -> Iterator[tuple[str, int, str, int]]:
 
 
 def _aircraft(variants: Path, *lists: Path) -> Iterator[tuple[str, int, str, int]]:
-    """Read FGVCAircraft's official lists: "1025794 707-320"."""
+    """Read FGVCAircraft's official lists, with lines such as "1025794 707-320"."""
     names = _lines(variants)
     labels = {name.strip(): i for i, name in enumerate(names)}
     for file, origin in zip(lists, _ORIGINS.values(), strict=True):
@@ -211,12 +214,12 @@ def _lines(file: Path) -> list[str]:
 
 
 def _class_names(entries: list[tuple[str, int, str, int]], file: Path) -> tuple[str, ...]:
-    """Return the name of each label, 0 to C - 1."""
+    """Return the names of the labels 0 to C - 1."""
     names: dict[int, str] = {}
     for _, label, name, _ in entries:
         if names.setdefault(label, name) != name:
             raise UserError(
-                f"{file} calls the class {label} both '{names[label]}' and '{name}'; replace it"
+                f"{file} names class {label} both '{names[label]}' and '{name}'; replace it"
             )
     if sorted(names) != list(range(len(names))) or not names:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Handwritten digits that scikit-learn carries: 1797 real 8x8 grey images, no download."""
+"""Handwritten digits from scikit-learn's package: 1797 real 8x8 grey images, no download."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
 
 _FILE = "datasets/data/digits.csv.gz"
-"""Below the folder of scikit-learn."""
+"""The file below scikit-learn's folder."""
 _READ: dict[ReadOptions, ImageSet] = {}
 _NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
@@ -23,17 +23,17 @@ _NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 class Digits(Source):
     """Handwritten digits of scikit-learn: 1,797 grey images of 8x8, 10 classes, no download.
 
-    UCI's optical digits, its test part; values 0..16 become 0..255. They are made in memory, faster
-    than a cache would open.
+    The test part of UCI's optical digits; values 0..16 become 0..255. The images are decoded in
+    memory, which is faster than opening a cache.
     """
 
     name = "digits"
     kept = False
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
-        """Return the folder of scikit-learn; to import its function of the digits takes seconds."""
-        found = importlib.util.find_spec("sklearn")
-        folder = Path(found.origin or "").parent if found is not None else None
+        """Return the folder of scikit-learn, found without the import, which takes seconds."""
+        spec = importlib.util.find_spec("sklearn")
+        folder = Path(spec.origin or "").parent if spec is not None else None
         if folder is None or not (folder / _FILE).is_file():
             raise UserError(
                 f"data.source=digits needs scikit-learn's file {_FILE}; pip install scikit-learn"
@@ -41,7 +41,7 @@ class Digits(Source):
         return folder
 
     def load(self, root: Path | None, options: ReadOptions, *, download: bool = False) -> ImageSet:
-        """Return the images, which a process reads once."""
+        """Load the images once per process."""
         if options not in _READ:
             _READ[options] = super().load(root, options, download=download)
         return _READ[options]

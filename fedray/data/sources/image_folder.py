@@ -1,4 +1,4 @@
-"""Images in one folder per class, alone or below a folder for each domain."""
+"""Images in one folder per class, optionally below one folder per domain."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class ImageFolder(Source):
 
     Class names are the folders' names in alphabetical order.
 
-    When every folder below the root is called train, test, val, valid or validation, they are the
-    official splits, and the classes are what they hold together.
+    If all folders below the root are named train, test, val, valid or validation, they are the
+    official splits, and the classes are the union of their folders.
     """
 
     name = "image_folder"
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Return every image by split, class and name."""
+        """Return all images, ordered by split, class and name."""
         return _listing([(None, root)])
 
 
@@ -36,26 +36,29 @@ class DomainFolder(Source):
     """Images in a folder per domain and class: ROOT/<domain>/<class>/*.png.
 
     Or ROOT/<domain>/{train,test}/<class>/*.png. The layout of Office-Caltech-10 and DomainNet:
-    domains and classes are the folders' names in alphabetical order; a class need not be in every
-    domain.
+    domains and classes are the folders' names in alphabetical order; domains may lack classes.
     """
 
     name = "domain_folder"
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Return every image by domain, split, class and name."""
+        """Return all images, ordered by domain, split, class and name."""
         folders = folders_of(root)
         if not folders:
-            raise UserError(f"data.root={root} holds no folder; expected <domain>/<class>/<image>")
+            raise UserError(
+                f"data.root={root} contains no folder; expected <domain>/<class>/<image>"
+            )
         return _listing([(folder.name, folder) for folder in folders])
 
 
 def _listing(domains: list[tuple[str | None, Path]]) -> Listing:
-    """Return the images of folders of classes, each with its domain."""
-    found = [(domain, *image) for domain, folder in domains for image in _images(folder)]
-    names = tuple(sorted({name for _, _, name, _ in found}))
+    """Return the images of class folders, each with its domain."""
+    images = [(domain, *image) for domain, folder in domains for image in _images(folder)]
+    names = tuple(sorted({name for _, _, name, _ in images}))
     label = {name: i for i, name in enumerate(names)}
-    return Listing(names, [Row(path, label[name], o, domain) for domain, path, name, o in found])
+    return Listing(
+        names, [Row(path, label[name], origin, domain) for domain, path, name, origin in images]
+    )
 
 
 def _images(root: Path) -> Iterator[tuple[Path, str, int]]:
@@ -67,7 +70,7 @@ def _images(root: Path) -> Iterator[tuple[Path, str, int]]:
         splits = [(TRAIN, root)]
     if not any(folders_of(split) for _, split in splits):
         raise UserError(
-            f"{root} holds no folder of images; "
+            f"{root} contains no folder of images; "
             "expected <class>/<image> or train/<class>/<image> below it"
         )
     for origin, split in sorted(splits):
@@ -80,20 +83,20 @@ def images_in(folder: Path, remedy: str) -> list[Path]:
     """Return the images in a folder, sorted.
 
     Raises:
-        UserError: when there is none; `remedy` ends the sentence.
+        UserError: if there is none; `remedy` ends the message.
     """
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
-    if not found:
+    images = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+    if not images:
         suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
-        raise UserError(f"{folder} holds no image ({suffixes}); {remedy}")
-    return found
+        raise UserError(f"{folder} contains no image ({suffixes}); {remedy}")
+    return images
 
 
 def folders_of(parent: Path) -> list[Path]:
     """Return the folders in a folder, sorted, without hidden ones.
 
     Raises:
-        OSError: when one is a link that leads nowhere.
+        OSError: if a link leads nowhere.
     """
     entries = sorted(path for path in parent.iterdir() if not path.name.startswith("."))
     return [path for path in entries if S_ISDIR(path.stat().st_mode)]

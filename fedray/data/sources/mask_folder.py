@@ -22,20 +22,19 @@ _EXPECTED = 'expected a list of two to 256 different names, ["background", ...]'
 class MaskFolder(Source):
     """Images with masks for dense prediction: ROOT/<domain>/{train,test}/{images,masks}/*.png.
 
-    A mask is a PNG with its image's name, a pixel's value its class; of two classes any two values
-    will do (0 and 255). ROOT/classes.json is a list of the classes' names, the background first.
-    Domains are the folders below the root. An image's
-    label is its dominant class.
+    A mask is a PNG with its image's name; a pixel's value is its class. With two classes, any two
+    values are allowed (such as 0 and 255). ROOT/classes.json lists the class names, background
+    first. Domains are the folders below the root. An image's label is its dominant class.
     """
 
     name = "mask_folder"
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
-        """Return classes.json, and every image and mask."""
+        """Return classes.json, and all images and masks."""
         return [root / "classes.json", *super().files(root, options)]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Return every image with its mask, by domain, split and name."""
+        """Return all images with their masks, ordered by domain, split and name."""
         names = tuple(read_json(root / "classes.json", _Names, "the file", _EXPECTED))
         rows = []
         for domain in folders_of(root):
@@ -49,18 +48,18 @@ class MaskFolder(Source):
                 rows += [Row(image, 0, origin, domain.name, mask) for image, mask in _pairs(split)]
         if not rows:
             raise UserError(
-                f"data.root={root} holds no images with masks; expected classes.json, "
+                f"data.root={root} contains no images with masks; expected classes.json, "
                 "<domain>/train/images/*.png and <domain>/train/masks/*.png below it"
             )
         return Listing(names, rows)
 
 
 def _pairs(split: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield every image of a split with the mask of its name."""
+    """Yield every image of a split with its mask."""
     images, masks = split / "images", split / "masks"
     for folder in (images, masks):
         if not folder.is_dir():
-            raise UserError(f"{folder} is not there; a split has a folder images and one masks")
+            raise UserError(f"{folder} is missing; a split has the folders images and masks")
     for image in images_in(images, f"fill or remove {split}"):
         mask = masks / f"{image.stem}.png"
         if not mask.is_file():

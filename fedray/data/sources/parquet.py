@@ -28,26 +28,26 @@ class Parquet(Source):
     """Parquet files of the Hugging Face convention: every `*.parquet` below the root.
 
     For example `train-00000-of-00001.parquet`. Columns: `image` (or `img`), a struct of `bytes` (an
-    encoded image) and `path`; `label` (or `fine_label`), an integer; `domain`, a string, where
-    there are domains. Without that column, files that all lie in two or more different folders
-    below the root, which are not named after splits, have these folders as domains.
+    encoded image) and `path`; `label` (or `fine_label`), an integer; optionally `domain`, a
+    string. Without that column, folders below the root are the domains, if there are at least two
+    that together hold all files and none is named after a split.
 
-    The official split is what the file's name, or a folder above it, starts with (train, test,
-    validation); any other file is training data. In a split file an image is called as its `path`
-    says. Class names come from `class_names` or
-    `features.label.names` in `dataset_info.json` at the root, else from the files' metadata.
-    Rows keep their order: training files before test files, each sorted by name.
+    The official split is the prefix of the file's name, or of a folder above it (train, test,
+    validation); any other file is training data. A split file refers to an image by its `path`.
+    Class names come from `class_names` or `features.label.names` in `dataset_info.json` at the
+    root, else from the files' metadata. Rows keep their order: training files before test files,
+    each sorted by name.
     """
 
     name = "parquet"
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
-        """Return the parquet files, and `dataset_info.json` where there is one."""
+        """Return the parquet files, and `dataset_info.json` if it exists."""
         info = root / _INFO
         return [*_parquet_files(root), *([info] if os.path.lexists(info) else [])]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
-        """Return every row of every file."""
+        """Return all rows of all files."""
         files = _parquet_files(root)
         names, folders = _class_names(root, files), _domain_folders(root, files)
 
@@ -61,14 +61,14 @@ class Parquet(Source):
 
 
 def _parquet_files(root: Path) -> list[Path]:
-    """Return the parquet files below `root`, training files first, then by name."""
-    found = [path for path in walk(root) if path.suffix == ".parquet"]
-    if not found:
+    """Return the parquet files below `root`, training files first, each sorted by name."""
+    files = [path for path in walk(root) if path.suffix == ".parquet"]
+    if not files:
         raise UserError(
             f"no *.parquet file below data.root={root}; "
             "expected for example train-00000-of-00001.parquet there"
         )
-    return sorted(found, key=lambda path: (_origin(root, path), _name(root, path)))
+    return sorted(files, key=lambda path: (_origin(root, path), _name(root, path)))
 
 
 def _name(root: Path, path: Path) -> str:
@@ -76,7 +76,7 @@ def _name(root: Path, path: Path) -> str:
 
 
 def _origin(root: Path, path: Path) -> int:
-    """Return the official split in the name of a file or a folder above it; TRAIN if in none."""
+    """Return the official split that a file or a folder above it is named after; TRAIN if none."""
     for part in reversed(path.relative_to(root).parts):
         split = official_split(re.split(r"[-_.]", part)[0])
         if split is not None:
@@ -85,7 +85,7 @@ def _origin(root: Path, path: Path) -> int:
 
 
 def _domain_folders(root: Path, files: list[Path]) -> dict[Path, str]:
-    """Return each file's top folder if folders are domains; else nothing."""
+    """Return each file's top folder if these folders are domains; else an empty dict."""
     tops = {path: path.relative_to(root).parts[0] for path in files if path.parent != root}
     distinct = set(tops.values())
     named_after_split = any(official_split(name) is not None for name in distinct)
@@ -100,15 +100,15 @@ def _rows(path: Path, file: str, classes: int) -> Iterator[Row]:
     columns = table.schema_arrow.names
     image_column = _column(columns, _IMAGE_COLUMNS, file)
     label_column = _column(columns, _LABEL_COLUMNS, file)
-    wanted = [image_column, label_column, *(["domain"] if "domain" in columns else [])]
-    for number, (image, label, *domain) in enumerate(_values(table, wanted, file)):
+    selected = [image_column, label_column, *(["domain"] if "domain" in columns else [])]
+    for number, (image, label, *domain) in enumerate(_values(table, selected, file)):
         where = f"{file}, row {number}"
         content, name = image, None
         if isinstance(image, dict):
             content, name = image.get("bytes"), image.get("path")
         if not isinstance(content, bytes):
             raise UserError(
-                f"{where}: column '{image_column}' holds no image bytes; "
+                f"{where}: column '{image_column}' contains no image bytes; "
                 "expected a struct of bytes and path"
             )
         if isinstance(label, bool) or not isinstance(label, int):
@@ -119,16 +119,18 @@ def _rows(path: Path, file: str, classes: int) -> Iterator[Row]:
         if not 0 <= label < classes:
             raise UserError(
                 f"{where}: label {label} is outside the {classes} classes "
-                f"(0..{classes - 1}); mend the row or the class names in {_INFO}"
+                f"(0..{classes - 1}); correct the row or the class names in {_INFO}"
             )
-        of_row = next(iter(domain), None)
-        if of_row is not None and not isinstance(of_row, str):
-            raise UserError(f"{where}: the domain {reprlib.repr(of_row)} is not a string; mend it")
-        yield Row(content, label, TRAIN, of_row, where=where, path=name)
+        domain_name = next(iter(domain), None)
+        if domain_name is not None and not isinstance(domain_name, str):
+            raise UserError(
+                f"{where}: the domain {reprlib.repr(domain_name)} is not a string; correct it"
+            )
+        yield Row(content, label, TRAIN, domain_name, where=where, path=name)
 
 
 def _values(table: Any, columns: list[str], file: str) -> Iterator[tuple[Any, ...]]:
-    """Yield every row's values of some columns."""
+    """Yield the values of some columns, row by row."""
     batches = table.iter_batches(batch_size=4096, columns=columns)
     while True:
         with _readable(file):
@@ -148,7 +150,7 @@ def _open(path: Path, file: str) -> Any:
 
 @contextmanager
 def _readable(file: str) -> Iterator[None]:
-    """Raise a UserError for what pyarrow cannot read."""
+    """Turn pyarrow's errors into a UserError."""
     import pyarrow as pa
 
     try:
@@ -158,14 +160,15 @@ def _readable(file: str) -> Iterator[None]:
         raise UserError(f"{file} cannot be read as parquet ({reason}); replace it") from None
 
 
-def _column(columns: list[str], wanted: tuple[str, ...], file: str) -> str:
-    for name in wanted:
+def _column(columns: list[str], candidates: tuple[str, ...], file: str) -> str:
+    for name in candidates:
         if columns.count(name) > 1:
             raise UserError(f"{file} has {columns.count(name)} columns called {name}; keep one")
         if name in columns:
             return name
     raise UserError(
-        f"{file} has the columns {', '.join(columns)}; expected one called {' or '.join(wanted)}"
+        f"{file} has the columns {', '.join(columns)}; expected one called "
+        f"{' or '.join(candidates)}"
     )
 
 
@@ -177,25 +180,25 @@ def _class_names(root: Path, files: list[Path]) -> tuple[str, ...]:
         names = _feature_names(content) if names is None else names
         if names is not None:
             return _checked(names, str(info))
-    found = {}
+    names_by_file = {}
     for path in files:
         file = _name(root, path)
         metadata = (_open(path, file).schema_arrow.metadata or {}).get(b"huggingface", b"{}")
         described = parse_json(metadata, Any, f"the metadata `huggingface` of {file}", _EXPECTED)
         names = _feature_names(described.get("info") if isinstance(described, dict) else None)
         if names is not None:
-            found[path] = _checked(names, file)
-    if not found:
+            names_by_file[path] = _checked(names, file)
+    if not names_by_file:
         raise UserError(
             f"the class names of data.root={root} are unknown: neither {_INFO} nor the files' "
             f"metadata has them; add {_INFO} with {_EXAMPLE}"
         )
-    if len(set(found.values())) > 1:
+    if len(set(names_by_file.values())) > 1:
         raise UserError(
             f"the parquet files below data.root={root} disagree on the class names; add {_INFO} "
             f"with {_EXAMPLE}"
         )
-    return next(iter(found.values()))
+    return next(iter(names_by_file.values()))
 
 
 def _feature_names(info: Any) -> Any:

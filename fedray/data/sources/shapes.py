@@ -1,4 +1,4 @@
-"""Synthetic images with masks: coloured shapes on textured grounds, in four styles, no download."""
+"""Synthetic images with masks: coloured shapes on textures, in four styles, without download."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAINTS = {
     "stripes": (-0.05, 1.0, 1.0),
     "chessboard": (0.1, 0.7, 0.7),
 }
-"""Each style's shift of the hues, its saturation and its highest value."""
+"""Hue shift, saturation and highest value (in HSV) of each style."""
 
 Floats = NDArray[np.float64]
 
@@ -32,21 +32,21 @@ Floats = NDArray[np.float64]
 class Shapes(Source):
     """Synthetic coloured shapes with masks in four styles: 800 RGB images of 32x32, no download.
 
-    160 training and 40 test images of each style, one to three shapes in each; always the same. The
-    styles are domains with one task. A shape's class is its outline; it also has a typical hue,
-    which every style shifts, so that a circle of one may look like a square of another. Ground,
-    brightness and noise depend on the style. An image's label is its dominant shape. By default
-    32 pixels and RGB; in grey the outline alone is left.
+    160 training and 40 test images of each style, with one to three shapes each; always the same.
+    Styles are domains of the same task. A shape's class is its outline. Each class has a typical
+    hue, which styles shift, so that circles of one style may have the colour of squares of another.
+    Background, brightness and noise depend on the style. An image's label is its dominant shape.
+    Images are RGB with 32 pixels by default; grey images show outlines only.
     """
 
     name = "shapes"
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
-        """Return this module's folder: nothing is read but how to draw."""
+        """Return this module's folder, because images are generated, not read."""
         return Path(__file__).parent
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
-        """Return this module, so that what an older one drew is not taken from the cache."""
+        """Return this module, so that a changed module invalidates the cached images."""
         return [root / Path(__file__).name]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
@@ -54,8 +54,8 @@ class Shapes(Source):
         size = options.image_size or 32
         if size < _SMALLEST:
             raise UserError(
-                f"data.image_size={size} is too small for data.source=shapes, which needs "
-                f"{_SMALLEST}; raise it"
+                f"data.image_size={size} is too small for data.source=shapes, which needs at "
+                f"least {_SMALLEST}; raise it"
             )
         rng = np.random.default_rng(0)
         rows = []
@@ -71,7 +71,7 @@ class Shapes(Source):
 
 def _draw(style: str, size: int, rng: np.random.Generator) -> tuple[Floats, NDArray[np.uint8]]:
     """Draw an image [3, size, size] in [0, 1] and its mask uint8 [size, size]."""
-    image, noise = _ground(style, size, rng)
+    image, noise = _background(style, size, rng)
     mask = np.zeros((size, size), np.uint8)
     for _ in range(rng.integers(1, 4)):
         kind = int(rng.integers(1, len(_NAMES)))
@@ -82,8 +82,8 @@ def _draw(style: str, size: int, rng: np.random.Generator) -> tuple[Floats, NDAr
     return image.clip(0, 1), mask
 
 
-def _ground(style: str, size: int, rng: np.random.Generator) -> tuple[Floats, float]:
-    """Draw the ground [3, size, size] of a style; return also the deviation of its noise."""
+def _background(style: str, size: int, rng: np.random.Generator) -> tuple[Floats, float]:
+    """Draw a style's background [3, size, size]; return also the deviation of its noise."""
     y, x = np.mgrid[:size, :size] / size
     if style == "paper":
         pattern, noise = 0.1 * np.sin(6 * (x * rng.random() + y * rng.random())), 0.03

@@ -1,4 +1,4 @@
-"""Data sets that torchvision can read and fetch."""
+"""Data sets that torchvision reads and downloads."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from fedray.files import cache_folder, node_lock
 
 
 class _TorchVision(Source):
-    """Both official splits, the training images first; root is the folder given to torchvision."""
+    """Both official splits, training images first; root is torchvision's `root`."""
 
     dataset: ClassVar[str]
     """The class in torchvision.datasets."""
     folder: ClassVar[str]
-    """Where it keeps its files, below the root."""
+    """Folder of the data set's files, below the root."""
     url: ClassVar[str]
-    """Where they come from."""
+    """The web page of the files."""
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
-        """Return `root`, or the cache when None; fetch what is missing when that is allowed."""
+        """Return `root`, or the cache if None; download missing files if that is allowed."""
         root = root or cache_folder() / "torchvision"
         if any((root / self.folder).glob("*")):
             return root
         if not download:
             raise UserError(
-                f"data.source={self.name}: no files in {root / self.folder}; put torchvision's "
-                f"files there (from {self.url}), set data.root to the folder that holds "
+                f"data.source={self.name}: no files in {root / self.folder}; copy torchvision's "
+                f"files (from {self.url}) there, set data.root to the folder that contains "
                 f"{Path(self.folder).parts[0]}, or set data.download=true"
             )
         try:
@@ -41,13 +41,13 @@ class _TorchVision(Source):
                 self._open(root, download=True)
         except (OSError, RuntimeError) as error:
             raise UserError(
-                f"data.source={self.name} could not be fetched into {root}: {error}; "
-                f"put its files (from {self.url}) into {root / self.folder} by hand"
+                f"data.source={self.name} could not be downloaded to {root}: {error}; "
+                f"copy its files from {self.url} to {root / self.folder}"
             ) from None
         return root
 
     def download_hint(self, root: Path) -> str:
-        return f"; its files are from {self.url}, to be put into {root / self.folder}"
+        return f"; copy its files from {self.url} to {root / self.folder}"
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
         """Return the files that torchvision reads."""
@@ -58,15 +58,15 @@ class _TorchVision(Source):
             train, test = self._open(root, download=False)
             names = tuple(train.classes)
             rows = [*_rows(train, TRAIN, len(names)), *_rows(test, TEST, len(names))]
-        except Exception as error:  # torchvision's readers check little of what they unpack
+        except Exception as error:  # torchvision's readers hardly check their input
             raise UserError(
-                f"data.source={self.name}: the files in {root / self.folder} are not whole "
+                f"data.source={self.name}: the files in {root / self.folder} are incomplete "
                 f"({reason(error)}); remove them and set data.download=true"
             ) from None
         return Listing(names, rows)
 
     def _open(self, root: Path, *, download: bool) -> list[Any]:
-        """Return torchvision's data sets for training and test."""
+        """Return torchvision's training and test data sets."""
         from torchvision import datasets
 
         dataset = getattr(datasets, self.dataset)
@@ -74,7 +74,7 @@ class _TorchVision(Source):
 
 
 def _rows(part: Any, origin: int, classes: int) -> Iterator[Row]:
-    """Yield the rows of a split; raise ValueError if there are none, or labels do not fit."""
+    """Yield the rows of a split; raise ValueError if it is empty, or labels are invalid."""
     images, labels = np.asarray(part.data), np.asarray(part.targets, np.int64)
     if not len(images) or labels.shape != (len(images),):
         raise ValueError(f"{len(images)} images and labels of shape {labels.shape}")
