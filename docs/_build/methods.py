@@ -58,7 +58,7 @@ def _facts(
     bases = [base for base in cls.__mro__[1:] if base in algorithms.entries()]
     source = f"fedray/{entry.file}"
     first = _first(used.experiments)
-    page = f"[papers.md](../papers.md#{entry.title.lower()})"
+    page = f"[commands](../papers.md#{entry.title.lower()})"
     return {
         "key": f"`algorithm={entry.name}`",
         "paper": linked(entry.paper) if entry.paper != "-" else "",

@@ -23,7 +23,7 @@ QUICK = ("fedray new ", "fedray ls ", "fedray show ", "fedray data ")
 """What is run as it stands."""
 OTHERS = {
     *(".", "apt-get", "cd", "chmod", "cp", "docker", "export", "helm", "kubectl", "make", "pip"),
-    *("git", "python3", "python3.11", "ray", "sbatch", "sed", "sudo"),
+    *("git", "python", "python3", "python3.11", "ray", "sbatch", "sed", "sudo"),
     *("clusters/laptop/start-head.sh", "mlflow/server.sh"),
 }
 """What else a command begins with; environments' own programs are below .venv."""
