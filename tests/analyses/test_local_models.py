@@ -99,4 +99,4 @@ def test_dense_prediction_has_no_majority(tmp_path: Path, capsys):
     assert "accuracy_majority" not in (folder / "rounds.jsonl").read_text()
     capsys.readouterr()
     assert main(["local_models", str(folder)]) == 2
-    assert "a background is no majority class" in capsys.readouterr().err
+    assert "majority classes are not defined" in capsys.readouterr().err
