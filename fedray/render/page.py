@@ -39,7 +39,7 @@ _SPECIAL = {
     "ε": r"$\varepsilon$",
     "φ": r"$\varphi$",
 }
-"""LaTeX of special characters; `[` is included because LaTeX parses it as an option after `\\\\`."""
+"""LaTeX of special characters; at the start of a row, LaTeX would read `[` as an option."""
 _GREEK = "alpha beta gamma delta eta theta kappa lambda mu rho sigma tau omega"
 _SPECIAL |= {
     letter: rf"$\{name}$" for letter, name in zip("αβγδηθκλμρστω", _GREEK.split(" "), strict=True)

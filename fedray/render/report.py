@@ -327,17 +327,17 @@ def write_csv(report: Report, path: Path) -> None:
     for metric in report.metrics:
         for member in report.groups:
             row = _csv_row(member, metric, keys)
-            found_difference = differences.get(member.label) if metric is report.metric else None
+            row_difference = differences.get(member.label) if metric is report.metric else None
             if (
-                found_difference is not None
-                and (interval := found_difference.comparison.interval) is not None
+                row_difference is not None
+                and (interval := row_difference.comparison.interval) is not None
             ):
                 values = (
-                    found_difference.base.label,
+                    row_difference.base.label,
                     report.at,
                     interval.mean,
                     interval.half,
-                    found_difference.p,
+                    row_difference.p,
                 )
                 row |= zip(DIFFERENCE, ("" if v is None else v for v in values), strict=True)
             rows.append(row)

@@ -374,11 +374,12 @@ def _controls(outcome: Outcome) -> Section:
     for control in outcome.controls:
         question = control.question
         share = NOTHING if question.share is None else f"{100 * question.share:.0f} %"
+        difference = interval_text(question.comparison.interval, metric)
         rows.append(
             [
                 f"{question.row} for {question.of}",
                 question.refutes,
-                f"{interval_text(question.comparison.interval, metric)} ({p_text(control.corrected)})",
+                f"{difference} ({p_text(control.corrected)})",
                 share if question.baseline is None else f"{share} over {question.baseline}",
                 p_text(control.corrected_middle),
                 f"**{control_text(control)}**",

@@ -114,7 +114,7 @@ def test_the_page_says_it_all(written, here):
     (line,) = (line for line in text.splitlines() if line.startswith("| mine > base |"))
     assert re.search(r"\| \+\d+\.\d \[.*\] \| .* \| \*\*holds \(fragile\)\*\* \| Table 1 \|", line)
     (said,) = (line for line in text.splitlines() if line.startswith("2 of 2 claims are decided"))
-    assert re.search(r"the configurations that were chosen on tuning seeds? [\d, ]+; they", said)
+    assert re.search(r"the configurations chosen on tuning seeds? [\d, ]+; they", said)
     assert "null for mine | that prototypes help" in text
     assert "lr=0.5 is the highest that was tried (the budget is spent)" in text
     assert "rows tried different numbers of configurations, all at most 3" in text
