@@ -1,15 +1,15 @@
-"""Pages, tables and figures of what `fedray.compare` found.
+"""Pages, tables and figures of the comparisons in `fedray.compare`.
 
-    cells.py         numbers and names as texts of cells
+    cells.py         formatting of numbers and names
     page.py          sections of a page, as Markdown, HTML and LaTeX (templates/)
     terminal.py      sections on a terminal
     palette.py       colours and sizes of figures
     figures.py       curves, points, swept keys, heat maps
-    report.py        the page of runs, and its tables, figures and CSV
+    report.py        the page, tables, figures and CSV of `fedray report`
     table.py         the page of a table
-    table_figure.py  its figure
-    record.py        its numbers as JSON
-    sweep.py         the table, CSV and figure of a sweep's trials
+    table_figure.py  the figure of a table
+    record.py        the content of a table's table.json
+    sweep.py         the tables of a sweep's trials
 
 Importing this package imports none of PyTorch, matplotlib, pandas and SciPy.
 """

@@ -1,4 +1,4 @@
-"""Numbers and names as texts of cells."""
+"""Formatting of numbers and names in the cells of tables."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fedray.records import Metric
 
 NOTHING = "–"
 SPREAD = "± half of the 95 % t interval over"
-"""The meaning of ± in everything that fedray prints."""
+"""The meaning of ± in all output of fedray."""
 
 
 def metric_name(metric: Metric, unit: str = " (%)") -> str:
-    """Return a metric's name for people; `unit` is added to shares."""
+    """Return a metric's display name; `unit` is appended for shares."""
     return metric.name.replace("_", " ") + (unit if metric.is_share else "")
 
 
@@ -23,12 +23,12 @@ def short_name(metric: Metric) -> str:
 
 
 def scale_of(metric: Metric) -> float:
-    """Return the factor to the unit that is shown: per cent of shares."""
+    """Return the factor from a metric to its displayed unit: 100 for shares, which are percent."""
     return 100.0 if metric.is_share else 1.0
 
 
 def cell(interval: Interval | None, metric: Metric) -> str:
-    """Return mean ± half of the interval, per cent of a share; one value stands alone."""
+    """Format an interval as "mean ± half", shares in percent; a single value has no ±."""
     if interval is None:
         return NOTHING
     if metric.is_share:
@@ -39,17 +39,17 @@ def cell(interval: Interval | None, metric: Metric) -> str:
 
 
 def signed(interval: Interval | None, metric: Metric) -> str:
-    """Return a difference as `cell` does, with its sign."""
+    """Format a difference as by `cell`, with its sign."""
     sign = "+" if interval is not None and interval.mean >= 0 else ""
     return sign + cell(interval, metric)
 
 
 def p_text(p: float | None) -> str:
-    """Return a p-value with two digits."""
+    """Format a p-value with two significant digits."""
     return NOTHING if p is None else f"{p:.2g}"
 
 
 def in_megabytes(count: float) -> str:
-    """Return bytes as a number of MB (10^6) with three significant digits."""
+    """Format a number of bytes in MB (10^6) with three significant digits."""
     size = count / 1e6
     return f"{size:.0f}" if size >= 100 or size == 0 else f"{size:.3g}"

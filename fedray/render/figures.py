@@ -1,6 +1,6 @@
-"""Curves, points, swept keys and heat maps; PNG, SVG or PDF by the file's name.
+"""Figures of curves, points, swept keys and heat maps, as PNG, SVG or PDF by the file's suffix.
 
-Every figure takes `columns`: how many columns of a paper it spans. Bands and bars are 95 %
+The argument `columns` sets the width of a figure in columns of a paper. Bands and bars are 95 %
 intervals over seeds.
 """
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_CURVES = 12
-"""Most curves of a figure; the best ones are drawn."""
+"""Maximal number of curves in a figure; the best ones are drawn."""
 MOST_LINES = 6
-"""More combinations of the other parameters are drawn as points."""
+"""Maximal number of combinations of other parameters drawn as lines; more become points."""
 LOG_SPAN = 20
-"""Values that span more than this factor get a logarithmic axis."""
+"""The axis is logarithmic if values span more than this factor."""
 MOST_NAMED = 24
-"""Names that fit below an axis."""
+"""Maximal number of names below an axis."""
 
 
 # --- curves --------------------------------------------------------------------------------------
@@ -47,9 +47,9 @@ class Panel:
     """Curves of one metric.
 
     Attributes:
-        metric: at the vertical axis.
-        curves: by label, intervals by position on the horizontal axis.
-        levels: by label, the value of a horizontal line instead of a curve.
+        metric: the metric of the vertical axis.
+        curves: intervals by label and position on the horizontal axis.
+        levels: values by label that are drawn as horizontal lines instead of curves.
     """
 
     metric: Metric
@@ -70,12 +70,12 @@ def figure_curves(
     """Draw panels of curves with bands.
 
     Args:
-        panels: at least one; a label has the same colour in all of them.
-        path: where the figure goes.
-        across: the name of the horizontal axis.
-        names: of the positions 0, 1, ... on it; empty for numbers.
-        heading: above all panels.
-        columns: see the module.
+        panels: at least one panel; a label has the same colour in all panels.
+        path: the file of the figure.
+        across: name of the horizontal axis.
+        names: names of the positions 0, 1, ...; empty for a numeric axis.
+        heading: heading above all panels.
+        columns: width in columns of a paper.
         log: whether the horizontal axis is logarithmic.
     """
     labels = list(dict.fromkeys(label for panel in panels for label in panel.curves))
@@ -116,32 +116,35 @@ def _curve(
         axes.axhline(unit * panel.levels[label], color=shade, linestyle=(0, (1, 1)), label=text)
         return
     xs, point = list(curve), marker(index) if len(curve) <= 12 else None
-    mean = [unit * each.mean for each in curve.values()]
+    mean = [unit * interval.mean for interval in curve.values()]
     style = line_style(index)
     axes.plot(xs, mean, style, color=shade, marker=point, markersize=3.5, label=_legend(label))
-    if any(each.n > 1 for each in curve.values()):
+    if any(interval.n > 1 for interval in curve.values()):
         least, most = (0.0, 100.0) if panel.metric.is_share else (-math.inf, math.inf)
-        halves = [0.0 if math.isinf(each.half) else unit * each.half for each in curve.values()]
+        halves = [
+            0.0 if math.isinf(interval.half) else unit * interval.half
+            for interval in curve.values()
+        ]
         low = [max(least, y - half) for y, half in zip(mean, halves, strict=True)]
         high = [min(most, y + half) for y, half in zip(mean, halves, strict=True)]
         axes.fill_between(xs, low, high, color=shade, alpha=0.14, linewidth=0)
 
 
 def _place_names(axes: Axes, names: Sequence[str]) -> None:
-    """Name the positions; of rounds only whole numbers, from 0 on."""
+    """Label the positions by name, or rounds by integers from 0."""
     from matplotlib.ticker import MaxNLocator
 
     if names:
         if len(names) <= MOST_NAMED:
             axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
         return
-    left, right = axes.get_xlim()
-    axes.set_xlim(min(left, -0.03 * right), right)
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, -0.03 * high), high)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _legend_below(figure: Figure, height: float, columns: Columns) -> None:
-    """Add a legend with as many labels in a line as fit; the figure grows by its height."""
+    """Add a legend below the panels, and increase the height of the figure to fit it."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     longest = max((len(line) for label in labels for line in label.splitlines()), default=1)
     beside = max(1, min(len(labels), (48 * columns) // (longest + 6)))
@@ -153,7 +156,7 @@ def _legend_below(figure: Figure, height: float, columns: Columns) -> None:
 def figure_rounds(
     groups: Sequence[Group], metrics: Sequence[Metric], path: Path, columns: Columns = 2
 ) -> None:
-    """Draw metrics against the round, a panel each; the best twelve of the groups."""
+    """Draw metrics by round, one panel per metric, for the best `MOST_CURVES` groups."""
     shown = _shown(groups, metrics[0])
     panels = [Panel(m, {member.label: member.curve(m.name) for member in shown}) for m in metrics]
     figure_curves(panels, path, "round", heading=_heading(shown, groups), columns=columns)
@@ -162,19 +165,19 @@ def figure_rounds(
 def figure_traffic(
     groups: Sequence[Group], metric: Metric, path: Path, columns: Columns = 2
 ) -> None:
-    """Draw the metric against the traffic so far; a method that sends nothing is a level line."""
+    """Draw a metric by cumulative traffic; methods without traffic become horizontal lines."""
     shown = _shown(groups, metric)
     curves: dict[str, dict[float, Interval]] = {}
     levels = {}
     for member in shown:
         curve, total = member.curve(metric.name), member.traffic()
-        points = {total[r] / 1e6: each for r, each in curve.items() if r in total}
+        points = {total[r] / 1e6: interval for r, interval in curve.items() if r in total}
         if max(total.values()) == 0:
             levels[member.label] = list(curve.values())[-1].mean
         curves[member.label] = points
     ends = [max(curve) for label, curve in curves.items() if label not in levels]
     log = bool(ends) and max(ends) > LOG_SPAN * min(ends)
-    if log:  # no traffic has no logarithm
+    if log:  # zero traffic has no logarithm
         curves = {k: {x: y for x, y in curve.items() if x > 0} for k, curve in curves.items()}
     across = "MB sent, up and down, all clients"
     panel = Panel(metric, curves, levels)
@@ -186,7 +189,7 @@ def _shown(groups: Sequence[Group], metric: Metric) -> list[Group]:
 
 
 def _heading(shown: Sequence[Group], groups: Sequence[Group]) -> str:
-    """Return the heading: how many curves are left out, whether all are comparable."""
+    """Return a heading about omitted curves, and about groups that are not comparable."""
     texts = []
     if len(shown) < len(groups):
         more = len(groups) - len(shown)
@@ -207,14 +210,14 @@ def error_points(
     horizontal: bool = False,
     unit: float = 1.0,
 ) -> None:
-    """Draw means as points with their intervals as bars; single seeds have no bar.
+    """Draw means as points and intervals as bars; single seeds have no bar.
 
-    `joined` draws a line through the points, `horizontal` lets the numbers run from left to right,
-    `unit` is the factor to the unit that is shown.
+    `joined` connects the points, `horizontal` draws values on the horizontal axis, and `unit` is
+    the factor to the displayed unit.
     """
     means = [unit * interval.mean for interval in intervals]
-    halves = [0.0 if math.isinf(each.half) else unit * each.half for each in intervals]
-    bars = halves if any(each.n > 1 for each in intervals) else None
+    halves = [0.0 if math.isinf(i.half) else unit * i.half for i in intervals]
+    bars = halves if any(i.n > 1 for i in intervals) else None
     x, y = (means, positions) if horizontal else (positions, means)
     style: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 0.9, "capsize": 3}
     style |= {"xerr" if horizontal else "yerr": bars, "fmt": "o-" if joined else "o"}
@@ -229,9 +232,9 @@ class Row:
     """One configuration of a sweep.
 
     Attributes:
-        config: the swept keys' values.
-        interval: what is shown, over seeds.
-        chooser: the number by which the best configuration is chosen; None where nothing chooses.
+        config: values of the swept keys.
+        interval: interval over seeds of the drawn metric.
+        chooser: the number that selects the best configuration; None if nothing selects it.
     """
 
     config: Mapping[str, Any]
@@ -248,22 +251,22 @@ def figure_sweep(
     title: str = "",
     columns: Columns | None = None,
 ) -> None:
-    """Draw the objective against a swept parameter, with its interval over seeds.
+    """Draw the objective by a swept parameter, with intervals over seeds.
 
-    Other parameters that vary become one line per combination where there are few of them; else
-    every configuration is a point. The one that was chosen is ringed. Values that span more than a
-    factor of 20 stand on a logarithmic axis, words next to each other.
+    Each combination of the other parameters becomes a line if there are few combinations;
+    otherwise every configuration is a point. The best configuration is circled. The axis is
+    logarithmic if values span more than `LOG_SPAN`, and categorical for strings.
 
     Args:
-        rows: what was tried; those whose value is not finite are left out.
-        parameter: a swept key, or several: one panel each.
-        path: where the figure goes.
-        metric: the objective; its direction says which value is best.
-        title: what stands above.
-        columns: how many columns of a paper it spans; None: as large as the panels want.
+        rows: the configurations; those without a finite value are left out.
+        parameter: a swept key, or several keys for one panel each.
+        path: the file of the figure.
+        metric: the objective; its direction defines the best value.
+        title: title of the figure.
+        columns: width in columns of a paper; None: chosen by the number of panels.
 
     Raises:
-        ValueError: when no row has a finite value.
+        ValueError: if no row has a finite value.
     """
     rows = [row for row in rows if math.isfinite(row.interval.mean)]
     if not rows:
@@ -322,7 +325,7 @@ def _panel(
 
 
 def place_values(axes: Axes, values: Sequence[Any]) -> dict[str, float]:
-    """Set up the axis; return the position of each value, by its repr."""
+    """Set up the horizontal axis for values; return the position of each value by its repr."""
     if not all(is_number(value) for value in values):
         words = {repr(value): show_value(value) for value in values}
         axes.set_xticks(range(len(words)), [_legend(word, 12) for word in words.values()])
@@ -344,12 +347,12 @@ def place_values(axes: Axes, values: Sequence[Any]) -> dict[str, float]:
 
 
 def _lines(rows: Sequence[Row], parameter: str) -> tuple[list[tuple[str, list[Row]]], bool]:
-    """Return rows by the other parameters' values if these are few, and whether lines join them."""
-    others = sorted({key for row in rows for key in row.config} - {parameter})
-    others = [key for key in others if len({repr(row.config.get(key)) for row in rows}) > 1]
+    """Group rows by the other parameters' values if there are few; return whether to join them."""
+    other_keys = sorted({key for row in rows for key in row.config} - {parameter})
+    other_keys = [key for key in other_keys if len({repr(row.config.get(key)) for row in rows}) > 1]
     combined: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        words = [f"{k.rsplit('.', 1)[-1]}={show_value(row.config.get(k))}" for k in others]
+        words = [f"{k.rsplit('.', 1)[-1]}={show_value(row.config.get(k))}" for k in other_keys]
         combined[" ".join(words)].append(row)
     if len(combined) <= MOST_LINES and len(rows) >= 2 * len(combined):
         return list(combined.items()), True
@@ -359,15 +362,15 @@ def _lines(rows: Sequence[Row], parameter: str) -> tuple[list[tuple[str, list[Ro
 def swept_figures(
     groups: Sequence[Group], out: Path, metric: Metric, at: At, kind: str, columns: Columns = 2
 ) -> list[Path]:
-    """Draw the metric against every key in which groups of one method differ by number.
+    """Draw a metric by every numeric key with at least three values among groups of one method.
 
     Args:
-        groups: all of them.
+        groups: all groups.
         out: the folder of the figures.
-        metric: what is shown.
-        at: its best or its last value.
+        metric: the metric.
+        at: whether to draw the best or the last value.
         kind: "png", "svg" or "pdf".
-        columns: how many columns of a paper a figure spans.
+        columns: width in columns of a paper.
 
     Returns:
         The files.
@@ -401,13 +404,13 @@ def swept_figures(
 def figure_clients(
     values: Mapping[str, Sequence[float]], quantity: Metric, path: Path, columns: Columns = 2
 ) -> None:
-    """Draw each client's number as a point, a row for each label, and a line at their mean.
+    """Draw each client's value as a point, in one row per label, with a line at the mean.
 
     Args:
-        values: by label, a number for each client.
-        quantity: what stands at the axis.
-        path: where the figure goes.
-        columns: how many columns of a paper it spans.
+        values: values of the clients by label.
+        quantity: the metric of the horizontal axis.
+        path: the file of the figure.
+        columns: width in columns of a paper.
     """
     unit = scale_of(quantity)
     with sized(columns):
@@ -429,13 +432,13 @@ def figure_clients(
 def figure_matrix(
     matrix: Sequence[Sequence[float]], names: Sequence[str], title: str, path: Path
 ) -> None:
-    """Draw a matrix as a heat map; small ones have their numbers written in.
+    """Draw a matrix as a heat map; cells of small matrices contain their values.
 
     Args:
-        matrix: [rows, columns].
-        names: of rows and columns, if there are as many.
-        title: what stands above.
-        path: where the figure goes.
+        matrix: the values [rows, columns].
+        names: names of rows and columns; ignored if their number does not fit.
+        title: title of the figure.
+        path: the file of the figure.
     """
     import numpy as np
 
@@ -445,16 +448,18 @@ def figure_matrix(
     figure = canvas(side + 2.0, side + 1.2)
     axes = figure.add_subplot()
     square = rows == columns and rows > 1
-    # the diagonal of a similarity is 1 and would take the colours from all the rest
-    seen = values[~np.eye(rows, dtype=bool)] if square else values
-    image = axes.imshow(values, cmap="viridis", vmin=float(seen.min()), vmax=float(seen.max()))
+    # the colour range ignores the diagonal, which is 1 in similarity matrices
+    shown_values = values[~np.eye(rows, dtype=bool)] if square else values
+    image = axes.imshow(
+        values, cmap="viridis", vmin=float(shown_values.min()), vmax=float(shown_values.max())
+    )
     if len(names) == rows == columns and rows <= 60:
         size = 8 if rows <= 20 else 6
         shown = [literal(name) for name in names]
         axes.set_xticks(range(columns), shown, rotation=90, fontsize=size)
         axes.set_yticks(range(rows), shown, fontsize=size)
     if max(rows, columns) <= 12:
-        low, high = float(seen.min()), float(seen.max())
+        low, high = float(shown_values.min()), float(shown_values.max())
         for (row, column), value in np.ndenumerate(values):
             dark = high == low or value < low + 0.6 * (high - low)
             colour = "white" if dark else "#111111"
@@ -471,12 +476,12 @@ def figure_matrix(
 
 
 def _legend(label: str, width: int = 46) -> str:
-    """Return a label of several lines; matplotlib leaves out labels with a leading underscore."""
+    """Wrap a label, and keep matplotlib from hiding labels with a leading underscore."""
     return fill(literal(f" {label}" if label.startswith("_") else label), width)
 
 
 def canvas(width: float, height: float) -> Figure:
-    """Return an empty figure; lengths in inches."""
+    """Return an empty figure of a size in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -497,13 +502,13 @@ _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-"""By kind of file: metadata that would make two files of one figure differ."""
+"""Metadata to omit by file format, so that equal figures give equal files."""
 FIGURES = tuple(_METADATA)
 """The formats of figures."""
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure whole, so that two files of one figure are equal."""
+    """Write a figure atomically and reproducibly."""
     kind = path.suffix.removeprefix(".")
     how: dict[str, Any] = {"format": kind, "dpi": 150, "metadata": _METADATA[kind]}
     replace_whole(path, lambda temporary: figure.savefig(temporary, **how))

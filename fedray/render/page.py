@@ -1,4 +1,4 @@
-"""Pages of text, cells and figures, as Markdown, HTML and LaTeX."""
+"""Pages of text, tables and figures, as Markdown, HTML and LaTeX."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SPECIAL = {
     "ε": r"$\varepsilon$",
     "φ": r"$\varphi$",
 }
-"""Also `[`, which LaTeX would read at the beginning of a row as the space before it."""
+"""LaTeX of special characters; at the start of a row, LaTeX would read `[` as an option."""
 _GREEK = "alpha beta gamma delta eta theta kappa lambda mu rho sigma tau omega"
 _SPECIAL |= {
     letter: rf"$\{name}$" for letter, name in zip("αβγδηθκλμρστω", _GREEK.split(" "), strict=True)
@@ -49,14 +49,14 @@ _NEGATIVE = re.compile(r"^-(?=\d)")
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure within a page.
+    """A figure in a page.
 
     Attributes:
-        alt: what it shows.
-        content: of the file.
+        alt: description of the figure.
+        content: content of the image file.
         kind: "png" or "svg".
-        file: the name of the file beside the page, for Markdown, which cannot hold figures; empty
-            where there is none.
+        file: name of the image file next to the page, for Markdown, which cannot embed figures;
+            "" if there is no such file.
     """
 
     alt: str
@@ -66,7 +66,7 @@ class Picture:
 
     @property
     def uri(self) -> str:
-        """The figure as an address that holds it whole."""
+        """Return the figure as a data URI."""
         kind = {"svg": "svg+xml"}.get(self.kind, self.kind)
         return f"data:image/{kind};base64,{base64.b64encode(self.content).decode()}"
 
@@ -76,14 +76,14 @@ class Section:
     """A part of a page.
 
     Attributes:
-        title: its heading; empty for none.
-        text: paragraphs above the cells.
-        header: names of the columns; empty without cells.
+        title: the heading; empty for none.
+        text: paragraphs above the table.
+        header: names of the columns; empty without a table.
         rows: texts of the cells.
-        below: paragraphs below the cells.
-        items: a list, after everything else.
-        pictures: figures, after the paragraphs above the cells.
-        folded: whether it is closed until a reader opens it, where that is possible.
+        below: paragraphs below the table.
+        items: a bulleted list at the end.
+        pictures: figures between the paragraphs and the table.
+        folded: whether the section is collapsed, in HTML.
     """
 
     title: str
@@ -97,13 +97,13 @@ class Section:
 
 
 def markdown(sections: Sequence[Section]) -> str:
-    """Return a page in Markdown; HTML in its texts is shown, not interpreted."""
+    """Return a page in Markdown; HTML in texts is escaped."""
     text = _templates().get_template("page.md.j2").render(sections=sections)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def html(sections: Sequence[Section]) -> str:
-    """Return a page as one HTML file with its figures inside; the first section has the title."""
+    """Return a page as one HTML file with embedded figures, titled by the first section."""
     return _templates().get_template("page.html.j2").render(sections=sections)
 
 
@@ -114,13 +114,14 @@ def latex_table(
     label: str,
     best: Sequence[tuple[int, int]] = (),
 ) -> str:
-    """Return a table for the package booktabs; words are left-aligned, numbers right-aligned.
+    """Return a LaTeX table for the package booktabs; text is left-aligned, numbers right-aligned.
 
     Args:
         header: names of the columns.
         rows: texts of the cells.
-        caption: what the numbers are.
-        label: for references, after "tab:"; its letters, digits, dots and hyphens are kept.
+        caption: the caption.
+        label: label for references, after "tab:"; characters other than letters, digits, dots and
+            hyphens are replaced.
         best: (row, column) of cells in bold.
     """
     cells = [[escape_latex(text) for text in row] for row in rows]
@@ -140,7 +141,7 @@ def latex_table(
 
 
 def escape_latex(text: str) -> str:
-    """Return a text escaped for LaTeX; a number's hyphen becomes a minus."""
+    """Escape a text for LaTeX; the hyphen of a negative number becomes a minus sign."""
     return "".join(_SPECIAL.get(char, char) for char in _NEGATIVE.sub("−", text))
 
 
@@ -164,7 +165,7 @@ def _templates() -> Environment:
 
 
 def _html_text(text: str) -> str:
-    """Return a text as HTML, with its **verdicts** and `commands`."""
+    """Return a text as HTML, with **verdicts** and `commands` marked up."""
     safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
     return re.sub(r"\*\*(.+?)\*\*", _strong, safe)
 

@@ -1,7 +1,7 @@
-"""The colours of every figure, and the sizes of a page's columns.
+"""Colours, line styles and sizes of figures.
 
-The first eight are told apart by people who are colour-blind (Okabe and Ito, 2008; yellow, which is
-too light for lines, is left out); lines also differ in style, so that they do in print.
+The first eight colours can be distinguished by colour-blind readers (Okabe and Ito, 2008, without
+yellow, which is too light for lines). Lines also differ in style, for print in black and white.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ COLOURS = (
 STYLES = ("-", "--", ":", "-.")
 MARKERS = "osD^vP*Xh<"
 Columns = Literal[1, 2]
-"""How many of a paper's two columns a figure spans."""
+"""Width of a figure, in columns of a two-column paper."""
 WIDTH: dict[Columns, float] = {1: 3.35, 2: 6.9}
-"""Inches."""
+"""Width of a figure in inches, by columns."""
 
 
 def colour(index: int) -> str:
-    """Return the index-th colour."""
+    """Return the index-th colour, cyclically."""
     return COLOURS[index % len(COLOURS)]
 
 
 def line_style(index: int) -> str:
-    """Return the index-th line style: another one whenever the colours begin again."""
+    """Return the index-th line style, which changes after each cycle of colours."""
     return STYLES[index // len(COLOURS) % len(STYLES)]
 
 
 def marker(index: int) -> str:
-    """Return the index-th marker."""
+    """Return the index-th marker, cyclically."""
     return MARKERS[index % len(MARKERS)]
 
 
 @contextmanager
 def sized(columns: Columns) -> Iterator[None]:
-    """Set text sizes for a figure of one or two columns; PDFs keep letters as text."""
+    """Set text sizes for a figure of one or two columns, and embed text in PDFs as text."""
     from matplotlib import rc_context
 
     size = {1: 7.5, 2: 9.0}[columns]

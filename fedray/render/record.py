@@ -1,4 +1,4 @@
-"""How a table was made, and its numbers as data: table.json."""
+"""The content of a table's table.json, and the record of how the table was made."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Made:
     """How a table was made.
 
     Attributes:
-        command: that makes it again.
-        commit: of the code that wrote the page.
-        commits: of the code that made the runs, those of tuning too.
-        versions: of the most important packages.
-        machine: in words.
+        command: the command that repeats it.
+        commit: commit of the code that wrote the page.
+        commits: commits of the code that executed the runs, including tuning.
+        versions: versions of the most important packages.
+        machine: description of the machine.
         when: local time.
-        runs: how many runs the table consists of.
-        shared: how many were there already when this invocation began.
-        seconds: of computing, over all runs.
-        bytes: sent and received, over all runs.
-        tuning_rounds: of a tuning run; "10-20" where cells differ.
-        report_rounds: of a reported run.
-        registered: a sentence about the registration of the plan.
+        runs: total number of runs of the table.
+        shared: number of runs that existed when this invocation began.
+        seconds: computing time of all runs.
+        bytes: bytes sent and received in all runs.
+        tuning_rounds: rounds of a tuning run; "10-20" if cells differ.
+        report_rounds: rounds of a reported run.
+        registered: sentence about the registration of the plan.
     """
 
     command: str
@@ -51,17 +51,17 @@ class Made:
     registered: str = ""
 
     def rounds(self, phase: Literal["tuning", "report"]) -> str:
-        """Return how many rounds runs of a phase have."""
+        """Return the number of rounds of runs in a phase."""
         return self.tuning_rounds if phase == "tuning" else self.report_rounds
 
 
 def table_tree(outcome: Outcome, made: Made, costs: Sequence[tuple[float, int]]) -> Tree:
-    """Return a table as plain data: numbers by seed, what was tried and chosen, verdicts.
+    """Return a table as plain data: numbers by seed, tuning, chosen configurations, verdicts.
 
     Args:
         outcome: the table.
-        made: how.
-        costs: the seconds and bytes of each cell's runs, in the order of the cells.
+        made: how the table was made.
+        costs: seconds and bytes of each cell's runs, in the order of the cells.
     """
     plan = outcome.plan
     cells = zip(outcome.cells.values(), costs, strict=True)
@@ -74,19 +74,23 @@ def table_tree(outcome: Outcome, made: Made, costs: Sequence[tuple[float, int]])
         "units": {metric.name: metric.unit for metric in outcome.metrics},
         "cells": [_cell(outcome, cell, *cost) for cell, cost in cells],
         **verdicts_tree(outcome),
-        "iqm": {row: _interval(each) for row, each in outcome.aggregates.items()},
+        "iqm": {row: _interval(interval) for row, interval in outcome.aggregates.items()},
         "plan": plan.model_dump(mode="json"),
     }
 
 
 def verdicts_tree(outcome: Outcome) -> Tree:
-    """Return what follows from the numbers of the cells: tests, verdicts and notes."""
+    """Return the part of the data that is derived from the cells: tests, verdicts and notes."""
     return {
         "claims": [_claim(decided) for decided in outcome.claims],
         "controls": [_control(control) for control in outcome.controls],
         "differences": [
-            {"of": str(each.better), "minus": str(each.worse), **_comparison(each)}
-            for each in outcome.against
+            {
+                "of": str(difference.better),
+                "minus": str(difference.worse),
+                **_comparison(difference),
+            }
+            for difference in outcome.against
         ],
         "notes": list(outcome.notes),
         "looks": outcome.looks.model_dump(),
@@ -144,7 +148,7 @@ def _cell(outcome: Outcome, cell: CellResult, seconds: float, size: int) -> Tree
         "chosen": state.chosen,
         "choices": {str(seed): config for seed, config in state.choices.items()},
         "tried": [_tried(tried) for tried in state.tried],
-        "dropped": [{**asdict(each), "reason": reason} for each, reason in dropped],
+        "dropped": [{**asdict(choice), "reason": reason} for choice, reason in dropped],
         "edges": [asdict(edge) for edge in state.edges],
         "metrics": metrics,
         "paper": outcome.plan.paper_of(place.row, place.column),
@@ -191,6 +195,6 @@ def _comparison(comparison: Comparison) -> Tree:
 
 
 def _interval(interval: Interval) -> Tree:
-    """Return an interval without ends that are infinite."""
+    """Return an interval as plain data, without infinite ends."""
     ends = {"low": interval.low, "high": interval.high} if math.isfinite(interval.half) else {}
     return {"mean": interval.mean, "std": interval.std, "n": interval.n, **ends}

@@ -1,4 +1,4 @@
-"""The page of runs: tables, comparisons, curves, costs and settings; and its files."""
+"""The page of `fedray report`: tables, comparisons, curves, costs and settings; and its files."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ from fedray.render.page import Picture, Section, latex_table
 from fedray.units import size_of, time_of
 
 MOST_PARTITIONS = 3
-"""Different partitions that are drawn."""
+"""Maximal number of partitions that are shown."""
 MOST_HEAT_MAPS = 12
-"""Matrices that are drawn."""
+"""Maximal number of matrices that are drawn."""
 ALSO_DRAWN = ("train_loss",)
-"""Further metrics that are drawn where they were measured."""
+"""Further metrics that are drawn if measured."""
 CHOSEN = {
     "final": "last round",
     "best": "best round",
     "best on validation": "round chosen on validation images",
     "best on test": "round chosen on test images",
 }
-"""What a caption says of `selection_label`."""
+"""Texts for captions, by `selection_label`."""
 DIFFERENCE = ("difference_to", "difference_at", "difference_mean", "difference_half", "p_holm")
 
 
@@ -67,7 +67,7 @@ def page(report: Report, folders: Sequence[Path]) -> list[Section]:
 
     Args:
         report: the runs.
-        folders: as they were given; that of a sweep holds its question.
+        folders: the folders of the command line; a sweep's folder provides the question.
     """
     return [
         _head(report, folders),
@@ -84,13 +84,13 @@ def page(report: Report, folders: Sequence[Path]) -> list[Section]:
 
 
 def caveats(report: Report) -> list[Section]:
-    """Return the list of what a reader must know; empty without anything."""
+    """Return a section with the caveats; empty without caveats."""
     notes = report_caveats(report)
     return [Section("Before you compare", items=[f"{note}." for note in notes])] if notes else []
 
 
 def sections(report: Report) -> list[Section]:
-    """Return the tables and comparisons, one for each set of groups that may be compared."""
+    """Return the tables and comparisons, one for each set of comparable groups."""
     several = len(report.tables) > 1
     parts = []
     for number, groups in enumerate(report.tables, 1):
@@ -125,14 +125,14 @@ def _cells(report: Report, groups: Sequence[Group]) -> tuple[list[str], list[lis
 
 
 def _best_cell(member: Group, metric: Metric, groups: Sequence[Group]) -> str:
-    """Return the best value; how it was chosen too, if the groups differ in that."""
+    """Return the best value, with the images that selected it if these differ between groups."""
     text = _mean(member, metric, "best")
     mixed = selection_label(groups, "best") == "best" and text != NOTHING
     return f"{text} ({BEST[member.select]})" if mixed else text
 
 
 def _mean(member: Group, metric: Metric, at: At) -> str:
-    """Return a mean over the group's seeds, and over how many if some lack the number."""
+    """Return the mean over seeds, with the number of seeds if some lack the metric."""
     interval = member.interval(metric.name, at)
     text = cell(interval, metric)
     whole = interval is None or interval.n == len(member.runs)
@@ -144,30 +144,32 @@ def _caption(report: Report, groups: Sequence[Group]) -> str:
     scales = " and ".join(sorted({str(member.keys.get("scale", "?")) for member in groups}))
     many = any(len(member.runs) > 1 for member in groups)
     spread = f", mean {SPREAD} n seeds" if many else ""
-    others = "".join(
+    further_text = "".join(
         f"; {metric_name(metric)}, {selection_label(groups, report.at)}" for metric in further
     )
     chosen = report.at == "best" and all(member.select == "validation" for member in groups)
     order = "; the best on validation first" if chosen and len(groups) > 1 else ""
-    numbers = f"{metric_name(first)}{spread} [{scales} scale]{others}"
+    numbers = f"{metric_name(first)}{spread} [{scales} scale]{further_text}"
     return f"{numbers}; MB of all clients per round{order}."
 
 
 def _differences(report: Report, groups: Sequence[Group]) -> Section:
-    """Return the comparison with the base: seeds, difference, corrected p, what it says."""
+    """Return the comparison with the base: seeds, difference, corrected p and reading."""
     metric, base = report.metric, report.base_of(groups)
     differences = report.differences(groups)
     rows = []
-    for each in differences:
-        interval = each.comparison.interval
+    for difference in differences:
+        interval = difference.comparison.interval
         count = "0" if interval is None else str(interval.n)
         text = NOTHING if interval is None else signed(interval, metric)
-        rows.append([each.member.label, count, text, p_text(each.p), each.reading])
+        rows.append(
+            [difference.member.label, count, text, p_text(difference.p), difference.reading]
+        )
     below = (
         f"{metric_name(metric)}, {selection_label(groups, report.at)}: difference to {base.label}, "
         f"paired by seed, mean {SPREAD} n seeds"
     )
-    if any(each.p is not None for each in differences):
+    if any(difference.p is not None for difference in differences):
         below += (
             f"; p of the two-sided t-test, corrected for {len(rows)} comparison(s) by Holm; within "
             f"the spread where it is above {ALPHA:g}"
@@ -178,11 +180,13 @@ def _differences(report: Report, groups: Sequence[Group]) -> Section:
 
 
 def _data_sets(report: Report) -> list[Section]:
-    """Return a table of methods by data sets for each metric, if there are several data sets."""
+    """Return one table of methods by data sets per metric, if there are several data sets."""
     if len({member.runs[0].run.info.data_sha256 for member in report.groups}) < 2:
         return []
     keys = {member.label: _data_keys(member) for member in report.groups}
-    titles = {label: _data_title(own, list(keys.values())) for label, own in keys.items()}
+    titles = {
+        label: _data_title(data_keys, list(keys.values())) for label, data_keys in keys.items()
+    }
     differ = differing_keys([member.keys for member in report.groups])
     rows = {member.label: _without_data(member.label, differ) for member in report.groups}
     return [_data_table(report, metric, rows, titles) for metric in report.metrics]
@@ -191,7 +195,7 @@ def _data_sets(report: Report) -> list[Section]:
 def _data_table(
     report: Report, metric: Metric, rows: Mapping[str, str], titles: Mapping[str, str]
 ) -> Section:
-    groups = {(rows[each.label], titles[each.label]): each for each in report.groups}
+    groups = {(rows[member.label], titles[member.label]): member for member in report.groups}
     columns = list(dict.fromkeys(titles.values()))
     parts = OF_MEANS[metric.name][1] if metric.name in OF_MEANS else ()
     numbers = frame(report.groups, [*dict.fromkeys([metric.name, *parts])])
@@ -217,7 +221,7 @@ def _data_table(
 
 
 def _data_keys(member: Group) -> dict[str, str]:
-    """Return what makes a data set another one: its name, its keys, its content."""
+    """Return the properties that identify a data set: its name, keys and content."""
     left_out = ("data.source.name", "data.root")
     keys = {
         key: show_value(value)
@@ -228,17 +232,17 @@ def _data_keys(member: Group) -> dict[str, str]:
     return {"": member.data, **keys, "data": content}
 
 
-def _data_title(own: Mapping[str, str], every: Sequence[Mapping[str, str]]) -> str:
-    """Return a data set's name, and what tells it from the others of that name."""
-    alike = [other for other in every if other[""] == own[""]]
-    telling = [key for key in own if len({other.get(key) for other in alike}) > 1]
-    if len(telling) > 1:  # other keys have other contents
-        telling = [key for key in telling if key != "data"]
-    return " ".join([own[""], *(f"{key.rsplit('.', 1)[-1]}={own[key]}" for key in telling)])
+def _data_title(keys: Mapping[str, str], every: Sequence[Mapping[str, str]]) -> str:
+    """Return a data set's name, with the keys that distinguish it from others of that name."""
+    same_name = [other for other in every if other[""] == keys[""]]
+    distinct = [key for key in keys if len({other.get(key) for other in same_name}) > 1]
+    if len(distinct) > 1:  # the content hash is only needed if no other key differs
+        distinct = [key for key in distinct if key != "data"]
+    return " ".join([keys[""], *(f"{key.rsplit('.', 1)[-1]}={keys[key]}" for key in distinct)])
 
 
 def _without_data(label: str, differ: Sequence[str]) -> str:
-    """Return a label without the words that are about the data alone."""
+    """Return a label without the words that only describe the data."""
 
     def of_data(word: str) -> bool:
         key, sign, _ = word.partition("=")
@@ -252,11 +256,11 @@ def _without_data(label: str, differ: Sequence[str]) -> str:
 
 
 def latex(report: Report, label: str, order: Sequence[str]) -> str:
-    """Return the tables for a paper: titles of methods, the best in bold.
+    """Return the tables as LaTeX, with titles of methods and the best values in bold.
 
     Args:
         report: the runs.
-        label: for references; further tables have a number after it.
+        label: label for references; further tables append a number.
         order: labels of the groups, in the order of the rows.
     """
     parts = []
@@ -293,37 +297,48 @@ def _capital(text: str) -> str:
 
 
 def best_rows(values: Sequence[float | None], metric: Metric) -> list[int]:
-    """Return the indices of the best values, of two values at least."""
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
+    """Return the indices of the best values; empty if there are fewer than two values."""
+    measured = [value for value in values if value is not None]
+    if len(measured) < 2:
         return []
-    best = min(known) if metric.direction == "min" else max(known)
+    best = min(measured) if metric.direction == "min" else max(measured)
     return [index for index, value in enumerate(values) if value == best]
 
 
 def titled(label: str, method: str) -> str:
-    """Return a label in which the method has its paper's title: FedProto for fedproto."""
+    """Return a label with the method's name replaced by its title: FedProto for fedproto."""
     from fedray.core import algorithms
 
-    name, _, rest = label.partition(" ")
+    name, _, suffix = label.partition(" ")
     if name != method or method not in algorithms.names():
         return label
-    return " ".join(filter(None, [algorithms.get(method).title, rest]))
+    return " ".join(filter(None, [algorithms.get(method).title, suffix]))
 
 
 def write_csv(report: Report, path: Path) -> None:
-    """Write a line for each metric and group, with the difference to its base."""
+    """Write one line per metric and group, with the difference to the base."""
     keys = differing_keys([member.keys for member in report.groups])
     differences = {
-        each.member.label: each for block in report.blocks for each in report.differences(block)
+        difference.member.label: difference
+        for block in report.blocks
+        for difference in report.differences(block)
     }
     rows: list[dict[str, Any]] = []
     for metric in report.metrics:
         for member in report.groups:
             row = _csv_row(member, metric, keys)
-            each = differences.get(member.label) if metric is report.metric else None
-            if each is not None and (interval := each.comparison.interval) is not None:
-                values = (each.base.label, report.at, interval.mean, interval.half, each.p)
+            row_difference = differences.get(member.label) if metric is report.metric else None
+            if (
+                row_difference is not None
+                and (interval := row_difference.comparison.interval) is not None
+            ):
+                values = (
+                    row_difference.base.label,
+                    report.at,
+                    interval.mean,
+                    interval.half,
+                    row_difference.p,
+                )
                 row |= zip(DIFFERENCE, ("" if v is None else v for v in values), strict=True)
             rows.append(row)
     header = list(rows[0])
@@ -352,7 +367,7 @@ def _csv_row(member: Group, metric: Metric, keys: Sequence[str]) -> dict[str, An
 
 
 def write_heat_maps(groups: Sequence[Group], out: Path, kind: str) -> list[Path]:
-    """Draw the matrices of each group's first seed; returns the files."""
+    """Draw the matrices of each group's first seed; return the files."""
     files: list[Path] = []
     for index, member in enumerate(groups, 1):
         first = member.runs[0]
@@ -372,11 +387,11 @@ def write_heat_maps(groups: Sequence[Group], out: Path, kind: str) -> list[Path]
 
 
 def _head(report: Report, folders: Sequence[Path]) -> Section:
-    """Return what the page is about, and the result in a sentence."""
+    """Return the title, the question of a study, and a summary of the runs."""
     groups, best = report.groups, report.groups[0]
     names = sorted({member.data for member in groups})
     runs = sum(len(member.runs) for member in groups)
-    question = next((asked for folder in folders if (asked := _question(folder))), "")
+    question = next((answer for folder in folders if (answer := _question(folder))), "")
     title = f"{best.label} on {names[0]}" if len(groups) == 1 else f"{len(groups)} configurations"
     if len(groups) > 1:
         title += f" on {', '.join(names)}"
@@ -393,7 +408,7 @@ def _head(report: Report, folders: Sequence[Path]) -> Section:
 
 
 def _question(folder: Path) -> str:
-    """Return what the study in a folder answers; "" where there is none."""
+    """Return the question of the study in a folder; "" without a study."""
     try:
         tree = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         return str(tree["plan"]["answers"])
@@ -405,7 +420,7 @@ def _question(folder: Path) -> str:
 
 
 def _drawn(what: str, draw: Callable[[Path], None]) -> Picture:
-    """Return the figure that a function draws into a file."""
+    """Return a picture of the figure that a function draws into a file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figure.svg"
         draw(path)
@@ -427,11 +442,11 @@ def _swept(report: Report) -> list[Section]:
     with tempfile.TemporaryDirectory() as folder:
         files = swept_figures(report.groups, Path(folder), report.metric, report.at, "svg")
         pictures = [Picture(path.stem, path.read_bytes(), "svg") for path in files]
-    return [Section("What was swept", pictures=pictures)] if pictures else []
+    return [Section("Swept keys", pictures=pictures)] if pictures else []
 
 
 def _clients(report: Report) -> list[Section]:
-    """Return each client's accuracy of the first seed, in the round that is reported."""
+    """Return the clients' accuracies in the reported round of each group's first seed."""
     values: dict[str, Sequence[float]] = {}
     rows = []
     for member in report.groups:
@@ -451,7 +466,7 @@ def _clients(report: Report) -> list[Section]:
 
 
 def _per_client(loaded: LoadedRun, report: Report) -> tuple[int, Mapping[int, float]]:
-    """Return the reported round, or the last that has them, and each client's accuracy in it."""
+    """Return the reported round, or the last evaluated one, with the accuracies by client."""
     run = loaded.run
     best = run.best_round(report.metric.name) if report.at == "best" else None
     evaluated = {done.round: done.per_client for done in run.rounds if done.per_client}
@@ -460,13 +475,16 @@ def _per_client(loaded: LoadedRun, report: Report) -> tuple[int, Mapping[int, fl
 
 
 def _traffic(report: Report) -> list[Section]:
-    """Return bytes per round by kind and direction, of the first seed; equal groups share a row."""
+    """Return bytes per round by kind and direction for each group's first seed."""
     same: dict[tuple[tuple[str, float], ...], list[str]] = {}
     for member in report.groups:
         same.setdefault(tuple(_sent(member.runs[0]).items()), []).append(member.label)
     rows = [
-        [f"{first}{f' and {len(others)} other(s)' if others else ''}: {what}", size_of(size)]
-        for sizes, (first, *others) in same.items()
+        [
+            f"{first}{f' and {len(other_labels)} other(s)' if other_labels else ''}: {what}",
+            size_of(size),
+        ]
+        for sizes, (first, *other_labels) in same.items()
         for what, size in sizes
     ]
     if not rows:
@@ -475,7 +493,7 @@ def _traffic(report: Report) -> list[Section]:
 
 
 def _sent(loaded: LoadedRun) -> dict[str, float]:
-    """Return the mean bytes of a round by kind and direction: "weights up"."""
+    """Return the mean bytes of a round by kind and direction, for example "weights up"."""
     rounds = [done for done in loaded.run.rounds if done.round > 0]
     up = Traffic.total(done.up for done in rounds)
     down = Traffic.total(done.down for done in rounds)
@@ -487,7 +505,7 @@ def _sent(loaded: LoadedRun) -> dict[str, float]:
 
 
 def _partitions(groups: Sequence[Group]) -> list[Section]:
-    """Return the plots of partitions that the runs have written, each partition once."""
+    """Return the plots of the runs' distinct partitions."""
     pictures: dict[str, Picture] = {}
     for loaded in (loaded for member in groups for loaded in member.runs):
         sha, plot = loaded.run.info.partition_sha256 or "?", RunFolder(loaded.folder).partition_plot
@@ -501,17 +519,17 @@ def _partitions(groups: Sequence[Group]) -> list[Section]:
 
 
 def _settings(groups: Sequence[Group]) -> list[Section]:
-    """Return the keys in which the runs differ, and those that all share."""
+    """Return the settings in which the runs differ, and those that are equal."""
     configs = [flatten(member.runs[0].run.info.config) for member in groups]
     keys = list(dict.fromkeys(key for config in configs for key in config))
     keys = [key for key in keys if key not in NOT_COMPARED and not key.endswith(".text")]
     shared = [key for key in keys if len({_setting(config, key) for config in configs}) == 1]
-    own = [key for key in keys if key not in shared]
+    different = [key for key in keys if key not in shared]
     parts = []
-    if own:
+    if different:
         header = ["key", *(member.label for member in groups)]
-        rows = [[key, *(_setting(config, key) for config in configs)] for key in own]
-        parts.append(Section("Settings that differ", (), header, rows, folded=len(own) > 12))
+        rows = [[key, *(_setting(config, key) for config in configs)] for key in different]
+        parts.append(Section("Settings that differ", (), header, rows, folded=len(different) > 12))
     rows = [[key, _setting(configs[0], key)] for key in shared]
     return [*parts, Section("Settings of all", (), ["key", "value"], rows, folded=True)]
 
@@ -545,4 +563,4 @@ def _origin(groups: Iterable[Group]) -> Section:
         for name, version in loaded.run.info.versions.items()
         if name != "git"
     )
-    return Section("Where the numbers are from", [", ".join(packages)], header, rows, folded=True)
+    return Section("Origin of the numbers", [", ".join(packages)], header, rows, folded=True)

@@ -1,4 +1,4 @@
-"""The trials of a sweep, and its means over data sets, as sections of a page or terminal."""
+"""Tables of a sweep's trials and of their means over data sets, as sections of a page."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from fedray.render.page import Section
 from fedray.units import size_of, time_of
 
 CUT = 14
-"""Characters of a swept value."""
+"""Maximal number of characters of a swept value."""
 
 
 @dataclass(frozen=True)
 class TrialLine:
-    """A configuration and what became of it.
+    """A trial and its outcome.
 
     Attributes:
-        number: of the trial.
-        config: the swept keys' values.
-        state: in words, "failed" or "not finished"; empty for a trial that has its numbers.
-        reason: why it failed.
-        objective: the metric that chooses, over seeds.
-        test: the metric on the test in the same rounds.
-        round: of the objective: "9", or "9-10" for several seeds.
-        bytes: of a run's traffic.
-        seconds: of its runs in this invocation.
-        is_best: whether it is the best.
+        number: number of the trial.
+        config: values of the swept keys.
+        state: "failed" or "not finished"; "" for a finished trial.
+        reason: why the trial failed.
+        objective: interval over seeds of the metric that selects the best trial.
+        test: the same metric on test images, in the same rounds.
+        round: round of the objective: "9", or "9-10" for several seeds.
+        bytes: traffic of a run.
+        seconds: duration of the trial's runs in this invocation.
+        is_best: whether this is the best trial.
     """
 
     number: int
@@ -49,25 +49,30 @@ class TrialLine:
 def trials_section(
     lines: Sequence[TrialLine], keys: Sequence[str], metric: Metric, *, validates: bool
 ) -> Section:
-    """Return the table of trials, the best with a star, and why trials failed.
+    """Return the table of trials, the best marked by a star, and the reasons of failures.
 
     Args:
         lines: the trials.
-        keys: that are swept.
-        metric: what is shown.
-        validates: whether validation images choose, so that the test is a column of its own.
+        keys: the swept keys.
+        metric: the metric of the table.
+        validates: whether validation images select the best trial; the test then is an extra
+            column.
     """
     names = short_names(keys)
     numbers = ["validation", "test"] if validates else [metric_name(metric)]
     header = ["trial", *names.values(), *numbers, "round", "time", "traffic"]
     rows = []
     for line in lines:
-        known = [line.objective, line.test] if validates else [line.objective]
+        intervals = [line.objective, line.test] if validates else [line.objective]
         rows.append(
             [
                 f"{'* ' if line.is_best else ''}{line.number}",
                 *(show_value(line.config[key])[:CUT] for key in names),
-                *([line.state, *[""] * (len(known) - 1)] if line.state else _cells(known, metric)),
+                *(
+                    [line.state, *[""] * (len(intervals) - 1)]
+                    if line.state
+                    else _cells(intervals, metric)
+                ),
                 line.round,
                 time_of(line.seconds),
                 size_of(line.bytes),
@@ -88,14 +93,14 @@ def means_section(
     over: str | None,
     missing: Mapping[str, Sequence[str]],
 ) -> Section:
-    """Return the table of means over data sets, or of further metrics, the best with a star.
+    """Return the table of means over data sets, or of further metrics, the best marked by a star.
 
     Args:
-        rows: by configuration, the intervals by the metrics' names.
-        metrics: the columns.
+        rows: intervals by configuration and name of the metric.
+        metrics: the metrics of the columns, by name.
         best: the best configuration.
-        over: the key that is averaged over; None where each configuration has its own line.
-        missing: by configuration, the values of `over` without a finished trial.
+        over: the key that is averaged over; None without averaging.
+        missing: values of `over` without a finished trial, by configuration.
     """
     texts = [
         [
@@ -115,6 +120,6 @@ def _cells(intervals: Sequence[Interval | None], metric: Metric) -> list[str]:
 
 
 def _caption(metric: Metric, lines: Sequence[TrialLine]) -> str:
-    """Return what the numbers are."""
+    """Return the caption: metric, interval and number of seeds."""
     seeds = max((line.objective.n for line in lines if line.objective is not None), default=1)
     return metric_name(metric) + (f", mean {SPREAD} {seeds} seeds." if seeds > 1 else ".")

@@ -1,4 +1,4 @@
-"""The page of a table: its cells, claims, controls, choices, caveats, and how it was made."""
+"""The page of a table: cells, claims, controls, chosen configurations, caveats and origin."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from fedray.studies.store import Measured
 
 MARK = "†"
-"""Marks numbers that were chosen on test images."""
+"""Marks numbers that were selected on test images."""
 LATE = "‡"
-"""Marks numbers of a second choice, because the first one diverged when it was reported."""
+"""Marks numbers of a second configuration, because the first diverged with the report seeds."""
 FRAGILE = "(fragile)"
-"""Marks verdicts that rest on little."""
+"""Marks verdicts with weak support."""
 UNIT = ", %"
-"""Follows the name of a share."""
+"""Suffix of the name of a share."""
 MEAN = "mean"
 TESTS = {
     "fixed": "paired t-test",
     "anytime": "anytime-valid paired t-test, with which seeds may be added at any time",
 }
-"""The tests of claims, in words."""
+"""Names of the tests of claims, for captions."""
 PAGE, LATEX, HTML, FIGURE = "table.md", "table.tex", "table.html", "figure.png"
 
 
 def write(outcome: Outcome, made: Made, folder: Path) -> list[Section]:
-    """Write a table as Markdown, LaTeX, HTML and figure into a folder; returns its page."""
+    """Write a table as Markdown, LaTeX, HTML and figure into a folder; return its page."""
     sections = page(outcome, made)
     figure = folder / FIGURE
     draw(outcome, figure)
@@ -57,7 +57,7 @@ def write(outcome: Outcome, made: Made, folder: Path) -> list[Section]:
 
 
 def with_figure(sections: Sequence[Section], figure: Path) -> list[Section]:
-    """Return a page with its figure below the table, if there are both."""
+    """Return a page with the figure inserted below the table, if both exist."""
     if not figure.exists() or len(sections) < 2:
         return [*sections]
     picture = Picture("the table as a figure", figure.read_bytes(), "png", figure.name)
@@ -65,7 +65,7 @@ def with_figure(sections: Sequence[Section], figure: Path) -> list[Section]:
 
 
 def page(outcome: Outcome, made: Made) -> list[Section]:
-    """Return the page, the main thing first."""
+    """Return the sections of the page, the main table first."""
     plan = outcome.plan
     end = "" if plan.answers.endswith(("?", ".")) else "."
     sections = [
@@ -79,19 +79,19 @@ def page(outcome: Outcome, made: Made) -> list[Section]:
         Section("Before you compare", items=[f"{note}." for note in outcome.notes]),
         _made(outcome, made),
     ]
-    return [each for each in sections if each.text or each.rows or each.items]
+    return [section for section in sections if section.text or section.rows or section.items]
 
 
 def latex(outcome: Outcome) -> str:
-    """Return the first metric's table for a paper: titles of methods, the best in bold."""
+    """Return the table of the first metric as LaTeX, with titles of methods, best in bold."""
     plan, metric = outcome.plan, outcome.metrics[0]
     header, rows = main_cells(outcome, metric)
     names = [titled(plan.rows[row].label, plan.rows[row].label.lower()) for row in plan.rows]
     controls = [" (control)" * bool(plan.rows[row].control) for row in plan.rows]
     rows = [[f"{n}{c}", *row[1:]] for n, c, row in zip(names, controls, rows, strict=True)]
     best = []
-    own = [index for index, name in enumerate(header) if index and name != "paper"]
-    for index, column in zip(own, shown_columns(outcome), strict=True):
+    own_columns = [index for index, name in enumerate(header) if index and name != "paper"]
+    for index, column in zip(own_columns, shown_columns(outcome), strict=True):
         sides = [Side(row, column) for row in plan.rows]
         intervals = [outcome.interval(side, metric.name) for side in sides]
         means = [None if interval is None else interval.mean for interval in intervals]
@@ -113,18 +113,18 @@ def latex(outcome: Outcome) -> str:
 
 
 def number(value: float, metric: Metric) -> str:
-    """Return a number in the unit that is shown."""
+    """Format a number in its displayed unit."""
     return f"{value:.1f}" if metric.is_share else f"{value:.4g}"
 
 
 def spread_of(interval: Interval, metric: Metric) -> str:
-    """Return a mean with half of its interval: "23.5 ± 0.4"; one seed has no interval."""
+    """Format a mean with half of its interval: "23.5 ± 0.4"; a single seed has no interval."""
     mean = number(interval.mean, metric)
     return mean if math.isinf(interval.half) else f"{mean} ± {number(interval.half, metric)}"
 
 
 def cell_text(outcome: Outcome, row: str, column: str | None, metric: Metric) -> str:
-    """Return our number of a cell or of a row's mean, with its marks and how many seeds failed."""
+    """Format the number of a cell, or of a row's mean, with marks and the count of failed seeds."""
     cells = [
         cell
         for place, cell in outcome.cells.items()
@@ -142,7 +142,7 @@ def cell_text(outcome: Outcome, row: str, column: str | None, metric: Metric) ->
 
 
 def paper_text(outcome: Outcome, row: str, column: str | None) -> str:
-    """Return the paper's number of a cell, or of a row's mean."""
+    """Format the paper's number for a cell, or for a row's mean."""
     entry = outcome.plan.paper_of(row, column)
     if entry is None:
         return NOTHING
@@ -151,13 +151,13 @@ def paper_text(outcome: Outcome, row: str, column: str | None) -> str:
 
 
 def row_text(outcome: Outcome, row: str) -> str:
-    """Return a row's label; controls are named as such."""
+    """Return a row's label, marked if the row is a control."""
     plan = outcome.plan.rows[row]
     return f"{plan.label} (control)" if plan.control else plan.label
 
 
 def glosses(outcome: Outcome) -> list[str]:
-    """Return what rows and columns are, and the names in claims of rows with other labels."""
+    """Return explanations of rows and columns, and names of rows whose labels differ from them."""
     plan = outcome.plan
     texts = []
     for name, row in plan.rows.items():
@@ -173,13 +173,13 @@ def _letters(name: str) -> str:
 
 
 def shown_columns(outcome: Outcome) -> list[str | None]:
-    """Return the columns, and None for the mean of several."""
+    """Return the columns, followed by None for their mean if there are several."""
     columns = list(outcome.plan.columns)
     return [*columns, None] if len(columns) > 1 else [*columns]
 
 
 def main_cells(outcome: Outcome, metric: Metric) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows of the table, with the paper's numbers where it has any."""
+    """Return the header and the rows of the table, with the paper's numbers if there are any."""
     plan, first = outcome.plan, metric is outcome.metrics[0]
     several = len(plan.columns) > 1
     header, rows = [""], [[row_text(outcome, row)] for row in plan.rows]
@@ -194,7 +194,7 @@ def main_cells(outcome: Outcome, metric: Metric) -> tuple[list[str], list[list[s
 
 
 def caption(outcome: Outcome, metric: Metric) -> str:
-    """Return what the numbers of the table are."""
+    """Return the caption: metric, seeds, interval and selection."""
     plan = outcome.plan
     seeds = plan.report.seeds
     where = {"validation": "validation images", "test": f"TEST images ({MARK})"}[plan.select]
@@ -214,30 +214,30 @@ def caption(outcome: Outcome, metric: Metric) -> str:
 
 
 def sources(outcome: Outcome) -> str:
-    """Return a sentence that says what the intervals cover, and how many images were tested on."""
+    """Return sentences about the intervals and the number of test images."""
     text = f"Intervals are over {len(outcome.plan.report.seeds)} seeds"
     metric = outcome.metrics[0]
     counts = {
-        one.measured.test_images
+        result.measured.test_images
         for cell in outcome.cells.values()
-        for one in cell.seeds
-        if one.measured is not None
+        for result in cell.seeds
+        if result.measured is not None
     }
-    known = sorted(count for count in counts if count)
-    if not known or len(known) < len(counts):
-        return f"{text}; how many test images there were is not recorded."
-    images = " to ".join(f"{count:,}" for count in sorted({known[0], known[-1]}))
+    known_counts = sorted(count for count in counts if count)
+    if not known_counts or len(known_counts) < len(counts):
+        return f"{text}; the number of test images is not recorded."
+    images = " to ".join(f"{count:,}" for count in sorted({known_counts[0], known_counts[-1]}))
     text += f"; all clients of a run are tested on {images} images"
     sides = [Side(place.row, place.column) for place in outcome.cells]
     means = [one.mean / 100 for side in sides if (one := outcome.interval(side, metric.name))]
     if not metric.is_share or not means:
         return f"{text}."
-    error = max(100 * math.sqrt(max(0.0, mean * (1 - mean)) / known[0]) for mean in means)
+    error = max(100 * math.sqrt(max(0.0, mean * (1 - mean)) / known_counts[0]) for mean in means)
     return f"{text}, where an accuracy has a binomial standard error of up to {error:.1f} points."
 
 
 def late_choices(outcome: Outcome) -> list[str]:
-    """Return the cells whose first choice diverged when it was reported, with that choice."""
+    """Return the cells whose first choice diverged with the report seeds, with that choice."""
     return [
         f"{place} ({', '.join(map(dropped_text, cell.state.dropped))})"
         for place, cell in outcome.cells.items()
@@ -248,16 +248,16 @@ def late_choices(outcome: Outcome) -> list[str]:
 def _main(outcome: Outcome, metric: Metric) -> Section:
     header, rows = main_cells(outcome, metric)
     title = "" if metric is outcome.metrics[0] else metric_name(metric, UNIT)
-    said, items = [caption(outcome, metric)], []
+    below, items = [caption(outcome, metric)], []
     if metric is outcome.metrics[0]:
-        said.append(sources(outcome))
-        said += [f"Not at this scale: {outcome.plan.left_out}"] if outcome.plan.left_out else []
+        below.append(sources(outcome))
+        below += [f"Not at this scale: {outcome.plan.left_out}"] if outcome.plan.left_out else []
         items = glosses(outcome)
-    return Section(title, (), header, rows, said, items)
+    return Section(title, (), header, rows, below, items)
 
 
 def interval_text(interval: Interval | None, metric: Metric) -> str:
-    """Return a difference with its interval: "+1.2 [0.3, 2.1]"."""
+    """Format a difference with its interval: "+1.2 [0.3, 2.1]"."""
     if interval is None:
         return NOTHING
     sign = "+" if interval.mean >= 0 else ""
@@ -268,7 +268,7 @@ def interval_text(interval: Interval | None, metric: Metric) -> str:
 
 
 def open_text(what: str, needed: SeedRange | None, comparison: Comparison) -> str:
-    """Return what is open, and how many seeds would decide it if that can be said."""
+    """Return the text of an open question, with the number of seeds needed to decide it."""
     if comparison.is_same:
         return f"{what}: the same on every seed"
     if len(comparison.differences) < 2:
@@ -276,17 +276,17 @@ def open_text(what: str, needed: SeedRange | None, comparison: Comparison) -> st
     return what if needed is None else f"{what}: {needed}"
 
 
-def verdict_text(each: TestedClaim) -> str:
-    """Return a verdict, and what would decide an open one."""
-    if each.verdict == "undecided":
-        return open_text("undecided", each.needed, each.comparison)
-    if each.verdict == "not asked":
+def verdict_text(tested: TestedClaim) -> str:
+    """Return the text of a verdict; for undecided claims, with the number of seeds needed."""
+    if tested.verdict == "undecided":
+        return open_text("undecided", tested.needed, tested.comparison)
+    if tested.verdict == "not asked":
         return "no runs"
-    return f"{each.verdict} {FRAGILE}" if each.fragile else each.verdict
+    return f"{tested.verdict} {FRAGILE}" if tested.fragile else tested.verdict
 
 
 def claim_text(claim: Claim, outcome: Outcome) -> str:
-    """Return a claim, with its metric unless that is the table's first one."""
+    """Return the text of a claim, with its metric unless that is the first of the table."""
     one = claim.metric == claim.than and claim.metric != outcome.metrics[0].name
     return f"{claim.question} ({claim.metric})" if one else claim.question
 
@@ -296,25 +296,25 @@ def _claims(outcome: Outcome) -> Section:
         return Section("Claims")
     rows = [
         [
-            claim_text(each.claim, outcome),
-            interval_text(each.comparison.interval, outcome.metric(each.claim.metric)),
-            p_text(each.corrected),
-            f"**{verdict_text(each)}**",
-            each.claim.source,
+            claim_text(tested.claim, outcome),
+            interval_text(tested.comparison.interval, outcome.metric(tested.claim.metric)),
+            p_text(tested.corrected),
+            f"**{verdict_text(tested)}**",
+            tested.claim.source,
         ]
-        for each in outcome.claims
+        for tested in outcome.claims
     ]
     if not any(row[-1] for row in rows):
         rows = [row[:-1] for row in rows]
-    decided = sum(each.verdict in ("holds", "refuted") for each in outcome.claims)
+    decided = sum(tested.verdict in ("holds", "refuted") for tested in outcome.claims)
     questions = [1 + (control.question.middle is not None) for control in outcome.controls]
     test = outcome.test
     family = len(outcome.claims) + sum(questions) + len(outcome.looks.dropped)
     header = ["claim", "difference", "p (Holm)", "verdict", "source"][: len(rows[0])]
     fragile = [
-        f"{FRAGILE} {claim_text(each.claim, outcome)}: {'; '.join(each.fragile)}"
-        for each in outcome.claims
-        if each.fragile
+        f"{FRAGILE} {claim_text(tested.claim, outcome)}: {'; '.join(tested.fragile)}"
+        for tested in outcome.claims
+        if tested.fragile
     ]
     below = (
         f"{decided} of {len(rows)} claims are decided{_of_fragile(len(fragile))}. Differences seed "
@@ -326,7 +326,7 @@ def _claims(outcome: Outcome) -> Section:
 
 
 def interval_name(test: PairedTest) -> str:
-    """Return what the intervals of differences are."""
+    """Return the name of the intervals of differences, with their level."""
     name = "t interval" if test.kind == "fixed" else "confidence sequence"
     return f"{100 * test.interval_level:.3g} % {name}"
 
@@ -336,34 +336,34 @@ def _of_fragile(count: int) -> str:
 
 
 def _of_looks(test: PairedTest) -> str:
-    """Return the sentence that says for how many looks p is corrected; "" for the first."""
+    """Return a sentence about the correction for repeated looks; "" at the first look."""
     if test.looks == 1:
         return ""
     return f" It is look {test.looks} at these claims, so each p is multiplied by {test.looks}."
 
 
 def _of_choices(outcome: Outcome) -> str:
-    """Return the sentence that says which choices the verdicts are about; "" without tuning."""
+    """Return a sentence about the role of tuning in the verdicts; "" without tuning."""
     plan = outcome.plan
     if not any(row.space for row in plan.rows.values()):
         return ""
     if plan.tuning.once is None:
-        return " Each seed chose its configuration by itself, so p counts the luck of tuning."
+        return " Each seed chose its own configuration, so p includes the variation by tuning."
     seeds = plan.tuning.once
     named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     return (
-        f" The verdicts are about the configurations that were chosen on tuning {named}; they "
-        "leave out the luck of that choice."
+        f" The verdicts are about the configurations chosen on tuning {named}; they do not include "
+        "the variation of that choice."
     )
 
 
-def control_text(each: ControlResult) -> str:
-    """Return a control's reading in words."""
-    if each.reading == "open: whether there is a gain" and each.needed is not None:
-        return f"{each.reading}, {each.needed} that"
-    if each.reading == "open":
-        return open_text("open", each.needed, each.question.comparison)
-    return each.reading
+def control_text(control: ControlResult) -> str:
+    """Return the text of a control's reading."""
+    if control.reading == "open: whether there is a gain" and control.needed is not None:
+        return f"{control.reading}, {control.needed} that"
+    if control.reading == "open":
+        return open_text("open", control.needed, control.question.comparison)
+    return control.reading
 
 
 def _controls(outcome: Outcome) -> Section:
@@ -371,52 +371,55 @@ def _controls(outcome: Outcome) -> Section:
         return Section("Controls")
     metric = outcome.metrics[0]
     rows = []
-    for each in outcome.controls:
-        asked = each.question
-        share = NOTHING if asked.share is None else f"{100 * asked.share:.0f} %"
+    for control in outcome.controls:
+        question = control.question
+        share = NOTHING if question.share is None else f"{100 * question.share:.0f} %"
+        difference = interval_text(question.comparison.interval, metric)
         rows.append(
             [
-                f"{asked.row} for {asked.of}",
-                asked.refutes,
-                f"{interval_text(asked.comparison.interval, metric)} ({p_text(each.corrected)})",
-                share if asked.baseline is None else f"{share} over {asked.baseline}",
-                p_text(each.corrected_middle),
-                f"**{control_text(each)}**",
+                f"{question.row} for {question.of}",
+                question.refutes,
+                f"{difference} ({p_text(control.corrected)})",
+                share if question.baseline is None else f"{share} over {question.baseline}",
+                p_text(control.corrected_middle),
+                f"**{control_text(control)}**",
             ]
         )
     header = [
         "control",
         "would refute",
         "method minus control (p)",
-        "it has of the gain",
-        "p of half of it",
+        "share of the gain",
+        "p of half the gain",
         "reading",
     ]
     below = [
-        "A control explains a gain away where it has more than half of it, that is, lies above the "
-        "middle between method and baseline; it does not where the method is better than it; most "
-        "of it, where both are so. It is read where the gain's interval, not corrected, lies above "
-        "0. The test of the claims, corrected with them."
+        "A control explains the gain of a method over its baseline if it has more than half of the "
+        "gain. It does not explain the gain if the method is better than the control; if both "
+        "hold, it explains most of the gain. Controls are read only if the uncorrected interval of "
+        "the gain lies above 0. They use the test of the claims and are corrected with them."
     ]
-    columns = [_columns_text(each) for each in outcome.controls if each.columns_that_differ()]
+    columns = [
+        _columns_text(control) for control in outcome.controls if control.columns_that_differ()
+    ]
     return Section("Controls", (), header, rows, below, columns)
 
 
-def _columns_text(each: ControlResult) -> str:
-    """Return a control's readings in single columns."""
+def _columns_text(control: ControlResult) -> str:
+    """Return a sentence about a control's readings by column."""
     readings = [
         f"{reading} in {', '.join(columns)}"
-        for reading, columns in each.columns_that_differ().items()
+        for reading, columns in control.columns_that_differ().items()
     ]
-    return f"{each.question.row}, each column by itself, not corrected: {'; '.join(readings)}."
+    return f"{control.question.row}, each column by itself, not corrected: {'; '.join(readings)}."
 
 
 def _differences(outcome: Outcome) -> Section:
     metric, plan = outcome.metrics[0], outcome.plan
     first, columns = next(iter(plan.rows)), shown_columns(outcome)
     cells = {
-        (each.worse.row, each.worse.column): interval_text(each.interval, metric)
-        for each in outcome.against
+        (difference.worse.row, difference.worse.column): interval_text(difference.interval, metric)
+        for difference in outcome.against
     }
     rows = [
         [row_text(outcome, row), *(cells[row, column] for column in columns)]
@@ -434,8 +437,8 @@ def _aggregates(outcome: Outcome) -> Section:
         return Section("Over all columns")
     metric = outcome.metrics[0]
     rows = [
-        [row_text(outcome, row), interval_text(each, metric).lstrip("+")]
-        for row, each in outcome.aggregates.items()
+        [row_text(outcome, row), interval_text(interval, metric).lstrip("+")]
+        for row, interval in outcome.aggregates.items()
     ]
     text = (
         "Interquartile mean over columns and seeds, with a stratified bootstrap interval "
@@ -449,14 +452,14 @@ def _chosen(outcome: Outcome, made: Made) -> Section:
     rows = []
     for place, cell in outcome.cells.items():
         state = cell.state
-        rounds = sorted({each.measured.round for each in cell.seeds if each.measured})
-        leader, added = plan.leader(place), sum(each.added for each in state.tried)
+        rounds = sorted({result.measured.round for result in cell.seeds if result.measured})
+        leader, added = plan.leader(place), sum(config.added for config in state.tried)
         tried = f"{len(state.tried) or 1}" + (f", {added} beyond its grid" if added else "")
         edges = ", ".join(f"{edge.name} ({edge.end})" for edge in state.edges)
         chosen = NOTHING
         if state.chosen is not None:
             chosen = _choices(state)
-            chosen += "".join(f"; {dropped_text(each)}" for each in state.dropped)
+            chosen += "".join(f"; {dropped_text(config)}" for config in state.dropped)
         rows.append(
             [
                 str(place) if len(plan.columns) > 1 else place.row,
@@ -464,7 +467,7 @@ def _chosen(outcome: Outcome, made: Made) -> Section:
                 tried if leader == place else f"as {leader}",
                 edges or "no",
                 "-".join(map(str, sorted({rounds[0], rounds[-1]}))) if rounds else NOTHING,
-                _cost_of_a_run([each.measured for each in cell.seeds if each.measured]),
+                _cost_of_a_run([result.measured for result in cell.seeds if result.measured]),
             ]
         )
     tuning, effort = plan.tuning, f"{made.rounds('tuning')} rounds"
@@ -476,19 +479,18 @@ def _chosen(outcome: Outcome, made: Made) -> Section:
     text = (
         f"Every row, in every column: at most {tuning.configurations} configurations by "
         f"{tuning.search} search, {effort}; then {len(plan.report.seeds)} report seeds, "
-        f"{made.rounds('report')} rounds. What a reported run took, and sent and received, is a "
-        "mean over seeds."
+        f"{made.rounds('report')} rounds. Time and traffic of a reported run are means over seeds."
     )
     header = ["", "chosen", "tried", "at an edge", "round", "a run"]
-    return Section("What was chosen", [text], header, rows)
+    return Section("Chosen configurations", [text], header, rows)
 
 
 def _choices(state: CellState) -> str:
-    """Return what the seeds chose, the commonest first: "lr=0.1 (3 of 5 seeds), lr=0.3"."""
+    """Return the seeds' choices, the most frequent first: "lr=0.1 (3 of 5 seeds), lr=0.3"."""
     choices = list(state.choices.values())
-    distinct = [each for number, each in enumerate(choices) if each not in choices[:number]]
+    distinct = [config for number, config in enumerate(choices) if config not in choices[:number]]
     ranked = sorted(distinct, key=choices.count, reverse=True)
-    labels = [config_label(each) or "as given" for each in ranked]
+    labels = [config_label(config) or "as given" for config in ranked]
     if len(labels) > 1:
         labels[0] += f" ({choices.count(ranked[0])} of {len(choices)} seeds)"
     return ", ".join(labels)
@@ -498,8 +500,8 @@ def _cost_of_a_run(measured: Sequence[Measured]) -> str:
     """Return the mean cost of runs: "2 min 24 s, 35.5 MB"."""
     if not measured:
         return NOTHING
-    seconds = fmean(each.seconds for each in measured)
-    return f"{time_of(seconds)}, {size_of(fmean(each.bytes for each in measured))}"
+    seconds = fmean(run.seconds for run in measured)
+    return f"{time_of(seconds)}, {size_of(fmean(run.bytes for run in measured))}"
 
 
 def _made(outcome: Outcome, made: Made) -> Section:
@@ -508,7 +510,7 @@ def _made(outcome: Outcome, made: Made) -> Section:
     written = "" if commits in ("", made.commit) else f"; this page {made.commit}"
     items = [
         f"command: `{made.command}`",
-        f"{made.runs} runs ({made.shared} of them were there already), "
+        f"{made.runs} runs ({made.shared} of them existed before), "
         f"{hours:.2f} hours of computing, {size_of(traffic)} sent and received",
         f"report seeds {', '.join(map(str, outcome.plan.report.seeds))}; tuning seeds "
         f"{', '.join(map(str, outcome.plan.tuning_seeds))}",

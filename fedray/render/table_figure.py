@@ -1,4 +1,4 @@
-"""A table as a figure: seeds, intervals, the paper's numbers and the paired differences."""
+"""The figure of a table: seeds, intervals, the paper's numbers and paired differences."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from fedray.studies.outcome import Outcome
 
 ACROSS = 3
-"""Most panels in a row."""
+"""Maximal number of panels in a row."""
 OURS, PAPER, CONTROL = COLOURS[0], COLOURS[1], COLOURS[7]
 
 
 def draw(outcome: Outcome, path: Path) -> None:
-    """Draw the first metric as a PNG; nothing if no cell has a number.
+    """Draw the first metric of a table into a PNG file; draw nothing if all cells are empty.
 
-    A table whose columns are numbers of one key becomes a curve for each row. Others get a panel
-    for each column, and one for what the first row is ahead of the others.
+    If the columns are values of one numeric key, each row becomes a curve. Otherwise each column
+    becomes a panel, and a further panel shows the first row minus each other row.
     """
     plan, metric = outcome.plan, outcome.metrics[0]
     columns, rows = list(plan.columns), list(plan.rows)
@@ -54,7 +54,7 @@ def draw(outcome: Outcome, path: Path) -> None:
 
 
 def draw_curves(axes: Axes, outcome: Outcome, key: str) -> None:
-    """Draw a line with intervals for each row, seeds as dots, the paper's numbers dashed."""
+    """Draw each row as a line with intervals, seeds as dots, and the paper's numbers dashed."""
     plan, metric = outcome.plan, outcome.metrics[0]
     numbers = {column: float(tree[key]) for column, tree in plan.columns.items()}
     position = place_values(axes, list(numbers.values()))
@@ -82,7 +82,7 @@ def draw_curves(axes: Axes, outcome: Outcome, key: str) -> None:
 
 
 def _values(axes: Axes, outcome: Outcome, column: str) -> None:
-    """Draw a column's cells: seeds, mean and interval, and the paper's number below."""
+    """Draw the cells of a column: seeds, mean and interval, with the paper's number below."""
     plan, metric = outcome.plan, outcome.metrics[0]
     label = f"mean, {100 * plan.confidence:g} % interval"
     for height, row in enumerate(plan.rows):
@@ -104,14 +104,19 @@ def _values(axes: Axes, outcome: Outcome, column: str) -> None:
 
 
 def _differences(axes: Axes, outcome: Outcome) -> None:
-    """Draw the first row minus each other one, paired by seed, on the mean over columns."""
+    """Draw the first row minus each other row, paired by seed, for the mean over columns."""
     plan = outcome.plan
-    first, *others = plan.rows
+    first, *other_rows = plan.rows
     whole = None if len(plan.columns) > 1 else next(iter(plan.columns))
-    for each in outcome.against:
-        if each.worse.column == whole and each.interval is not None:
-            height, shade = 1 + others.index(each.worse.row), _shade(outcome, each.worse.row)
-            _point(axes, height, list(each.differences.values()), each.interval, shade, "")
+    for difference in outcome.against:
+        if difference.worse.column == whole and difference.interval is not None:
+            height, shade = (
+                1 + other_rows.index(difference.worse.row),
+                _shade(outcome, difference.worse.row),
+            )
+            _point(
+                axes, height, list(difference.differences.values()), difference.interval, shade, ""
+            )
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_title("paired by seed" + (", mean over columns" if whole is None else ""), fontsize=10)
     unit = ", points" if outcome.metrics[0].is_share else ""
@@ -121,7 +126,7 @@ def _differences(axes: Axes, outcome: Outcome) -> None:
 def _point(
     axes: Axes, height: float, seeds: Sequence[float], interval: Interval, shade: str, label: str
 ) -> None:
-    """Draw a mean with its interval, and its seeds; with a label for the legend, or without."""
+    """Draw a mean with its interval and seeds; `label` is added to the legend unless empty."""
     marks = axes.plot(seeds, [height] * len(seeds), "|", color=shade, alpha=0.6, markersize=9)
     marks[0].set_label("seeds" if label else "")
     error_points(axes, [height], [interval], shade, label or None, horizontal=True)

@@ -1,4 +1,4 @@
-"""Sections on a terminal, or in a job's log at 80 columns."""
+"""Printing of sections on a terminal, or in a log with 80 columns."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from fedray.markdown import has_words
 from fedray.render.page import Section
 
 WHOLE = 18
-"""Characters of a cell that is never broken, such as a number with its interval."""
+"""Cells of at most this many characters, such as numbers with intervals, are never wrapped."""
 GAP = 3
 """Characters between two columns."""
 
 
 class Terminal(Console):
-    """Standard output without colours for numbers; a closed pipe is an error, not an exit."""
+    """A console on standard output, without highlighting of numbers."""
 
     def __init__(self) -> None:
         super().__init__(highlight=False)
 
     def on_broken_pipe(self) -> None:
-        """Raise the error, which ends a command quietly."""
+        """Raise `BrokenPipeError`, which commands handle, instead of exiting."""
         raise BrokenPipeError
 
 
 def print_sections(sections: Sequence[Section], console: Console | None = None) -> None:
-    """Print sections, wrapped at the width of the terminal; columns that do not fit are named.
+    """Print sections at the width of the terminal, and name columns that do not fit.
 
     Args:
-        sections: without their figures.
-        console: the terminal; None: standard output.
+        sections: the sections; their figures are not printed.
+        console: the console; None: standard output.
     """
     console = console or Terminal()
     for section in sections:
@@ -69,30 +69,30 @@ def _print_cells(section: Section, console: Console) -> None:
     for row in rows:
         table.add_row(*(fill(cell, width) for cell, width in zip(row, widths, strict=True)))
     console.print(table)
-    left = [column[0] for column in columns[len(widths) :] if column[0]]
-    if left:
-        console.print(f"Too wide for here: {', '.join(left)}.", markup=False)
+    omitted = [column[0] for column in columns[len(widths) :] if column[0]]
+    if omitted:
+        console.print(f"Columns omitted for width: {', '.join(omitted)}.", markup=False)
 
 
 def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Return the widths of the columns that fit, from the left; the widest shrink first."""
+    """Return the widths of the first columns that fit, after shrinking the widest ones."""
     least = [max(_least(column, index)) for index, column in enumerate(columns)]
     while len(least) > 1 and sum(least) + GAP * len(least) > width:
         least.pop()
-    found = [max(1, *map(len, column)) for column in columns[: len(least)]]
-    while sum(found) + GAP * len(found) > width and found != least:
-        free = [wide - narrow for wide, narrow in zip(found, least, strict=True)]
-        found[max(range(len(found)), key=lambda index: (free[index] > 0) * found[index])] -= 1
-    return found
+    widths = [max(1, *map(len, column)) for column in columns[: len(least)]]
+    while sum(widths) + GAP * len(widths) > width and widths != least:
+        free = [wide - narrow for wide, narrow in zip(widths, least, strict=True)]
+        widths[max(range(len(widths)), key=lambda index: (free[index] > 0) * widths[index])] -= 1
+    return widths
 
 
 def _least(column: Sequence[str], index: int) -> Iterator[int]:
-    """Yield the least width of each cell: its longest word, or all of a short number."""
+    """Yield the minimal width of each cell: its longest word, or the whole of a short cell."""
     for number, cell in enumerate(column):
         whole = index > 0 and number > 0 and len(cell) <= WHOLE
         yield len(cell) if whole else max(map(len, cell.split()), default=1)
 
 
 def _plain(text: str) -> str:
-    """Return a text without the marks of Markdown."""
+    """Return a text without Markdown markup."""
     return text.replace("**", "").replace("`", "")

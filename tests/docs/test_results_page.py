@@ -126,7 +126,7 @@ def test_every_published_page_says_which_choices_its_verdicts_are_about():
             assert "of 5 seeds by itself" in path.read_text()
             continue
         named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-        assert f"configurations that were chosen on tuning {named}; they leave" in path.read_text()
+        assert f"configurations chosen on tuning {named}; they do not" in path.read_text()
 
 
 def test_pages_made_with_validation_images_that_others_trained_on_say_so():

@@ -49,7 +49,7 @@ def test_cells_are_wrapped_and_numbers_stay_whole():
 def test_columns_that_do_not_fit_are_named():
     text = printed(50)
     assert "+10.8 [9.1, 12.4]" in text
-    assert "Too wide for here: source." in text
+    assert "Columns omitted for width: source." in text
     assert "Table 2" not in text
 
 

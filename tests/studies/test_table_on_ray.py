@@ -103,7 +103,7 @@ def test_five_lines_are_a_table_with_three_baselines(here, empty_database, capsy
     capsys.readouterr()
     assert main([*words, "--out", "again"]) == 0
     assert told(here / "again") == tree
-    assert "of them were there already" in capsys.readouterr().out
+    assert "of them existed before" in capsys.readouterr().out
     again = client.search_runs([experiment.experiment_id], max_results=100)
     [new] = [run for run in again if run.info.run_id not in {each.info.run_id for each in runs}]
     assert (new.info.run_name, new.info.status) == ("mine-again", "FINISHED")

@@ -114,12 +114,12 @@ def test_the_page_says_it_all(written, here):
     (line,) = (line for line in text.splitlines() if line.startswith("| mine > base |"))
     assert re.search(r"\| \+\d+\.\d \[.*\] \| .* \| \*\*holds \(fragile\)\*\* \| Table 1 \|", line)
     (said,) = (line for line in text.splitlines() if line.startswith("2 of 2 claims are decided"))
-    assert re.search(r"the configurations that were chosen on tuning seeds? [\d, ]+; they", said)
+    assert re.search(r"the configurations chosen on tuning seeds? [\d, ]+; they", said)
     assert "null for mine | that prototypes help" in text
     assert "lr=0.5 is the highest that was tried (the budget is spent)" in text
     assert "rows tried different numbers of configurations, all at most 3" in text
     assert "`the command`" in text
-    assert "runs (0 of them were there already)" in text
+    assert "runs (0 of them existed before)" in text
     assert "†" not in text
 
 
@@ -407,7 +407,7 @@ def test_a_table_of_runs_that_are_there_needs_no_ray(play, here, capsys, monkeyp
     (here / "runs").rename(here / "results" / "store")
     assert main(["tiny", "--out", "again", "--no-track"]) == 0
     out = capsys.readouterr().out
-    said = f"{len(book.runs)} runs ({len(book.runs)} of them were there already)"
+    said = f"{len(book.runs)} runs ({len(book.runs)} of them existed before)"
     assert said in " ".join(out.split())
     assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith("page: "))
     assert "**" not in out
