@@ -1,11 +1,11 @@
-"""What all benchmarks share: child processes, memory, made data, timing in turns.
+"""Functions that all benchmarks share: child processes, memory, synthetic data, timing in turns.
 
 Child, serve            a process that answers lines, and the loop that it runs
 tree_memory, PeakMemory the memory of a process and its descendants
 actors, descendants     Ray's processes below a driver
-ray_folder              a Ray session folder that no other Ray shares
+ray_folder              a separate Ray session folder
 write_noise             a data set of random images as parquet
-time_in_turns, ratio    seconds of competing steps, and their ratio to the bare loop's
+time_in_turns, ratio    seconds of competing steps, and the ratio of two lists of seconds
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKER, SERVER = "ray::Worker", "ray::ServerActor"
-"""How the titles of Ray's actor processes begin; the current method follows while one is busy."""
+"""Prefixes of the titles of Ray's actor processes; the running method follows in a busy one."""
 EXIT_SECONDS = 120.0
 LAST_LINES = 40
 
@@ -60,7 +60,7 @@ class Child:
         name: its name in error messages.
         words: arguments of `python`; the program must call `serve`.
         log: the file for its standard error.
-        env: its environment; default: `environment()`.
+        env: the environment; None for `environment()`.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Child:
         except BrokenPipeError:
             raise self._death() from None
         for answer in self._process.stdout:
-            if answer.startswith("{"):  # other lines are prints of libraries
+            if answer.startswith("{"):  # libraries may print other lines
                 return json.loads(answer)["answer"]
         raise self._death()
 
@@ -116,7 +116,7 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def actors(pid: int, *titles: str) -> list[psutil.Process]:
-    """Return Ray's actor processes below a process, by pid; `titles`: `WORKER` or `SERVER`."""
+    """Return Ray's actor processes below a process, sorted by pid; `titles`: `WORKER`, `SERVER`."""
     matching = []
     for process in descendants(pid):
         try:
@@ -140,14 +140,14 @@ def still_running(processes: list[psutil.Process], seconds: float = EXIT_SECONDS
         return ""
 
     until = time.monotonic() + seconds
-    while (left := list(filter(None, map(command, processes)))) and time.monotonic() < until:
+    while (running := list(filter(None, map(command, processes)))) and time.monotonic() < until:
         time.sleep(0.2)
-    return left
+    return running
 
 
 @contextmanager
 def ray_folder() -> Iterator[Path]:
-    """Give Ray a short session folder of its own, so that it joins no other Ray."""
+    """Let Ray use a new, short session folder, so that it does not connect to another Ray."""
     folder = Path(tempfile.mkdtemp(prefix="fr-", dir="/tmp"))
     before = os.environ.get("RAY_TMPDIR")
     os.environ["RAY_TMPDIR"] = str(folder)
@@ -164,7 +164,7 @@ def ray_folder() -> Iterator[Path]:
 def free_port() -> int:
     """Return the first of three consecutive free ports of the loopback address.
 
-    The range lies below the ports that the kernel gives out and apart from those of Ray's workers.
+    The range lies below the kernel's ephemeral ports and does not overlap that of Ray's workers.
     """
     while True:
         port = SystemRandom().randrange(20_000, 30_000)
@@ -180,7 +180,7 @@ def free_port() -> int:
 
 
 def memory(pid: int) -> int:
-    """Return a process's proportional set size in bytes: shared pages count once; 0 if it ended."""
+    """Return the proportional set size of a process in bytes; 0 if the process has ended."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -201,7 +201,7 @@ class PeakMemory:
     Args:
         pid: the root of the process tree.
         measure: returns the memory in bytes, given the pid.
-        seconds: between two samples.
+        seconds: seconds between two samples.
 
     Attributes:
         bytes: the largest sample so far.
@@ -230,7 +230,7 @@ class PeakMemory:
                 return
 
 
-# --- made data ------------------------------------------------------------------------------------
+# --- synthetic data -------------------------------------------------------------------------------
 
 
 def write_noise(folder: Path, count: int, size: int) -> Path:
@@ -269,7 +269,7 @@ def time_in_turns(
     Args:
         steps: by name; each returns the seconds that it took.
         turns: how often each step runs.
-        pause: seconds before a step, in which the threads of the previous process fall asleep.
+        pause: seconds before each step, so that the threads of the previous process stop spinning.
     """
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(turns):
@@ -280,6 +280,6 @@ def time_in_turns(
 
 
 def ratio(seconds: Sequence[float], baseline: Sequence[float]) -> tuple[float, float, float]:
-    """Return median, least and largest ratio of two lists of seconds, turn by turn."""
+    """Return the median, smallest and largest ratio of two lists of seconds, turn by turn."""
     ratios = [mine / other for mine, other in zip(seconds, baseline, strict=True)]
     return statistics.median(ratios), min(ratios), max(ratios)

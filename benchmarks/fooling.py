@@ -1,15 +1,15 @@
-"""Try to fool a table's verdicts: frauds, honest tables, and tables whose rows are one method.
+"""Test the verdicts of tables with frauds, honest tables, and tables whose rows are one method.
 
     python -m benchmarks.fooling frauds                60 frauds, 60 honest tables; ten minutes
     python -m benchmarks.fooling nulls --runs pool.json   200 null tables of real runs; half an hour
 
-frauds: an author plants a fraud into a small table on digits. It is found if fedray refuses it, if
-the page says so (a note, a mark), or if `fedray verify` gets other numbers. Honest tables,
-extended, made again or registered first, should have none of these.
+frauds: an author plants a fraud in a small table on digits. The fraud is detected if fedray refuses
+the table, if its page has a note or a mark, or if `fedray verify` gets other numbers. Honest tables
+that are extended, repeated or registered first should not be flagged.
 
-nulls: the rows are FedAvg under eight names that differ in the order of batches. The runs of 24
-seeds are made once and kept in a file; tables draw seeds and names from them. The protocols are
-those of benchmarks.null_tables.
+nulls: the rows are FedAvg under eight names, which differ in the order of batches. Runs of 24 seeds
+are made once and stored in a file; tables draw seeds and names from them. The protocols are those
+of benchmarks.null_tables.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ TABLE = {
     "report": {"seeds": [0, 1, 2]},
 }
 INNOCENT = ("Runs are of", "runs are those of", "that was tried", "seconds of a run")
-"""Parts of notes that accuse nobody: where runs are from, choices at an edge, and wall time."""
+"""Parts of harmless notes: origin of runs, choices at an edge of the grid, and wall time."""
 PLUGIN = """\
 from dataclasses import dataclass, replace
 
@@ -96,7 +96,7 @@ Tree = dict[str, Any]
 
 
 class Author:
-    """An author in a folder of their own, with a file `table.yaml` and a results folder."""
+    """An author with a separate folder, which holds `table.yaml` and a results folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -118,7 +118,7 @@ class Author:
             try:
                 done = list(reports(config_of(run, study.plan), study.plan.at))
                 run.status, run.last_round = "finished", done[-1]["round"]
-            except Exception as error:  # as a trial of Ray Tune that failed
+            except Exception as error:  # as a failed trial of Ray Tune
                 run.reason = str(error)
             study.settle(run)
         study.write()
@@ -143,32 +143,32 @@ class Author:
 
 
 def evidence(study: Study) -> list[str]:
-    """Return what a page says against a table."""
-    found = outcome(study)
-    notes = [note for note in found.notes if not any(part in note for part in INNOCENT)]
+    """Return the notes and failures on a table's page that cast doubt on it."""
+    result = outcome(study)
+    notes = [note for note in result.notes if not any(part in note for part in INNOCENT)]
     notes += [
-        reason for cell in found.cells.values() for one in cell.seeds if (reason := one.reason)
+        reason for cell in result.cells.values() for seed in cell.seeds if (reason := seed.reason)
     ]
     return notes + ["chosen on test images"] * (study.plan.select == "test")
 
 
 def verified(folder: Path) -> list[str]:
-    """Return what `fedray verify` says of a table if it is not equal."""
-    told = StringIO()
-    with redirect_stdout(told):
+    """Return the output of `fedray verify` on a table; empty if the table is verified."""
+    output = StringIO()
+    with redirect_stdout(output):
         code = command(["verify", str(folder), "--sample", "100"])
-    return [] if code == 0 else told.getvalue().splitlines()
+    return [] if code == 0 else output.getvalue().splitlines()
 
 
 # --- frauds ---------------------------------------------------------------------------------------
 
 Fraud = Callable[[Author], list[str]]
-"""Commits a fraud and returns the evidence against it; a `UserError` is a refusal."""
+"""A function that commits a fraud and returns the evidence; a `UserError` means a refusal."""
 ROWS = TABLE["rows"]
 
 
 def edited(change: Callable[[Tree], None], *, seal: bool) -> Fraud:
-    """Edit a table.json, with the checksum or without, and read it as everybody would."""
+    """Return a fraud that edits a table.json, with or without its checksum."""
 
     def fraud(author: Author) -> list[str]:
         home = author.invoke().home
@@ -184,7 +184,7 @@ def edited(change: Callable[[Tree], None], *, seal: bool) -> Fraud:
 
 
 def change_number(cell: int, seed: int, gain: float) -> Callable[[Tree], None]:
-    """Return an edit that improves a number wherever it stands."""
+    """Return an edit that improves a number in all its places."""
 
     def change(tree: Tree) -> None:
         entry = tree["cells"][cell]["seeds"][seed]
@@ -196,7 +196,7 @@ def change_number(cell: int, seed: int, gain: float) -> Callable[[Tree], None]:
 
 
 def swap_seeds(cell: int, first: int, second: int) -> Callable[[Tree], None]:
-    """Return an edit that reports a run of one seed in place of another seed's."""
+    """Return an edit that reports the run of one seed for another seed."""
 
     def change(tree: Tree) -> None:
         a, b = (tree["cells"][cell]["seeds"][seed] for seed in (first, second))
@@ -209,7 +209,7 @@ def swap_seeds(cell: int, first: int, second: int) -> Callable[[Tree], None]:
 
 
 def _is_run(run: Tree, entry: Tree) -> bool:
-    """Return True if a published run is that of a cell's seed: their costs to the microsecond."""
+    """Return True if a published run is that of a cell's seed, because their seconds are equal."""
     return bool(run.get("numbers", {}).get("seconds") == entry.get("seconds"))
 
 
@@ -223,13 +223,13 @@ def change_claim(key: str, value: Any) -> Callable[[Tree], None]:
 
 
 def other_row(**keys: Any) -> Fraud:
-    """Give the row `mine` other keys than the others have."""
+    """Return a fraud that gives the row `mine` further keys."""
     rows = {**ROWS, "mine": {**ROWS["mine"], **keys}}
     return lambda author: evidence(author.invoke(rows=rows))
 
 
 def own_method(body: str, **setting: Any) -> Fraud:
-    """Have a plug-in do more than it says."""
+    """Return a fraud whose plug-in does more than it declares."""
     rows = {**ROWS, "mine": {"algorithm": "mine"}}
 
     def fraud(author: Author) -> list[str]:
@@ -239,7 +239,7 @@ def own_method(body: str, **setting: Any) -> Fraud:
 
 
 def twice(*words: str, before: Tree | None = None, **after: Any) -> Fraud:
-    """Look at the verdicts of one table, then publish another one."""
+    """Return a fraud that looks at the verdicts of one table, then publishes another one."""
 
     def fraud(author: Author) -> list[str]:
         author.invoke(**(before or {}))
@@ -249,7 +249,7 @@ def twice(*words: str, before: Tree | None = None, **after: Any) -> Fraud:
 
 
 def without_page(keep: str, **after: Any) -> Fraud:
-    """Look at three seeds, delete the page (and more), add seeds."""
+    """Return a fraud that looks at three seeds, deletes all results but `keep`, and adds seeds."""
 
     def fraud(author: Author) -> list[str]:
         author.invoke()
@@ -380,7 +380,7 @@ def frauds() -> dict[str, list[Fraud]]:
 
 
 def honest() -> Iterator[Callable[[Author], list[str]]]:
-    """Yield 60 honest tables: several pairs of methods, each made in six ways."""
+    """Yield 60 honest tables: ten settings of methods and data, each in six ways."""
     pairs = [
         ({"name": "fedprox", "mu": 0.1}, "fedavg"),
         ({"name": "fedprox", "mu": 1.0}, "fedavg"),
@@ -425,7 +425,7 @@ def honest() -> Iterator[Callable[[Author], list[str]]]:
 
 @contextmanager
 def an_author() -> Iterator[Author]:
-    """Yield an author in a fresh folder, which is the working directory meanwhile."""
+    """Yield an author in a new folder, which is the working directory within the block."""
     with tempfile.TemporaryDirectory(prefix="fedray-fooling-") as name:
         folder, before = Path(name), Path.cwd()
         os.chdir(folder)
@@ -437,8 +437,8 @@ def an_author() -> Iterator[Author]:
 
 
 def try_all() -> int:
-    """Commit all frauds and make all honest tables; print how many were found."""
-    found: Counter[str] = Counter()
+    """Commit all frauds and make all honest tables; print how many are detected or flagged."""
+    detected: Counter[str] = Counter()
     kinds = frauds()
     for kind, several in kinds.items():
         for number, fraud in enumerate(several):
@@ -447,7 +447,7 @@ def try_all() -> int:
                     against = fraud(author)
                 except UserError as error:
                     against = [f"refused: {error}"]
-            found[kind] += bool(against)
+            detected[kind] += bool(against)
             print(f"  {kind} {number + 1}: {'; '.join(against)[:140] or 'NOT FOUND'}", flush=True)
     flagged = 0
     for number, table in enumerate(honest()):
@@ -458,9 +458,9 @@ def try_all() -> int:
             print(f"  honest table {number + 1} is flagged: {'; '.join(against)[:140]}")
     print("\n| fraud | found |\n|:--|--:|")
     for kind, several in kinds.items():
-        print(f"| {kind} | {found[kind]} of {len(several)} |")
+        print(f"| {kind} | {detected[kind]} of {len(several)} |")
     total = sum(map(len, kinds.values()))
-    print(f"| all frauds | {found.total()} of {total} |")
+    print(f"| all frauds | {detected.total()} of {total} |")
     print(f"| honest tables that are flagged | {flagged} of {number + 1} |")
     return 0
 
@@ -468,30 +468,30 @@ def try_all() -> int:
 # --- null tables of real runs ---------------------------------------------------------------------
 
 NAMES, RATES, POOL = 8, (0.4, 0.6, 0.8), 24
-"""How many names FedAvg has, its learning rates, and the number of seeds."""
+"""The number of FedAvg's names, its learning rates, and the number of seeds."""
 ORDER = """
     def client_update(self, client, state, down):
         setting = replace(client.setting, seed=client.setting.seed * 100 + {order})
         return super().client_update(replace(client, setting=setting), state, down)
 """
 SIZES = ((1, 5), (1, 10), (5, 5), (5, 10), (7, 10))
-"""Claims and seeds of a table."""
+"""Pairs of the numbers of claims and seeds of a table."""
 
 
 def pool(path: Path) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return validation and test accuracies: [names, rates, seeds, 2]; run what the file lacks."""
-    known: dict[str, list[float]] = json.loads(path.read_text()) if path.exists() else {}
+    """Return validation and test accuracies [names, rates, seeds, 2]; make the missing runs."""
+    stored: dict[str, list[float]] = json.loads(path.read_text()) if path.exists() else {}
     for name, rate, seed in product(range(NAMES), RATES, range(POOL)):
         key = f"{name} {rate} {seed}"
-        if key not in known:
-            known[key] = list(_accuracies(name, rate, seed))
-            path.write_text(json.dumps(known))
-    values = [known[f"{n} {r} {s}"] for n, r, s in product(range(NAMES), RATES, range(POOL))]
+        if key not in stored:
+            stored[key] = list(_accuracies(name, rate, seed))
+            path.write_text(json.dumps(stored))
+    values = [stored[f"{n} {r} {s}"] for n, r, s in product(range(NAMES), RATES, range(POOL))]
     return np.array(values).reshape(NAMES, len(RATES), POOL, 2)
 
 
 def _accuracies(name: int, rate: float, seed: int) -> tuple[float, float]:
-    """Return the best round's validation accuracy and its test accuracy, of a run in a child."""
+    """Make a run; return the validation and the test accuracy of its best round."""
     with an_author() as author:
         plugin = author.plugin(ORDER.format(order=name))
         words = [
@@ -520,10 +520,10 @@ def null_tables(path: Path, tables: int) -> None:
     for title, (once, has_verdict) in PROTOCOLS.items():
         rates = []
         for claims, seeds in SIZES:
-            found = np.array(
+            differences = np.array(
                 [_differences(rng, values, claims, seeds, once) for _ in range(tables)]
             )
-            rates.append(f"{100 * has_verdict(found).mean():.1f}")
+            rates.append(f"{100 * has_verdict(differences).mean():.1f}")
         print(f"| {title} | {' | '.join(rates)} |")
 
 
@@ -534,7 +534,7 @@ def _differences(
     seeds: int,
     once: bool,
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the differences of a drawn table: [claims, seeds]."""
+    """Draw a table; return its paired differences [claims, seeds]."""
     names = rng.choice(NAMES, claims + 1, replace=False)
     drawn = rng.choice(POOL, seeds + 1, replace=False)
     rows = values[names][:, :, drawn]
@@ -546,7 +546,7 @@ def _differences(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse the command line and try."""
+    """Parse the command line and run the frauds or the null tables."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.fooling",
         description=__doc__,
@@ -554,9 +554,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("what", choices=["frauds", "nulls"])
     parser.add_argument(
-        "--runs", type=Path, default=Path("null_runs.json"), help="of nulls: the file with the runs"
+        "--runs", type=Path, default=Path("null_runs.json"), help="for nulls: file with the runs"
     )
-    parser.add_argument("--tables", type=int, default=200, help="of nulls: how many are drawn")
+    parser.add_argument("--tables", type=int, default=200, help="for nulls: number of tables")
     args = parser.parse_args(argv)
     if args.what == "frauds":
         return try_all()

@@ -1,19 +1,19 @@
-"""Clients per second and utilisation of a GPU, with 1 to 8 workers on it, stacked and not.
+"""Clients per second and utilisation of a GPU with 1 to 8 workers, with and without stacking.
 
     python -m benchmarks.gpu                                   all variants, at most ten minutes
     python -m benchmarks.gpu --only cnn4 --workers 2 4 --seconds 20
-    python -m benchmarks.gpu --counts                          needs no GPU: steps of all methods
+    python -m benchmarks.gpu --counts                          without a GPU: steps of all methods
     python -m benchmarks.gpu --counts fedavg moon
 
-A variant is a new process that runs FedAvg's rounds on Ray, its workers sharing one GPU. One round
-warms up; then rounds run for some seconds. Utilisation is the share of time in which the GPU runs
-any kernel, the mean of nvidia-smi's samples; memory is the largest sample. Variants that time does
-not suffice for are named at the end. The others of a failed variant go on.
+A variant is a new process that runs FedAvg's rounds on Ray; its workers share one GPU. After one
+warm-up round, rounds are timed for some seconds. Utilisation is the share of time in which the GPU
+runs any kernel, averaged over nvidia-smi's samples; memory is the largest sample. Variants that do
+not fit into --minutes are listed at the end. If a variant fails, the others still run.
 
 With --counts, every method runs two rounds of small batches on the pretended accelerator of
-`fedray check`. Counted are operators (calls that compute), copies to the device and
-synchronisations (results that the CPU waits for), see `fedray/runtime/pretended_device.py`: per
-batch, without an epoch's first one, and per client step, its batches included.
+`fedray check`. It counts operators (calls that compute), copies to the device and synchronisations
+(results that the CPU waits for), see `fedray/runtime/pretended_device.py`: per batch, without the
+first batch of an epoch, and per client step, including its batches.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ PROMPTS = {
     "data": {"source": "digits", "clients": 20, "partition": "iid", "image_size": 32},
 }
 WORKLOADS = {"perceptron": "W3", "cnn4": "W2", "prompts": ""}
-"""The workload of `benchmarks.overhead` that each is, if any."""
+"""Workloads by name, with their name in `benchmarks.overhead`, if any."""
 WORKERS = (1, 2, 4, 8)
 STACKED = (1, 20)
-"""Clients that are trained as one model."""
+"""Numbers of clients that are trained as one model."""
 SAMPLES = ("nvidia-smi", "--id=0", "--query-gpu=utilization.gpu,memory.used", "-lms", "250")
 ROW = "| {:<10} | {:>7} | {:>7} | {:>9} | {:>6} | {:>11} |"
 
@@ -90,7 +90,7 @@ def serve_rounds(variant: Any) -> None:
 
 @contextmanager
 def sampled() -> Iterator[list[tuple[int, int]]]:
-    """Collect utilisation in percent and used memory in MiB of the first GPU of NVIDIA, if any."""
+    """Collect utilisation in percent and memory in MiB of the first NVIDIA GPU, if there is one."""
     samples: list[tuple[int, int]] = []
     if shutil.which(SAMPLES[0]) is None:
         yield samples
@@ -109,7 +109,7 @@ def sampled() -> Iterator[list[tuple[int, int]]]:
 
 
 def measure(variant: tuple[str, int, int], gpus: int, seconds: float, root: Path) -> list[str]:
-    """Return the measured cells of a variant, or why it failed."""
+    """Return the table cells of a variant: its measurements, or the reason of its failure."""
     name, words = "-".join(map(str, variant)), [*map(str, variant), str(gpus), str(root)]
     child = Child(name, ["-m", "benchmarks.gpu", "--serve", *words], root / f"{name}.log")
     try:
@@ -126,7 +126,7 @@ def measure(variant: tuple[str, int, int], gpus: int, seconds: float, root: Path
 
 
 def count(methods: Sequence[str]) -> None:
-    """Print what a batch and a client step of each method do on the pretended accelerator."""
+    """Print the counts of a batch and a client step of each method on the pretended accelerator."""
     from fedray.core import algorithms
     from fedray.runtime import pretended_device
 
@@ -148,8 +148,8 @@ def main() -> None:
     cli = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     cli.add_argument("--only", nargs="*", choices=list(WORKLOADS), default=list(WORKLOADS))
     cli.add_argument("--workers", nargs="*", type=int, default=list(WORKERS))
-    cli.add_argument("--seconds", type=float, default=6, help="timed seconds of a variant")
-    cli.add_argument("--minutes", type=float, default=9, help="start no variant after them")
+    cli.add_argument("--seconds", type=float, default=6, help="timed seconds per variant")
+    cli.add_argument("--minutes", type=float, default=9, help="start no variant after this time")
     cli.add_argument("--cpu", action="store_true", help="measure the CPU, to try this program")
     cli.add_argument("--counts", nargs="*", metavar="METHOD", help="count steps of these, or all")
     cli.add_argument("--serve", nargs=5, help=argparse.SUPPRESS)
@@ -166,19 +166,19 @@ def main() -> None:
     kind = "cpu" if args.cpu else accelerator()
     if kind is None:
         raise SystemExit(f"torch finds no GPU here ({', '.join(KINDS)}); --cpu tries the CPU")
-    until, left = time.monotonic() + 60 * args.minutes, variants(args.only, args.workers)
+    until, waiting = time.monotonic() + 60 * args.minutes, variants(args.only, args.workers)
     print(ROW.format("workload", "workers", "stacked", "clients/s", "busy %", "memory, MiB"))
     print("|---" * 6 + "|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for name in filter(WORKLOADS.get, args.only):
             if overhead.WORKLOADS[WORKLOADS[name]].samples:
                 overhead.make_images(WORKLOADS[name], Path(folder))
-        while left and time.monotonic() < until:
-            variant = left.pop(0)
+        while waiting and time.monotonic() < until:
+            variant = waiting.pop(0)
             cells = measure(variant, int(not args.cpu), args.seconds, Path(folder))
             print(ROW.format(*variant, *cells), flush=True)
-    if left:
-        print(f"no time for {', '.join('-'.join(map(str, variant)) for variant in left)}")
+    if waiting:
+        print(f"no time for {', '.join('-'.join(map(str, variant)) for variant in waiting)}")
 
 
 if __name__ == "__main__":

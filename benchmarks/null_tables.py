@@ -1,13 +1,14 @@
-"""False verdicts in simulated tables whose rows are equal, and how often a planted gain is found.
+"""Rates of false verdicts in simulated tables with equal rows, and of detecting a planted gain.
 
     python -m benchmarks.null_tables
     python -m benchmarks.null_tables --tables 1000 --seed 1
 
-The claims of a table compare one row with each of the others. Each row has several configurations,
-the same ones in all rows, of equal or of different true value; each run has a validation score and
-a test score, which correlate. Two protocols choose the configuration whose test scores are
-compared: each seed by itself, or one more seed once for all ("tuned once"). The p-values and their
-correction are those of `fedray.compare.paired`. Seeds are looked at three times: 3, half, and all.
+The claims of a table compare the first row with each other row. All rows have the same
+configurations, of equal or of different true values; each run has a validation score and a
+correlated test score. The configuration whose test scores are compared is selected for each seed,
+or once for all seeds by a further seed ("tuned once"). The p-values and their correction are those
+of `fedray.compare.paired`. There are three looks at the verdicts: with 3 seeds, half of them, and
+all.
 
 A gain of two spreads (standard deviations of the paired differences) is planted in the first claim.
 """
@@ -25,11 +26,11 @@ from fedray.compare.paired import ALPHA, PairedTest, holm
 
 CLAIMS, SEEDS, CONFIGURATIONS = (1, 5, 20), (5, 10), (2, 3, 4, 5)
 CORRELATION = 0.5
-"""Of a run's validation and test scores, whose standard deviation is 1."""
+"""Correlation of a run's validation and test scores, which have standard deviation 1."""
 WORST = -1.0
 """The lowest true value of configurations that differ; the highest is 0."""
 AT_ONCE = 500
-"""Tables that are simulated together, so that their scores fit into memory."""
+"""Number of tables simulated at a time; bounds memory."""
 GAIN, GAIN_SEEDS = 2.0, 8
 Numbers = NDArray[np.float64]
 
@@ -48,30 +49,30 @@ def differences(
     return reported[:, :1] - reported[:, 1:]
 
 
-def verdicts(test: PairedTest, found: Numbers) -> NDArray[np.bool_]:
-    """Return which claims a test decides after Holm's correction: [tables, claims]."""
-    n, spread = found.shape[-1], found.std(-1, ddof=1)
-    mean = found.mean(-1) * np.sqrt(n)
+def verdicts(test: PairedTest, paired: Numbers) -> NDArray[np.bool_]:
+    """Return True for claims that a test decides after Holm's correction: [tables, claims]."""
+    n, spread = paired.shape[-1], paired.std(-1, ddof=1)
+    mean = paired.mean(-1) * np.sqrt(n)
     t = np.divide(mean, spread, out=np.zeros_like(mean), where=spread > 0)
     return np.array([holm(ps) for ps in test.p_of_t(t, n).tolist()]) <= ALPHA
 
 
 def at_looks(seeds: int) -> list[int]:
-    """Return the numbers of seeds at which the verdicts are looked at."""
+    """Return the numbers of seeds at the looks at the verdicts."""
     return [3, max(4, seeds // 2), seeds]
 
 
 def last(looks: int) -> Callable[[Numbers], NDArray[np.bool_]]:
     """Return a protocol: Student's test of all seeds, corrected for a number of looks."""
-    return lambda found: verdicts(PairedTest(looks=looks), found).any(-1)
+    return lambda paired: verdicts(PairedTest(looks=looks), paired).any(-1)
 
 
 def first(tests: Sequence[PairedTest]) -> Callable[[Numbers], NDArray[np.bool_]]:
     """Return a protocol: stop at the first look with a verdict, each look with its test."""
 
-    def stopped(found: Numbers) -> NDArray[np.bool_]:
-        looks = zip(tests, at_looks(found.shape[-1]), strict=True)
-        return np.any([verdicts(test, found[..., :n]).any(-1) for test, n in looks], axis=0)
+    def stopped(paired: Numbers) -> NDArray[np.bool_]:
+        looks = zip(tests, at_looks(paired.shape[-1]), strict=True)
+        return np.any([verdicts(test, paired[..., :n]).any(-1) for test, n in looks], axis=0)
 
     return stopped
 
@@ -87,7 +88,7 @@ PROTOCOLS: dict[str, tuple[bool, Callable[[Numbers], NDArray[np.bool_]]]] = {
     "fixed, first verdict, p x 3": (False, first([PairedTest(looks=3)] * 3)),
     "anytime, first verdict": (False, first(ANYTIME)),
 }
-"""By name: whether configurations are tuned once, and which tables have a verdict."""
+"""Protocols by name: whether configurations are tuned once, and a test for tables with verdicts."""
 
 
 def batches(tables: int) -> Iterable[int]:
@@ -101,7 +102,7 @@ def values_of(configurations: int, differ: bool) -> Numbers:
 
 
 def false_rates(rng: np.random.Generator, tables: int, claims: int, seeds: int) -> list[str]:
-    """Return the per cent of tables with a false verdict by protocol: "mean (largest)"."""
+    """Return the percentage of tables with a false verdict by protocol: "mean (largest)"."""
     rates = []
     for configurations, differ in product(CONFIGURATIONS, (False, True)):
         values, counts = values_of(configurations, differ), np.zeros(len(PROTOCOLS))
@@ -116,18 +117,18 @@ def false_rates(rng: np.random.Generator, tables: int, claims: int, seeds: int) 
 
 
 def found_rate(rng: np.random.Generator, tables: int, claims: int, test: PairedTest) -> float:
-    """Return the share of tables in which the planted gain is found; the least of all settings."""
+    """Return the share of tables in which the planted gain is detected, minimised over settings."""
     rates = []
     for configurations, differ in product(CONFIGURATIONS, (False, True)):
         values = values_of(configurations, differ)
-        found = differences(rng, tables, claims, GAIN_SEEDS, values, once=False)
-        found[:, 0] += GAIN * found[:, 0].std()
-        rates.append(verdicts(test, found)[:, 0].mean())
+        drawn = differences(rng, tables, claims, GAIN_SEEDS, values, once=False)
+        drawn[:, 0] += GAIN * drawn[:, 0].std()
+        rates.append(verdicts(test, drawn)[:, 0].mean())
     return float(min(rates))
 
 
 def main() -> None:
-    """Print one table."""
+    """Print the rates as tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tables", type=int, default=8000, help="per setting (default: 8000)")
     parser.add_argument("--seed", type=int, default=0)
@@ -144,8 +145,8 @@ def main() -> None:
     print("|:--|--:|--:|")
     tests = {"fixed": PairedTest(), "fixed, p x 3": PairedTest(looks=3), "anytime": ANYTIME[0]}
     for name, test in tests.items():
-        found = [100 * found_rate(rng, args.tables, claims, test) for claims in (1, 5)]
-        print(f"| {name} | {found[0]:.1f} | {found[1]:.1f} |")
+        shares = [100 * found_rate(rng, args.tables, claims, test) for claims in (1, 5)]
+        print(f"| {name} | {shares[0]:.1f} | {shares[1]:.1f} |")
 
 
 if __name__ == "__main__":

@@ -7,13 +7,14 @@ For each workload four processes stay alive and work in turn: a plain single-pro
 the same loop with the allocator settings of fedray's workers (`keep_freed_memory`), fedray's serial
 executor, and fedray on Ray with 2 workers of 1 thread each. The others use 2 threads; for small
 models (W3, W4), whose steps the barriers of two threads slow down, they use 1. The ratio to the
-first loop shows the whole gain. The ratio to the second loop leaves out what the allocator settings
-gain.
+first loop shows the whole gain. The ratio to the second loop excludes the gain of the allocator
+settings.
 
 All processes run FedAvg from the same weights, partition, cohorts and batch order. At the end the
 global models must agree to 1e-4. A turn is a block of rounds, after a pause in which the OpenMP
-threads of the previous process stop spinning. Reported is the median over turns of the ratio of
-seconds in the same turn. Start-up is reported separately. Memory is the peak of the process tree.
+threads of the previous process stop spinning. The reported ratio is the median over turns of the
+ratio of seconds in one turn. Start-up is reported separately. Memory is the peak of the process
+tree.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ class Workload:
         group: `model.group`.
         block: rounds per turn.
         turns: timed turns.
-        aims: the largest ratio that Ray may have, by baseline.
+        aims: the largest acceptable ratio of Ray, by baseline.
         eval_every: rounds between tests of all clients; 0 for none.
-        threads: of the loops and of the serial executor.
-        stacked: clients that are trained together, by fedray and not by the loops.
+        threads: threads of the loops and of the serial executor.
+        stacked: clients that fedray trains together; the loops train clients one by one.
     """
 
     summary: str

@@ -5,8 +5,8 @@
 
 Both sides train the same prompts around the same ViT-B/16 with random weights, on the same images,
 in turns within one process. The straightforward side is a naive implementation: texts of 77 tokens,
-groups in a Python loop, the image tower in every step. It must give the same loss and the same
-prompts after a step, to 1e-4. Memory is the peak above the start in a separate process for each
+groups in a Python loop, the image tower in every step. Its loss and its prompts after a step must
+agree to 1e-4. Memory is the peak above the memory before the step, in a separate process for each
 side (on CUDA: the allocator's peak).
 """
 
@@ -231,14 +231,14 @@ def peak(side: Step, device: str) -> float:
 
 def peaks(name: str) -> list[float]:
     """Return `peak` of both sides, each in a new process with this command's arguments."""
-    found = []
+    values = []
     with tempfile.TemporaryDirectory() as folder:
         for side in ("1", "2"):
             words = ["-m", "benchmarks.prompts", *sys.argv[1:], "--serve", name, side]
             child = Child(f"{name}, side {side}", words, Path(folder) / side)
-            found.append(child.ask("peak"))
+            values.append(child.ask("peak"))
             child.close()
-    return found
+    return values
 
 
 def main() -> None:

@@ -3,14 +3,14 @@
     python -m benchmarks.scale                            perceptrons, all sizes
     python -m benchmarks.scale --model cnn4 --clients 10000 --kind stateful --participation 0.01
 
-Each row is a run in a process of its own, of FedAvg (clients keep nothing) or of local training
-(every client keeps its model), on noise, on Ray with two workers, with a checkpoint every round and
-without evaluation. All stateful clients have a state before the first measured round, as after many
-rounds. A round has 20 clients, or a share of all of them. Memory is the peak of the process tree,
-start-up included.
+Each row is a run in a separate process, of FedAvg (stateless clients) or of local training (every
+client stores its model), on random images, on Ray with two workers, with a checkpoint every round
+and without evaluation. All stateful clients have a state before the first measured round, as after
+many rounds. A round has 20 clients, or a share of all clients. Memory is the peak of the process
+tree, start-up included.
 
-Prints a table, and writes scale.json and scale.png (both axes logarithmic) into --out. Rows that
-scale.json already has are not measured again.
+The benchmark prints a table, and writes scale.json and scale.png (both axes logarithmic) to --out.
+Rows that scale.json already has are not measured again.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def experiment(case: Case, root: Path) -> Any:
 
 
 def run(case: Case, root: Path) -> dict[str, Any]:
-    """Run a case in this process; return the fields of its row that this process can measure."""
+    """Run a case in this process; return those fields of its row that this process can measure."""
     from fedray.core import ClientState
     from fedray.runtime.cluster import connect
     from fedray.runtime.pool import WorkerPool
@@ -236,8 +236,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.model, args.kind, args.participation, args.clients
     ):
         case = Case(clients, kind, model, share, args.rounds, args.evaluate)
-        known = [(row["clients"], row["kind"], row["model"], row["cohort"]) for row in rows]
-        if (clients, kind, model, case.cohort) in known:
+        measured = [(row["clients"], row["kind"], row["model"], row["cohort"]) for row in rows]
+        if (clients, kind, model, case.cohort) in measured:
             continue
         rows.append(measure(case))
         print(table(rows[-1:]), flush=True)

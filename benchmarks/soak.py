@@ -7,8 +7,7 @@ The run is MOON on digits, whose clients keep a model, with partial participatio
 a checkpoint after every round. After each round the benchmark samples this process and, on Ray, the
 actors of the server and the workers. It prints the four quarters of the rounds, without the first
 tenth of the first quarter. The exit code is 1 if the last quarter exceeds the first by more than
-its `QUANTITIES`
-allow. CPU time decides, not wall time, because it depends little on what else the machine does.
+`QUANTITIES` allows. CPU time is judged, not wall time, because it depends less on other processes.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ QUANTITIES = {
 }
 """Unit, and the allowed growth from the first to the last quarter; None: not judged."""
 TOTALS = ("seconds", "cpu", "lines")
-"""Quantities that `sample` counts from the start on."""
+"""Cumulative quantities of `sample`."""
 
 
 def rounds_of(executor: str, rounds: int, out: Path) -> Iterator[Round]:
@@ -69,20 +68,20 @@ def rounds_of(executor: str, rounds: int, out: Path) -> Iterator[Round]:
 def sample(out: Path) -> dict[str, float]:
     """Return the resources of this process and the run's actors: MB, descriptors, ms, bytes."""
     path = RunFolder(out).rounds_file
-    found = {"seconds": time.perf_counter() * 1e3, "memory": 0.0, "files": 0.0, "cpu": 0.0}
-    found["lines"] = path.stat().st_size if path.exists() else 0.0
+    resources = {"seconds": time.perf_counter() * 1e3, "memory": 0.0, "files": 0.0, "cpu": 0.0}
+    resources["lines"] = path.stat().st_size if path.exists() else 0.0
     for process in (psutil.Process(), *actors(os.getpid(), SERVER, WORKER)):
         with process.oneshot():
-            found["memory"] += process.memory_info().rss * 1e-6
-            found["files"] += process.num_fds()
-            found["cpu"] += sum(process.cpu_times()[:2]) * 1e3
-    return found
+            resources["memory"] += process.memory_info().rss * 1e-6
+            resources["files"] += process.num_fds()
+            resources["cpu"] += sum(process.cpu_times()[:2]) * 1e3
+    return resources
 
 
 def quarters(samples: list[dict[str, float]], name: str) -> list[float]:
     """Summarise one quantity by quarter, without the first tenth of the first one.
 
-    Sums are averaged, because the kernel counts processor time in hundredths of a second.
+    Cumulative quantities are averaged, because the kernel's unit of processor time is 0.01 s.
     """
     size = len(samples) // 4
     parts = [samples[start : start + size] for start in range(0, 4 * size, size)]

@@ -5,9 +5,9 @@
 
 Efficiency is the training time of all trials, each measured alone, divided by the sweep's wall time
 times its cores. The trials alone run one after the other in one process on one thread; only time in
-rounds counts, not the start. The sweep is the command that users type, from its start to its end:
-imports, Ray, tracking, table and figure. If all trials are equal, `--alone N` measures N evenly
-spread ones and takes the others to be as long. Run it on an idle machine.
+rounds counts, not start-up. The sweep's time is that of the whole command: imports, Ray, tracking,
+table and figure. If all trials take equally long, `--alone N` measures only N evenly spread ones.
+Run this benchmark on an idle machine.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Efficiency:
         trials: number of runs.
         cores: cores that the sweep could use.
         alone: training time of all trials, each alone.
-        wall: from the start of the sweep's command to its end.
-        startups: of each trial, until its first round.
+        wall: time from the start of the sweep's command to its end.
+        startups: time from the start of each trial to its first round.
     """
 
     sweep: str
@@ -49,7 +49,7 @@ class Efficiency:
 
     @property
     def efficiency(self) -> float:
-        """The share of the processor time that trained."""
+        """The share of the processor time that is training."""
         return self.alone / (self.wall * self.cores)
 
     def table(self) -> str:
@@ -152,11 +152,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     cli.add_argument("--json", type=Path, metavar="FILE", help="also write the measurements here")
     cli.add_argument("--train", type=Path, help=argparse.SUPPRESS)
-    args, rest = cli.parse_known_args(argv)
+    args, words = cli.parse_known_args(argv)
     if args.train is not None:
         serve(lambda count: train(args.train, int(count)))
         return 0
-    measured = measure(rest or ["fedtsp_lambda"], args.alone)
+    measured = measure(words or ["fedtsp_lambda"], args.alone)
     print(f"\n{measured.sweep}\n{measured.table()}")
     if args.json is not None:
         text = json.dumps({**asdict(measured), "efficiency": measured.efficiency}, indent=1)

@@ -1,15 +1,15 @@
-"""FedTSP's server step, prompts through a frozen text tower, against a straightforward one.
+"""Time and memory of FedTSP's server step against a straightforward implementation.
 
     python -m benchmarks.text_tower                            10, 100 and 200 classes
     python -m benchmarks.text_tower --classes 100 --against /path/to/an/older/checkout
 
-A round of the server is E_s steps of SGD on the prompts (Eq. 7) and the prototypes that they then
-give. The texts are those of CIFAR-10, CIFAR-100 and Tiny ImageNet, three for each class, through
-MiniLM. Two processes take one step in turn on the same prompts and targets. The straightforward one
-runs transformers' model on all texts in one padded batch and repeats every pass. With --against it
-is fedray's text tower in another checkout. Reported are seconds of a whole round, their ratio, the
-peak memory of both, and the largest difference of the prototypes at the end, relative to the
-largest prototype entry. It must stay below 1e-4.
+A round of the server consists of E_s steps of SGD on the prompts (Eq. 7) and the computation of the
+prototypes. The texts are those of CIFAR-10, CIFAR-100 and Tiny ImageNet, three per class, embedded
+by MiniLM. Two processes take steps in turn on the same prompts and targets. The straightforward one
+runs transformers' model on all texts in one padded batch and repeats every pass. With --against, it
+is fedray's text tower of another checkout instead. Results are the seconds of a whole round, their
+ratio, the peak memory of both, and the largest difference of the final prototypes, relative to the
+largest prototype entry, which must stay below 1e-4.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.common import ROOT, Child, environment, serve, time_in_turns
 
 SETS = {10: ("cifar10", 1, 1), 100: ("cifar100", 10, 20), 200: ("tiny_imagenet", 10, 20)}
-"""By number of classes: the descriptions, and the m and E_s of FedTSP's paper."""
+"""The descriptions, and m and E_s of FedTSP's paper, by number of classes."""
 K, TAU, RATE, TOLERANCE = 3, 0.01, 0.01, 1e-4
 
 
@@ -175,8 +175,8 @@ def measure(classes: int, args: argparse.Namespace, folder: Path) -> dict[str, A
     seconds = dict.fromkeys(children, 0.0)
     for number in range(rounds + 1):  # round 0, of one step, only warms up
         for what, turns in (("step", steps if number else 1), ("finish", 1)):
-            asked = {kind: partial(child.ask, what) for kind, child in children.items()}
-            for kind, taken in time_in_turns(asked, turns).items():
+            calls = {kind: partial(child.ask, what) for kind, child in children.items()}
+            for kind, taken in time_in_turns(calls, turns).items():
                 seconds[kind] += sum(taken) / rounds if number else 0.0
     memory, vectors = [], []
     for kind, child in children.items():
@@ -212,7 +212,7 @@ def main() -> None:
         serve_side(checkout, kind, *map(int, numbers))
         return
     other = "straightforward" if args.against is None else str(args.against)
-    print(f"MiniLM, {K} texts per class, {args.threads} threads; {other} beside fedray\n")
+    print(f"MiniLM, {K} texts per class, {args.threads} threads; fedray against {other}\n")
     print("| classes | m | E_s | fedray, s | other, s | times faster | MiB | MiB | difference |")
     print("|---|---|---|---|---|---|---|---|---|")
     lines = []

@@ -151,13 +151,13 @@ def parse_json(text: str | bytes, kind: Any, where: str, expected: str) -> Any:
         content = json.loads(text, object_pairs_hook=_distinct)
         return TypeAdapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
-        first, *others = error.errors(include_url=False)
+        first, *further = error.errors(include_url=False)
         reason = first["msg"].removeprefix("Value error, ")
         if first["type"] == "json_invalid":  # `json` accepts lone surrogates, pydantic does not
             raise UserError(f"{where} is not valid JSON: {reason}; {expected}") from None
         place = ".".join(places_of(content, first))
         wrong = f"{reason[0].lower()}{reason[1:]}, found {shown(first['input'])}"
-        more = f", and {len(others)} more" if others else ""
+        more = f", and {len(further)} more" if further else ""
         raise UserError(
             f"{where}: {place}{': ' if place else ''}{wrong}{more}; {expected}"
         ) from None

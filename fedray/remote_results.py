@@ -43,7 +43,7 @@ _DATABASE = "states.sqlite"
 _BEGUN = ("config.yaml", "sweep.json", "plan.json")
 """Files that mark a folder as a run, a sweep or a table."""
 _ORDER = {name: i for i, name in enumerate((_OWNER, "", _ROUNDS, _RESULT, _DATABASE, *_BEGUN))}
-"""Order of copying, so that a file follows those that it needs; "" stands for all other files."""
+"""Order of copying: a file follows those that it needs. The key "" covers all other files."""
 _LOCAL = (LOCK, "tune", f"{_DATABASE}-journal")
 _TRIES = 5
 _PART_BYTES = 2**24

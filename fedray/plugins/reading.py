@@ -175,7 +175,7 @@ def with_siblings(read: Iterable[Plugin], complete: Iterable[Plugin] = ()) -> li
                 f"{plugin.folder}; rename one of them"
             )
         plugins.setdefault(plugin.module, plugin)
-        names = {known.name for known in [*plugins.values(), *waiting]}
+        names = {other.name for other in [*plugins.values(), *waiting]}
         waiting += [read_plugin(path) for path in dict.fromkeys(_siblings(plugin, names))]
     _check_files(plugins.values())
     return list(plugins.values())

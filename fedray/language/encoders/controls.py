@@ -1,4 +1,4 @@
-"""Controls without language: random or orthogonal vectors in place of text embeddings."""
+"""Controls without language: random or orthogonal vectors instead of text embeddings."""
 
 from __future__ import annotations
 
