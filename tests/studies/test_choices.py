@@ -138,7 +138,9 @@ def test_a_choice_at_the_end_of_a_list_of_several_keys_is_named(play):
     said = "mine: the choice local_epochs=4 batch_size=4 is the last of its list"
     assert any(note.startswith(said) for note in found.notes)
     table = next(
-        each for each in page(found, provenance(study, found)) if each.title == "Chosen configurations"
+        each
+        for each in page(found, provenance(study, found))
+        if each.title == "Chosen configurations"
     )
     assert "local_epochs, batch_size (last)" in table.rows[0]
 
@@ -150,7 +152,9 @@ def test_what_was_chosen_says_what_a_reported_run_took(play):
     study = play(longer_by_the_seed, report={"seeds": [0, 1]})
     found = outcome(study)
     table = next(
-        each for each in page(found, provenance(study, found)) if each.title == "Chosen configurations"
+        each
+        for each in page(found, provenance(study, found))
+        if each.title == "Chosen configurations"
     )
     assert {row[table.header.index("a run")] for row in table.rows} == {"3.0 s, 120 B"}
 
