@@ -138,7 +138,8 @@ def _literal(node: ast.stmt) -> str | None:
 
 def _type(field: FieldInfo) -> str:
     text = inspect.formatannotation(_without_metadata(field.annotation))
-    return re.sub(r"\b(typing|fedray|pydantic)\.(\w+\.)*", "", text)
+    text = re.sub(r"\b(typing|fedray|pydantic)\.(\w+\.)*", "", text)
+    return re.sub(r"Literal\[(.*?)\]", lambda values: values[1].replace(", ", " | "), text)
 
 
 def _without_metadata(annotation: Any) -> Any:
@@ -164,4 +165,4 @@ def _bounds(field: FieldInfo) -> Iterator[str]:
     for constraint in field.metadata:
         for name, sign in signs.items():
             if (bound := getattr(constraint, name, None)) is not None:
-                yield f"{sign} {bound}"
+                yield f"{sign} {bound:g}" if isinstance(bound, float) else f"{sign} {bound}"

@@ -147,7 +147,14 @@ class _Commands(Group):
                 )
 
 
-@click.group(cls=_Commands, epilog="fedray COMMAND --help describes a command.")
+EPILOG = """\b
+fedray COMMAND --help describes a command.
+Documentation: https://fedray.github.io/fedray
+Files for clusters, notebooks, benchmarks: https://github.com/fedray/fedray
+"""
+
+
+@click.group(cls=_Commands, epilog=EPILOG)
 @click.version_option(fedray.__version__, prog_name="fedray", message="%(prog)s %(version)s")
 def group() -> None:
     """Run federated-learning experiments, with or without language models, on Ray."""

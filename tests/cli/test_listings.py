@@ -96,7 +96,7 @@ def test_show_says_what_is_known_of_a_name(capsys):
     assert all(len(line) <= 80 for line in said.splitlines() if "source: " not in line)
     assert "paper: Tan et al., AAAI 2022" in said
     assert "fedray/algorithms/prototypes/fedproto.py" in said
-    assert "\n    lambda: float >= 0, <= 1000000.0; default 1.0\n" in said
+    assert "\n    lambda: float >= 0, <= 1e+06; default 1.0\n" in said
 
 
 def test_every_key_of_an_experiment_is_listed_with_what_it_means(capsys):
