@@ -116,7 +116,7 @@ def test_clients_of_few_shots_validate_on_val(tmp_path):
 def test_a_val_too_small_for_the_dominant_class_is_a_sentence(tmp_path):
     images = load(write_set(tmp_path, train=16, val=3, test=8))
     with pytest.raises(
-        UserError, match="of the source's validation images of class .* there are 3"
+        UserError, match=r"of the source's validation images of class .* there are 3"
     ):
         federated(images, DOMINANT, 3, "official")
 
