@@ -79,8 +79,8 @@ def test_central_privacy_gains_from_sampling_unless_it_is_known_who_took_part():
         counted.add(release(round_, range(10)))  # always the same ten, by bad luck
     spent = counted.spent(20)
     assert spent.total == pytest.approx(6.0846799044218045)
-    assert spent.known == pytest.approx(gaussian_epsilon(2.0, 20, DELTA))
-    assert spent.of_round < spent.total < spent.known
+    assert spent.if_known == pytest.approx(gaussian_epsilon(2.0, 20, DELTA))
+    assert spent.of_round < spent.total < spent.if_known
 
 
 def test_local_privacy_counts_the_busiest_client_and_gains_nothing_from_sampling():

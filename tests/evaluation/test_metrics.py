@@ -97,7 +97,7 @@ def test_a_number_that_was_not_declared_or_is_there_already_is_refused(monkeypat
     monkeypatch.setattr(metrics, "entries", lambda: (OwnTest, Further))
     given = lambda name: Evaluated(DataFacts(), SCORES, cross_evaluations={name: 1.0})  # noqa: E731
     assert measure(given("something")) == {**own_test(SCORES), "something": 1.0}
-    with pytest.raises(FedrayError, match=r"metric further gives 'other'"):
+    with pytest.raises(FedrayError, match=r"metric further returned 'other'"):
         measure(given("other"))
     with pytest.raises(FedrayError, match=r"'local_accuracy' already exists"):
         measure(given("local_accuracy"))
@@ -274,7 +274,9 @@ def test_a_domain_is_not_called_as_another_metric_is(assemble, names, said):
 def test_a_prediction_of_another_shape_is_no_accuracy(run, monkeypatch, shape):
     """One row would be compared with every label."""
     monkeypatch.setattr(Local, "predict", lambda self, output, local: torch.zeros(shape))
-    with pytest.raises(ClientError, match=rf"Local\.predict gives .* \[{shape[0]}, {shape[1]}\]"):
+    with pytest.raises(
+        ClientError, match=rf"Local\.predict returned .* \[{shape[0]}, {shape[1]}\]"
+    ):
         run("local", {"rounds": 1})
 
 

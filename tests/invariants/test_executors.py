@@ -71,10 +71,10 @@ def test_large_states_rest_in_files_wherever_the_workers_are(
     if place == "elsewhere":  # as with workers on other nodes
         monkeypatch.setattr(WorkerPool, "node_of", lambda self, worker: "elsewhere")
     written = []
-    keep = RayExecutor._keep
+    keep = RayExecutor._store
     monkeypatch.setattr(
         RayExecutor,
-        "_keep",
+        "_store",
         lambda self, client, state: (
             written.append(isinstance(state, Place)) or keep(self, client, state)
         ),
