@@ -53,7 +53,7 @@ def test_keys_that_the_page_names_are_keys():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "index.md", DOCS / "debugging.md"])
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "debugging.md"])
 def test_the_example_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (example,) = blocks(page, "python")
