@@ -83,7 +83,7 @@ def test_a_project_passes_its_own_test_and_lint_and_types(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["method", "my-own"], "'my-own' is no name that Python can import"),
+        (["method", "my-own"], "'my-own' cannot be imported by Python"),
         (["method", "class"], "'class' is no name"),
         (["method", "fedavg"], "there is algorithm 'fedavg' already; take another name"),
         (["model", "mlp"], "there is architecture 'mlp' already"),
