@@ -101,7 +101,7 @@ def test_every_dense_method_predicts_pixels(run, name):
 
 @pytest.mark.parametrize("name", [m.name for m in algorithms.entries() if not m.dense])
 def test_every_other_method_refuses_and_names_the_key(assemble, name):
-    with pytest.raises(UserError, match=rf"model\.group=unet_tiny .* algorithm={name} cannot"):
+    with pytest.raises(UserError, match=rf"model\.group=unet_tiny .* algorithm={name} is"):
         assemble(name, SHAPES)
 
 
