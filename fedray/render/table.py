@@ -69,7 +69,7 @@ def page(outcome: Outcome, made: Made) -> list[Section]:
     plan = outcome.plan
     end = "" if plan.answers.endswith(("?", ".")) else "."
     sections = [
-        Section(f"{plan.name} [{plan.scale} scale]", [f"{plan.answers}{end}"]),
+        Section(plan.title, [f"{plan.answers}{end}"]),
         *(_main(outcome, metric) for metric in outcome.metrics),
         _claims(outcome),
         _controls(outcome),

@@ -79,8 +79,7 @@ def _beyond(cell: Cell, state: CellState) -> int:
 def headline(study: Study) -> str:
     """Return the announcement of a study: its question, design, cost and warnings."""
     plan = study.plan
-    scale = f" [{plan.scale} scale]"
-    lines = [f"{plan.name}{scale}: {plan.answers}"]
+    lines = [f"{plan.title}: {plan.answers}"]
     lines += (
         [_describe_sweep(study)] if plan.is_sweep else [*_describe_table(study), _detectable(plan)]
     )

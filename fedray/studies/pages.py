@@ -268,7 +268,7 @@ def _draw(result: SweepOutcome, study: Study) -> None:
         if (mean := trial.mean(metric)) is not None
     ]
     when = f"round {plan.how}" if plan.at == "best" else "last round"
-    title = f"{plan.name} [{plan.scale} scale], {when}"
+    title = f"{plan.title}, {when}"
     axes = [axis.key for axis in plan.axes]
     figure_sweep(rows, axes, study.home / "sweep.png", result.metric, title=title)
 
@@ -321,7 +321,7 @@ def _conclude_sweep(study: Study) -> Conclusion:
         ]
         for trial in ranked
     ]
-    parts = [f"{len(result.trials)} configurations [{plan.scale} scale]."]
+    parts = [f"{plan.title}: {len(result.trials)} configurations."]
     if rows:
         parts.append(
             markdown_table(["configuration", result.chooser, f"{plan.metrics[0]} (test)"], rows)

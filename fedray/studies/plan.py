@@ -259,6 +259,11 @@ class StudyPlan(Frozen):
         return self.kind == "sweep"
 
     @property
+    def title(self) -> str:
+        """The name, and the scale unless it is the default."""
+        return self.name if self.scale == "laptop" else f"{self.name} [{self.scale} scale]"
+
+    @property
     def places(self) -> list[Place]:
         """All cells, row by row."""
         return [Place(row, column) for row in self.rows for column in self.columns]

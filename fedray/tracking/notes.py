@@ -13,10 +13,11 @@ def run_note(done: Run) -> str:
     data = info.config["data"]
     up = Traffic.total(round_.up for round_ in done.rounds).total_bytes
     down = Traffic.total(round_.down for round_ in done.rounds).total_bytes
+    scale = "" if info.scale == "laptop" else f" [{info.scale} scale]"
     lines = [
         f"**{info.algorithm}** on **{data_name(info.config)}**: {data['clients']} clients, "
         f"partition `{data['partition']['name']}`, {max(done.done, 0)} of {info.planned} rounds, "
-        f"seed {info.seed} [{info.scale} scale]."
+        f"seed {info.seed}{scale}."
     ]
     if best is not None:
         lines.append(

@@ -76,7 +76,7 @@ def refused(tmp_path, capsys):
             "2000 clients with at least 20 images each need 40000 images, found 1797; lower "
             "data.clients to 89 or lower data.partition.min_samples",
         ),
-        ("server_gpus=1", "server_gpus=1 leaves nothing of gpus=0 to the workers"),
+        ("server_gpus=1", "server_gpus=1 leaves nothing of gpus=0 for the workers"),
         ("privacy.mode=central", "mode=central needs privacy.clip_norm"),
     ],
 )
@@ -185,7 +185,7 @@ def test_resuming_what_is_not_there(tmp_path, capsys):
     assert run.main(["--resume", str(tmp_path / "no")]) == 2
     assert "there is no config.yaml, so no run to go on with" in capsys.readouterr().err
     assert run.main(["--resume", str(tmp_path), "--out", str(tmp_path)]) == 2
-    assert "give one of them" in capsys.readouterr().err
+    assert "pass only one of them" in capsys.readouterr().err
 
 
 # --- text --------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_a_tables_run_is_named_after_its_new_identity(old):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda tree: tree | {"schema": 2}, "has schema 2; only 4"),
+        (lambda tree: tree | {"schema": 2}, "has schema 2; only schema 4"),
         (lambda tree: tree | {"seed": 9}, "cannot be converted: .*does not fit its checksum"),
     ],
 )

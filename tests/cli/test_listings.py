@@ -157,7 +157,7 @@ def test_the_kind_says_which_of_two_files_of_a_name_is_copied(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     assert main(["cp", "fedtsp_lambda"]) == 2
     assert (
-        "several; write fedray cp sweep fedtsp_lambda or fedray cp table fedtsp_lambda"
+        "several files; write fedray cp sweep fedtsp_lambda or fedray cp table fedtsp_lambda"
         in capsys.readouterr().err
     )
     for word in ("sweep", "table"):

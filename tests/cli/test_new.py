@@ -47,7 +47,7 @@ def test_a_projects_model_may_not_take_a_name_that_is_there(monkeypatch, capsys)
     known = new.read_entries()
     net = replace(known["architectures"][0], name="mine_net")
     known["architectures"].append(net)
-    monkeypatch.setattr(new, "registered", lambda: known)
+    monkeypatch.setattr(new, "read_entries", lambda: known)
     assert fedray(["new", "project", "mine"]) == 2
     assert "there is architecture 'mine_net' already" in capsys.readouterr().err
     new.check("project", "vgg11")  # its model is called vgg11_net
@@ -84,7 +84,7 @@ def test_a_project_passes_its_own_test_and_lint_and_types(tmp_path, capsys):
     ("words", "message"),
     [
         (["method", "my-own"], "'my-own' cannot be imported by Python"),
-        (["method", "class"], "'class' is no name"),
+        (["method", "class"], "'class' cannot be imported"),
         (["method", "fedavg"], "there is algorithm 'fedavg' already; take another name"),
         (["model", "mlp"], "there is architecture 'mlp' already"),
         (["source", "json"], "a plug-in cannot be called 'json'"),

@@ -195,7 +195,7 @@ def test_rounds_that_a_new_server_repeats_are_shown_once(tmp_path, notes, capsys
     rounds = RunFolder(out).rounds()
     capsys.readouterr()
     repeated = (rounds[number] for number in (0, 1, 1, 2, 3))
-    run.run(resolve(QUICK[0], QUICK[1:]), out, repeated, notes, lambda: "")
+    run.drive(resolve(QUICK[0], QUICK[1:]), out, repeated, notes, lambda: "")
     assert notes.log == [*going(4, 4, 4, 4), ("FINISHED", 4), "closed"]
     numbers = re.findall(r"^round (\d)/3", capsys.readouterr().out, re.MULTILINE)
     assert numbers == ["0", "1", "2", "3"]

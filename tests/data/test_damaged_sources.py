@@ -320,7 +320,7 @@ IMAGES = [
 ]
 
 MASKS = [
-    (at("classes.json", pipe), "classes.json is no plain file"),
+    (at("classes.json", pipe), "classes.json is not a regular file"),
     (at("classes.json", missing), "classes.json cannot be read: .*No such file"),
     *[(at("classes.json", content(text)), f"classes.json {match}") for text, match in JSONS],
     (at("classes.json", content('["a", "a"]')), "the classes 0 and 1 are both called 'a'"),

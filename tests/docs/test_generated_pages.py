@@ -22,7 +22,7 @@ def test_docs_writes_what_check_misses(tmp_path, capsys):
     assert f"wrote {tmp_path / 'docs' / 'keys.md'}" in capsys.readouterr().out
     keys = (tmp_path / "docs" / "keys.md").read_text()
     assert "| `data.partition` | `fedtsp_dirichlet` | a partition | " in keys
-    assert "| `workers` | `2` | `int` >= 1, <= 10000 | Ray actors" in keys
+    assert "| `workers` | `2` | `int` >= 1, <= 10000 | Number of Ray actors" in keys
     method = (tmp_path / "docs" / "methods" / "fedtsp.md").read_text()
     assert "| Eq. (7) | [`server_loss`](../../fedray/algorithms/text_guided/fedtsp.py#" in method
     assert "\n## Deviations\n\n- Eq. (6) uses the weights" in method

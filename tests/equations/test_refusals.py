@@ -89,7 +89,7 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
         (
             "promptfl",
             {"algorithm.length": 4, "algorithm.words": "a photo"},
-            r"length=4, but 'a photo' has 2 tokens .*length to 2 or",
+            r"length=4, but 'a photo' has only 2 tokens.*length to 2 or",
         ),
         *(
             (

@@ -166,7 +166,7 @@ def test_a_filter_takes_any_text(tmp_path: Path) -> None:
         (["--filter", "sead=1"], "no run has the key. Did you mean 'seed'"),
         (["--filter", "seed=9"], "no run has this value; there are 0, 1"),
         (["--label", "fedtsq=x"], "Did you mean 'fedtsp'"),
-        (["--label", "fedtsp=fedproto"], "several rows would be .fedproto."),
+        (["--label", "fedtsp=fedproto"], "several rows would be 'fedproto'"),
         (["--out", "figure.PNG"], "write the suffix in small letters, .png"),
         (["--out", "figure.jpg"], "use one of md, csv, tex, png, svg, pdf, html"),
     ],

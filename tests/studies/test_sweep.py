@@ -155,7 +155,7 @@ def test_a_sweep_from_yaml_to_mlflow(here, capsys, database, ray_here):
     # another sweep finds the runs that are there
     write_sweep("again", space={"lr": {"grid": [0.1, 0.05]}}, seeds=[1, 0])
     assert main(["again", "algorithm.lambda=0.5", "--no-track"]) == 0
-    assert "4 runs; 4 are there" in capsys.readouterr().out
+    assert "4 runs; 4 are finished" in capsys.readouterr().out
 
 
 @pytest.mark.ray

@@ -140,7 +140,7 @@ def combine(groups: Groups, how: Inference, group: int, scale: float) -> Tensor:
     Args:
         groups: features and logits of each group.
         how: logits: mean of the logits (official code); prob: logarithm of the mean probabilities
-            (Eq. 6); max_logits: the group with the largest logit; features: logits of averaged
+            of Eq. (6); max_logits: the group with the largest logit; features: logits of averaged
             features; group: logits of one group.
         group: the group to use if `how` is "group".
         scale: exp(logit_scale).
