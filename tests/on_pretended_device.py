@@ -91,10 +91,10 @@ def broken(monkeypatch):
         (
             OnTheCpu,
             ClientError,
-            r"step client_update: MixedDevicesError: aten.mul.Tensor was given",
+            r"step client_update: MixedDevicesError: aten.mul.Tensor got tensors",
         ),
         (ServerOnTheCpu, ServerError, r"step server_update: MixedDevicesError: aten.add.Tensor"),
-        (Doubling, ClientError, r"TypeError: pretended:0 has no torch.float64"),
+        (Doubling, ClientError, r"TypeError: pretended:0 does not support torch.float64"),
     ],
 )
 def test_a_method_that_forgets_the_device_fails_there_alone(

@@ -126,7 +126,7 @@ def test_how_many_take_part_is_rounded_as_the_key_says(share, clients, participa
     run = Federation(TwoSteps(), Clients(), Gate({}), plan, NoServer(), Streams(0))
     assert len(run._cohort(1)) == participants
     said = next(key.summary for key in keys() if key.name == "participation")
-    assert "a half to the even number" in said
+    assert "half to even" in said
     assert "at least 1" in said
 
 
