@@ -13,7 +13,7 @@ from fedray.compare.paired import Interval
 from fedray.config import Tree, dump_yaml
 from fedray.files import write_atomic, write_json, write_rows
 from fedray.markdown import markdown_table
-from fedray.records import Metric, sealed, versions, write_run_list
+from fedray.records import HEADLINE, Metric, sealed, versions, write_run_list
 from fedray.render.figures import Row, figure_sweep
 from fedray.render.page import Section
 from fedray.render.record import Made, table_tree
@@ -28,7 +28,7 @@ from fedray.studies.store import DATA, FORMAT, RUNS, Measured, PublishedRun, com
 from fedray.studies.study import DIVERGED, Study
 from fedray.studies.tracking import Conclusion
 from fedray.studies.trials import CM, HM, SweepOutcome, Trial, best_command, sweep_outcome
-from fedray.tracking import grouped, valid_name
+from fedray.tracking import BEST_METRIC, valid_name
 
 SHOWN = ("fedray", "python", "torch", "ray")
 MOST_IN_NOTE = 10
@@ -311,7 +311,9 @@ def _conclude_sweep(study: Study) -> Conclusion:
         if best is not None and best.objective is not None:
             metrics["best_objective"] = best.objective
             if (test := best.mean(plan.metrics[0])) is not None:
-                metrics |= {"best_test": test, grouped(plan.metrics[0]): test}
+                metrics["best_test"] = test
+                if plan.metrics[0] == HEADLINE:
+                    metrics[BEST_METRIC] = test
     ranked = sorted(result.through, key=lambda trial: -(trial.score or 0.0))[:MOST_IN_NOTE]
     rows = [
         [

@@ -12,6 +12,7 @@ Importing this package imports neither MLflow nor torch.
 """
 
 from fedray.tracking.describe import (
+    BEST_METRIC,
     DATA_TAG,
     FOLDER_TAG,
     IDENTITY_TAG,

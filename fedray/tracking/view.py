@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 
-from fedray.records import HEADLINE, VALIDATION
-from fedray.tracking.describe import BEST_METRIC, DATA_TAG, METHOD_TAG, SEED_TAG, TOTALS, grouped
+from fedray.tracking.describe import BEST_METRIC, DATA_TAG, METHOD_TAG, SEED_TAG, TOTALS
 
 VIEW = "accuracy"
 """Name of the view in addresses."""
@@ -19,14 +18,12 @@ PAGES = "workflowType=machine_learning"
 COLUMNS = (
     ("metrics", BEST_METRIC),
     ("metrics", "objective"),
-    ("metrics", grouped(HEADLINE)),
-    ("metrics", grouped(f"{VALIDATION}{HEADLINE}")),
     ("tags", METHOD_TAG),
     ("tags", DATA_TAG),
     ("tags", SEED_TAG),
     ("metrics", TOTALS[0]),
 )
-"""Kind and name of each column, in order."""
+"""Kind and name of each column. MLflow sorts the metrics by name, so `BEST_METRIC` comes first."""
 
 
 def view_state() -> str:

@@ -54,7 +54,7 @@ def test_a_recipe_runs(page):
 @pytest.mark.long
 def test_the_recipes_with_state_keep_the_laws():
     plugins, methods = [], []
-    for page in ("personal-parameter", "payload", "server-step"):
+    for page in ("personal-parameter", "payload", "prototypes", "server-step"):
         for name, text in files(DOCS / "recipes" / f"{page}.md").items():
             Path(name).write_text(text)
             plugins += ["--plugin", name]

@@ -7,6 +7,7 @@ import torch
 from reference import SHAPE, ReferenceClient, initial_model, supervised
 
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
+from fedray.algorithms.averaging.scaffold import ControlledModel
 from fedray.algorithms.mean import client_weights, weighted_mean
 from fedray.errors import ServerError
 from fedray.models import Pixels, build
@@ -118,4 +119,10 @@ def test_noise_reaches_every_parameter_and_no_buffer(run):
 def test_a_misspelt_shared_tensor_is_not_left_out_without_a_word(run, monkeypatch):
     monkeypatch.setattr(FedAvg, "shared", lambda self, model: {"haed.weight", "head.bias"})
     with pytest.raises(ServerError, match=r"FedAvg.shared names 'haed.weight', .* 'head.weight'"):
+        run("fedavg", ONE_KIND)
+
+
+def test_a_field_of_the_download_that_the_server_state_lacks_is_named(run, monkeypatch):
+    monkeypatch.setattr(FedAvg, "down_type", ControlledModel)
+    with pytest.raises(ServerError, match=r"no 'control', a field of ControlledModel; .*FedAvg\.i"):
         run("fedavg", ONE_KIND)

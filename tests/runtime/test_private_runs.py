@@ -218,7 +218,9 @@ def test_lost_releases_are_not_forgotten_silently(tmp_path):
     with pytest.raises(UserError, match=r"gives epsilon 0, but .*result\.json has 4\.377"):
         next(session(tmp_path, **LOCAL).rounds())
     log.write_text(kept.replace('"step"', '"stop"'))
-    with pytest.raises(UserError, match=r"releases\.jsonl cannot be read .* restore the file, or start"):
+    with pytest.raises(
+        UserError, match=r"releases\.jsonl cannot be read .* restore the file, or start"
+    ):
         next(session(tmp_path, **LOCAL).rounds())
 
 

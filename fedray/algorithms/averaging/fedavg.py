@@ -153,6 +153,11 @@ class FedAvg(Averaging, LocalTraining):
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         names = {field.name for field in self.down_type.declared()} - {"weights", "buffers"}
+        if missing := sorted(names - state.keys()):
+            raise ValueError(
+                f"the server's state has no '{missing[0]}', a field of {self.down_type.__name__}; "
+                f"return it from {type(self).__name__}.init_server and server_step"
+            )
         extra = {name: state[name] for name in names}
         return dict.fromkeys(clients, self.down_type.of(server.model, state["model"], **extra))
 
