@@ -304,16 +304,7 @@ def best_line(result: SweepOutcome) -> str:
 def _conclude_sweep(study: Study) -> Conclusion:
     """Return a sweep's description: the best configurations, and counts of trials by status."""
     result = sweep_outcome(study)
-    plan, best, metrics = result.plan, result.best, dict[str, float]()
-    if study.is_complete:
-        ends = [trial.status for trial in result.trials]
-        metrics = {f"trials_{end}": float(ends.count(end)) for end in ("finished", "failed")}
-        if best is not None and best.objective is not None:
-            metrics["best_objective"] = best.objective
-            if (test := best.mean(plan.metrics[0])) is not None:
-                metrics["best_test"] = test
-                if plan.metrics[0] == HEADLINE:
-                    metrics[BEST_METRIC] = test
+    plan, best = result.plan, result.best
     ranked = sorted(result.through, key=lambda trial: -(trial.score or 0.0))[:MOST_IN_NOTE]
     rows = [
         [
@@ -330,7 +321,22 @@ def _conclude_sweep(study: Study) -> Conclusion:
         )
     if best is not None:
         parts.append(f"The best one alone: `{best_command(plan, best.config)}`")
-    return Conclusion(metrics, "\n\n".join(parts))
+    return Conclusion(_sweep_metrics(result) if study.is_complete else {}, "\n\n".join(parts))
+
+
+def _sweep_metrics(result: SweepOutcome) -> dict[str, float]:
+    """Return the numbers of trials by status, and the best trial's objective and test metric."""
+    best, metric = result.best, result.plan.metrics[0]
+    ends = [trial.status for trial in result.trials]
+    metrics = {f"trials_{end}": float(ends.count(end)) for end in ("finished", "failed")}
+    if best is None or best.objective is None:
+        return metrics
+    metrics["best_objective"] = best.objective
+    if (test := best.mean(metric)) is not None:
+        metrics["best_test"] = test
+        if metric == HEADLINE:
+            metrics[BEST_METRIC] = test
+    return metrics
 
 
 def _format_number(value: float | None) -> str:
