@@ -8,19 +8,24 @@ import tomllib
 from pathlib import Path
 from urllib.request import urlopen
 
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import TextLexer, get_lexer_for_filename
+from pygments.util import ClassNotFound
 from sphinx.application import Sphinx
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-SOURCE = f"{PROJECT['urls']['Source']}/blob/main/"
+SOURCE = "source"
+"""Folder of the site for the files of the repository that pages link to."""
 TOP_FILES = {
     "contributing": "CONTRIBUTING.md",
     "architecture": "ARCHITECTURE.md",
     "changelog": "CHANGELOG.md",
 }
 """Pages whose text is a file in the top folder of the repository."""
-LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#([^)\s]*))?\)")
+LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#([^)\s]*))?\)")
 
 
 def is_online(url: str) -> bool:
@@ -68,21 +73,22 @@ nitpicky = True
 myst_heading_anchors = 4
 
 
-def resolve_links(text: str, folder: Path) -> str:
-    """Point links that leave docs/ to the same page of the site, or to the repository.
+def resolve_links(text: str, folder: Path, site: str) -> str:
+    """Point links that leave docs/ to a page of the site, or to the site's copy of the file.
 
     Args:
         text: Markdown.
         folder: the folder of its file.
+        site: the path from the page to the top of the site, "" or "../".
 
     Raises:
         ValueError: if a link leads nowhere.
     """
 
     def target(link: re.Match[str]) -> str:
-        path, anchor = (folder / link[1]).resolve(), link[2]
+        label, path, anchor = link[1], (folder / link[2]).resolve(), link[3]
         if not path.exists():
-            raise ValueError(f"{folder}: the link to {link[1]} leads nowhere")
+            raise ValueError(f"{folder}: the link to {link[2]} leads nowhere")
         if folder.is_relative_to(DOCS) and path.is_relative_to(DOCS):
             return link[0]
         name = path.relative_to(ROOT).as_posix()
@@ -90,37 +96,56 @@ def resolve_links(text: str, folder: Path) -> str:
         if path.is_relative_to(DOCS):
             page = path.relative_to(DOCS).as_posix()
         if page:
-            return f"](/{page}{f'#{anchor}' if anchor else ''})"
-        return f"]({SOURCE}{name}{line_anchor(path, anchor)})"
+            return f"[{label}](/{page}{f'#{anchor}' if anchor else ''})"
+        return f'<a href="{site}{SOURCE}/{name}.html{line_anchor(path, anchor)}">{label}</a>'
 
     return LINK.sub(target, text)
 
 
 def line_anchor(path: Path, name: str | None) -> str:
-    """Return GitHub's line anchor of a function, class or method (`Class.method`) of a file.
+    """Return the anchor of the line of a function, class or method (`Class.method`) of a file.
 
     An inherited method gets the anchor of its class.
     """
     if name is None or path.suffix != ".py":
-        return f"#{name}" if name else ""
+        return ""
     body: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body
     anchor = ""
     for part in name.split("."):
         kinds = (ast.FunctionDef, ast.ClassDef)
         named = [node for node in body if isinstance(node, kinds) and node.name == part]
         if named:
-            anchor, body = f"#L{named[0].lineno}", named[0].body
+            anchor, body = f"#line-{named[0].lineno}", named[0].body
     return anchor
 
 
 def replace_source(app: Sphinx, page: str, source: list[str]) -> None:
     """Replace the text of a page that Sphinx is about to parse (event `source-read`)."""
+    site = "../" * page.count("/")
     if page in TOP_FILES:
-        source[0] = resolve_links((ROOT / TOP_FILES[page]).read_text(encoding="utf-8"), ROOT)
+        source[0] = resolve_links((ROOT / TOP_FILES[page]).read_text(encoding="utf-8"), ROOT, site)
     else:
-        source[0] = resolve_links(source[0], Path(app.env.doc2path(page)).parent)
+        source[0] = resolve_links(source[0], Path(app.env.doc2path(page)).parent, site)
+
+
+def copy_sources(app: Sphinx, failure: Exception | None) -> None:
+    """Write the files that the pages link to as pages with numbered lines (`build-finished`)."""
+    top = Path(app.outdir)
+    linked = re.compile(rf'href="[./]*{SOURCE}/([^"#]+)\.html')
+    pages = [page for page in top.rglob("*.html") if not page.is_relative_to(top / SOURCE)]
+    for name in {name for page in pages for name in linked.findall(page.read_text("utf-8"))}:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        style = HtmlFormatter(full=True, title=name, linenos="inline", lineanchors="line")
+        try:
+            lexer = get_lexer_for_filename(name)
+        except ClassNotFound:
+            lexer = TextLexer()
+        copy = top / SOURCE / f"{name}.html"
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(highlight(text, lexer, style), encoding="utf-8")
 
 
 def setup(app: Sphinx) -> None:
-    """Register the event handler."""
+    """Register the event handlers."""
     app.connect("source-read", replace_source)
+    app.connect("build-finished", copy_sources)

@@ -149,8 +149,8 @@ class _Commands(Group):
 
 EPILOG = """\b
 fedray COMMAND --help describes a command.
-Documentation: https://fedray.github.io/fedray
-Files for clusters, notebooks, benchmarks: https://github.com/fedray/fedray
+Documentation, files for clusters, notebooks and benchmarks are in a checkout;
+make site writes the documentation as web pages to build/site.
 """
 
 
