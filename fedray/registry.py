@@ -116,7 +116,7 @@ class Registry(Generic[T]):
         if name not in self._entries:
             self._scan()
         if name not in self._entries:
-            matches = [entry for entry in self.entries() if _spelled(name) in _spellings(entry)]
+            matches = [entry for entry in self.entries() if spelled(name) in _spellings(entry)]
             if len(matches) != 1 or "/" in name:
                 raise unknown(self.kind, name, self.names())
             return matches[0]
@@ -177,6 +177,19 @@ def registry(kind: str) -> Registry[Any]:
     return _registries[kind]
 
 
+def canonical_name(kind: str, name: str) -> str:
+    """Return the name of the entry that a spelling chooses; an unknown name is returned as it is.
+
+    Args:
+        kind: a key of `HOMES`.
+        name: a spelling that `Registry.get` accepts.
+    """
+    try:
+        return str(registry(kind).get(name).name)
+    except UserError:  # reported when the entry is needed, with the plug-ins in use
+        return name
+
+
 def activate(plugins: Iterable[str]) -> None:
     """Make the entries of the plug-ins with these keys available, and hide those of all others."""
     global _active
@@ -191,13 +204,13 @@ def registered_by(plugin: str) -> dict[str, list[str]]:
     return {kind: registered for kind, registered in names.items() if registered}
 
 
-def _spelled(name: str) -> str:
+def spelled(name: str) -> str:
     """Return a name without case, hyphens and underscores."""
     return "".join(char for char in name.casefold() if char.isalnum() or char == "+")
 
 
 def _spellings(entry: Any) -> set[str]:
-    return {_spelled(entry.name), _spelled(str(getattr(entry, "title", entry.name)))}
+    return {spelled(entry.name), spelled(str(getattr(entry, "title", entry.name)))}
 
 
 def unknown(kind: str, name: str, valid: Collection[str]) -> UserError:

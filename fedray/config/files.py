@@ -17,6 +17,7 @@ from fedray.config.schema import Tree
 from fedray.errors import UserError, nearest, one_line, shown
 from fedray.files import check_path, read_text
 from fedray.plugins import located
+from fedray.registry import canonical_name, spelled
 from fedray.shipped import EXPERIMENTS
 
 COMPONENTS: Mapping[str, str] = MappingProxyType(
@@ -168,11 +169,37 @@ def _lay(over: Mapping[str, Any], below: Tree, place: str) -> None:
                 f"{place}{key} is set to {shown(under)} and also to a mapping of {keys}; leave one "
                 "of them out"
             )
-        elif value.get("name", under.get("name")) != under.get("name"):
+        elif not _has_same_name(value, under, COMPONENTS.get(f"{place}{key}")):
             below[key] = deepcopy(value)
         else:
             below[key] = under
             _lay(value, under, f"{place}{key}.")
+
+
+def _has_same_name(over: Mapping[str, Any], under: Mapping[str, Any], kind: str | None) -> bool:
+    """Return True if a mapping names no other entry than the one below, however both are spelled.
+
+    Args:
+        over: the upper mapping; without a name, it continues the one below.
+        under: the mapping below.
+        kind: the kind of the component; None for a mapping of another kind.
+    """
+    name, other = over.get("name", under.get("name")), under.get("name")
+    if name == other or not isinstance(name, str) or not isinstance(other, str):
+        return bool(name == other)
+    if kind is None:
+        return spelled(name) == spelled(other)
+    return canonical_name(kind, name) == canonical_name(kind, other)
+
+
+def with_canonical_names(tree: Mapping[str, Any]) -> Tree:
+    """Return a tree in which every component has the name of its entry, however it was spelled."""
+    names = {
+        key: canonical_name(kind, name)
+        for key, kind in COMPONENTS.items()
+        if isinstance(name := flatten(tree).get(f"{key}.name"), str)
+    }
+    return override(dict(tree), [(f"{key}.name", name) for key, name in names.items()])
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.config.experiment import Experiment
-from fedray.config.files import COMPONENTS, override
+from fedray.config.files import COMPONENTS, override, with_canonical_names
 from fedray.config.input_files import with_absolute_files
 from fedray.config.plugins import completed_by_installed, with_plugins
 from fedray.config.schema import Component, Frozen, Tree, parameters, validate
@@ -70,7 +70,7 @@ def _with_whole_components(params: Frozen, key: str) -> Frozen:
 
 
 def _with_preset(tree: Tree, pairs: list[tuple[str, Any]]) -> Tree:
-    whole = override(tree, pairs)
+    whole = with_canonical_names(override(tree, pairs))
     algorithm = whole.get("algorithm", {})
     if not isinstance(algorithm, dict) or algorithm.get("preset") is None:
         return whole

@@ -540,3 +540,54 @@ def test_validate_names_the_key():
 
     with pytest.raises(UserError, match=r"here\.depth: input should be a valid integer"):
         validate(Parameters, {"depth": "deep"}, "here")
+
+
+# --- spelling ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("experiment", "spellings"),
+    [
+        ("fedtsp_digits", ["algorithm=fedtsp", "algorithm=FedTSP", "algorithm=fed-tsp"]),
+        ("zero_shot_clip", ["algorithm=zero_shot", "algorithm='Zero-shot CLIP'"]),
+        ("fedtsp_digits", ["data.partition=fedtsp_dirichlet", "data.partition=FedTSP-Dirichlet"]),
+        ("fedtsp_digits", ["text.encoder=minilm", "text.encoder=MiniLM"]),
+        ("fedtsp_digits", ["optimizer={name: sgd}", "optimizer={name: SGD}"]),
+    ],
+)
+def test_the_spelling_of_a_name_changes_no_value(experiment, spellings):
+    trees = [resolve(experiment, [spelling]).tree() for spelling in spellings]
+    assert all(tree == trees[0] for tree in trees)
+
+
+def test_a_file_that_spells_a_name_otherwise_extends_its_base(tmp_path):
+    (tmp_path / "base.yaml").write_text(
+        "extends: fedtsp_digits\noptimizer: {name: sgd, momentum: 0.5}\n"
+    )
+    for name in ("sgd", "SGD"):
+        text = f"extends: base\nname: one\noptimizer: {{name: {name}, weight_decay: 0.01}}\n"
+        (tmp_path / f"{name}.yaml").write_text(text)
+    sgd, other = (resolve(str(tmp_path / f"{name}.yaml")).tree() for name in ("sgd", "SGD"))
+    assert sgd == other
+    assert sgd["optimizer"]["momentum"] == 0.5
+
+
+def test_a_nested_component_keeps_its_parameters_under_another_spelling():
+    base = {"data": {"partition": {"name": "class_groups", "within": {"name": "iid", "k": 1}}}}
+    over = {"data": {"partition": {"within": {"name": "IID"}}}}
+    within = merge(base, over)["data"]["partition"]["within"]
+    assert within == {"name": "IID", "k": 1}
+
+
+def test_a_preset_sees_the_entry_that_a_spelling_names():
+    trees = [
+        resolve("fedtsp_digits", ["algorithm.preset=official_code", f"text.encoder={name}"]).tree()
+        for name in ("bert", "BERT")
+    ]
+    assert trees[0] == trees[1]
+    assert trees[0]["text"]["encoder"]["bert_compat"] is True
+
+
+def test_another_entry_replaces_the_whole_component():
+    assert resolve("fedtsp_digits", ["algorithm=FedProto"]).algorithm.name == "fedproto"
+    assert "tau" not in resolve("fedtsp_digits", ["algorithm=FedProto"]).algorithm.params

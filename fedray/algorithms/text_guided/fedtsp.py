@@ -151,8 +151,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
                 "shuffle": False,
                 "drop_last": True,
             }
-            encoder = experiment.get("text", {}).get("encoder", {})
-            if encoder == "bert" or (isinstance(encoder, dict) and encoder.get("name") == "bert"):
+            if experiment.get("text", {}).get("encoder", {}).get("name") == "bert":
                 official["text.encoder.bert_compat"] = True
             return {"official_code": official}
 
