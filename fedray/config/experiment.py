@@ -9,7 +9,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import reduce
-from operator import getitem
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, field_validator, model_validator
@@ -434,10 +433,11 @@ class Experiment(Frozen):
         use(self.plugins)  # their parameter types declare which values are files
         for key, path in files_of(self).items():
             *above, last = key.split(".")
-            reduce(getitem, above, tree)[last] = f"sha256:{content_of(path)}"
+            holder = reduce(_item, above, tree)
+            holder[int(last) if isinstance(holder, list) else last] = f"sha256:{content_of(path)}"
         for key in (*EXECUTION_KEYS, *LABELS):
             *above, last = key.split(".")
-            reduce(getitem, above, tree).pop(last)
+            reduce(_item, above, tree).pop(last)
         return {key: value for key, value in tree.items() if value != {}}
 
     def identity(self, data_sha256: str = "") -> str:
@@ -448,3 +448,8 @@ class Experiment(Frozen):
         """
         content = json.dumps([self.reproducibility_key(), data_sha256], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _item(holder: Any, key: str) -> Any:
+    """Return an item of a mapping, or of a list by its position."""
+    return holder[int(key)] if isinstance(holder, list) else holder[key]

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from functools import lru_cache, reduce
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import AfterValidator
+from pydantic.fields import FieldInfo
 
 from fedray.config.files import COMPONENTS
 from fedray.config.schema import Component, Frozen, parameters
@@ -44,8 +46,22 @@ InputFile = Annotated[str, AfterValidator(check_path), NamesFile()]
 
 def with_absolute_files(params: Frozen) -> Frozen:
     """Return typed parameters with absolute paths of input files."""
-    paths = {name: _absolute(value) for name, value in _input_files(params)}
-    return params.model_copy(update=paths) if paths else params
+    fields = type(params).model_fields.items()
+    values = {name: _with_absolute(getattr(params, name), _whole(field)) for name, field in fields}
+    changed = {name: value for name, value in values.items() if value != getattr(params, name)}
+    return params.model_copy(update=changed) if changed else params
+
+
+def _with_absolute(value: Any, annotation: Any) -> Any:
+    """Return a value with absolute paths of the input files that its annotation marks."""
+    if isinstance(value, Frozen):
+        return with_absolute_files(value)
+    if _is_file(value, annotation):
+        return _absolute(value)
+    items = {key: _with_absolute(item, inner) for key, item, inner in _items(value, annotation)}
+    if isinstance(value, Mapping):
+        return {**value, **items}
+    return type(value)(items.values()) if items else value
 
 
 def _absolute(value: str | Path) -> str | Path:
@@ -56,37 +72,73 @@ def _absolute(value: str | Path) -> str | Path:
 
 
 def files_of(params: Frozen, place: str = "") -> dict[str, str]:
-    """Return the paths of the input files of a resolved experiment, by dotted key."""
-    fields = type(params).model_fields
-    files = _input_files(params)
-    paths = {place + (fields[name].alias or name): str(value) for name, value in files}
-    for name, field in fields.items():
+    """Return the paths of the input files of a resolved experiment, by dotted key.
+
+    The key of a list's item has its position: `data.evolution.phases.0.partition.table`.
+    """
+    paths: dict[str, str] = {}
+    for name, field in type(params).model_fields.items():
         value, key = getattr(params, name), place + (field.alias or name)
         extra = field.json_schema_extra
         kind = extra.get("kind") if isinstance(extra, dict) else COMPONENTS.get(key)
         if isinstance(value, Component) and kind is not None:
-            paths |= files_of(parameters(value, str(kind), key), f"{key}.")
-        elif isinstance(value, Frozen):
-            paths |= files_of(value, f"{key}.")
+            value = parameters(value, str(kind), key)
+        paths |= _files_in(value, _whole(field), key)
     return paths
 
 
-def _input_files(params: Frozen) -> Iterator[tuple[str, str | Path]]:
-    """Yield the names and values of the fields that hold a path of an input file."""
-    for name, field in type(params).model_fields.items():
-        value, marks = getattr(params, name), [*field.metadata, *_marks_in(field.annotation)]
-        mark = next((mark for mark in marks if isinstance(mark, NamesFile)), None)
-        if mark is not None and mark.matches(value):
-            yield name, value
+def _files_in(value: Any, annotation: Any, key: str) -> dict[str, str]:
+    """Return the paths of the input files in a value that its annotation marks, by dotted key."""
+    if isinstance(value, Frozen):
+        return files_of(value, f"{key}.")
+    if _is_file(value, annotation):
+        return {key: str(value)}
+    paths: dict[str, str] = {}
+    for name, item, inner in _items(value, annotation):
+        paths |= _files_in(item, inner, f"{key}.{name}")
+    return paths
 
 
-def _marks_in(annotation: Any) -> Iterator[Any]:
-    """Yield the metadata of an annotation and of its parts; the type `Path` marks a file."""
-    if annotation is Path:
-        yield NamesFile()
-    yield from getattr(annotation, "__metadata__", ())
-    for part in get_args(annotation):
-        yield from _marks_in(part)
+def _whole(field: FieldInfo) -> Any:
+    """Return the annotation of a field with the marks that pydantic keeps beside it."""
+    marks = (mark for mark in field.metadata if isinstance(mark, NamesFile))
+    return reduce(lambda annotation, mark: Annotated[annotation, mark], marks, field.annotation)
+
+
+def _items(value: Any, annotation: Any) -> list[tuple[Any, Any, Any]]:
+    """Return key, value and annotation of each item of a list, tuple or mapping."""
+    for alternative in _alternatives(annotation):
+        origin, kinds = get_origin(alternative), get_args(alternative)
+        if not isinstance(origin, type) or not isinstance(value, origin):
+            continue
+        if isinstance(value, Mapping):
+            return [(key, item, kinds[1]) for key, item in value.items()]
+        if isinstance(value, list | tuple):
+            kinds = kinds[:1] * len(value) if kinds[1:] in ((), (...,)) else kinds
+            return list(zip(range(len(value)), value, kinds, strict=True))
+    return []
+
+
+def _is_file(value: Any, annotation: Any) -> bool:
+    """Return True if an annotation marks a value as the path of an input file."""
+    return any(
+        mark.matches(value)
+        for alternative in _alternatives(annotation)
+        for mark in (
+            [NamesFile()] if alternative is Path else getattr(alternative, "__metadata__", ())
+        )
+        if isinstance(mark, NamesFile)
+    )
+
+
+def _alternatives(annotation: Any) -> Iterator[Any]:
+    """Yield the members of a union, or the annotation, with its metadata and without."""
+    yield annotation
+    if get_origin(annotation) is Annotated:
+        yield from _alternatives(annotation.__origin__)
+    elif get_origin(annotation) in (Union, UnionType):
+        for member in get_args(annotation):
+            yield from _alternatives(member)
 
 
 def content_of(path: str) -> str:

@@ -64,6 +64,8 @@ def _with_whole_components(params: Frozen, key: str) -> Frozen:
         value, extra = getattr(params, name), field.json_schema_extra
         if isinstance(value, Component) and isinstance(extra, dict):
             whole[name] = completed(value, str(extra["kind"]), f"{key}.{name}")
+        elif isinstance(value, Frozen):
+            whole[name] = _with_whole_components(value, f"{key}.{name}")
         elif isinstance(value, tuple) and all(isinstance(item, Frozen) for item in value):
             whole[name] = tuple(_with_whole_components(item, f"{key}.{name}") for item in value)
     return with_absolute_files(params.model_copy(update=whole) if whole else params)

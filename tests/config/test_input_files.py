@@ -6,15 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from fedray.config import content_of, files_of
+from fedray.config import content_of, files_of, load_experiment
 from fedray.runtime.resolve import resolve
 
 PLUGIN = '''
 from pathlib import Path
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.config import InputFile
+from fedray.config import Frozen, InputFile
 from fedray.core import algorithms
+from fedray.data.partitions import Partition, partitions
+
+
+class Part(Frozen):
+    """A part with a file."""
+
+    file: InputFile | None = None
+    """Its file."""
 
 
 @algorithms.add
@@ -30,6 +38,31 @@ class Tabled(FedAvg):
         """A table."""
         also: Path | None = None
         """Another one."""
+        several: tuple[InputFile, ...] = ()
+        """Some more."""
+        named: dict[str, InputFile] = {}
+        """Some by name."""
+        part: Part | None = None
+        """Parameters of a part."""
+        parts: tuple[Part, ...] = ()
+        """Parameters of several parts."""
+
+
+class Owners(Frozen):
+    """The owners' file."""
+
+    table: InputFile = "one.txt"
+    """Owners."""
+
+
+@partitions.add
+class FromFile(Partition):
+    """The owners of a file."""
+
+    name, paper, Params = "from_file", "-", Owners
+
+    def split(self, annotations, clients, rng):
+        return []
 '''
 
 
@@ -59,6 +92,33 @@ def test_a_file_that_a_plugins_parameter_names(here, name):
     (here / "one.txt").write_text("2")
     assert tabled(word).identity() != first
     assert tabled().identity() not in (first, tabled(word).identity())
+
+
+@pytest.mark.parametrize(
+    ("assignments", "key"),
+    [
+        (["algorithm.several=[one.txt]"], "algorithm.several.0"),
+        (["algorithm.named={a: one.txt}"], "algorithm.named.a"),
+        (["algorithm.named={'1': one.txt}"], "algorithm.named.1"),
+        (["algorithm.part={file: one.txt}"], "algorithm.part.file"),
+        (["algorithm.parts=[{}, {file: one.txt}]"], "algorithm.parts.1.file"),
+        (["data.partition={name: from_file, table: one.txt}"], "data.partition.table"),
+        (
+            [
+                "data.evolution=repartition",
+                "data.evolution.phases=[{round: 2, partition: {name: from_file, table: one.txt}}]",
+            ],
+            "data.evolution.phases.0.partition.table",
+        ),
+    ],
+)
+def test_a_file_counts_by_its_content_wherever_an_experiment_names_it(here, assignments, key):
+    before = tabled(*assignments)
+    assert files_of(before) == {key: str(here / "one.txt")}
+    first = before.identity()
+    (here / "one.txt").write_text("2")
+    assert tabled(*assignments).identity() != first
+    assert load_experiment(before.tree()).identity() == tabled(*assignments).identity()
 
 
 def test_the_plugins_of_an_experiment_are_in_use_when_its_files_are_looked_for(here):
