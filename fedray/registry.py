@@ -1,8 +1,8 @@
 """Registries of everything that an experiment chooses by name, one for each kind.
 
-An entry is a class or an object with a `name`, optional typed parameters (`Params`, or `HParams` of
-a method), and a docstring whose first line describes it. Registering an entry adds it to listings,
-the reference page, validation and name suggestions.
+An entry is a class or an object with a `name`, a `version` of its code, optional typed parameters
+(`Params`, or `HParams` of a method), and a docstring whose first line describes it. Registering an
+entry adds it to listings, the reference page, validation and name suggestions.
 
 The registering file belongs to this package, to a plug-in (`fedray.plugins`), whose entries are
 available while the plug-in is used, or to an installed package with an entry point in the group
@@ -280,6 +280,20 @@ def _who_registers() -> tuple[str, str | None]:
 def parameters_of(entry: Any) -> Any:
     """Return the pydantic model of an entry's parameters; None without parameters."""
     return getattr(entry, "HParams", None) or getattr(entry, "Params", None)
+
+
+def version_of(entry: Any) -> int:
+    """Return the version of the package's code that an entry runs; at least 1.
+
+    A commit that changes the numbers of an entry raises `version` in its class. Raising it in a
+    base class raises it for all subclasses, of plug-ins, too; the code of a plug-in itself is in
+    the identity of a run by its hash.
+    """
+    if not inspect.isclass(entry):
+        version: int = entry.version
+        return version
+    classes = (cls for cls in entry.__mro__ if cls.__module__.split(".")[0] == "fedray")
+    return 1 + sum(int(vars(cls).get("version", 1)) - 1 for cls in classes)
 
 
 def summary_of(entry: Any) -> str:

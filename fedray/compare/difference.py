@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedray.compare.labels import show_value
-from fedray.config import flatten
+from fedray.config import flatten, version_changes
 from fedray.records import Run, RunInfo
 
 BOUND = 0.02
@@ -85,7 +85,7 @@ def _value(config: Mapping[str, Any], key: str) -> str:
 
 
 def input_changes(then: RunInfo, now: RunInfo) -> list[str]:
-    """Return the inputs that differ between two runs: partition, images, files."""
+    """Return the inputs that differ between two runs: partition, images, files, package code."""
     pairs = {
         "the partition": (then.partition_sha256, now.partition_sha256),
         "images or labels": (then.data_sha256, now.data_sha256),
@@ -94,11 +94,12 @@ def input_changes(then: RunInfo, now: RunInfo) -> list[str]:
             for key in dict.fromkeys([*then.files_sha256, *now.files_sha256])
         },
     }
-    return [
+    changes = [
         f"{name}: {(before or 'none')[:12]}, now {(after or 'none')[:12]}"
         for name, (before, after) in pairs.items()
         if before != after
     ]
+    return [*changes, *version_changes(then.config, now.config)]
 
 
 @dataclass(frozen=True)

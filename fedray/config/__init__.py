@@ -6,7 +6,8 @@ synonyms.yaml   names of the keys in other tools, for suggestions
 experiment.py   every key of an experiment with its unit, bounds and default; its identity
 files.py        YAML files that extend each other, dotted overrides
 plugins.py      the plug-ins of an experiment, used before its other keys are resolved
-input_files.py  the files that an experiment names: paths and content
+input_files.py  all values of an experiment; the files that it names: paths and content
+versions.py     the versions of the package's entries that an experiment uses
 sources.py      where the values of an experiment file come from
 resolution.py   from a tree to a complete experiment: presets, names and defaults
 """
@@ -70,4 +71,5 @@ from fedray.config.schema import (
     validate,
 )
 from fedray.config.sources import sources_of
+from fedray.config.versions import version_changes
 from fedray.shipped import EXPERIMENTS

@@ -25,6 +25,7 @@ from fedray.config.schema import (
     Tree,
     named,
 )
+from fedray.config.versions import raised_versions
 from fedray.plugins import Plugin, use
 
 RESOURCE_KEYS = ("workers", "cpus", "gpus", "server_cpus", "server_gpus")
@@ -416,24 +417,25 @@ class Experiment(Frozen):
         return self.model_dump(mode="json", exclude=None if self.plugins else {"plugins"})
 
     def record(self) -> Tree:
-        """Return `tree` for result.json and MLflow, with the hashes of plug-ins by module.
+        """Return `tree` for result.json and MLflow, with hashes of plug-ins and raised versions.
 
-        `stacked=1` is left out, so that older runs stay comparable.
+        `stacked=1` and version 1 are left out, so that older runs stay comparable.
         """
         tree = self.tree()
         if self.stacked == 1:
             del tree["stacked"]
         if self.plugins:
             tree["plugins"] = {plugin.module: plugin.sha256 for plugin in self.plugins}
-        return tree
+        use(self.plugins)  # whose entries the keys name
+        raised = raised_versions(self, self.model.group)
+        return {**tree, "versions": raised} if raised else tree
 
     def reproducibility_key(self) -> Tree:
-        """Return all keys that determine results, with the hashes of files instead of paths."""
+        """Return all that determines results: keys, versions of entries, and hashes of files."""
         tree = self.record()
-        use(self.plugins)  # their parameter types declare which values are files
         for key, path in files_of(self).items():
             *above, last = key.split(".")
-            holder = reduce(_item, above, tree)
+            holder: Any = reduce(_item, above, tree)
             holder[int(last) if isinstance(holder, list) else last] = f"sha256:{content_of(path)}"
         for key in (*EXECUTION_KEYS, *LABELS):
             *above, last = key.split(".")

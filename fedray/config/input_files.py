@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from functools import lru_cache, reduce
+from functools import lru_cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import AfterValidator
 from pydantic.fields import FieldInfo
@@ -71,38 +71,61 @@ def _absolute(value: str | Path) -> str | Path:
     return type(value)((Path(str(base)) / path if in_base else path).absolute())
 
 
-def files_of(params: Frozen, place: str = "") -> dict[str, str]:
+def files_of(params: Frozen) -> dict[str, str]:
     """Return the paths of the input files of a resolved experiment, by dotted key.
 
     The key of a list's item has its position: `data.evolution.phases.0.partition.table`.
     """
-    paths: dict[str, str] = {}
+    return {
+        value.key: str(value.value)
+        for value in values_of(params)
+        if _is_file(value.value, value.annotation)
+    }
+
+
+class KeyValue(NamedTuple):
+    """A value of a resolved experiment.
+
+    Attributes:
+        key: its dotted key.
+        value: a plain value, or a component, whose parameters are further values.
+        annotation: its type, with marks such as `NamesFile`.
+        kind: the kind of a component; None for a plain value.
+    """
+
+    key: str
+    value: Any
+    annotation: Any
+    kind: str | None = None
+
+
+def values_of(params: Frozen, place: str = "") -> Iterator[KeyValue]:
+    """Yield all values of typed data: also of sections, of items, and of components' parameters."""
     for name, field in type(params).model_fields.items():
         value, key = getattr(params, name), place + (field.alias or name)
         extra = field.json_schema_extra
         kind = extra.get("kind") if isinstance(extra, dict) else COMPONENTS.get(key)
         if isinstance(value, Component) and kind is not None:
-            value = parameters(value, str(kind), key)
-        paths |= _files_in(value, _whole(field), key)
-    return paths
+            yield KeyValue(key, value, field.annotation, str(kind))
+            yield from values_of(parameters(value, str(kind), key), f"{key}.")
+        else:
+            yield from _values_in(value, _whole(field), key)
 
 
-def _files_in(value: Any, annotation: Any, key: str) -> dict[str, str]:
-    """Return the paths of the input files in a value that its annotation marks, by dotted key."""
+def _values_in(value: Any, annotation: Any, key: str) -> Iterator[KeyValue]:
+    items = _items(value, annotation)
     if isinstance(value, Frozen):
-        return files_of(value, f"{key}.")
-    if _is_file(value, annotation):
-        return {key: str(value)}
-    paths: dict[str, str] = {}
-    for name, item, inner in _items(value, annotation):
-        paths |= _files_in(item, inner, f"{key}.{name}")
-    return paths
+        yield from values_of(value, f"{key}.")
+    elif not items:
+        yield KeyValue(key, value, annotation)
+    for name, item, inner in items:
+        yield from _values_in(item, inner, f"{key}.{name}")
 
 
 def _whole(field: FieldInfo) -> Any:
     """Return the annotation of a field with the marks that pydantic keeps beside it."""
-    marks = (mark for mark in field.metadata if isinstance(mark, NamesFile))
-    return reduce(lambda annotation, mark: Annotated[annotation, mark], marks, field.annotation)
+    marks = [mark for mark in field.metadata if isinstance(mark, NamesFile)]
+    return Annotated[field.annotation, *marks] if marks else field.annotation
 
 
 def _items(value: Any, annotation: Any) -> list[tuple[Any, Any, Any]]:

@@ -103,6 +103,8 @@ class Algorithm:
 
     name: ClassVar[str]
     """The value of the key `algorithm`."""
+    version: ClassVar[int] = 1
+    """The version of the code; raised by a commit that changes its numbers."""
     title: ClassVar[str]
     """The name in the paper."""
     paper: ClassVar[str]

@@ -19,6 +19,8 @@ class Configurable:
 
     name: ClassVar[str]
     """The name in an experiment."""
+    version: ClassVar[int] = 1
+    """The version of the code; raised by a commit that changes its numbers."""
     Params: ClassVar[type[Frozen]] = NoParams
     """The type of the parameters."""
     params: Frozen

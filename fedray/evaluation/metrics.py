@@ -108,6 +108,8 @@ class Measure(ABC):
     """
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
+    """The version of the code; raised by a commit that changes its numbers."""
     metrics: ClassVar[tuple[Metric, ...]]
     """The metrics that `compute` may return."""
     only_on_test: ClassVar[tuple[str, ...]] = ()

@@ -37,6 +37,7 @@ class TextStyle(ABC, Generic[P]):
 
     Attributes:
         name: the style's name in `text.style`.
+        version: the version of the code; raised by a commit that changes its numbers.
         Params: the type of its parameters.
         paper: its source, or "-".
         needs_descriptions: whether the style needs descriptions besides class names.
@@ -44,6 +45,7 @@ class TextStyle(ABC, Generic[P]):
     """
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
     Params: ClassVar[type[Frozen]] = NoParams
     paper: ClassVar[str]
     needs_descriptions: ClassVar[bool]

@@ -13,17 +13,24 @@ from torch import Tensor
 from fedray.language.encoders import EncoderChoice, TokenEncoder, Tokens
 from fedray.language.encoders.base import warn_cut
 from fedray.node_cache import Arrays, content_key, kept_arrays
+from fedray.registry import version_of
 
 FIELDS = ("ids", "mask", "read")
 """The names of the tensors of `Tokens`."""
-_TOKENIZERS = ("transformers", "tokenizers", "open_clip_torch")
+_PACKAGES = ("transformers", "tokenizers", "open_clip_torch")
+
+
+def _code_of(choice: EncoderChoice[Any]) -> list[int | str]:
+    """Return the versions of an encoder's code and of the packages that it may use."""
+    return [version_of(type(choice)), *map(importlib.metadata.version, _PACKAGES)]
 
 
 def cached_text_embeddings(choice: EncoderChoice[Any], texts: Sequence[str]) -> Tensor:
     """Return features [T, d] of texts without prompts, on the CPU, not normalised.
 
     The cache key consists of the encoder's identity (a hash of its weights), the texts in their
-    order, and what affects rounding: torch's version, the processor's instructions, threads.
+    order, and what affects rounding: versions of the encoder's code, of its packages and of torch,
+    the processor's instructions, threads.
 
     Raises:
         UserError: if the encoder's package or weights are missing, or the cache cannot be written.
@@ -34,6 +41,7 @@ def cached_text_embeddings(choice: EncoderChoice[Any], texts: Sequence[str]) -> 
         torch.__version__,
         torch.backends.cpu.get_cpu_capability(),
         torch.get_num_threads(),
+        *_code_of(choice),
     ]
 
     def make(arrays: Arrays) -> None:
@@ -50,7 +58,7 @@ def cached_tokens(
     """Return `encoder.tokenize(texts)` on the CPU, and warn of texts that were cut.
 
     The cache key consists of the encoder's identity (a hash of weights and tokenizer), the versions
-    of the tokenising packages, and the texts in their order.
+    of the encoder's code and of its packages, and the texts in their order.
 
     Args:
         choice: the choice that the encoder was built from.
@@ -69,8 +77,7 @@ def cached_tokens(
             arrays.save(name, getattr(tokens, name).cpu().numpy())
         arrays.content = {"cut": list(tokens.cut), "limit": encoder.limit}
 
-    versions = [importlib.metadata.version(package) for package in _TOKENIZERS]
-    name = content_key("tokens", choice.identity(), list(texts), versions)
+    name = content_key("tokens", choice.identity(), list(texts), _code_of(choice))
     kept = kept_arrays("text", name, "tokens", make)
     cut = tuple(kept.content["cut"])
     if not fresh:

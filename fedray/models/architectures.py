@@ -54,6 +54,7 @@ class Architecture:
             Otherwise `fedray.models.init` draws them by rules for the layers of fedray's networks.
         dense: whether the output is a vector per pixel, `[B·H·W, raw]`.
         pretrained_layout: the correspondence to a network of torchvision, or None.
+        version: the version of the code; raised by a commit that changes its numbers.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Architecture:
     keeps_init: bool = False
     dense: bool = False
     pretrained_layout: PretrainedLayout | None = None
+    version: int = 1
 
 
 architectures: Registry[Architecture] = Registry("architecture", "fedray.models.backbones")

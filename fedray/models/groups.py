@@ -23,12 +23,14 @@ class Group:
         summary: a one-line description.
         members: the names of the X architectures, in the order of assignment.
         paper: the source; "-" for fedray's groups.
+        version: the version of the group; raised by a commit that changes its members.
     """
 
     name: str
     summary: str
     members: tuple[str, ...]
     paper: str = "-"
+    version: int = 1
 
 
 groups: Registry[Group] = Registry("model group", "fedray.models.groups")

@@ -13,7 +13,13 @@ from dataclasses import replace
 from typing import Any
 
 from fedray.checkpoint import CheckpointStore
-from fedray.config import Experiment, files_of, load_experiment, read_mapping
+from fedray.config import (
+    Experiment,
+    files_of,
+    load_experiment,
+    read_mapping,
+    version_changes,
+)
 from fedray.errors import UserError
 from fedray.federation import Snapshot
 from fedray.records import EarlierEnvironment, Run, RunFolder, RunInfo
@@ -88,6 +94,13 @@ def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
 
 def check_same(folder: RunFolder, before: RunInfo, assembly: Assembly) -> None:
     """Refuse to resume or test a run whose data, files, clients or experiment have changed."""
+    changed = version_changes(before.config, assembly.experiment.record())
+    if changed:
+        raise UserError(
+            f"{folder.path} was started with other code of fedray, which gives other numbers "
+            f"({changed[0]}); use the package version that {folder.result} names, or start a new "
+            "run with another --out"
+        )
     keys = assembly.experiment.data
     where = f"data.root={keys.root}" if keys.root else f"data.source={keys.source.name}"
     hashes = {f"images or labels of {where}": (before.data_sha256, assembly.data.images.sha256)}

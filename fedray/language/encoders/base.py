@@ -199,6 +199,7 @@ class EncoderChoice(ABC, Generic[P]):
 
     Attributes:
         name: the encoder's name in `text.encoder`.
+        version: the version of the code; raised by a commit that changes its numbers.
         Params: the type of its parameters.
         paper: its source, or "-".
         cached: whether features are cached on disk; False if computing them is as fast.
@@ -206,6 +207,7 @@ class EncoderChoice(ABC, Generic[P]):
     """
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
     Params: ClassVar[type[Frozen]]
     paper: ClassVar[str]
     cached: ClassVar[bool] = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,7 +30,7 @@ def frozen_features(
     """Return features of some images from a vision tower without prompts.
 
     The cache key consists of the CLIP's identity, the images' content and rows, the kind of
-    features, and what affects rounding.
+    features, and what affects rounding: versions of open_clip and torch, the processor, the device.
 
     Args:
         clip: the CLIP, on `device` and in float32.
@@ -45,7 +46,8 @@ def frozen_features(
         UserError: if the cache cannot be written.
     """
     chosen = hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()
-    arithmetic = [torch.__version__, torch.backends.cpu.get_cpu_capability(), device.type]
+    packages = [importlib.metadata.version("open_clip_torch"), torch.__version__]
+    arithmetic = [*packages, torch.backends.cpu.get_cpu_capability(), device.type]
     name = content_key(clip.identity, images.sha256, chosen, _STAGES[kind], arithmetic)
     vision, of_image = clip.vision, kind is ImageFeatures
     shape = (len(rows), vision.dim) if of_image else (len(rows), vision.patches, vision.dim)

@@ -14,6 +14,7 @@ from fedray.language.encoders.openclip import OpenClipText, build_clip
 from fedray.language.encoders.openclip_weights import WeightSource
 from fedray.models.clip.sources import MODEL_DEFAULT, ClipChoice
 from fedray.models.clip.vision import VisionTower
+from fedray.registry import version_of
 
 OPENAI_PIXELS = {
     "mean": (0.48145466, 0.4578275, 0.40821073),
@@ -33,13 +34,13 @@ class FrozenClip:
         vision: the vision tower.
         scale: exp(logit_scale), the factor of cosines.
         dim: d, the width of the joint space.
-        identity: the architecture and a hash of the weights.
+        identity: the architecture, a hash of the weights, and the version of the code.
 
     Raises:
         UserError: if the weights are missing, or a tower does not support prompts.
     """
 
-    def __init__(self, source: WeightSource) -> None:
+    def __init__(self, source: WeightSource, version: int = 1) -> None:
         _check_vision_tower(source, source.config()["vision_cfg"])
         model = build_clip(source)
         if source.weights is None:
@@ -47,7 +48,7 @@ class FrozenClip:
                 model.logit_scale.fill_(torch.tensor(1 / 0.07).log())
         preprocessing = {**OPENAI_PIXELS, **source.preprocessing()}
         freeze(model)
-        self.identity = source.identity
+        self.identity = f"{source.identity}, version {version}"
         self.scale = float(model.logit_scale.exp())
         self.vision = VisionTower(model.visual, preprocessing["mean"], preprocessing["std"])
         self.dim = self.vision.dim
@@ -96,7 +97,7 @@ def load_clip(
         UserError: as `FrozenClip`.
     """
     del written  # only part of the cache key
-    clip = FrozenClip(choice.source()).to(device)
+    clip = FrozenClip(choice.source(), version_of(type(choice))).to(device)
     return clip.in_half() if half else clip
 
 

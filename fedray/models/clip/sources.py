@@ -25,12 +25,14 @@ class ClipChoice(ABC, Generic[P]):
 
     Attributes:
         name: the name in `model.clip`.
+        version: the version of the code; raised by a commit that changes its numbers.
         Params: the type of its parameters.
         paper: its source, or "-".
         params: the parameters.
     """
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
     Params: ClassVar[type[Frozen]]
     paper: ClassVar[str]
 

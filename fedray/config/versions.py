@@ -1,0 +1,74 @@
+"""Versions of the package's entries that an experiment uses: a part of its identity.
+
+What determines a number is in the identity of a run: values, files, the code of plug-ins by its
+hash, and the package's own code by the `version` of each entry. Version 1 is left out, so that a
+new entry, or a raised one, changes the identity only of the experiments that use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fedray.config.files import flatten
+from fedray.config.input_files import values_of
+from fedray.config.schema import Frozen, Tree
+from fedray.errors import UserError
+from fedray.registry import registry, version_of
+
+
+def raised_versions(experiment: Frozen, group: str) -> Tree:
+    """Return the versions above 1 of the entries that a resolved experiment uses.
+
+    Args:
+        experiment: the experiment.
+        group: its `model.group`.
+
+    Returns:
+        The versions by kind and name, for example `{"architecture": {"googlenet": 2}}`.
+    """
+    raised: Tree = {}
+    for kind, entry in (*_components(experiment), *_architectures(group)):
+        version = version_of(entry)
+        if version > 1:
+            raised.setdefault(kind, {})[entry.name] = version
+    return raised
+
+
+def version_changes(before: Tree, after: Tree) -> list[str]:
+    """Return the entries whose versions differ between two records of experiments.
+
+    Args:
+        before: `Experiment.record` of the first run; entries that are not listed have version 1.
+        after: that of the second run.
+
+    Returns:
+        Texts such as "architecture googlenet: version 1, now 2".
+    """
+    was, now = (flatten(tree.get("versions", {})) for tree in (before, after))
+    return [
+        f"{key.replace('.', ' ', 1)}: version {was.get(key, 1)}, now {now.get(key, 1)}"
+        for key in sorted({*was, *now})
+        if was.get(key, 1) != now.get(key, 1)
+    ]
+
+
+def _components(experiment: Frozen) -> Iterator[tuple[str, Any]]:
+    """Yield kind and entry of the components of an experiment, and of those inside them."""
+    for value in values_of(experiment):
+        if value.kind is not None:
+            yield value.kind, registry(value.kind).get(value.value.name)
+
+
+def _architectures(group: str) -> Iterator[tuple[str, Any]]:
+    """Yield kind and entry of a model group, if it is one, and of its architectures."""
+    groups, architectures = registry("model group"), registry("architecture")
+    members = (group,)
+    if group in groups.names():
+        yield "model group", groups.get(group)
+        members = groups.get(group).members
+    for name in members:
+        try:
+            yield "architecture", architectures.get(name)
+        except UserError:  # reported when the models are built
+            continue
