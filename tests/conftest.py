@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -22,7 +23,9 @@ from fedray.data import ReadOptions
 from fedray.data.imageset import ImageSet
 from fedray.data.sources.digits import Digits
 from fedray.federation import Federation
+from fedray.plugins import use
 from fedray.records import Round
+from fedray.registry import HOMES, registry
 from fedray.runtime import observers
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import from_tree
@@ -65,6 +68,19 @@ def cache(caches, monkeypatch):
     monkeypatch.setenv("FEDRAY_CACHE", str(folder))
     monkeypatch.setenv("FEDRAY_CONFIG", str(folder / "config"))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    """What a test registers, and the plug-ins that it uses, are gone after it."""
+    registries = [registry(kind) for kind in HOMES]
+    before = [set(entries._entries) for entries in registries]
+    yield
+    use(())
+    for entries, names in zip(registries, before, strict=True):
+        for name in set(entries._entries) - names:
+            if not entries.home(name).startswith("fedray."):
+                del entries._entries[name]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -215,7 +231,16 @@ def run(assemble):
     return run
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the files in a random order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the files that take long, so that no worker is left alone with one at the end."""
     long = Counter(i.path for i in items if {"ray", "slow"} & {m.name for m in i.iter_markers()})
     items.sort(key=lambda item: -long[item.path])
+    seed = config.getoption("shuffle")
+    if seed is not None:
+        files = sorted({item.path for item in items})
+        random.Random(seed).shuffle(files)
+        items.sort(key=lambda item: files.index(item.path))
