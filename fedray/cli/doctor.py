@@ -19,7 +19,7 @@ import click
 
 import fedray
 from fedray.command import RUN_ERROR, Command, json_flag
-from fedray.errors import FedrayError, named
+from fedray.errors import FedrayError, UserError, named
 from fedray.files import cache_folder, results_home
 from fedray.masking import mask
 from fedray.records import environment, versions
@@ -193,6 +193,7 @@ def ray_cluster() -> Iterator[Finding]:
     try:
         import ray
 
+        from fedray.runtime.address import check_address
         from fedray.runtime.local_ray import other_cluster
     except Exception as error:
         yield Finding("Ray", "missing", named(error), "pip install --upgrade 'ray[default,tune]'")
@@ -203,12 +204,12 @@ def ray_cluster() -> Iterator[Finding]:
         hint = f"; a cluster answers at {other}, RAY_ADDRESS=auto uses it" if other else ""
         yield Finding("Ray", "ok", f"{ray.__version__}; a run starts its own cluster{hint}")
         return
-    target = other_cluster() if address == "auto" else address
-    if target is not None and _answers(target):
+    try:
+        check_address(address)
         yield Finding("Ray", "ok", f"{ray.__version__}; RAY_ADDRESS={address} answers")
-        return
-    cure = "start it (ray start --head, clusters/), or unset RAY_ADDRESS to use a local Ray"
-    yield Finding("Ray", "missing", f"no answer from RAY_ADDRESS={address}", cure)
+    except UserError as error:
+        found, _, cure = str(error).partition("; ")
+        yield Finding("Ray", "missing", found, cure)
 
 
 def folders() -> Iterator[Finding]:

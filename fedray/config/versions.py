@@ -7,7 +7,7 @@ new entry, or a raised one, changes the identity only of the experiments that us
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedray.config.files import flatten
@@ -35,7 +35,7 @@ def raised_versions(experiment: Frozen, group: str) -> Tree:
     return raised
 
 
-def version_changes(before: Tree, after: Tree) -> list[str]:
+def version_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return the entries whose versions differ between two records of experiments.
 
     Args:

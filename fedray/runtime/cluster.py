@@ -16,6 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fedray.command import sigterm_kept
 from fedray.errors import FedrayError, UserError
 from fedray.files import results_uri
+from fedray.runtime.address import check_address
 from fedray.runtime.devices import accelerator, count
 from fedray.runtime.local_ray import (
     OPEN,
@@ -52,8 +53,8 @@ def connect(
         imports: modules, separated by commas, that idle processes of a local Ray import.
 
     Raises:
-        UserError: if $RAY_ADDRESS is set and no cluster answers there, or if the token or folder
-            of a local Ray cannot be protected from other users.
+        UserError: if $RAY_ADDRESS is set and no cluster can be joined there, or if the token or
+            folder of a local Ray cannot be protected from other users.
         FedrayError: if a local Ray does not start.
     """
     for key, value in QUIET.items():
@@ -100,13 +101,16 @@ def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
 
 
 def _join(address: str) -> None:
+    """Join the cluster at $RAY_ADDRESS; see `connect`."""
+    at = check_address(address)
     try:
-        with sigterm_kept(), keep_loopback() if is_loopback(address) else nullcontext():
+        with sigterm_kept(), keep_loopback() if is_loopback(at) else nullcontext():
             ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
-    except ConnectionError as error:
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        cause = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UserError(
-            f"no Ray cluster answers at RAY_ADDRESS={address} ({error}); start one, "
-            "or unset RAY_ADDRESS to use this machine"
+            f"Ray cannot join the cluster at RAY_ADDRESS={address} ({cause}); see ray status on "
+            "its machine, or unset RAY_ADDRESS to use this one"
         ) from None
 
 

@@ -280,19 +280,6 @@ def test_results_on_one_node_s_disk(refused, monkeypatch):
     assert "set FEDRAY_RESULTS to a folder that all nodes share" in error
 
 
-def test_a_cluster_that_does_not_answer(refused, monkeypatch):
-    import ray
-
-    def nobody(**_):
-        raise ConnectionError("nobody there")
-
-    monkeypatch.setattr(ray, "init", nobody)
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    error = refused("local_digits", executor="ray")
-    assert "no Ray cluster answers at RAY_ADDRESS=10.0.0.1:6379 (nobody there)" in error
-
-
 def test_a_machine_too_busy_for_ray(monkeypatch, tmp_path, capsys):
     import ray
 

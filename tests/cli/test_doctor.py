@@ -63,7 +63,7 @@ def test_what_is_missing_ends_with_1_and_a_cure(healthy, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("variable", "value", "check", "state", "said"),
     [
-        ("RAY_ADDRESS", "127.0.0.1:1", ray_cluster, "missing", "no answer from RAY_ADDRESS"),
+        ("RAY_ADDRESS", "127.0.0.1:1", ray_cluster, "missing", "no Ray cluster answers at"),
         ("FEDRAY_RESULTS", f"{__file__}/results", folders, "missing", "cannot be written"),
         ("FEDRAY_DATA", "/no/such/folder", folders, "note", "is not a folder"),
         ("MLFLOW_TRACKING_URI", "http://127.0.0.1:1", tracker, "note", "no answer from"),

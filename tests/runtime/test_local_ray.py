@@ -280,6 +280,7 @@ def test_a_file_without_an_address_is_passed_over(asked, home, capsys, content):
 @pytest.mark.parametrize(("address", "kept"), [("127.0.0.1:6379", True), ("10.0.0.1:6379", False)])
 def test_a_cluster_s_address_is_taken_as_it_is(asked, home, monkeypatch, address, kept):
     monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr("fedray.runtime.cluster.check_address", lambda address: address)
     connect(num_cpus=2)
     [options] = asked
     assert options["keeps_loopback"] is kept

@@ -21,6 +21,8 @@ NAMES = {
         "ray._private.node:Node.start_api_server",
         "ray._private.node:Node.start_log_monitor",
         "ray._private.node:Node.start_monitor",
+        "ray.core.generated.gcs_service_pb2:InternalKVGetRequest",
+        "ray.core.generated.gcs_service_pb2_grpc:InternalKVGcsServiceStub",
         "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed",
     ),
     "torch": (
