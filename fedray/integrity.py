@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.files import write_json
+from fedray.processors import allowed_cpus
 
 _META, _STAMP = "meta.json", "checked.json"
 _CHUNK = 1 << 20
@@ -33,8 +34,7 @@ class Damaged(Exception):
 
 def threads() -> int:
     """Return the number of threads for work that releases the interpreter lock."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(_MOST_THREADS, allowed or 1)
+    return min(_MOST_THREADS, allowed_cpus())
 
 
 def seal(folder: Path, content: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from fedray.command import RUN_ERROR, Command, json_flag
 from fedray.errors import FedrayError, UserError, named
 from fedray.files import cache_folder, results_home
 from fedray.masking import mask
+from fedray.processors import allowed_cpus
 from fedray.records import environment, versions
 from fedray.units import size_of
 
@@ -161,7 +162,7 @@ def devices() -> Iterator[Finding]:
         yield Finding("PyTorch", "missing", named(error), "reinstall torch; see pytorch.org")
         return
     memory = size_of(psutil.virtual_memory().available)
-    yield Finding("CPUs", "ok", f"{os.cpu_count()}, {memory} of memory free")
+    yield Finding("CPUs", "ok", f"{allowed_cpus()} usable, {memory} of memory free")
     if emulates_bfloat16(torch.device("cpu")):
         text = "no AVX-512: precision=bfloat16 takes many times as long as float32 on CPUs"
         yield Finding("bfloat16", "note", text, "set precision=float32 where runs use CPUs")

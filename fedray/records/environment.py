@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from pydantic.dataclasses import dataclass
 
+from fedray.processors import allowed_cpus
 from fedray.records.metric import RECORD
 
 _PACKAGES = (
@@ -116,7 +117,7 @@ def environment(threads: int | None = None) -> Environment:
         system=f"{platform.system()} {platform.release()}, {' '.join(platform.libc_ver())}".strip(),
         cpu=_first(r"model name\s*:\s*(.+)", _cpu_facts()) or platform.machine(),
         instructions=_instructions(),
-        cores=len(os.sched_getaffinity(0)),
+        cores=allowed_cpus(),
         threads=torch.get_num_threads() if threads is None else threads,
         blas=f"{_first(_BLAS, built)} {_first(_BLAS_VERSION, built)}".strip(),
         onednn=_first(r"(?:MKL-DNN|oneDNN) v([\w.]+)", built),

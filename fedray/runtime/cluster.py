@@ -16,6 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fedray.command import sigterm_kept
 from fedray.errors import FedrayError, UserError
 from fedray.files import results_uri
+from fedray.processors import allowed_cpus
 from fedray.runtime.address import check_address
 from fedray.runtime.devices import accelerator, count
 from fedray.runtime.local_ray import (
@@ -76,7 +77,8 @@ def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
         num_gpus = count()  # Ray counts only NVIDIA's and AMD's GPUs
     guard_token()
     folder = private_folder()
-    if (os.cpu_count() or 1) <= FEW_CPUS:
+    num_cpus = allowed_cpus() if num_cpus is None else num_cpus  # Ray does not see an affinity
+    if allowed_cpus() <= FEW_CPUS:
         os.environ.setdefault("RAY_preload_python_modules", imports)
     try:
         with sigterm_kept(), keep_loopback(), few_processes():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -13,6 +12,7 @@ from fedray.compare.paired import Interval
 from fedray.config import Tree, dump_yaml
 from fedray.files import write_atomic, write_json, write_rows
 from fedray.markdown import markdown_table
+from fedray.processors import allowed_cpus
 from fedray.records import HEADLINE, Metric, sealed, versions, write_run_list
 from fedray.render.figures import Row, figure_sweep
 from fedray.render.page import Section
@@ -116,7 +116,7 @@ def machine() -> str:
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     card = f", {gpus} x {torch.cuda.get_device_name(0)}" if gpus else ""
-    return f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores{card}"
+    return f"{platform.machine()}, {allowed_cpus()} cores{card}"
 
 
 def table_json(study: Study, result: Outcome, how: Made) -> Tree:
