@@ -285,22 +285,52 @@ def _exits_raised() -> Iterator[None]:
 @contextmanager
 def sigterm_raised() -> Iterator[None]:
     """Raise `Terminated` in the main thread on SIGTERM, so that files and runs are closed."""
-    with sigterm_kept():
-        if threading.current_thread() is threading.main_thread():
-            _sigterm.clear()
-            signal.signal(signal.SIGTERM, _terminate)
+    if threading.current_thread() is not threading.main_thread():
         yield
-
-
-@contextmanager
-def sigterm_kept() -> Iterator[None]:
-    """Restore the SIGTERM handler after code that replaces it, as Ray does when it starts."""
-    before = signal.getsignal(signal.SIGTERM)
+        return
+    _sigterm.clear()
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Act on Ctrl-C and SIGTERM after the block; on a second signal, at once.
+
+    A process that is interrupted while Ray starts cannot end cleanly: it aborts. Ray also replaces
+    the SIGTERM handler, which is kept here.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    replace_handler = signal.signal
+    before: dict[int, Any] = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    received: list[int] = []
+
+    def defer(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1 and callable(before[number]):
+            before[number](number, frame)
+
+    def replace_other(number: int, handler: Any) -> Any:
+        return before[number] if number in before else replace_handler(number, handler)
+
+    try:
+        for number in before:
+            replace_handler(number, defer)
+        signal.signal = replace_other  # type: ignore[assignment]
+        yield
+    finally:
+        signal.signal = replace_handler
+        for number, handler in before.items():
+            signal.signal(number, handler)  # also where Ray's C++ code replaced it
+    for number in received[:1]:
+        os.kill(os.getpid(), number)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

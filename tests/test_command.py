@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -18,7 +19,7 @@ from fedray.command import (
     go_on_with,
     keys,
     run,
-    sigterm_kept,
+    signals_deferred,
 )
 from fedray.errors import ClientError, CodeError, Failure, UserError, one_line
 
@@ -208,11 +209,59 @@ def test_a_library_that_raises_something_else_for_a_signal(capsys):
     assert ended(raising(KeyboardInterrupt()), capsys) == (130, "interrupted\n")
 
 
-def test_who_sets_a_handler_of_its_own_does_not_keep_it():
-    before = signal.getsignal(signal.SIGTERM)
-    with sigterm_kept():
+STOPS = [(signal.SIGTERM, 143, "terminated\n"), (signal.SIGINT, 130, "interrupted\n")]
+
+
+@pytest.mark.parametrize(("number", "code", "said"), STOPS)
+def test_a_signal_in_a_block_that_must_not_be_cut_ends_the_command_after_it(
+    capsys, number, code, said
+):
+    done = []
+
+    def action(args):
+        with signals_deferred():
+            signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray does
+            os.kill(os.getpid(), number)
+            done.append("the block")
+        done.append("more")
+
+    assert ended(action, capsys) == (code, said)
+    assert done == ["the block"]
+
+
+@pytest.mark.parametrize(("number", "code", "said"), STOPS)
+def test_a_second_signal_ends_it_at_once(capsys, number, code, said):
+    done = []
+
+    def action(args):
+        with signals_deferred():
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)
+            done.append("the block")
+
+    assert ended(action, capsys) == (code, said)
+    assert done == []
+
+
+def test_signals_are_as_before_after_the_block():
+    numbers, setter = (signal.SIGINT, signal.SIGTERM), signal.signal
+    before = [signal.getsignal(number) for number in numbers]
+    with signals_deferred():
         signal.signal(signal.SIGTERM, lambda number, frame: None)
-    assert signal.getsignal(signal.SIGTERM) is before
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    assert [signal.getsignal(number) for number in numbers] == before
+    assert signal.signal is setter
+    assert signal.signal(signal.SIGUSR1, signal.SIG_DFL) is signal.SIG_IGN
+
+
+def test_another_thread_leaves_signals_alone():
+    with ThreadPoolExecutor(1) as pool:
+
+        def block():
+            with signals_deferred():
+                return signal.getsignal(signal.SIGTERM)
+
+        assert pool.submit(block).result() is signal.getsignal(signal.SIGTERM)
 
 
 def test_the_command_that_goes_on_is_a_job_where_it_was_one(monkeypatch):

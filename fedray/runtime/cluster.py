@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from fedray.command import sigterm_kept
+from fedray.command import signals_deferred
 from fedray.errors import FedrayError, UserError
 from fedray.files import results_uri
 from fedray.processors import allowed_cpus
@@ -81,7 +81,7 @@ def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
     if allowed_cpus() <= FEW_CPUS:
         os.environ.setdefault("RAY_preload_python_modules", imports)
     try:
-        with sigterm_kept(), keep_loopback(), few_processes():
+        with signals_deferred(), keep_loopback(), few_processes():
             ray.init(
                 address="local",  # otherwise Ray joins the last one started here, alive or not
                 num_cpus=num_cpus,
@@ -106,7 +106,7 @@ def _join(address: str) -> None:
     """Join the cluster at $RAY_ADDRESS; see `connect`."""
     at = check_address(address)
     try:
-        with sigterm_kept(), keep_loopback() if is_loopback(at) else nullcontext():
+        with signals_deferred(), keep_loopback() if is_loopback(at) else nullcontext():
             ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         cause = str(error).strip().partition("\n")[0] or type(error).__name__
