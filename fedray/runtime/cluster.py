@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +85,8 @@ def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
         os.environ.setdefault("RAY_preload_python_modules", imports)
     try:
         with signals_deferred(), keep_loopback(), few_processes():
-            ray.init(
+            start = partial(
+                ray.init,
                 address="local",  # otherwise Ray joins the last one started here, alive or not
                 num_cpus=num_cpus,
                 num_gpus=num_gpus,
@@ -92,6 +96,7 @@ def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
                 configure_logging=False,
                 _temp_dir=str(folder / "r"),
             )
+            _call_in_lasting_thread(start)
     except Exception as error:  # Ray has no error class for a failed start
         cause = str(error).strip().partition("\n")[0] or type(error).__name__
         raise FedrayError(
@@ -100,6 +105,28 @@ def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
         ) from error
     if not (is_loopback(ray.util.get_node_ip_address()) or os.environ.get(OPEN)):
         print("warning: this Ray can be reached from the network", file=sys.stderr)
+
+
+def _call_in_lasting_thread(function: Callable[[], object]) -> None:
+    """Call a function in a thread that lasts as long as the process.
+
+    The kernel ends the processes of a local Ray with the thread that started them, such as a thread
+    of a pool in which a study runs.
+    """
+    if threading.current_thread() is threading.main_thread():
+        function()
+        return
+    called: Future[object] = Future()
+
+    def call() -> None:
+        try:
+            called.set_result(function())
+        except BaseException as error:
+            called.set_exception(error)
+        threading.Event().wait()
+
+    threading.Thread(target=call, name="local Ray", daemon=True).start()
+    called.result()
 
 
 def _join(address: str) -> None:

@@ -27,6 +27,10 @@ OPEN = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 ANSWER_SECONDS = 0.5
+LONGEST_SOCKET = 103
+"""Bytes of a socket's path: 103 on macOS, 107 on Linux."""
+SOCKET = "/r/session_2026-11-27_18-30-00_000000_1234567/sockets/plasma_store"
+"""The longest of Ray's sockets below the folder of `private_folder`."""
 UNUSED = ("start_monitor", "start_log_monitor", "start_api_server")
 
 
@@ -147,13 +151,24 @@ def _close_to_others(path: Path) -> None:
 def private_folder() -> Path:
     """Return a folder for Ray's sockets and logs that only this user can enter.
 
-    In Ray's default temporary folder, any user can replace its files.
+    In Ray's default temporary folder, any user can replace its files. A temporary folder with a
+    path that is too long for sockets, as batch systems set it, is replaced by /tmp.
 
     Raises:
-        UserError: if the folder cannot be created or belongs to another user.
+        UserError: if the folder cannot be created, belongs to another user, or has a path that is
+            too long.
     """
+    chosen, name = os.environ.get("RAY_TMPDIR"), f"fedray-{os.geteuid()}"
     default = "/tmp" if sys.platform == "darwin" else tempfile.gettempdir()  # as Ray: short paths
-    folder = Path(os.environ.get("RAY_TMPDIR") or default, f"fedray-{os.geteuid()}")
+    folder = Path(chosen or default, name)
+    if _socket_bytes(folder) > LONGEST_SOCKET:
+        if chosen:
+            most = LONGEST_SOCKET - _socket_bytes(Path("/", name))
+            raise UserError(
+                f"RAY_TMPDIR={chosen} is too long for the paths of Ray's sockets; set it to a "
+                f"folder whose path has at most {most} bytes, such as /tmp"
+            )
+        folder = Path("/tmp", name)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
@@ -170,3 +185,7 @@ def private_folder() -> Path:
     if status.st_mode & OTHERS:
         folder.chmod(0o700)
     return folder
+
+
+def _socket_bytes(folder: Path) -> int:
+    return len(os.fsencode(folder)) + len(SOCKET)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
 import subprocess
 import sys
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +23,10 @@ from ray._private.node import Node
 
 from benchmarks.common import ray_folder
 from fedray.errors import UserError
-from fedray.runtime.cluster import connect
+from fedray.runtime.cluster import _call_in_lasting_thread, connect
 from fedray.runtime.local_ray import (
+    LONGEST_SOCKET,
+    SOCKET,
     UNUSED,
     few_processes,
     guard_token,
@@ -37,6 +44,7 @@ def home(tmp_path, monkeypatch) -> Path:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr("fedray.runtime.local_ray.LONGEST_SOCKET", 1000)  # no socket is opened
     before = os.umask(0o022)
     yield tmp_path
     os.umask(before)
@@ -333,3 +341,50 @@ def test_a_real_ray_listens_on_the_loopback_alone(home):
             process.communicate("")
     assert {"gcs_server", "raylet"} <= {name for name, _ in sockets}
     assert [found for found in sockets if not is_loopback(found[1])] == []
+
+
+def test_a_long_temporary_folder_is_replaced(monkeypatch, tmp_path):
+    long = tmp_path / ("scratch_local_" * 6)
+    long.mkdir()
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    assert private_folder() == Path("/tmp", f"fedray-{os.geteuid()}")
+
+
+def test_a_long_folder_that_was_chosen_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("é" * 50)))
+    with pytest.raises(UserError, match=r"RAY_TMPDIR=.* is too long .* at most \d+ bytes"):
+        private_folder()
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_a_path_of_the_longest_length_is_used(monkeypatch, tmp_path, spare):
+    name = f"fedray-{os.geteuid()}"
+    room = LONGEST_SOCKET - len(SOCKET) - len(f"/{name}") - len("/tmp/") - spare
+    chosen = Path("/tmp", "x" * room)
+    monkeypatch.setenv("RAY_TMPDIR", str(chosen))
+    chosen.mkdir()
+    try:
+        assert private_folder() == chosen / name
+        assert len(f"{chosen / name}{SOCKET}") == LONGEST_SOCKET - spare
+    finally:
+        shutil.rmtree(chosen)
+
+
+def test_a_local_ray_outlives_the_thread_that_asked_for_it():
+    started = []
+    with ThreadPoolExecutor(1) as pool:
+        start = partial(_call_in_lasting_thread, lambda: started.append(threading.current_thread()))
+        pool.submit(start).result()
+    assert started[0].is_alive()
+    assert started[0].daemon
+    _call_in_lasting_thread(lambda: started.append(threading.current_thread()))
+    assert started[1] is threading.main_thread()
+
+
+def test_an_error_in_the_lasting_thread_reaches_the_caller():
+    def fail():
+        raise RuntimeError("no")
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="no"):
+        pool.submit(_call_in_lasting_thread, fail).result()
