@@ -39,6 +39,8 @@ COMPONENTS: Mapping[str, str] = MappingProxyType(
 
 MOST_BYTES = 1_000_000
 """Maximal size of a YAML file; an experiment has some hundred bytes."""
+MOST_VALUES = 100_000
+"""Maximal number of values of a YAML file, with aliases written out."""
 LONGEST_KEY = 200
 """Maximal number of characters of a dotted key."""
 
@@ -102,9 +104,41 @@ for _tag, _pattern, _first in (
 def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML text; raise a UserError that begins with `where` if the text is not valid."""
     try:
-        return yaml.load(text, Loader=_Loader)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_size(node, {})
+        return loader.construct_document(node)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{where} is not valid YAML: {one_line(error)}") from None
+
+
+def _check_size(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
+    """Return the number of values of a node in which every alias is written out.
+
+    Args:
+        node: the node.
+        sizes: the sizes of the nodes so far; 0 for those whose values are being counted.
+
+    Raises:
+        YAMLError: if there are too many values, or a node contains itself.
+    """
+    line = node.start_mark.line + 1
+    if sizes.get(node) == 0:
+        raise yaml.YAMLError(f"the value at line {line} contains itself; write it without an alias")
+    if node not in sizes:
+        sizes[node] = 0
+        pairs = isinstance(node, yaml.MappingNode)
+        children = [child for pair in node.value for child in pair] if pairs else node.value
+        nodes = children if isinstance(node, yaml.CollectionNode) else ()
+        sizes[node] = 1 + sum(_check_size(child, sizes) for child in nodes)
+    if sizes[node] > MOST_VALUES:
+        raise yaml.YAMLError(
+            f"the value at line {line} has more than {MOST_VALUES:,} values if its aliases are "
+            "written out; write fewer"
+        )
+    return sizes[node]
 
 
 def find_yaml(name: str, folders: Iterable[Path], kind: str) -> Path:

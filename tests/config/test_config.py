@@ -542,6 +542,45 @@ def test_validate_names_the_key():
         validate(Parameters, {"depth": "deep"}, "here")
 
 
+# --- aliases of YAML ------------------------------------------------------------------------------
+
+
+def doubled(levels: int, last: str = "0") -> str:
+    """A list that is ten times the list before, and so on: `10 ** levels` values."""
+    lists = [f"a0: &a0 [{last}]"]
+    lists += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, levels + 1)]
+    return "\n".join(lists)
+
+
+@pytest.mark.parametrize("levels", [5, 9, 30])
+def test_aliases_that_take_all_memory_are_refused(levels):
+    with pytest.raises(UserError, match=r"x\.yaml is not valid YAML: .* more than 100,000 values"):
+        parse_yaml(doubled(levels), "x.yaml")
+
+
+@pytest.mark.parametrize(
+    "text", ["a: &a {b: *a}", "&a [1, [*a]]", "data: &a {root: *a}", "a: &a {b: &b {c: *a}}"]
+)
+def test_a_value_that_contains_itself_is_refused(text):
+    with pytest.raises(UserError, match="the value at line 1 contains itself"):
+        parse_yaml(text, "x.yaml")
+
+
+def test_aliases_that_stay_small_are_read():
+    assert parse_yaml("a: &a {b: 1}\nc: *a\nd: [*a, *a]", "x") == {
+        "a": {"b": 1},
+        "c": {"b": 1},
+        "d": [{"b": 1}, {"b": 1}],
+    }
+    assert parse_yaml("", "x") is None
+    assert parse_yaml("# nothing", "x") is None
+
+
+def test_two_documents_are_one_too_many():
+    with pytest.raises(UserError, match="x is not valid YAML"):
+        parse_yaml("a: 1\n---\nb: 2", "x")
+
+
 # --- spelling ------------------------------------------------------------------------------------
 
 
