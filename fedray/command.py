@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
+from io import TextIOWrapper
 from pathlib import Path
 from traceback import extract_tb, format_exception
 from types import FrameType, TracebackType
@@ -218,6 +219,9 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         SIGTERM, 141 if the reader of stdout has closed the pipe.
     """
     _flags.clear()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character gets a "?"
+            stream.reconfigure(errors="replace")
     try:
         with sigterm_raised():
             code = _invoked(command, list(sys.argv[1:] if argv is None else argv), prog)

@@ -240,10 +240,29 @@ def results_uri() -> str | None:
     return chosen if "://" in chosen else None
 
 
+def expanded(path: str | Path, variable: str) -> Path:
+    """Return a path with the user's home folder in place of `~`.
+
+    Args:
+        path: the path.
+        variable: the environment variable that sets another path, for the message.
+
+    Raises:
+        UserError: if the user has no home folder, as in a container with an unknown user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(
+            f"{path}: this user has no home folder; set {variable} to a writable path, or HOME to "
+            "a folder"
+        ) from None
+
+
 def results_home() -> Path:
     """Return the absolute path of $FEDRAY_RESULTS if it is a folder, else of ~/fedray_results."""
     chosen = None if results_uri() else os.environ.get("FEDRAY_RESULTS")
-    return Path(chosen or Path.home() / "fedray_results").resolve()
+    return expanded(chosen or "~/fedray_results", "FEDRAY_RESULTS").resolve()
 
 
 def tables_home() -> Path:
@@ -258,7 +277,7 @@ def store_home() -> Path:
 
 def cache_folder() -> Path:
     """Return the cache folder, which may be deleted: $FEDRAY_CACHE, else ~/.cache/fedray."""
-    return Path(os.environ.get("FEDRAY_CACHE") or "~/.cache/fedray").expanduser()
+    return expanded(os.environ.get("FEDRAY_CACHE") or "~/.cache/fedray", "FEDRAY_CACHE")
 
 
 @contextmanager

@@ -23,16 +23,24 @@ def allowed_cpus() -> int:
 
 
 def _quotas() -> Iterator[float]:
-    """Yield the CPU quotas of this process's cgroup and of those above it (versions 2 and 1)."""
-    with suppress(OSError, ValueError):
-        for line in OWN.read_text("utf-8").splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers and "cpu" not in controllers.split(","):
-                continue
-            group = PurePosixPath(path.lstrip("/"))
-            for folder in (group, *group.parents):
-                with suppress(OSError, ValueError):
-                    yield _quota(CGROUPS / folder if not controllers else CGROUPS / "cpu" / folder)
+    """Yield the CPU quotas of this process's cgroups and of those above them."""
+    for folder in _cgroups():
+        with suppress(OSError, ValueError):
+            yield _quota(folder)
+
+
+def _cgroups() -> Iterator[Path]:
+    """Yield the folders of this process's cgroups that limit CPUs (versions 1 and 2)."""
+    try:
+        lines = OWN.read_text("utf-8").splitlines()
+    except OSError:  # a system without cgroups
+        return
+    for line in lines:
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top, group = CGROUPS / ("cpu" if controllers else ""), PurePosixPath(path.lstrip("/"))
+        yield from (top / folder for folder in (group, *group.parents))
 
 
 def _quota(folder: Path) -> float:

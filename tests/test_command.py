@@ -291,3 +291,12 @@ def test_nobody_reads_the_output():
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437", "utf-8"])
+def test_a_terminal_that_lacks_a_character_gets_another_one(encoding):
+    words = [sys.executable, "-m", "fedray", "show", "fedtsp_lambda"]  # the page has a lambda
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run(words, env=environment, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode(encoding)

@@ -69,8 +69,8 @@ def command(as_json: bool) -> int:
     every run needs is missing.
     """
     findings = []
-    for check in CHECKS:
-        for finding in check():
+    for what, check in CHECKS.items():
+        for finding in findings_of(what, check):
             findings.append(finding)
             if not as_json:
                 print("\n".join(_lines(finding)), flush=True)
@@ -80,6 +80,15 @@ def command(as_json: bool) -> int:
     if not as_json:
         print(f"\nneeded and not there: {', '.join(missing)}" if missing else "\nruns can start")
     return RUN_ERROR if missing else 0
+
+
+def findings_of(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """Yield the results of a check of `what`; a mistake in a user's setting is one, too."""
+    try:
+        yield from check()
+    except UserError as error:
+        found, _, cure = str(error).partition("; ")
+        yield Finding(what, "missing", found, cure)
 
 
 def _lines(finding: Finding) -> Iterator[str]:
@@ -205,12 +214,8 @@ def ray_cluster() -> Iterator[Finding]:
         hint = f"; a cluster answers at {other}, RAY_ADDRESS=auto uses it" if other else ""
         yield Finding("Ray", "ok", f"{ray.__version__}; a run starts its own cluster{hint}")
         return
-    try:
-        check_address(address)
-        yield Finding("Ray", "ok", f"{ray.__version__}; RAY_ADDRESS={address} answers")
-    except UserError as error:
-        found, _, cure = str(error).partition("; ")
-        yield Finding("Ray", "missing", found, cure)
+    check_address(address)
+    yield Finding("Ray", "ok", f"{ray.__version__}; RAY_ADDRESS={address} answers")
 
 
 def folders() -> Iterator[Finding]:
@@ -306,14 +311,14 @@ def _answers(address: str) -> bool:
         return False
 
 
-CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
-    packages,
-    numerics,
-    devices,
-    ray_cluster,
-    folders,
-    tracker,
-    extras,
-    plugins,
-)
-"""The checks, in the order of the output."""
+CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
+    "packages": packages,
+    "processor": numerics,
+    "PyTorch": devices,
+    "Ray": ray_cluster,
+    "folders": folders,
+    "MLflow": tracker,
+    "extras": extras,
+    "plug-ins": plugins,
+}
+"""The checks by what they check, in the order of the output."""

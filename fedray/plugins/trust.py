@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fedray.activity import end_waiting
 from fedray.errors import UserError
+from fedray.files import expanded
 from fedray.plugins.plugin import Plugin
 
 _trusted: set[str] = set()
@@ -25,7 +26,7 @@ _trusts_all = False
 
 def _file() -> Path:
     """Return the file of hashes, in $FEDRAY_CONFIG or ~/.config/fedray."""
-    return Path(os.environ.get("FEDRAY_CONFIG") or "~/.config/fedray").expanduser() / (
+    return expanded(os.environ.get("FEDRAY_CONFIG") or "~/.config/fedray", "FEDRAY_CONFIG") / (
         "trusted_plugins"
     )
 

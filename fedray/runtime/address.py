@@ -10,11 +10,10 @@ import json
 import os
 import platform
 import socket
-from pathlib import Path
 from typing import Any
 
 from fedray.errors import UserError, shown
-from fedray.runtime.local_ray import other_cluster
+from fedray.runtime.local_ray import other_cluster, token_path
 
 ANSWER_SECONDS = 4.0
 """Time for a connection, and again for the answer."""
@@ -109,10 +108,9 @@ def _cluster(target: str, name: str) -> dict[str, Any]:
 
 def _token() -> str:
     """Return the token that Ray would send; "" without one."""
-    path = os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"
     try:
-        return os.environ.get("RAY_AUTH_TOKEN") or Path(path).read_text("utf-8").strip()
-    except (OSError, ValueError):
+        return os.environ.get("RAY_AUTH_TOKEN") or token_path().read_text("utf-8").strip()
+    except (OSError, ValueError, UserError):
         return ""
 
 

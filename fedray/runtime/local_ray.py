@@ -22,6 +22,7 @@ from ray._private import ray_constants, utils
 from ray._private.node import Node
 
 from fedray.errors import UserError
+from fedray.files import expanded
 
 OPEN = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -88,6 +89,12 @@ def other_cluster() -> str | None:
         return None
 
 
+def token_path() -> Path:
+    """Return the file of Ray's token."""
+    configured = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return expanded(configured or "~/.ray/auth_token", "RAY_AUTH_TOKEN_PATH")
+
+
 def guard_token() -> None:
     """Create Ray's token if it is missing, and remove other users' permission to read it.
 
@@ -100,8 +107,7 @@ def guard_token() -> None:
     mode = os.environ.get("RAY_AUTH_MODE", "token").lower()
     if mode != "token" or os.environ.get("RAY_AUTH_TOKEN"):
         return
-    configured = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    path = Path(configured) if configured else Path.home() / ".ray" / "auth_token"
+    path = token_path()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():

@@ -9,7 +9,7 @@ import torch
 
 from fedray.__main__ import main
 from fedray.cli import doctor
-from fedray.cli.doctor import Finding, devices, folders, ray_cluster, tracker
+from fedray.cli.doctor import Finding, devices, findings_of, folders, ray_cluster, tracker
 from fedray.records import environment
 from fedray.runtime.devices import bfloat16_ratio
 
@@ -50,14 +50,27 @@ def test_a_missing_package_is_named_in_a_checkout_that_is_not_installed(healthy,
 
 
 def test_what_is_missing_ends_with_1_and_a_cure(healthy, monkeypatch, capsys):
-    broken = [lambda: iter([Finding("Ray", "missing", "it is not there", "install it")])]
-    monkeypatch.setattr(doctor, "CHECKS", broken)
+    finding = Finding("Ray", "missing", "it is not there", "install it")
+    monkeypatch.setattr(doctor, "CHECKS", {"Ray": lambda: iter([finding])})
     assert main(["doctor"]) == 1
     said = capsys.readouterr().out
     assert "missing  Ray: it is not there\n         -> install it\n" in said
     assert "needed and not there: Ray" in said
     assert main(["doctor", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)[0]["cure"] == "install it"
+
+
+def test_a_user_without_a_home_is_told_what_to_set(healthy, monkeypatch, capsys):
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("FEDRAY_RESULTS")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "missing  folders: ~/fedray_results: this user has no home folder" in said
+    assert "-> set FEDRAY_RESULTS to a writable path, or HOME to a folder" in said
+    assert " MLflow: " in said  # the checks go on
+    assert main(["run", "local_digits"]) == 2
+    assert "set FEDRAY_RESULTS to a writable path, or HOME" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -72,7 +85,7 @@ def test_what_is_missing_ends_with_1_and_a_cure(healthy, monkeypatch, capsys):
 )
 def test_what_is_wrong_is_said(healthy, monkeypatch, variable, value, check, state, said):
     monkeypatch.setenv(variable, value)
-    found = [each for each in check() if each.state == state]
+    found = [each for each in findings_of("Ray", check) if each.state == state]
     assert any(said in each.found and each.cure for each in found)
 
 

@@ -21,7 +21,7 @@ from ray.core.generated.gcs_service_pb2_grpc import (
     add_InternalKVGcsServiceServicer_to_server,
 )
 
-from fedray.cli.doctor import ray_cluster
+from fedray.cli.doctor import findings_of, ray_cluster
 from fedray.errors import UserError
 from fedray.runtime import address
 from fedray.runtime.address import check_address
@@ -84,7 +84,7 @@ def refusal(of: str, monkeypatch: pytest.MonkeyPatch) -> str:
     with pytest.raises(UserError) as refused:
         check_address(of)
     monkeypatch.setenv("RAY_ADDRESS", of)
-    [finding] = ray_cluster()
+    [finding] = findings_of("Ray", ray_cluster)
     assert (finding.state, f"{finding.found}; {finding.cure}") == ("missing", str(refused.value))
     return str(refused.value)
 
