@@ -229,9 +229,22 @@ def make_folder(folder: Path) -> None:
 def cannot_write(folder: Path, error: OSError) -> UserError:
     """Return the error for a folder that cannot be written."""
     return UserError(
-        f"the folder {folder} cannot be written ({error.strerror or error}); free some space or "
-        "change its permissions, or choose another folder with --out"
+        f"the folder {folder} cannot be written ({error.strerror or error}); {remedy_of(error)}, or "
+        "choose another folder with --out"
     )
+
+
+def remedy_of(error: OSError) -> str:
+    """Return what to do about a failed write, as a part of a sentence."""
+    if is_full(error):
+        return "free some space"
+    if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
+        return "mount its file system with file locks (on NFS: without nolock, with a lock server)"
+    if error.errno == errno.EFBIG:
+        return "raise the limit on the size of files (ulimit -f)"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "raise the limit on open files (ulimit -n)"
+    return "change its permissions"
 
 
 def results_uri() -> str | None:

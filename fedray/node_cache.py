@@ -23,7 +23,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import DTypeLike, NDArray
 
 from fedray.errors import UserError
-from fedray.files import cache_folder, node_lock
+from fedray.files import cache_folder, node_lock, remedy_of
 from fedray.integrity import Damaged, check, read_meta, seal, stamp, was_checked
 
 _log = logging.getLogger(__name__)
@@ -193,6 +193,6 @@ def _mapped(folder: Path, what: str, content: dict[str, Any]) -> Arrays:
 
 def _unwritable(what: str, error: OSError) -> CacheUnwritable:
     return CacheUnwritable(
-        f"{what} cannot be written below {cache_folder()} ({error.strerror or error}); set "
-        "FEDRAY_CACHE to a writable folder with free space"
+        f"{what} cannot be written below {cache_folder()} ({error.strerror or error}); "
+        f"{remedy_of(error)}, or set FEDRAY_CACHE to another folder"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from pydantic import BaseModel
 from fedray.errors import UserError
 from fedray.files import (
     cache_folder,
+    cannot_write,
     check_name,
     discard_if_empty,
     file_name,
@@ -214,3 +216,22 @@ def test_json_is_read_as_its_type():
     assert parse_json("[[1, 2]]", list[tuple[int, int]], "here", "") == [(1, 2)]
     with pytest.raises(UserError, match=r"here: 0: input should be .* integer, found '1'"):
         parse_json('["1"]', list[int], "here", "")
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free some space, or choose"),
+        (errno.EDQUOT, "free some space, or choose"),
+        (errno.EACCES, "change its permissions, or choose"),
+        (errno.EROFS, "change its permissions, or choose"),
+        (errno.ENOLCK, "file system with file locks"),
+        (errno.EFBIG, "ulimit -f"),
+        (errno.EMFILE, "ulimit -n"),
+    ],
+)
+def test_the_remedy_fits_the_cause(number, remedy):
+    error = OSError(number, os.strerror(number))
+    message = str(cannot_write(Path("out"), error))
+    assert message.startswith(f"the folder out cannot be written ({os.strerror(number)}); ")
+    assert remedy in message
