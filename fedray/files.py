@@ -229,8 +229,8 @@ def make_folder(folder: Path) -> None:
 def cannot_write(folder: Path, error: OSError) -> UserError:
     """Return the error for a folder that cannot be written."""
     return UserError(
-        f"the folder {folder} cannot be written ({error.strerror or error}); {remedy_of(error)}, or "
-        "choose another folder with --out"
+        f"the folder {folder} cannot be written ({error.strerror or error}); {remedy_of(error)}, "
+        "or choose another folder with --out"
     )
 
 
