@@ -42,6 +42,7 @@ LAYERS = [
         "activity",
     ],
     ["config", "records", "remote_results"],
+    ["run_config"],
     ["data"],
     ["language"],
     ["models"],

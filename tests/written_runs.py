@@ -1,4 +1,4 @@
-"""Runs of which only the result is there."""
+"""Runs of which only the result and the configuration are there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.compare.frame import Group, group, load
-from fedray.config import Experiment, override
+from fedray.config import Experiment, dump_yaml, override
 from fedray.records import (
     EarlierEnvironment,
     Environment,
@@ -73,7 +73,9 @@ def write_run(
         )
         for r, x in enumerate(accuracies)
     ]
-    RunFolder(folder).write(Run(info, done))
+    files_of_run = RunFolder(folder)
+    files_of_run.write(Run(info, done))
+    files_of_run.config.write_text(dump_yaml(info.config))
     return folder
 
 

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 
 from fedray.checkpoint import Checkpoint, CheckpointStore
-from fedray.config import load_experiment, read_mapping
+from fedray.config import load_experiment
 from fedray.core import Algorithm, LocalContext, ServerState
 from fedray.data import FederatedData
 from fedray.errors import ClientError, Failure, UserError
 from fedray.evaluation.protocols import HasGlobalModel
 from fedray.models import Pixels
 from fedray.records import RunFolder
+from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.resume import check_same
@@ -31,7 +32,7 @@ def reopen(folder: Path) -> tuple[Assembly, Checkpoint]:
         UserError: if the run has no checkpoint, or its images, texts or weights have changed.
     """
     of_run = RunFolder(folder)
-    assembly = Assembly(load_experiment(read_mapping(of_run.config)))
+    assembly = Assembly(load_experiment(read_config(folder)))
     if of_run.has_result:
         check_same(of_run, of_run.read_head(), assembly)
     checkpoint = CheckpointStore(folder, assembly.identity).load()

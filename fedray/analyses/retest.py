@@ -27,7 +27,6 @@ from fedray.config import (
     flatten,
     load_experiment,
     parse_assignments,
-    read_mapping,
 )
 from fedray.core import algorithms
 from fedray.errors import UserError
@@ -35,6 +34,7 @@ from fedray.federation import Federation
 from fedray.files import file_name, write_atomic
 from fedray.records import HEADLINE, REPORTED, Costs, Round, RunFolder, RunWriter
 from fedray.render.page import Section
+from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import pick_device
 from fedray.runtime.observers import run_info
@@ -98,7 +98,7 @@ def changed_experiment(run: LoadedRun, words: str) -> Experiment:
             f"{run.folder} is in round {run.run.done} of {run.run.info.planned}; finish it with "
             f"fedray run --resume {shlex.quote(str(run.folder))}"
         )
-    tree = read_mapping(RunFolder(run.folder).config)
+    tree = read_config(run.folder)
     before = flatten(load_experiment(tree).reproducibility_key())
     after = from_tree(tree, parse_assignments(shlex.split(words)))
     method: Any = algorithms.get(after.algorithm.name)

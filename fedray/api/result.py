@@ -11,6 +11,7 @@ from fedray.config import Tree
 from fedray.errors import UserError
 from fedray.records import HEADLINE, Round, Run, RunFolder, Summary
 from fedray.remote_results import fetch_missing
+from fedray.run_config import read_config
 
 if TYPE_CHECKING:
     import pandas
@@ -182,5 +183,5 @@ def load(folder: str | Path) -> Result:
     if not RunFolder(place).has_result:
         raise UserError(f"{place} holds no run; pass the folder that a run printed (results: ...)")
     result = Result(place)
-    _ = result.run  # raises now if a file is damaged
+    _ = result.run, read_config(place)  # raise now if a file is damaged
     return result

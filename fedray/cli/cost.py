@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -11,6 +12,7 @@ from fedray.analyses.parameters import Component, Cost, costs
 from fedray.command import Command, Name, json_flag, keys, plugins
 from fedray.render.page import Section
 from fedray.render.terminal import print_sections
+from fedray.run_config import check_config
 from fedray.runtime.resolve import resolve
 from fedray.shipped import names
 from fedray.units import size_of
@@ -28,6 +30,7 @@ def command(experiment: str, keys: Sequence[str], as_json: bool, plugin: Sequenc
 
     EXPERIMENT is a shipped name or a YAML file. Nothing is trained.
     """
+    check_config(Path(experiment))
     resolved = resolve(experiment, keys, plugin, trusted=False)
     sides = costs(resolved)
     if as_json:

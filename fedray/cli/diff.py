@@ -9,6 +9,7 @@ import click
 from fedray.command import PATH, Command
 from fedray.compare.difference import config_changes, gaps, input_changes
 from fedray.records import RunFolder
+from fedray.run_config import read_config
 
 
 @click.command(cls=Command)
@@ -20,6 +21,8 @@ def command(first: Path, second: Path) -> None:
     A and B are run folders.
     """
     then, now = RunFolder(first).read(), RunFolder(second).read()
+    for folder in (first, second):
+        read_config(folder)
     differences = gaps(then, now)
     numbers = [f"the first of {len(differences)} is {differences[0]}"] if differences else []
     parts = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedray.command import Command, Name, json_flag, keys
 from fedray.command import plugins as with_plugins
 from fedray.errors import UserError, nearest
 from fedray.plugins import Plugin
+from fedray.run_config import check_config
 from fedray.shipped import FOLDERS, PACKAGE, files, names
 
 DEFAULT, GIVEN = "default", "given here"
@@ -182,6 +184,7 @@ def settings(
     )
 
     pairs, plugins = parse_assignments(assignments), list(plugins)
+    check_config(Path(name))
     chain = read_chain(name)
     tree = with_read_plugins(merged(chain), pairs, plugins, trusted=False)
     pairs = [pair for pair in pairs if pair[0] != "plugins"]

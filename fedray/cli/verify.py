@@ -20,6 +20,7 @@ from fedray.compare.difference import Gap, Verdict, gaps, input_changes, metric_
 from fedray.errors import UserError
 from fedray.files import reserve, results_home, stamp
 from fedray.records import Environment, Run, RunFolder
+from fedray.run_config import read_config
 
 if TYPE_CHECKING:
     from fedray.config import Experiment
@@ -104,6 +105,7 @@ def runs_to_verify(folder: Path, sample: int, seed: int) -> Sequence[RecordedRun
     if not files.has_result:
         raise UserError(f"{folder} holds no result.json and no table.json; pass a run or a table")
     run = files.read()
+    read_config(folder)
     experiment, environment = resolve(str(files.config), trusted=False), run.info.environment
 
     def compare(now: Run) -> tuple[list[Gap], list[str]]:

@@ -17,12 +17,12 @@ from fedray.config import (
     Experiment,
     files_of,
     load_experiment,
-    read_mapping,
     version_changes,
 )
 from fedray.errors import UserError
 from fedray.federation import Snapshot
 from fedray.records import EarlierEnvironment, Run, RunFolder, RunInfo
+from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
     """Refuse a folder that holds another experiment."""
     if not folder.config.exists():
         return
-    before = load_experiment(read_mapping(folder.config))
+    before = load_experiment(read_config(folder.path))
     if before.identity() == experiment.identity():
         return
     difference = _first_difference(before.reproducibility_key(), experiment.reproducibility_key())

@@ -10,12 +10,13 @@ from typing import Literal
 import numpy as np
 import torch
 
-from fedray.config import Experiment, load_experiment, read_mapping
+from fedray.config import Experiment, load_experiment
 from fedray.core import Client, LocalContext, Samples, Skeleton
 from fedray.data import FederatedData, ImageSet
 from fedray.data.sources import sources
 from fedray.errors import UserError, one_line
 from fedray.records import RunFolder
+from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
 from fedray.saved_models import ModelFacts, SavedModels, models_folder
 from fedray.trained.images import Preprocessing
@@ -173,9 +174,9 @@ def read_without_data(folder: Path) -> Experiment:
     """Return the experiment of a run without resolving the folder of its images.
 
     Raises:
-        UserError: if the folder contains no run.
+        UserError: if the folder contains no run, or another configuration than its result.
     """
-    tree = read_mapping(RunFolder(folder).config)
+    tree = read_config(folder)
     return load_experiment({**tree, "data": {**tree.get("data", {}), "root": None}})
 
 

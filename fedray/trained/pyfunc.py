@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from fedray.config import listed, read_mapping, read_plugins
+from fedray.config import listed, read_plugins
 from fedray.plugins import trust
-from fedray.records import RunFolder
+from fedray.run_config import read_config
 from fedray.trained.loading import open_models
 from fedray.trained.model import TrainedModel
 
@@ -53,5 +53,5 @@ def _load_pyfunc(folder: str) -> ClientModels:
 
     Loading a model from MLflow runs its code anyway, so its plug-ins are trusted.
     """
-    trust(read_plugins(listed(read_mapping(RunFolder(Path(folder)).config))))
+    trust(read_plugins(listed(read_config(Path(folder)))))
     return ClientModels(Path(folder))
