@@ -105,7 +105,8 @@ def test_what_is_wrong_is_said(flowers):
         "only one image of 17: it is used for training or testing, not for both",
         "17: class names without words, which a text encoder needs; rename the folders or set "
         "text.names",
-        "ignored, because the suffix is not that of an image: daisy/notes.txt",
+        "not read: daisy/notes.txt; data.source=image_folder reads images (.bmp, .gif, .jpeg, .jpg, "
+        ".pgm, .png, .ppm, .tif, .tiff, .webp) directly in the folder of their class",
         "the same image in two classes (1): rose/00.png = tulip/copy.png",
         "the same image twice in a class (1): tulip/00.png = tulip/again.png",
     ]
@@ -134,7 +135,7 @@ def test_what_is_no_folder_of_classes_is_refused(tmp_path, path, capsys):
     assert error.count("\n") == 1
     assert {
         "": "contains no folder of images; expected <class>/<image>",
-        "loose.png": "directly contains images; expected one folder per class",
+        "loose.png": "directly contains images and contains no folder of images; expected <class>",
         "missing": "is not a folder",
     }[path] in error
 
