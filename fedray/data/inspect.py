@@ -25,7 +25,7 @@ from fedray.data.decoding import (
     transparency_note,
 )
 from fedray.data.imageset import TEST, TRAIN, VALIDATION, ImageSet
-from fedray.data.layout import check_regular, folders_of, is_image, is_split, walk
+from fedray.data.layout import check_regular, folders_of, is_image, is_split, is_visible, walk
 from fedray.data.sources import Row, Source, domains_of, only_tested, sources, untrained
 from fedray.data.sources.coop import is_coop
 from fedray.errors import UserError
@@ -116,8 +116,9 @@ def source_for(root: Path) -> str:
         return "coop"
     with _readable():
         folders = folders_of(root)
-        nested = any(map(folders_of, folders)) and not any(map(is_split, folders))
-        with_images = any(is_image(path.name) for folder in folders for path in folder.iterdir())
+        inside = [path for folder in folders for path in folder.iterdir() if is_visible(path.name)]
+        nested = any(path.is_dir() for path in inside) and not any(map(is_split, folders))
+    with_images = any(is_image(path.name) and not path.is_dir() for path in inside)
     return "domain_folder" if nested and not with_images else "image_folder"
 
 
