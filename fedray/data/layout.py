@@ -23,6 +23,8 @@ _LITTER = {"__macosx", "@eadir", "thumbs.db", "ehthumbs.db", "desktop.ini", "ico
 """Names that operating systems add; they are skipped like names that begin with a dot."""
 _MOST_NAMED = 8
 """Number of unread files and folders that a note names."""
+_MOST_OF_FOLDER = 3
+"""Number of unread files of a folder that a note names; it counts more of them."""
 
 
 def composed(text: str) -> str:
@@ -240,7 +242,7 @@ def unread_note(root: Path, read: Iterable[Path], reads: str) -> tuple[str, ...]
 
 
 def _unread(root: Path, read: set[str]) -> Iterator[str]:
-    """Yield each unread folder with the number of its files, and each unread file beside others."""
+    """Yield each unread folder with the number of its files, and the unread files beside others."""
     parents = {os.path.dirname(path) for path in read}
     holding = parents | {os.fspath(above) for path in parents for above in Path(path).parents}
     for folder, subfolders, files in os.walk(root, followlinks=True):
@@ -253,17 +255,21 @@ def _unread(root: Path, read: set[str]) -> Iterator[str]:
             name for name in files if is_visible(name) and os.path.join(folder, name) not in read
         )
         place = Path(folder).relative_to(root)
-        images = [name for name in left if is_image(name)]
-        if len(images) > 1:
-            where = "" if place == Path() else f" in {place}"
-            yield f"{len(images):,} images{where} such as {images[0]}"
-            left = [name for name in left if name not in set(images)]
-        yield from ((place / name).as_posix() for name in left)
+        for kind in ("image", "file"):
+            some = [name for name in left if is_image(name) == (kind == "image")]
+            if len(some) > _MOST_OF_FOLDER:
+                yield f"{_number(len(some), kind)} such as {(place / some[0]).as_posix()}"
+            else:
+                yield from ((place / name).as_posix() for name in some)
 
 
 def _counted(root: Path, folder: Path) -> str:
     """Return the path of an unread folder, with the number of images or files in it."""
     files = [path.name for path in walk(folder, strict=False)]
     images = sum(map(is_image, files))
-    count = f"{images:,} images" if images else f"{len(files):,} files"
+    count = _number(images, "image") if images else _number(len(files), "file")
     return f"{folder.relative_to(root).as_posix()}/ ({count})"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"

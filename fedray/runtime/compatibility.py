@@ -187,12 +187,12 @@ def _check_single_images(
     """Refuse batches of one image if a network's batch normalisation cannot train on them."""
     architectures = assign_architectures(experiment.model.group, experiment.data.clients)
     auxiliary = architectures[:1] if issubclass(method, AuxiliaryMethod) else ()
+    parts = (part for _, phase in data.phases for part in enumerate(phase.train))
     first: dict[str, tuple[int, int]] = {}
-    for _, phase in data.phases:
-        for client, indices in enumerate(phase.train):
-            if len(indices) == 1 or experiment.batch_size == 1:
-                for architecture in (architectures[client], *auxiliary):
-                    first.setdefault(architecture, (client, len(indices)))
+    for client, indices in parts:
+        if len(indices) == 1 or experiment.batch_size == 1:
+            for architecture in (architectures[client], *auxiliary):
+                first.setdefault(architecture, (client, len(indices)))
     shape, projector = data.images.shape, experiment.model.projector
     for architecture, (client, images) in first.items():
         if _trains_on_one(architecture, shape, projector):

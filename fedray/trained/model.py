@@ -128,8 +128,8 @@ class TrainedModel:
         use(self.owner.assembly.experiment.plugins)
         pixels = self.preprocessing(images)
         dense = self.owner.assembly.models.dense
-        shape = (len(pixels), self.preprocessing.height, self.preprocessing.width)
-        shape = shape if dense else shape[:1]
+        size = (self.preprocessing.height, self.preprocessing.width) if dense else ()
+        shape = (len(pixels), *size)
         if not len(pixels):
             return Predictions(torch.zeros(*shape, len(self.class_names)), self.class_names)
         device = self._local.client.device

@@ -24,7 +24,6 @@ from PIL import Image
 
 from fedray.data import ReadOptions, load_images
 from fedray.data.decoding import decode
-from fedray.data.imageset import TEST, TRAIN, VALIDATION
 from fedray.data.sources import Source, sources
 from fedray.errors import UserError
 

@@ -105,8 +105,8 @@ def test_what_is_wrong_is_said(flowers):
         "only one image of 17: it is used for training or testing, not for both",
         "17: class names without words, which a text encoder needs; rename the folders or set "
         "text.names",
-        "not read: daisy/notes.txt; data.source=image_folder reads images (.bmp, .gif, .jpeg, .jpg, "
-        ".pgm, .png, .ppm, .tif, .tiff, .webp) directly in the folder of their class",
+        "not read: daisy/notes.txt; data.source=image_folder reads images (.bmp, .gif, .jpeg, "
+        ".jpg, .pgm, .png, .ppm, .tif, .tiff, .webp) directly in the folder of their class",
         "the same image in two classes (1): rose/00.png = tulip/copy.png",
         "the same image twice in a class (1): tulip/00.png = tulip/again.png",
     ]

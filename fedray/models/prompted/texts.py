@@ -43,7 +43,8 @@ class ClassTexts:
         self.template = template
         self.key = key
         self.tokens = encoder.tokenize([template.format(name) for name in self.names])
-        refuse_equal(equal_tokens(self.tokens), self.names, READER, RENAME)
+        self._named = encoder.tokenize(self.names)  # with start and end tokens
+        refuse_equal(equal_tokens(self._named), self.names, READER, RENAME)
         with torch.no_grad():
             self.embeddings = encoder.embed(self.tokens)
         self._subsets: dict[Sequence[int], ClassTexts] = {}
@@ -119,8 +120,7 @@ class ClassTexts:
     @cached_property
     def _free(self) -> Tensor:
         """The number of tokens of each text besides the start, the end and the class name [K]."""
-        names = self.encoder.tokenize(self.names)  # with start and end tokens
-        return self.tokens.mask.sum(1) - names.mask.sum(1)
+        return self.tokens.mask.sum(1) - self._named.mask.sum(1)
 
     @property
     def _replaceable(self) -> int:
