@@ -80,6 +80,8 @@ _ORIENTATION, _SIDEWAYS = 0x0112, {5, 6, 7, 8}
 """EXIF's tag of the orientation, and its values that swap width and height."""
 _ANIMATED = {"GIF", "PNG", "WEBP", "TIFF"}
 """Formats in which a second image is a frame, not a thumbnail as in a camera's JPEG."""
+_EXIF = {"exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"}
+"""What Pillow calls the parts of a file that may hold an orientation."""
 _LATE_EXIF = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
 """Texts in a PNG whose EXIF, possibly stored behind the pixels, Pillow reads with the pixels."""
 _MOST_PIXELS = 1 << 27
@@ -340,8 +342,9 @@ def _loaded(image: Image.Image, where: str) -> Image.Image:
         image.load()
     except Exception as error:  # see `_open`
         raise _undecodable(where, error) from None
-    with suppress(Exception):  # damaged EXIF says nothing
-        ImageOps.exif_transpose(image, in_place=True)
+    if image.info.keys() & _EXIF:  # without, Pillow would search in vain, and turns TIFF itself
+        with suppress(Exception):  # damaged EXIF says nothing
+            ImageOps.exif_transpose(image, in_place=True)
     return image
 
 

@@ -37,6 +37,9 @@ from fedray.registry import Registry
 
 _log = logging.getLogger(__name__)
 
+_MOST_BYTES = 1 << 28
+"""Bytes of encoded images that are held in memory; rows with more are read twice."""
+
 
 class Row(NamedTuple):
     """One image that is not decoded yet.
@@ -133,9 +136,7 @@ class Source(Configurable, ABC):
         A source whose rows are not files overrides this method. Images are decoded again if the
         name, size or time of one of the files has changed.
         """
-        rows = self.chosen(root, options).rows
-        encoded = (item for row in rows for item in (row.image, row.mask))
-        return [item for item in encoded if isinstance(item, Path)]
+        return _paths_in(self.chosen(root, options).rows)
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return the folder to read; by default `root`, which must exist.
@@ -179,8 +180,10 @@ class Source(Configurable, ABC):
         everything = replace(options, classes=None)
         split = [] if options.split is None else [root / options.split]
         reads = f"data.source={self.name} reads {self.reads}"
-        unread = unread_note(root, [*split, *self.files(root, everything)], reads)
-        return (*self.listing(root, everything).notes, *unread)
+        listing = self.listing(root, everything)
+        has_all = type(self).files is Source.files
+        read = _paths_in(listing.rows) if has_all else self.files(root, everything)
+        return (*listing.notes, *unread_note(root, [*split, *read], reads))
 
     def read(self, root: Path, options: ReadOptions, allocate: Allocate = in_memory) -> ImageSet:
         """Decode the rows of the requested classes.
@@ -194,7 +197,7 @@ class Source(Configurable, ABC):
             UserError: if there are no rows, or one is invalid.
         """
         names, rows_of_classes, domain_names, _ = self.chosen(root, options)
-        rows = [_without_bytes(row) for row in rows_of_classes]
+        rows = _bounded(rows_of_classes)
         if not rows:
             raise UserError(f"data.source={self.name}: {root} holds no images")
         origin = np.array([row.origin for row in rows], np.int8)
@@ -202,7 +205,7 @@ class Source(Configurable, ABC):
             origin = self._split(root, options.split, options, rows)
         domains = domains_of(rows, domain_names)
         encoded: Collection[Encoded] = [row.image for row in rows]
-        if any(row.image == b"" for row in rows if isinstance(row.image, bytes)):
+        if any(isinstance(image, bytes) and not image for image in encoded):
             encoded = _Again(lambda: self.chosen(root, options).rows, len(rows))
         encoded_masks = [row.mask for row in rows if row.mask is not None]
 
@@ -294,8 +297,22 @@ def _log_once(note: str) -> None:
     _log.warning("%s", note)
 
 
+def _paths_in(rows: Iterable[Row]) -> list[Path]:
+    """Return the files of the images and masks of rows."""
+    encoded = (item for row in rows for item in (row.image, row.mask))
+    return [item for item in encoded if isinstance(item, Path)]
+
+
+def _bounded(rows: Iterable[Row]) -> list[Row]:
+    """Return rows; without the bytes of their images if these exceed `_MOST_BYTES`."""
+    kept, total = list[Row](), 0
+    for row in rows:
+        total += len(row.image) if isinstance(row.image, bytes) else 0
+        kept.append(row if total <= _MOST_BYTES else _without_bytes(row))
+    return kept if total <= _MOST_BYTES else [_without_bytes(row) for row in kept]
+
+
 def _without_bytes(row: Row) -> Row:
-    """Return a row without the bytes of its image, which may not fit into memory for all rows."""
     return row._replace(image=b"") if isinstance(row.image, bytes) else row
 
 
