@@ -117,6 +117,8 @@ class Preprocessing:
         return batch
 
     def _decoded(self, encoded: Sequence[Encoded]) -> np.ndarray:
+        if not encoded:
+            return np.zeros((0, self.channels, self.height, self.width), np.uint8)
         square = self.height == self.width
         where = [str(x) if isinstance(x, Path) else f"image {i}" for i, x in enumerate(encoded)]
         size = self.height if square else None
