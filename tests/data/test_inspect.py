@@ -138,7 +138,7 @@ def test_what_is_no_folder_of_classes_is_refused(tmp_path, path, capsys):
     assert error.count("\n") == 1
     assert {
         "": "contains no folder of images; expected <class>/<image>",
-        "loose.png": "directly contains images and contains no folder of images; expected <class>",
+        "loose.png": "contains no folder of images; expected <class>/<image>",
         "missing": "is not a folder",
     }[path] in error
 

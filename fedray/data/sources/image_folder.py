@@ -11,7 +11,6 @@ from fedray.data.layout import (
     composed,
     folders_of,
     images_in,
-    is_image,
     is_split,
     split_folders,
     validation_note,
@@ -81,10 +80,9 @@ def _images(root: Path) -> Iterator[tuple[Path, str, int, str]]:
     """Yield path, class, split and the split folder's name of every image below class folders."""
     splits = split_folders(root)
     if not any(folders_of(split) for _, split in splits):
-        loose = any(is_image(path.name) for path in root.iterdir())
         raise UserError(
-            f"{root} {'directly contains images and ' if loose else ''}contains no folder of "
-            "images; expected <class>/<image> or train/<class>/<image> below it"
+            f"{root} contains no folder of images; "
+            "expected <class>/<image> or train/<class>/<image> below it"
         )
     for origin, split in splits:
         for folder in folders_of(split):
