@@ -202,7 +202,8 @@ def walk(root: Path, *, strict: bool = True) -> Iterator[Path]:
 
     Args:
         root: the folder.
-        strict: whether to refuse what cannot be listed; if not, it is left out.
+        strict: whether to refuse what cannot be listed; if not, it is left out, and a folder that
+            several links lead to is listed once.
 
     Raises:
         UserError: if a folder cannot be listed, or a link leads back to a folder above it.
@@ -214,13 +215,20 @@ def walk(root: Path, *, strict: bool = True) -> Iterator[Path]:
                 f"{error.filename} cannot be listed: {error.strerror}; correct or remove it"
             )
 
+    linked = set[Path]()
     for folder, subfolders, files in os.walk(root, onerror=refuse, followlinks=True):
         path = Path(folder)
-        if path.is_symlink() and path.parent.resolve().is_relative_to(path.resolve()):
-            if strict:
+        if path != root and path.is_symlink():
+            target = path.resolve()
+            inside = [parent for parent in path.parents if parent.is_relative_to(root)]
+            above = inside if strict else (root, path.parent)
+            is_loop = any(parent.resolve().is_relative_to(target) for parent in above)
+            if is_loop and strict:
                 raise UserError(f"{folder} is a link to a folder that contains it; remove it")
-            subfolders.clear()
-            continue
+            if not strict and (is_loop or target in linked):
+                subfolders.clear()
+                continue
+            linked.add(target)
         subfolders[:] = sorted(filter(is_visible, subfolders))
         yield from (path / name for name in sorted(filter(is_visible, files)))
 

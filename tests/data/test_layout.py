@@ -305,3 +305,31 @@ def test_paths_of_a_split_file_are_composed(tmp_path):
     (tmp_path / "split.json").write_text(json.dumps(lists))
     images = load_images("image_folder", tmp_path, ReadOptions(split="split.json"))
     assert sorted(images.origin.tolist()) == [0, 0, 1]
+
+
+# --- links ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(60)
+def test_folders_that_link_to_each_other_are_listed_once(tmp_path):
+    names = [f"class{i}" for i in range(8)]
+    classes(tmp_path, names)
+    for one in names:
+        for other in set(names) - {one}:
+            (tmp_path / one / f"to_{other}").symlink_to(tmp_path / other)
+    look = inspect_folder(tmp_path, source_for(tmp_path))
+    assert len(look.rows) == 8
+    assert "not read: class0/to_class1/ (" in look.notes[-2] + look.notes[-1]
+    assert len(load_images("image_folder", tmp_path)) == 8
+    table(tmp_path / "class0" / "train.parquet")
+    write_names(tmp_path)
+    with pytest.raises(UserError, match="is a link to a folder that contains it; remove it"):
+        load_images("parquet", tmp_path)
+
+
+def test_links_to_folders_elsewhere_are_read(tmp_path):
+    classes(tmp_path / "elsewhere")
+    (tmp_path / "set").mkdir()
+    for name in ("cat", "dog"):
+        (tmp_path / "set" / name).symlink_to(tmp_path / "elsewhere" / name)
+    assert load_images(source_for(tmp_path / "set"), tmp_path / "set").class_names == ("cat", "dog")
