@@ -165,8 +165,13 @@ def one_line(message: object) -> str:
     Secrets are masked, and control characters are escaped.
     """
     text = mask(" ".join(str(message).split())[: 4 * LONGEST_LINE])
-    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    text = printable(text)
     return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}..."
+
+
+def printable(text: str) -> str:
+    """Escape control characters, and the bytes of file names that are not UTF-8."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def shown(value: object, most: int = 80) -> str:

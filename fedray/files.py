@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import errno
 import json
@@ -122,9 +123,19 @@ def read_text(path: Path, what: str, most: int) -> str:
                 f"{what} {path} has {status.st_size} bytes, expected at most {most}; check that "
                 "this is the right file"
             )
-        return path.read_text(encoding="utf-8")
+        return decoded(path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{what} {path} cannot be read: {error}") from None
+
+
+def decoded(content: bytes) -> str:
+    """Decode UTF-8, or what begins with a byte order mark, which Notepad and PowerShell write.
+
+    Raises:
+        UnicodeDecodeError: if the content has another encoding.
+    """
+    marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    return content.decode("utf-16" if content.startswith(marks) else "utf-8-sig")
 
 
 def read_json(path: Path, kind: Any, what: str, expected: str, most: int = 1 << 28) -> Any:
@@ -148,6 +159,7 @@ def parse_json(text: str | bytes, kind: Any, where: str, expected: str) -> Any:
     from pydantic import TypeAdapter, ValidationError
 
     try:
+        text = decoded(text) if isinstance(text, bytes) else text
         content = json.loads(text, object_pairs_hook=_distinct)
         return TypeAdapter(kind).validate_json(text, strict=True)
     except ValidationError as error:

@@ -235,3 +235,23 @@ def test_the_remedy_fits_the_cause(number, remedy):
     message = str(cannot_write(Path("out"), error))
     assert message.startswith(f"the folder out cannot be written ({os.strerror(number)}); ")
     assert remedy in message
+
+
+# --- byte order marks -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_files_of_notepad_and_powershell_are_read(tmp_path, encoding):
+    mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(encoding, b"")
+    content = mark + '["caf\u00e9", "\u732b"]'.encode(encoding)
+    (tmp_path / "names.json").write_bytes(content)
+    assert read_json(tmp_path / "names.json", list[str], "the file", "") == ["café", "猫"]
+    assert read_text(tmp_path / "names.json", "the file", 100) == '["café", "猫"]'
+    assert parse_json(content, list[str], "the text", "") == ["café", "猫"]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfea", b"\xff\xfe\x00\xd8", b"\xff", b"caf\xe9"])
+def test_other_encodings_are_refused(tmp_path, content):
+    (tmp_path / "names.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"the file .*names.json cannot be read: 'utf-"):
+        read_json(tmp_path / "names.json", list[str], "the file", "")

@@ -13,7 +13,7 @@ from fedray.config import parse_assignments
 from fedray.data import FederatedData
 from fedray.data.inspect import Look, inspect_folder, source_for
 from fedray.data.plot import plot_partition, plot_samples
-from fedray.errors import UserError, shown
+from fedray.errors import UserError, printable, shown
 from fedray.files import make_folder, write_json
 from fedray.language.descriptions import blank, load_descriptions, shipped_names
 from fedray.runtime.assembly import partition_images
@@ -64,7 +64,7 @@ def command(
         raise UserError(f"{descriptions} is there already; pass another file name")
     look = inspect_folder(root, source_for(root))
     for line in describe_lines(look, root):
-        print(line)
+        _say(line)
     assignments = run_keys(look, root, keys, named=experiment is not None)
     data = None if look.stops else _partition(look, experiment, assignments)
     if data is not None:
@@ -72,12 +72,17 @@ def command(
     _draw(out, look, data)
     _describe(descriptions, look)
     for problem in look.stops:
-        print(f"a run would be refused: {problem}")
+        _say(f"a run would be refused: {problem}")
     if look.stops:
         return USER_ERROR
     name = experiment or "fedavg_digits model.group=cnn4"
-    print(f"run it: fedray run {name} {shlex.join(assignments)}")
+    _say(f"run it: fedray run {name} {shlex.join(assignments)}")
     return 0
+
+
+def _say(line: str) -> None:
+    """Print a line that may hold names of strangers' files."""
+    print(printable(line))
 
 
 def check_words(words: Sequence[str]) -> None:
@@ -97,6 +102,7 @@ def describe_lines(look: Look, root: Path) -> Iterator[str]:
     among = f", {len(domains)} domains ({', '.join(domains[:6])})" if domains else ""
     official = int(counts[:, 1].sum())
     split = f", {official:,} of them the official test" if official else ", no official test"
+    split += f", {look.validation:,} official validation" if look.validation else ""
     yield (
         f"{root}: {look.source}, {total:,} images of {len(look.class_names)} classes{among}{split}"
     )

@@ -6,16 +6,15 @@ one that restores the time of modification. See `fedray.node_cache`.
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fedray.data.imageset import Domains, ImageSet
-from fedray.errors import UserError
+from fedray.data.layout import check_regular
 from fedray.node_cache import Arrays, content_key
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 def images_key(root: Path, files: Iterable[Path], *options: Any) -> str:
@@ -38,9 +37,7 @@ def images_key(root: Path, files: Iterable[Path], *options: Any) -> str:
 
     entries = []
     for path in sorted(files):
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise UserError(f"{path} is not a regular file; remove it")
+        status = check_regular(path)
         name = path.relative_to(root).as_posix()
         entries.append([name, status.st_size, status.st_mtime_ns, status.st_ctime_ns])
     return content_key(_FORMAT, PIL.__version__, options, entries)
@@ -59,6 +56,7 @@ def save_images(images: ImageSet, making: Arrays) -> None:
         "class_names": images.class_names,
         "domains": None if images.domains is None else images.domains.names,
         "sha256": images.sha256,
+        "notes": images.notes,
     }
 
 
@@ -75,4 +73,5 @@ def image_set(saved: Arrays) -> ImageSet:
         domains=None if names is None else Domains(tuple(names), arrays["domains"]),
         masks=arrays.get("masks"),
         sha256=content["sha256"],
+        notes=tuple(content["notes"]),
     )

@@ -1,12 +1,17 @@
-"""Decode images and masks into one uint8 array; large images are decoded in several threads."""
+"""Decode stored images and masks into one uint8 array; no other module turns files into pixels.
+
+Images are turned as their EXIF orientation says, and transparent ones are put on white. Large
+images are decoded in several threads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -19,8 +24,8 @@ from fedray.integrity import threads
 if TYPE_CHECKING:
     from PIL import Image
 
-Encoded: TypeAlias = bytes | Path | NDArray[np.uint8]
-"""One image: an encoded file's bytes, its path, or pixels [H, W] or [H, W, 3]."""
+Encoded: TypeAlias = "bytes | Path | NDArray[np.uint8] | Image.Image"
+"""One image: an encoded file's bytes, its path, pixels [H, W] or [H, W, 3], or a PIL image."""
 
 Resampling: TypeAlias = Literal["bilinear", "bicubic"]
 """The filter for resizing; CLIP's preprocessing is bicubic."""
@@ -71,8 +76,14 @@ _GREY = {"1", "L", "LA"}
 DEEP = {"I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
 """Pillow's modes with more than 8 bits per channel."""
 _INDEXED = {"L", "P"}
+_ORIENTATION, _SIDEWAYS = 0x0112, {5, 6, 7, 8}
+"""EXIF's tag of the orientation, and its values that swap width and height."""
 _ANIMATED = {"GIF", "PNG", "WEBP", "TIFF"}
 """Formats in which a second image is a frame, not a thumbnail as in a camera's JPEG."""
+_EXIF = {"exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"}
+"""What Pillow calls the parts of a file that may hold an orientation."""
+_LATE_EXIF = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
+"""Texts in a PNG whose EXIF, possibly stored behind the pixels, Pillow reads with the pixels."""
 _MOST_PIXELS = 1 << 27
 """Most pixels of a scaled image before its centre is cropped."""
 _CHUNK = 64
@@ -86,21 +97,23 @@ with two.
 
 
 def decode(
-    encoded: Sequence[Encoded],
+    encoded: Collection[Encoded],
     where: Callable[[int], str],
     options: ReadOptions,
     *,
     resampling: Resampling = "bilinear",
     allocate: Allocate = in_memory,
+    transparent: set[int] | None = None,
 ) -> NDArray[np.uint8]:
     """Decode images into one array; images of different sizes are scaled and cropped.
 
     Args:
-        encoded: n images.
+        encoded: n images; iterated over up to four times, and never held in memory as a whole.
         where: returns the name of the i-th image for messages ("train.parquet, row 7").
         options: size, channels and filter.
         resampling: the filter, unless the options name one.
         allocate: returns the array to fill.
+        transparent: gets the numbers of the images that are transparent somewhere.
 
     Returns:
         uint8 [n, channels, H, W].
@@ -110,48 +123,70 @@ def decode(
             differ and `options.image_size` is None.
     """
     fit = _Fit(options.resize or resampling, options.resize is not None)
+    item = next(iter(encoded))
+    with _open(item, where(0)) as first:
+        stored, grey = _upright_size(first, item), first.mode in _GREY
+    size = stored if options.image_size is None else (options.image_size,) * 2
+    workers = threads() if stored[0] * stored[1] >= _WORTH_THREADS else 1
 
     def decode_all(channels: int, grey_only: bool = False) -> NDArray[np.uint8]:
-        with _open(encoded[0], where(0)) as first:
-            size = first.size if options.image_size is None else (options.image_size,) * 2
-            workers = threads() if first.width * first.height >= _WORTH_THREADS else 1
         images = allocate((len(encoded), channels, size[1], size[0]))
 
-        def fill(start: int) -> None:
-            for i in range(start, min(start + _CHUNK, len(encoded))):
-                with _open(encoded[i], where(i)) as image:
+        def fill(chunk: Sequence[tuple[int, Encoded]]) -> None:
+            for i, item in chunk:
+                with _open(item, where(i)) as image:
                     if grey_only and image.mode not in _GREY:
                         raise _Colour
-                    pixels = _pixels(image, where(i), options.image_size, channels, fit)
+                    pixels, is_transparent = _pixels(
+                        image, where(i), options.image_size, channels, fit
+                    )
                 if pixels.shape[:0:-1] != size:
                     raise UserError(sizes_differ(where(i), pixels.shape[:0:-1], size))
                 images[i] = pixels
+                if is_transparent and transparent is not None:
+                    transparent.add(i)
 
         with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(fill, range(0, len(encoded), _CHUNK)))
+            chunks = _chunks(enumerate(encoded), _CHUNK)
+            while some := list(islice(chunks, 4 * workers)):
+                list(pool.map(fill, some))
         return images
 
     if options.channels is not None:
         return decode_all(options.channels)
-    with _open(encoded[0], where(0)) as first:
-        grey = first.mode in _GREY
     if grey:
         with suppress(_Colour):
             return decode_all(1, grey_only=True)
     return decode_all(3)
 
 
+def _chunks(
+    items: Iterator[tuple[int, Encoded]], size: int
+) -> Iterator[Sequence[tuple[int, Encoded]]]:
+    """Yield lists of `size` items; the last one may be shorter."""
+    while chunk := list(islice(items, size)):
+        yield chunk
+
+
 def measure(encoded: Encoded, where: str) -> tuple[int, int]:
-    """Return width and height of an image; only its header is read.
+    """Return width and height of an image when upright; only its header is read.
 
     Raises:
         UserError: if the file is not an image.
     """
     with _open(encoded, where) as image:
-        return image.size
+        return _upright_size(image, encoded)
 
 
-def thumbnail(encoded: Encoded, where: str, size: int) -> tuple[NDArray[np.uint8], bool]:
+class Thumbnail(NamedTuple):
+    """A small copy of an image, uint8 [S, S, 3], and whether it is grey or partly transparent."""
+
+    pixels: NDArray[np.uint8]
+    grey: bool
+    transparent: bool
+
+
+def thumbnail(encoded: Encoded, where: str, size: int) -> Thumbnail:
     """Decode one image fully, and return it at S x S pixels.
 
     Args:
@@ -159,16 +194,22 @@ def thumbnail(encoded: Encoded, where: str, size: int) -> tuple[NDArray[np.uint8
         where: names the image in messages.
         size: S.
 
-    Returns:
-        uint8 [S, S, 3], and whether the image is grey.
-
     Raises:
         UserError: if a run could not decode the image.
     """
     with _open(encoded, where) as image:
         grey = image.mode in _GREY
-        pixels = _pixels(image, where, size, 3, _Fit("bilinear", as_torchvision=False))
-    return np.ascontiguousarray(pixels.transpose(1, 2, 0)), grey
+        fit = _Fit("bilinear", as_torchvision=False)
+        pixels, transparent = _pixels(image, where, size, 3, fit)
+    return Thumbnail(np.ascontiguousarray(pixels.transpose(1, 2, 0)), grey, transparent)
+
+
+def transparency_note(transparent: int, total: int) -> tuple[str, ...]:
+    """Return a sentence about transparent images, if there are any."""
+    if not transparent:
+        return ()
+    number = f"{transparent:,} of {total:,} images"
+    return (f"{number} are transparent in places; they are put on a white ground",)
 
 
 def sizes_differ(where: str, size: tuple[int, ...], first: tuple[int, ...]) -> str:
@@ -227,12 +268,14 @@ def decode_masks(
                     f"{named(i)} has pixels of mode {mask_image.mode}, expected one class id "
                     "per pixel; save it as 8-bit grey or with a palette"
                 )
-            if mask_image.size != image_file.size:
+            size, expected = _upright_size(mask_image, mask), _upright_size(image_file, image)
+            if size != expected:
                 raise UserError(
-                    f"{named(i)} has {mask_image.width}x{mask_image.height} pixels, but its image "
-                    f"{where(i)} has {image_file.width}x{image_file.height}; make them equal"
+                    f"{named(i)} has {size[0]}x{size[1]} pixels, but its image {where(i)} has "
+                    f"{expected[0]}x{expected[1]}; make them equal"
                 )
-            decoded.append(_array(mask_image, named(i), options.image_size, fit))
+            upright = _loaded(mask_image, named(i))
+            decoded.append(_array(upright, named(i), options.image_size, fit))
     ids = np.stack(decoded)
     if classes == 2 and len(values := np.unique(ids)) == 2:
         return np.asarray(ids == values[1], np.uint8)
@@ -249,11 +292,13 @@ class _Colour(Exception):
 
 
 def _open(item: Encoded, where: str) -> Image.Image:
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         if isinstance(item, np.ndarray):
             return Image.fromarray(item)
+        if isinstance(item, Image.Image):
+            return ImageOps.exif_transpose(item)  # a copy
         image = Image.open(BytesIO(item) if isinstance(item, bytes) else item)
         frames = getattr(image, "n_frames", 1) if image.format in _ANIMATED else 1
     except UnidentifiedImageError:
@@ -268,17 +313,73 @@ def _open(item: Encoded, where: str) -> Image.Image:
     return image
 
 
+def _upright_size(image: Image.Image, item: Encoded) -> tuple[int, int]:
+    """Return width and height of an opened image when upright; read the header only, if possible.
+
+    Pillow itself turns a TIFF, and reads EXIF behind the pixels of a PNG only with the pixels.
+    """
+    width, height = image.size
+    if image.format == "TIFF" or (
+        image.format == "PNG" and "exif" not in image.info and not _has_late_exif(item)
+    ):
+        return width, height
+    with suppress(Exception):  # damaged EXIF says nothing
+        if image.getexif().get(_ORIENTATION) in _SIDEWAYS:
+            return height, width
+    return width, height
+
+
+def _has_late_exif(item: Encoded) -> bool:
+    content = item.read_bytes() if isinstance(item, Path) else item
+    return isinstance(content, bytes) and any(text in content for text in _LATE_EXIF)
+
+
+def _loaded(image: Image.Image, where: str) -> Image.Image:
+    """Read an opened image's pixels, and turn it as its EXIF orientation says."""
+    from PIL import ImageOps
+
+    try:
+        image.load()
+    except Exception as error:  # see `_open`
+        raise _undecodable(where, error) from None
+    if image.info.keys() & _EXIF:  # without, Pillow would search in vain, and turns TIFF itself
+        with suppress(Exception):  # damaged EXIF says nothing
+            ImageOps.exif_transpose(image, in_place=True)
+    return image
+
+
+def _opaque(image: Image.Image, where: str) -> tuple[Image.Image, bool]:
+    """Put a loaded image on white; return also whether it is transparent anywhere."""
+    from PIL import Image
+
+    if not image.has_transparency_data:
+        return image, False
+    try:
+        coloured = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+    except Exception as error:  # see `_open`
+        raise _undecodable(where, error) from None
+    if coloured.getchannel("A").getextrema()[0] == 255:
+        return image, False
+    white = Image.new("RGBA", coloured.size, "white")
+    return Image.alpha_composite(white, coloured), True
+
+
+def _undecodable(where: str, error: Exception) -> UserError:
+    return UserError(f"{where} cannot be decoded: {reason(error)}; replace or remove it")
+
+
 def _pixels(
     image: Image.Image, where: str, image_size: int | None, channels: int, fit: _Fit
-) -> NDArray[np.uint8]:
-    """Return the pixels of an opened image, uint8 [channels, H, W]."""
+) -> tuple[NDArray[np.uint8], bool]:
+    """Return the pixels of an opened image, uint8 [channels, H, W], and if it is transparent."""
     stored = " ".join(
         str(tile[3]) for tile in getattr(image, "tile", ())
     )  # such as RGB;16B, reduced to RGB
     if image.mode in DEEP or ";16" in stored:
         raise UserError(too_deep(where, image.mode))
+    image, transparent = _opaque(_loaded(image, where), where)
     pixels = _array(image, where, image_size, fit, "L" if channels == 1 else "RGB")
-    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    return (pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)), transparent
 
 
 def _array(
@@ -288,16 +389,12 @@ def _array(
     fit: _Fit,
     mode: str | None = None,
 ) -> NDArray[np.uint8]:
-    """Return the pixels of an opened image, [H, W] or [H, W, 3], in `mode`; None: unconverted."""
+    """Return the pixels of a loaded image, [H, W] or [H, W, 3], in `mode`; None: unconverted."""
     try:
-        if mode is None or image.mode == mode:
-            image.load()
-        else:
+        if mode is not None and image.mode != mode:
             image = image.convert(mode)
     except Exception as error:  # see `_open`
-        raise UserError(
-            f"{where} cannot be decoded: {reason(error)}; replace or remove it"
-        ) from None
+        raise _undecodable(where, error) from None
     if image_size is None:
         return np.asarray(image)
     if max(image.size) * image_size**2 > min(image.size) * _MOST_PIXELS:

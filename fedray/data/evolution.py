@@ -197,6 +197,5 @@ def _check_roles(data: FederatedData) -> None:
         if not len(part):
             raise UserError(
                 f"client {client} has no training image, because test and validation images keep "
-                "their roles; lower data.clients, raise the partition's min_samples, or set "
-                "data.evolution.tests=redrawn"
+                "their roles; lower data.clients, or set data.evolution.tests=redrawn"
             )

@@ -20,6 +20,7 @@ from fedray.data.partitions import (
     Indices,
     Partition,
     Pools,
+    more_per_client,
 )
 from fedray.errors import UserError
 
@@ -206,6 +207,7 @@ def local_split(
     *,
     test_fraction: float = 0.25,
     owner: str = "a client",
+    remedy: str = "lower data.clients",
 ) -> tuple[Indices, Indices]:
     """Split one client's images at random, not stratified (FedTSP: 75 % and 25 %).
 
@@ -216,6 +218,7 @@ def local_split(
         rng: random stream.
         test_fraction: share of the test part, between 0 and 1.
         owner: the owner of the images, for the message.
+        remedy: how to give the owner more images, for the message.
 
     Returns:
         Training and test indices, both sorted.
@@ -229,8 +232,7 @@ def local_split(
         raise UserError(
             f"{owner} has {n} image{'s' * (n != 1)}, of which data.test_fraction="
             f"{test_fraction:g} takes {test_size} for testing; training and testing need at least "
-            "one each: lower data.clients, raise data.partition.min_samples or change "
-            "data.test_fraction"
+            f"one each: {remedy}, or change data.test_fraction"
         )
     order = rng.permutation(indices)
     return np.sort(order[test_size:]), np.sort(order[:test_size])
@@ -275,7 +277,8 @@ def federate(
     positions = _subsampled(images.labels, positions, keys, rng_for)
     parts = _partitioned(images, positions, partition, keys.clients, rng_for("partition"))
     if keys.test == "local":
-        return _with_local_tests(images, parts, keys.test_fraction, rng_for("split"))
+        remedy = more_per_client(partition)
+        return _with_local_tests(images, parts, keys.test_fraction, rng_for("split"), remedy)
     data = _with_official_tests(images, parts, selection.official_test(), base)
     tested = np.sort(np.concatenate(data.test))
     return with_every_domain(data, tested) if keys.every_domain else data
@@ -320,6 +323,7 @@ class _Selection:
             self.rng_for("split"),
             test_fraction=self.keys.test_fraction,
             owner=self.images.source,
+            remedy="use more images",
         )
         return Pools(train, test, validation)
 
@@ -373,11 +377,15 @@ def _partitioned(
 
 
 def _with_local_tests(
-    images: ImageSet, parts: Sequence[Indices], test_fraction: float, rng: np.random.Generator
+    images: ImageSet,
+    parts: Sequence[Indices],
+    test_fraction: float,
+    rng: np.random.Generator,
+    remedy: str,
 ) -> FederatedData:
     """Let every client keep a random share of its images for testing."""
     splits = [
-        local_split(part, rng, test_fraction=test_fraction, owner=f"client {client}")
+        local_split(part, rng, test_fraction=test_fraction, owner=f"client {client}", remedy=remedy)
         for client, part in enumerate(parts)
     ]
     train, test = zip(*splits, strict=True)

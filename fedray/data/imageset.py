@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 TRAIN, TEST, VALIDATION = 0, 1, 2
 """Values of `ImageSet.origin`: the official split of an image.
 
-VALIDATION images are neither partitioned nor tested on; only few-shot protocols use them.
+VALIDATION images are neither partitioned nor tested on; only few-shot protocols use them. If a
+source has no test split, its validation images are TEST.
 """
 
 
@@ -45,6 +46,7 @@ class ImageSet:
         masks: uint8 [n, H, W], every pixel's class for dense prediction; None if the source has no
             masks. Class 0 is the background, and `labels` are the `dominant_classes`.
         sha256: hash of pixels, labels, names, splits and masks; computed if empty.
+        notes: remarks on how the images were decoded, one sentence each; not part of the hash.
 
     Raises:
         ValueError: if shapes, types or label values are inconsistent.
@@ -58,6 +60,7 @@ class ImageSet:
     domains: Domains | None = None
     masks: NDArray[np.uint8] | None = None
     sha256: str = ""
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.labels)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -16,10 +16,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.data.decoding import AS_STORED, measure, sizes_differ, thumbnail
-from fedray.data.imageset import TEST, TRAIN, ImageSet
-from fedray.data.sources import Row, domains_of, official_split, sources, walk
-from fedray.data.sources.image_folder import IMAGE_SUFFIXES, folders_of
+from fedray.data.decoding import (
+    AS_STORED,
+    Thumbnail,
+    measure,
+    sizes_differ,
+    thumbnail,
+    transparency_note,
+)
+from fedray.data.imageset import TEST, TRAIN, VALIDATION, ImageSet
+from fedray.data.layout import check_regular, folders_of, is_image, is_split, is_visible, walk
+from fedray.data.sources import Row, Source, domains_of, only_tested, sources, untrained
+from fedray.data.sources.coop import is_coop
 from fedray.errors import UserError
 
 THUMBNAIL = 48
@@ -43,6 +51,7 @@ class Look:
         rows: the rows of all readable images, without their images.
         sizes: the number of images of each (width, height).
         grey: the number of grey images.
+        transparent: the number of images that are transparent in places.
         samples: up to `SAMPLES` thumbnails of each class, uint8 [S, S, 3].
         stops: problems for which a run would be refused, one sentence each.
         notes: remarks that do not stop a run, one sentence each.
@@ -53,6 +62,7 @@ class Look:
     rows: list[Row] = field(default_factory=list)
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     grey: int = 0
+    transparent: int = 0
     samples: Mapping[int, list[NDArray[np.uint8]]] = field(
         default_factory=lambda: defaultdict(list)
     )
@@ -64,8 +74,14 @@ class Look:
         """Return the number of training and official test images by class, int64 [C, 2]."""
         counts = np.zeros((len(self.class_names), 2), np.int64)
         for row in self.rows:
-            counts[row.label, int(row.origin != TRAIN)] += 1
+            if row.origin != VALIDATION:
+                counts[row.label, int(row.origin == TEST)] += 1
         return counts
+
+    @property
+    def validation(self) -> int:
+        """Return the number of official validation images."""
+        return sum(row.origin == VALIDATION for row in self.rows)
 
     @property
     def image_size(self) -> int | None:
@@ -87,24 +103,34 @@ class Look:
 
 
 def source_for(root: Path) -> str:
-    """Return the `data.source` that reads a folder: parquet, domain_folder or image_folder.
+    """Return the `data.source` that reads a folder: parquet, coop, domain_folder or image_folder.
 
     Raises:
-        UserError: if the folder does not exist, or contains images outside class folders.
+        UserError: if the folder does not exist or cannot be listed.
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder; name the folder of your images")
-    if any(root.rglob("*.parquet")):
+    if any(path.suffix == ".parquet" for path in walk(root, strict=False)):
         return "parquet"
-    if any(_is_image(path) for path in root.iterdir()):
+    if is_coop(root):
+        return "coop"
+    with _readable():
+        folders = folders_of(root)
+        inside = [path for folder in folders for path in folder.iterdir() if is_visible(path.name)]
+        nested = any(path.is_dir() for path in inside) and not any(map(is_split, folders))
+    with_images = any(is_image(path.name) and not path.is_dir() for path in inside)
+    return "domain_folder" if nested and not with_images else "image_folder"
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Turn an error of the file system into a UserError."""
+    try:
+        yield
+    except OSError as error:
         raise UserError(
-            f"{root} directly contains images; expected one folder per class, <class>/<image>, or "
-            "train/<class>/<image> and test/<class>/<image>"
-        )
-    nested = [inner for folder in folders_of(root) for inner in folders_of(folder)]
-    are_splits = all(official_split(path.name) is not None for path in folders_of(root))
-    with_images = any(_is_image(path) for folder in folders_of(root) for path in folder.iterdir())
-    return "domain_folder" if nested and not are_splits and not with_images else "image_folder"
+            f"{error.filename} cannot be read: {error.strerror or error}; correct or remove it"
+        ) from None
 
 
 def inspect_folder(root: Path, source: str) -> Look:
@@ -113,36 +139,55 @@ def inspect_folder(root: Path, source: str) -> Look:
     Raises:
         UserError: if there are no images, or the classes cannot be determined.
     """
-    listing = sources.get(source)().chosen(root, AS_STORED)
-    look = Look(source, listing.class_names)
-    copies: dict[str, list[Row]] = defaultdict(list)
-    broken = []
-    for row in listing.rows:
-        where = row.name(root)
+    reader: Source = sources.get(source)()
+    with _readable():
+        listing = reader.chosen(root, AS_STORED)
+        look = Look(source, listing.class_names)
+        copies: dict[str, list[Row]] = defaultdict(list)
+        broken = []
+        for row in listing.rows:
+            where = row.name(root)
+            try:
+                digest, size, small = _decoded(row, where)
+            except UserError as error:
+                broken.append(str(error))
+                continue
+            without_image = row._replace(image=b"", where=where)
+            copies[digest].append(without_image)
+            look.rows.append(without_image)
+            look.sizes[size] += 1
+            look.grey += small.grey
+            look.transparent += small.transparent
+            if len(look.samples[row.label]) < SAMPLES:
+                look.samples[row.label].append(small.pixels)
+        look.stops += [*_first_few(broken, "images cannot be read"), *_class_problems(look)]
         try:
-            assert not isinstance(
-                row.image, np.ndarray
-            )  # the sources of `source_for` list files or bytes
-            content = row.image if isinstance(row.image, bytes) else row.image.read_bytes()
-            size = measure(content, where)
-            pixels, grey = thumbnail(content, where, THUMBNAIL)
+            domains_of(look.rows)
+            look.notes += reader.notes(root, AS_STORED)
         except UserError as error:
-            broken.append(str(error))
-            continue
-        without_image = row._replace(image=b"", where=where)
-        copies[hashlib.sha256(content).hexdigest()].append(without_image)
-        look.rows.append(without_image)
-        look.sizes[size] += 1
-        look.grey += grey
-        if len(look.samples[row.label]) < SAMPLES:
-            look.samples[row.label].append(pixels)
-    look.stops += [*_first_few(broken, "images cannot be read"), *_class_problems(look)]
-    try:
-        domains_of(look.rows)
-    except UserError as error:
-        look.stops.append(str(error))
-    look.notes += [*_remarks(look), *_ignored_files(root, source), *_duplicates(copies.values())]
+            look.stops.append(str(error))
+    look.notes = [*_remarks(look), *look.notes, *_duplicates(copies.values())]
     return look
+
+
+def _decoded(row: Row, where: str) -> tuple[str, tuple[int, int], Thumbnail]:
+    """Return the hash, the size and a thumbnail of a row's image.
+
+    Raises:
+        UserError: if a run could not decode the image.
+    """
+    content = row.image
+    if isinstance(content, Path):
+        try:
+            check_regular(content)
+            content = content.read_bytes()
+        except OSError as error:
+            raise UserError(
+                f"{where} cannot be read: {error.strerror or error}; correct or remove it"
+            ) from None
+    assert isinstance(content, bytes)  # the sources of `source_for` list files or bytes
+    digest = hashlib.sha256(content).hexdigest()
+    return digest, measure(content, where), thumbnail(content, where, THUMBNAIL)
 
 
 def check_sizes(root: Path, source: str) -> None:
@@ -173,13 +218,9 @@ def _class_problems(look: Look) -> Iterator[str]:
     """Yield a sentence for each problem of the classes that stops a run."""
     if len(look.class_names) < 2:
         yield f"there is one class, {look.class_names[0]}; a classifier needs at least two"
-    untrained = [
-        name
-        for name, (train, test) in zip(look.class_names, look.counts, strict=True)
-        if test and not train
-    ]
-    if untrained:
-        yield f"{_some(untrained)}: only test images, no image to train on"
+    labels, origin = ([getattr(row, key) for row in look.rows] for key in ("label", "origin"))
+    if names := untrained(look.class_names, np.array(labels, np.int64), np.array(origin, np.int8)):
+        yield only_tested(_some(names))
 
 
 def _remarks(look: Look) -> Iterator[str]:
@@ -193,22 +234,13 @@ def _remarks(look: Look) -> Iterator[str]:
         yield f"no image of {_some(empty)}"
     if 0 < look.grey < sum(look.sizes.values()):
         yield f"{look.grey:,} grey images are converted to colour, like the others (data.channels)"
+    yield from transparency_note(look.transparent, len(look.rows))
     wordless = [name for name in look.class_names if sum(map(str.isalpha, name)) < 2]
     if wordless:
         yield (
             f"{_some(wordless)}: class names without words, which a text encoder needs; rename the "
             "folders or set text.names"
         )
-
-
-def _ignored_files(root: Path, source: str) -> Iterator[str]:
-    """Yield a sentence about files that are not read."""
-    if source == "parquet":
-        return
-    ignored = [path for path in walk(root) if path.suffix.lower() not in IMAGE_SUFFIXES]
-    if ignored:
-        names = [path.relative_to(root).as_posix() for path in ignored]
-        yield f"ignored, because the suffix is not that of an image: {_some(names)}"
 
 
 def _duplicates(groups: Iterable[Sequence[Row]]) -> Iterator[str]:
@@ -239,7 +271,3 @@ def _first_few(sentences: Sequence[str], kind: str) -> list[str]:
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()

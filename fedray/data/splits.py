@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Discriminator, Tag
 
 from fedray.data.imageset import TEST, TRAIN
+from fedray.data.layout import composed
 from fedray.errors import UserError
 from fedray.files import read_json
 
@@ -70,9 +71,11 @@ def origins(file: Path, paths: Sequence[str], known: Iterable[str]) -> NDArray[n
         UserError: if the file has another format, or does not list each path exactly once.
     """
     content = read_json(file, _Split, "data.split: the file", _EXPECTED)
+    paths, known = [composed(path) for path in paths], set(map(composed, known))
     part: dict[str, int] = {}
     for lists in [content] if isinstance(content, _Lists) else content.values():
-        for path, origin in [(p, TRAIN) for p in lists.train] + [(p, TEST) for p in lists.test]:
+        listed = [(p, TRAIN) for p in lists.train] + [(p, TEST) for p in lists.test]
+        for path, origin in ((composed(path), origin) for path, origin in listed):
             if path in part:
                 raise UserError(f"data.split: {file} lists '{path}' twice; remove one of them")
             part[path] = origin
@@ -84,7 +87,7 @@ def origins(file: Path, paths: Sequence[str], known: Iterable[str]) -> NDArray[n
             f"{file} cannot distinguish them; remove data.split"
         )
     for unmatched, expected, explanation in (
-        (part.keys() - set(known), counts.keys(), "which the data does not have"),
+        (part.keys() - known, counts.keys(), "which the data does not have"),
         (counts.keys() - part.keys(), part.keys(), "which the file does not list"),
     ):
         if unmatched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,8 +122,11 @@ def _check_numbers(classes: Mapping[str, ClassDescriptions], path: Path) -> None
 
 
 def display_name(name: str) -> str:
-    """Return a class name as written in texts: underscores and runs of blanks become one blank."""
-    return " ".join(name.replace("_", " ").split())
+    """Return a class name as written in texts: composed, with one blank for blanks and underscores.
+
+    Composed means Unicode's form NFC, in which é is one character.
+    """
+    return " ".join(unicodedata.normalize("NFC", name).replace("_", " ").split())
 
 
 def canonical_name(name: str) -> str:

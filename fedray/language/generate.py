@@ -28,7 +28,7 @@ from pydantic import BaseModel, Field
 
 from fedray.command import PATH, Command, say_stopped
 from fedray.errors import UserError
-from fedray.files import cache_folder, parse_json, read_json, read_text, write_json
+from fedray.files import cache_folder, decoded, parse_json, read_json, read_text, write_json
 from fedray.language.descriptions import (
     EXPECTED,
     MOST_BYTES,
@@ -354,7 +354,7 @@ def _check_edits(out: Path, generated: Mapping[str, Any]) -> None:
     if not out.exists():
         return
     try:
-        texts = json.loads(out.read_text(encoding="utf-8"))
+        texts = json.loads(decoded(out.read_bytes()))
         edited = any(generated.get(name) != text for name, text in texts.items())
     except (ValueError, AttributeError):
         edited = True

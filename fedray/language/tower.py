@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.errors import UserError
+from fedray.language.distinct import Pair, equal_tokens, equal_vectors, refuse_equal
 from fedray.language.encoders import EncoderChoice, TextEncoder, TokenEncoder
 from fedray.language.encoders.bert_blocks import TowerPart
 from fedray.language.passes import Continued, Graph, Pass, Passes, content
@@ -34,12 +35,19 @@ class TextTower:
         choice: the encoder.
         texts: k texts for each of C classes.
         device: the device of the encoder.
+        insists: whether the user gave the classes' names; classes that the encoder cannot
+            distinguish are then warned of, else refused when it first reads the texts.
     """
 
     def __init__(
-        self, choice: EncoderChoice[Any], texts: Sequence[Sequence[str]], device: torch.device
+        self,
+        choice: EncoderChoice[Any],
+        texts: Sequence[Sequence[str]],
+        device: torch.device,
+        *,
+        insists: bool = False,
     ) -> None:
-        self.choice = choice
+        self.choice, self._insists = choice, insists
         if choice.per_class:
             texts = [texts_of_class[:1] for texts_of_class in texts]
         self.k = len(texts[0])
@@ -79,6 +87,12 @@ class TextTower:
                 f"model.feature_dim={feature_dim}; set model.feature_dim={width}"
             )
 
+    def _refuse_equal(self, pair: Pair | None) -> None:
+        """Refuse two classes that the encoder cannot distinguish."""
+        remedy = "rename one of them, or set text.names or text.descriptions to texts that differ"
+        encoder = f"text.encoder={self.encoder_name}"
+        refuse_equal(pair, self.texts[:: self.k], encoder, remedy, insists=self._insists)
+
     @property
     def encoder(self) -> TextEncoder:
         """The loaded encoder."""
@@ -86,6 +100,7 @@ class TextTower:
             encoder = self.choice.build().to(self.device)
             if isinstance(encoder, TokenEncoder):
                 self._tokens = cached_tokens(self.choice, encoder, self.texts).to(self.device)
+                self._refuse_equal(equal_tokens(self._tokens, self.k))
                 with torch.no_grad():
                     self._embeddings = encoder.embed(self._tokens)
             self._encoder = encoder
@@ -114,7 +129,9 @@ class TextTower:
                 prompt ensembles; else do not normalise (FedTSP section 3.3).
         """
         if self._frozen is None:
-            self._frozen = cached_text_embeddings(self.choice, self.texts).to(self.device)
+            frozen = cached_text_embeddings(self.choice, self.texts).to(self.device)
+            self._refuse_equal(equal_vectors(class_means(frozen, self.k)))
+            self._frozen = frozen
         if of_unit_length:
             unit = F.normalize(self._frozen, dim=1)
             return F.normalize(class_means(unit, self.k), dim=1)

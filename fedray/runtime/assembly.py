@@ -267,8 +267,12 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
     texts = class_texts(text_style(keys.style), names, keys.descriptions, keys.template)
     choice = encoder_choice(keys.encoder)
     flat_texts = tuple(text for texts_of_class in texts for text in texts_of_class)
-    content = (choice.name, repr(choice.params), choice.identity(), len(texts), flat_texts)
+    insists = keys.names is not None
+    content = (choice.name, repr(choice.params), choice.identity(), len(texts), flat_texts, insists)
     environment = str(device), torch.get_num_threads(), _plugin_hashes(experiment)
     return shared.get(
-        "text", (*content, *environment), lambda: TextTower(choice, texts, device), most=2
+        "text",
+        (*content, *environment),
+        lambda: TextTower(choice, texts, device, insists=insists),
+        most=2,
     )

@@ -8,15 +8,24 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+import torch
+
 from fedray.config import Experiment
-from fedray.core import SGD, Algorithm, algorithms
+from fedray.core import SGD, Algorithm, AuxiliaryMethod, algorithms
 from fedray.core.stacked import refusal
 from fedray.data import FederatedData, ImageSet
 from fedray.data.configurable import build
 from fedray.data.inspect import check_sizes
+from fedray.data.partitions import build_partition, more_per_client
 from fedray.errors import UserError
 from fedray.evaluation.metrics import check_domains
-from fedray.models import assign_architectures, check_pretrained, is_dense
+from fedray.models import (
+    Pixels,
+    assign_architectures,
+    check_pretrained,
+    is_dense,
+    skeleton,
+)
 from fedray.runtime.privacy import check_privacy
 
 
@@ -154,6 +163,7 @@ def check_data(experiment: Experiment, data: FederatedData) -> None:
             f"{', '.join(data.class_names)}; a classifier needs at least two"
         )
     _check_validation(experiment, data)
+    method = algorithms.get(experiment.algorithm.name)
     k = experiment.evaluation.top_k
     if k is not None and k >= classes:
         raise UserError(
@@ -167,6 +177,56 @@ def check_data(experiment: Experiment, data: FederatedData) -> None:
             f"batch_size={experiment.batch_size}; lower batch_size to {smallest} or set "
             "drop_last=false"
         )
+    if not method.requires.prompts and min(smallest, experiment.batch_size) == 1:
+        _check_single_images(experiment, method, data)
+
+
+def _check_single_images(
+    experiment: Experiment, method: type[Algorithm], data: FederatedData
+) -> None:
+    """Refuse batches of one image if a network's batch normalisation cannot train on them."""
+    architectures = assign_architectures(experiment.model.group, experiment.data.clients)
+    auxiliary = architectures[:1] if issubclass(method, AuxiliaryMethod) else ()
+    parts = (part for _, phase in data.phases for part in enumerate(phase.train))
+    first: dict[str, tuple[int, int]] = {}
+    for client, indices in parts:
+        if len(indices) == 1 or experiment.batch_size == 1:
+            for architecture in (architectures[client], *auxiliary):
+                first.setdefault(architecture, (client, len(indices)))
+    shape, projector = data.images.shape, experiment.model.projector
+    for architecture, (client, images) in first.items():
+        if _trains_on_one(architecture, shape, projector):
+            continue
+        remedy = "set batch_size=2 or more"
+        if images == 1:
+            remedy = more_per_client(build_partition(experiment.data.partition))
+        if projector is not None and _trains_on_one(architecture, shape, None):
+            remedy += ", or remove model.projector"
+        raise UserError(
+            f"client {client} trains on batches of one image, but {architecture} (of model.group="
+            f"{experiment.model.group}) has batch normalisation, which needs two; {remedy}"
+        )
+
+
+def _trains_on_one(architecture: str, shape: tuple[int, int, int], hidden: int | None) -> bool:
+    """Return True if a network with a projector of a hidden width can train on one image."""
+    channels, height, width = shape
+    model = skeleton(
+        architecture,
+        channels=channels,
+        image_size=height,
+        num_classes=0,
+        feature_dim=hidden or 1,
+        hidden=hidden,
+    )
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):  # for dropout
+        try:
+            model.train()(Pixels.of(torch.zeros(1, channels, height, width)))
+        except ValueError:  # "Expected more than 1 value per channel when training"
+            return False
+        except RuntimeError:  # oblong images, which are refused elsewhere
+            return True
+    return True
 
 
 def _check_validation(experiment: Experiment, data: FederatedData) -> None:
@@ -183,8 +243,8 @@ def _check_validation(experiment: Experiment, data: FederatedData) -> None:
     if method.requires.validation and without is not None:
         raise UserError(
             f"client {without} has no validation image, and {method.name}'s clients each need one; "
-            "raise data.validation_fraction, lower data.clients or raise "
-            "data.partition.min_samples"
+            "raise data.validation_fraction, or "
+            f"{more_per_client(build_partition(experiment.data.partition))}"
         )
     if patience is not None and data.validation is None and experiment.report.select != "test":
         raise UserError(

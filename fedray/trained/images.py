@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.data.decoding import DEEP, Encoded, ReadOptions, Resampling, decode, too_deep
+from fedray.data.decoding import Encoded, ReadOptions, Resampling, decode
 from fedray.errors import UserError
 from fedray.models import Pixels
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 Images: TypeAlias = "Tensor | np.ndarray | str | Path | Image | Sequence[str | Path | Image | Any]"
 """A batch as a tensor or array [n, channels, H, W], [n, H, W, channels] or, in grey, [n, H, W]; a
 single image without the dimension n; or a file, a PIL image, or several of these. Integers are in
-0..255, floats in 0..1."""
+0..255, floats in 0..1. [3, H, W] is refused, because it is three grey images or one in RGB. Files
+and PIL images are read as a run reads them (`fedray.data.decoding`)."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,8 @@ class Preprocessing:
             return Pixels(torch.zeros(0, self.channels, self.height, self.width))
         if all(isinstance(image, Tensor | np.ndarray) for image in several):
             return Pixels(torch.cat([self._of_array(image) for image in several]))
-        encoded = [_encoded(image, self._mode) for image in several]
+        encoded = [_encoded(image) for image in several]
         return Pixels.of(torch.from_numpy(self._decoded(encoded)))
-
-    @property
-    def _mode(self) -> Literal["L", "RGB"]:
-        """Return Pillow's image mode."""
-        return "L" if self.channels == 1 else "RGB"
 
     def _of_array(self, images: Tensor | np.ndarray) -> Tensor:
         """Convert a tensor or array; scale it unless its size fits.
@@ -100,7 +96,7 @@ class Preprocessing:
             UserError: if the shape is neither that of an image nor of a batch, or is ambiguous.
         """
         batch = images
-        if self.channels == 1 and batch.ndim == 3 and len(batch) == 3 and not _last(batch):
+        if batch.ndim == 3 and len(batch) == 3 and not _last(batch):
             _, height, width = batch.shape
             raise UserError(
                 f"the images have the shape {list(batch.shape)}, which is three grey images or one "
@@ -121,9 +117,10 @@ class Preprocessing:
         return batch
 
     def _decoded(self, encoded: Sequence[Encoded]) -> np.ndarray:
+        if not encoded:
+            return np.zeros((0, self.channels, self.height, self.width), np.uint8)
         square = self.height == self.width
-        names = [image if isinstance(image, Path) else "image" for image in encoded]
-        where = [f"{name} {i}" if name == "image" else str(name) for i, name in enumerate(names)]
+        where = [str(x) if isinstance(x, Path) else f"image {i}" for i, x in enumerate(encoded)]
         size = self.height if square else None
         resize = self.resampling if self.as_torchvision else None
         options = ReadOptions(size, self.channels, resize)
@@ -162,11 +159,11 @@ def _as_tensor(images: Tensor | np.ndarray) -> Tensor:
     return tensor if tensor.is_floating_point() or tensor.dtype == torch.uint8 else tensor.long()
 
 
-def _encoded(image: Any, mode: Literal["L", "RGB"]) -> Encoded:
-    """Return the input of the decoder for one image: the path of a file, or the pixels.
+def _encoded(image: Any) -> Encoded:
+    """Return the input of the decoder for one image: the path of a file, or a PIL image.
 
     Raises:
-        UserError: if the image is missing, of another type, or has more than 8 bits per channel.
+        UserError: if the image is missing or of another type.
     """
     if isinstance(image, str | Path):
         path = Path(image).expanduser()
@@ -174,10 +171,9 @@ def _encoded(image: Any, mode: Literal["L", "RGB"]) -> Encoded:
             problem = "is a folder; pass the images in it" if path.is_dir() else "does not exist"
             raise UserError(f"{path} {problem}")
         return path
-    if hasattr(image, "convert"):  # a PIL image
-        if image.mode in DEEP:
-            raise UserError(too_deep("the image", image.mode))
-        return np.asarray(image if image.mode == mode else image.convert(mode))
+    if hasattr(image, "convert"):
+        pil_image: Image = image
+        return pil_image
     raise UserError(
         f"{type(image).__name__} is not accepted here; pass either files and PIL images, or "
         "tensors and arrays"

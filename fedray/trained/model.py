@@ -127,15 +127,17 @@ class TrainedModel:
         """
         use(self.owner.assembly.experiment.plugins)
         pixels = self.preprocessing(images)
+        dense = self.owner.assembly.models.dense
+        size = (self.preprocessing.height, self.preprocessing.width) if dense else ()
+        shape = (len(pixels), *size)
+        if not len(pixels):
+            return Predictions(torch.zeros(*shape, len(self.class_names)), self.class_names)
         device = self._local.client.device
         parts = [
             self._logits(Pixels(part.to(device))).float().cpu()
             for part in torch.split(pixels.values, self._batch)
         ]
-        shape = (len(pixels), self.preprocessing.height, self.preprocessing.width)
-        dense = self.owner.assembly.models.dense
-        logits = torch.cat(parts).reshape(*(shape if dense else shape[:1]), -1)
-        return Predictions(logits, self.class_names)
+        return Predictions(torch.cat(parts).reshape(*shape, -1), self.class_names)
 
     @property
     def _batch(self) -> int:

@@ -24,7 +24,7 @@ from PIL import Image
 
 from fedray.data import ReadOptions, load_images
 from fedray.data.decoding import decode
-from fedray.data.sources import Source, official_split, sources
+from fedray.data.sources import Source, sources
 from fedray.errors import UserError
 
 
@@ -37,11 +37,6 @@ def write_parquet(path, images, labels, *, names=None, domain=None, image="image
 
 def two(values=(10, 20), **kwargs):
     return [encode(filled(value, **kwargs)) for value in values]
-
-
-def test_official_split():
-    assert [official_split(name) for name in ("train", "Test", "validation", "val")] == [0, 1, 1, 1]
-    assert official_split("train-station") is None
 
 
 # --- digits --------------------------------------------------------------------------------------
@@ -273,6 +268,17 @@ def test_a_split_needs_unique_paths_of_images(tmp_path):
             load_images("parquet", tmp_path, ReadOptions(split="split.json"))
 
 
+@pytest.mark.parametrize("mark", ["utf-8-sig", "utf-16"])
+def test_lists_of_classes_and_splits_may_begin_with_a_byte_order_mark(tmp_path, mark):
+    names, split = json.dumps(["tea", "café"]), json.dumps({"train": ["1.png"], "test": ["0.png"]})
+    write_parquet(tmp_path / "train.parquet", two(), [0, 1])
+    (tmp_path / "dataset_info.json").write_text(f'{{"class_names": {names}}}', encoding=mark)
+    (tmp_path / "split.json").write_text(split, encoding=mark)
+    images = load_images("parquet", tmp_path, ReadOptions(split="split.json"))
+    assert images.class_names == ("tea", "café")
+    assert images.origin.tolist() == [1, 0]
+
+
 # --- image folder --------------------------------------------------------------------------------
 
 
@@ -295,13 +301,14 @@ def test_image_folder(tmp_path):
 
 def test_image_folder_with_splits(tmp_path):
     fill(tmp_path / "train/dog", 1, 2)
+    fill(tmp_path / "train/cat", 5)
     fill(tmp_path / "test/dog", 3)
     fill(tmp_path / "test/cat", 4)
     images = load_images("image_folder", tmp_path)
     assert images.class_names == ("cat", "dog")
-    assert images.images[:, 0, 0, 0].tolist() == [1, 2, 4, 3]
-    assert images.labels.tolist() == [1, 1, 0, 1]
-    assert images.origin.tolist() == [0, 0, 1, 1]
+    assert images.images[:, 0, 0, 0].tolist() == [5, 1, 2, 4, 3]
+    assert images.labels.tolist() == [0, 1, 1, 0, 1]
+    assert images.origin.tolist() == [0, 0, 0, 1, 1]
 
 
 def test_a_class_may_be_called_train(tmp_path):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +108,8 @@ def test_what_is_wrong_is_said(flowers):
         "only one image of 17: it is used for training or testing, not for both",
         "17: class names without words, which a text encoder needs; rename the folders or set "
         "text.names",
-        "ignored, because the suffix is not that of an image: daisy/notes.txt",
+        "not read: daisy/notes.txt; data.source=image_folder reads images (.bmp, .gif, .jpeg, "
+        ".jpg, .pgm, .png, .ppm, .tif, .tiff, .webp) directly in the folder of their class",
         "the same image in two classes (1): rose/00.png = tulip/copy.png",
         "the same image twice in a class (1): tulip/00.png = tulip/again.png",
     ]
@@ -134,7 +138,7 @@ def test_what_is_no_folder_of_classes_is_refused(tmp_path, path, capsys):
     assert error.count("\n") == 1
     assert {
         "": "contains no folder of images; expected <class>/<image>",
-        "loose.png": "directly contains images; expected one folder per class",
+        "loose.png": "contains no folder of images; expected <class>/<image>",
         "missing": "is not a folder",
     }[path] in error
 
@@ -213,3 +217,82 @@ def test_a_partition_that_cannot_be_is_a_problem(flowers, capsys):
     said = capsys.readouterr().out
     assert "a run would be refused: data.partition: 50 clients" in said
     assert "run it" not in said
+
+
+# --- whatever `find` can list ---------------------------------------------------------------------
+
+
+def socket_at(path: Path) -> None:
+    os.mknod(path, stat.S_IFSOCK | 0o600)
+
+
+def not_utf8(folder: Path, name: bytes) -> Path:
+    return Path(os.fsdecode(os.fsencode(folder) + b"/" + name))
+
+
+REFUSED = [
+    (
+        lambda root: (root / "rose/x.png").symlink_to("nowhere"),
+        "rose/x.png cannot be read: No such",
+    ),
+    (lambda root: (root / "rose/x.png").symlink_to("x.png"), "rose/x.png cannot be read: Too many"),
+    (lambda root: (root / "rose/x.png").symlink_to("/dev/zero"), "x.png is not a regular file"),
+    (lambda root: (root / "rose/x.png").mkdir(), "rose/x.png is not a regular file"),
+    (lambda root: os.mkfifo(root / "rose/x.png"), "rose/x.png is not a regular file"),
+    (lambda root: socket_at(root / "rose/x.png"), "rose/x.png is not a regular file"),
+    (lambda root: (root / "rose/x.png").touch(), "rose/x.png is not an image"),
+    (lambda root: not_utf8(root / "rose", b"\xe9.png").touch(), r"rose/\udce9.png is not an image"),
+    (lambda root: (root / "lost").symlink_to("nowhere"), "lost cannot be read: No such file"),
+    (lambda root: (root / "self").symlink_to("."), "self contains no image"),
+    (lambda root: not_utf8(root, b"\xe9").mkdir(), r"\udce9 contains no image"),
+    (lambda root: (root / "rose").rename(not_utf8(root, b"\xe9")), "is not UTF-8; rename it"),
+    (lambda root: (root / "train.parquet").touch(), "train.parquet cannot be read as parquet"),
+    (lambda root: os.mkfifo(root / "train.parquet"), "train.parquet is not a regular file"),
+    (lambda root: shutil.rmtree(root / "rose"), "there is one class, daisy"),
+]
+"""What stands in a folder of flowers, and why a run would refuse it."""
+
+NAMED = [
+    (lambda root: (root / "rose/x").symlink_to("nowhere"), "rose/x;"),
+    (lambda root: (root / "rose/up").symlink_to(".."), "rose/up/ (0 files);"),
+    (lambda root: os.mkfifo(root / "rose/pipe"), "rose/pipe;"),
+    (lambda root: socket_at(root / "socket"), "socket;"),
+    (lambda root: not_utf8(root / "rose", b"\xe9\x1b[31m").touch(), r"rose/\udce9\x1b[31m;"),
+    (lambda root: (root / "rose/x.parquet").mkdir(), "rose/x.parquet/ (0 files);"),
+]
+"""What stands in a folder of flowers, is not read, and is named in a note."""
+
+
+@pytest.fixture
+def two_flowers(flowers) -> Path:
+    shutil.rmtree(flowers / "tulip")
+    return flowers
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("damage", "said"), REFUSED)
+def test_whatever_is_in_a_folder_the_command_ends_in_a_sentence(
+    two_flowers, capfdbinary, damage, said
+):
+    damage(two_flowers)
+    assert main(["data", str(two_flowers), "data.clients=2"]) == 2
+    out, err = (text.decode("utf-8") for text in capfdbinary.readouterr())
+    assert said in (out + err).splitlines()[-1]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("add", "named"), NAMED)
+def test_whatever_is_not_read_is_named(two_flowers, capfdbinary, add, named):
+    add(two_flowers)
+    assert main(["data", str(two_flowers), "data.clients=2"]) == 0
+    out = capfdbinary.readouterr().out.decode("utf-8")
+    assert f"note: not read: {named} data.source=image_folder reads images" in out
+
+
+def test_what_systems_add_is_passed_over(two_flowers, capsys):
+    (two_flowers / "__MACOSX/rose").mkdir(parents=True)
+    for name in ("rose/._0.png", "rose/Thumbs.db", ".DS_Store", "__MACOSX/rose/._0.png"):
+        (two_flowers / name).write_bytes(b"Mac OS X")
+    assert main(["data", str(two_flowers), "data.clients=2"]) == 0
+    assert "not read" not in capsys.readouterr().out
+    assert len(load_images("image_folder", two_flowers)) == 24

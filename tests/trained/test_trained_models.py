@@ -394,5 +394,17 @@ def test_every_pixel_has_a_class_where_the_model_predicts_pixels(tmp_path):
     experiment = resolve("fedavg_shapes", [*words, "data.samples=60", "data.image_size=16"])
     out = tmp_path / "run"
     list(Session(experiment, out, lambda parts: SerialExecutor(parts, CPU)).rounds())
-    found = open_models(out).model().predict(np.zeros((3, 3, 16, 16), np.uint8))
+    model = open_models(out).model()
+    found = model.predict(np.zeros((3, 3, 16, 16), np.uint8))
     assert found.labels.shape == (3, 16, 16)
+    assert model.predict([]).logits.shape == (0, 16, 16, 5)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedproto", "fedmgp"])
+def test_no_images_have_no_predictions(trained, method):
+    model = open_models(trained(method, {"lr": 0.2})).model(0)
+    for nothing in ([], np.zeros((0, 1, 8, 8), np.uint8), torch.zeros(0, 3, 8, 8)):
+        found = model.predict(nothing)
+        assert found.logits.shape == (0, 10)
+        assert (found.names, list(found), len(found)) == ([], [], 0)
+        assert found.labels.shape == (0,)

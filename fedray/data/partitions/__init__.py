@@ -127,6 +127,12 @@ def build_partition(component: Component) -> AnyPartition:
     return partition
 
 
+def more_per_client(partition: AnyPartition) -> str:
+    """Return how to give every client more images; names only keys that the partition has."""
+    has_minimum = "min_samples" in type(partition.params).model_fields
+    return "lower data.clients" + (" or raise data.partition.min_samples" if has_minimum else "")
+
+
 def collect(owner: Indices, clients: int) -> list[Indices]:
     """Turn each image's owner [n] into N sorted arrays of image indices."""
     order = np.argsort(owner, kind="stable").astype(np.int64, copy=False)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -25,12 +26,19 @@ from fedray.data.decoding import (
     decode,
     decode_masks,
     in_memory,
+    transparency_note,
 )
-from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet, dominant_classes
+from fedray.data.imageset import TRAIN, Domains, ImageSet, dominant_classes
+from fedray.data.layout import composed, unread_note
 from fedray.errors import UserError, nearest
 from fedray.node_cache import Arrays, kept_arrays
 from fedray.plugins import plugin_of
 from fedray.registry import Registry
+
+_log = logging.getLogger(__name__)
+
+_MOST_BYTES = 1 << 28
+"""Bytes of encoded images that are held in memory; rows with more are read twice."""
 
 
 class Row(NamedTuple):
@@ -69,11 +77,29 @@ class Listing(NamedTuple):
         class_names: C names.
         rows: the images in the order of a run; a source may read them lazily.
         domains: the domain names in their order; empty means the names in the rows, sorted.
+        notes: remarks on how the source understands its files, one sentence each.
     """
 
     class_names: tuple[str, ...]
     rows: Iterable[Row]
     domains: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class _Again(Collection[Encoded]):
+    """The images of rows that are listed again at each iteration, so that none stays in memory."""
+
+    def __init__(self, rows: Callable[[], Iterable[Row]], length: int) -> None:
+        self._rows, self._length = rows, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Encoded]:
+        return (row.image for row in self._rows())
+
+    def __contains__(self, image: object) -> bool:
+        return any(other is image for other in self)
 
 
 class Source(Configurable, ABC):
@@ -84,10 +110,13 @@ class Source(Configurable, ABC):
     Attributes:
         resampling: the filter for resizing, unless `data.resize` names another.
         kept: whether decoded images are stored in the node's cache.
+        reads: the files that a source reads from a folder of the user, for messages; "" if the
+            folder is not the user's, so that unread files in it are not named.
     """
 
     resampling: ClassVar[Resampling] = "bilinear"
     kept: ClassVar[bool] = True
+    reads: ClassVar[str] = ""
 
     @abstractmethod
     def listing(self, root: Path, options: ReadOptions) -> Listing:
@@ -107,9 +136,7 @@ class Source(Configurable, ABC):
         A source whose rows are not files overrides this method. Images are decoded again if the
         name, size or time of one of the files has changed.
         """
-        rows = self.chosen(root, options).rows
-        encoded = (item for row in rows for item in (row.image, row.mask))
-        return [item for item in encoded if isinstance(item, Path)]
+        return _paths_in(self.chosen(root, options).rows)
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return the folder to read; by default `root`, which must exist.
@@ -135,11 +162,28 @@ class Source(Configurable, ABC):
         Raises:
             UserError: if a requested class does not exist, or a class name is not allowed.
         """
-        listing = self.listing(root, options)
+        listing = _composed(self.listing(root, options))
         check_names(listing.class_names, f"data.source={self.name}: {root}")
         if options.classes is None:
             return listing
-        return only_classes(listing, options.classes, f"data.source={self.name} ({root})")
+        names = tuple(map(composed, options.classes))
+        return only_classes(listing, names, f"data.source={self.name} ({root})")
+
+    def notes(self, root: Path, options: ReadOptions) -> tuple[str, ...]:
+        """Return remarks on splits, and on visible files and folders that are not read.
+
+        Raises:
+            UserError: as `listing`.
+        """
+        if not self.reads:
+            return ()
+        everything = replace(options, classes=None)
+        split = [] if options.split is None else [root / options.split]
+        reads = f"data.source={self.name} reads {self.reads}"
+        listing = self.listing(root, everything)
+        has_all = type(self).files is Source.files
+        read = _paths_in(listing.rows) if has_all else self.files(root, everything)
+        return (*listing.notes, *unread_note(root, [*split, *read], reads))
 
     def read(self, root: Path, options: ReadOptions, allocate: Allocate = in_memory) -> ImageSet:
         """Decode the rows of the requested classes.
@@ -152,26 +196,40 @@ class Source(Configurable, ABC):
         Raises:
             UserError: if there are no rows, or one is invalid.
         """
-        names, rows_of_classes, domain_names = self.chosen(root, options)
-        rows = list(rows_of_classes)
+        names, rows_of_classes, domain_names, _ = self.chosen(root, options)
+        rows = _bounded(rows_of_classes)
         if not rows:
             raise UserError(f"data.source={self.name}: {root} holds no images")
         origin = np.array([row.origin for row in rows], np.int8)
         if options.split is not None:
             origin = self._split(root, options.split, options, rows)
         domains = domains_of(rows, domain_names)
-        encoded = [row.image for row in rows]
+        encoded: Collection[Encoded] = [row.image for row in rows]
+        if any(isinstance(image, bytes) and not image for image in encoded):
+            encoded = _Again(lambda: self.chosen(root, options).rows, len(rows))
         encoded_masks = [row.mask for row in rows if row.mask is not None]
 
         def where(i: int) -> str:
             return rows[i].name()
 
-        pixels = decode(encoded, where, options, resampling=self.resampling, allocate=allocate)
+        transparent = set[int]()
+        pixels = decode(
+            encoded,
+            where,
+            options,
+            resampling=self.resampling,
+            allocate=allocate,
+            transparent=transparent,
+        )
+        notes = transparency_note(len(transparent), len(rows))
         labels, masks = np.array([row.label for row in rows], np.int64), None
         if encoded_masks:
-            masks = decode_masks(encoded, encoded_masks, where, options, classes=len(names))
+            images = list(encoded)
+            masks = decode_masks(images, encoded_masks, where, options, classes=len(names))
             labels = dominant_classes(masks, len(names))
-        return ImageSet(self.name, pixels, labels, names, origin, domains, masks)
+        elif options.split is None:
+            check_trained(names, labels, origin, f"data.source={self.name}: {root}")
+        return ImageSet(self.name, pixels, labels, names, origin, domains, masks, notes=notes)
 
     def _split(
         self, root: Path, split: str, options: ReadOptions, rows: Sequence[Row]
@@ -221,15 +279,52 @@ class Source(Configurable, ABC):
         """Load the images; `load_images` describes the arguments."""
         try:
             root = self.find_root(root, download=download)
-            if not self.kept:
-                return self.read(root, options)
-            return self._cached(root, options)
+            images = self._cached(root, options) if self.kept else self.read(root, options)
+            for note in (*self.notes(root, options), *images.notes):
+                _log_once(f"data.source={self.name}: {root}: {note}")
+            return images
         except OSError as error:
             path = error.filename or root
             raise UserError(
                 f"data.source={self.name}: {path} cannot be read: {error.strerror or error}; "
                 "correct or remove it"
             ) from None
+
+
+@cache
+def _log_once(note: str) -> None:
+    """Log a remark on the data once per process."""
+    _log.warning("%s", note)
+
+
+def _paths_in(rows: Iterable[Row]) -> list[Path]:
+    """Return the files of the images and masks of rows."""
+    encoded = (item for row in rows for item in (row.image, row.mask))
+    return [item for item in encoded if isinstance(item, Path)]
+
+
+def _bounded(rows: Iterable[Row]) -> list[Row]:
+    """Return rows; without the bytes of their images if these exceed `_MOST_BYTES`."""
+    kept, total = list[Row](), 0
+    for row in rows:
+        total += len(row.image) if isinstance(row.image, bytes) else 0
+        kept.append(row if total <= _MOST_BYTES else _without_bytes(row))
+    return kept if total <= _MOST_BYTES else [_without_bytes(row) for row in kept]
+
+
+def _without_bytes(row: Row) -> Row:
+    return row._replace(image=b"") if isinstance(row.image, bytes) else row
+
+
+def _composed(listing: Listing) -> Listing:
+    """Return a listing with composed names of classes and domains (see `composed`)."""
+
+    def rows() -> Iterator[Row]:
+        for row in listing.rows:
+            yield row if row.domain is None else row._replace(domain=composed(row.domain))
+
+    names, domains = (tuple(map(composed, some)) for some in (listing.class_names, listing.domains))
+    return listing._replace(class_names=names, rows=rows(), domains=domains)
 
 
 sources: Registry[type[Source]] = Registry("data source", "fedray.data.sources")
@@ -287,7 +382,7 @@ def only_classes(listing: Listing, names: tuple[str, ...], where: str) -> Listin
             if row.label in label:
                 yield row._replace(label=label[row.label])
 
-    return Listing(names, rows(), listing.domains)
+    return listing._replace(class_names=names, rows=rows())
 
 
 def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None:
@@ -317,24 +412,33 @@ def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None
     return Domains(names, np.array([position[row.domain] for row in rows], np.int16))
 
 
-def walk(root: Path) -> Iterator[Path]:
-    """Yield every file below a folder, following links to folders; hidden names are skipped.
+def untrained(
+    names: Sequence[str], labels: NDArray[np.int64], origin: NDArray[np.int8]
+) -> list[str]:
+    """Return the names of the classes that have images, but none to train on."""
+    trained = set(labels[origin == TRAIN].tolist())
+    return [names[label] for label in np.unique(labels).tolist() if label not in trained]
+
+
+def check_trained(
+    names: Sequence[str], labels: NDArray[np.int64], origin: NDArray[np.int8], where: str
+) -> None:
+    """Refuse classes that have test images only; their folders are often no classes.
 
     Raises:
-        UserError: if a folder cannot be listed, or a link leads back to a folder above it.
+        UserError: with the names of a few such classes.
     """
-
-    def refuse(error: OSError) -> None:
+    if without := untrained(names, labels, origin):
+        more = f" and {len(without) - 3} more" if len(without) > 3 else ""
         raise UserError(
-            f"{error.filename} cannot be listed: {error.strerror}; correct or remove it"
+            f"{where}: {only_tested(', '.join(without[:3]) + more)}; sort these images into the "
+            "classes of the training images, or remove them"
         )
 
-    for folder, subfolders, files in os.walk(root, onerror=refuse, followlinks=True):
-        path = Path(folder)
-        if path.is_symlink() and path.parent.resolve().is_relative_to(path.resolve()):
-            raise UserError(f"{folder} is a link to a folder that contains it; remove it")
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        yield from (path / name for name in sorted(files) if not name.startswith("."))
+
+def only_tested(names: str) -> str:
+    """Return the message about classes without training images."""
+    return f"{names}: only test images, no image to train on"
 
 
 def check_names(names: Sequence[str], where: str) -> None:
@@ -356,14 +460,3 @@ def check_names(names: Sequence[str], where: str) -> None:
             raise UserError(
                 f"{where}: the name of class {label}, {name!r}, is not UTF-8; rename it"
             )
-
-
-_SPLITS = {"train": TRAIN, "test": TEST, "validation": TEST, "valid": TEST, "val": TEST}
-
-
-def official_split(name: str) -> int | None:
-    """Return TRAIN or TEST for the name of a split, or None for any other name.
-
-    A validation split counts as TEST, because it is held out.
-    """
-    return _SPLITS.get(name.lower())

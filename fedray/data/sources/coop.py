@@ -100,6 +100,7 @@ class CoOp(Source):
 
     name = "coop"
     resampling = "bicubic"
+    reads = "the images that the split names"
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         if root is not None and not root.is_dir():
@@ -130,6 +131,11 @@ class CoOp(Source):
         entries = list(_entries(root, data_set))
         rows = [Row(images / path, label, origin) for path, label, _, origin in entries]
         return Listing(_class_names(entries, root / data_set.split), rows)
+
+
+def is_coop(root: Path) -> bool:
+    """Return True if a folder holds a data set in CoOp's layout."""
+    return any((root / data_set.split).is_file() for data_set in _SETS)
 
 
 def _missing(root: Path) -> UserError:

@@ -9,8 +9,14 @@ from typing import Annotated
 from pydantic import Field
 
 from fedray.data.decoding import ReadOptions
-from fedray.data.sources import Listing, Row, Source, official_split, sources
-from fedray.data.sources.image_folder import folders_of, images_in
+from fedray.data.layout import (
+    folders_of,
+    images_in,
+    split_of,
+    validation_note,
+    with_official_test,
+)
+from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
 from fedray.files import read_json
 
@@ -28,6 +34,7 @@ class MaskFolder(Source):
     """
 
     name = "mask_folder"
+    reads = "classes.json, and images with masks"
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
         """Return classes.json, and all images and masks."""
@@ -36,22 +43,32 @@ class MaskFolder(Source):
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return all images with their masks, ordered by domain, split and name."""
         names = tuple(read_json(root / "classes.json", _Names, "the file", _EXPECTED))
-        rows = []
-        for domain in folders_of(root):
-            for split in folders_of(domain):
-                origin = official_split(split.name)
-                if origin is None:
-                    raise UserError(
-                        f"{split} is not a split; expected {domain}/train/images and "
-                        f"{domain}/train/masks, and the same below test: rename or remove it"
-                    )
-                rows += [Row(image, 0, origin, domain.name, mask) for image, mask in _pairs(split)]
+        folders = (split for domain in folders_of(root) for split in folders_of(domain))
+        splits = [(_origin(split), split) for split in folders]
+        origins = {origin for origin, _ in splits}
+        rows = [
+            Row(image, 0, with_official_test(origin, origins), split.parent.name, mask)
+            for origin, split in splits
+            for image, mask in _pairs(split)
+        ]
         if not rows:
             raise UserError(
                 f"data.root={root} contains no images with masks; expected classes.json, "
                 "<domain>/train/images/*.png and <domain>/train/masks/*.png below it"
             )
-        return Listing(names, rows)
+        named = ((origin, split.name) for origin, split in splits)
+        return Listing(names, rows, notes=validation_note(named))
+
+
+def _origin(split: Path) -> int:
+    """Return the split that a folder is named after."""
+    origin = split_of(split.name, split)
+    if origin is None:
+        raise UserError(
+            f"{split} is not a split; expected {split.parent}/train/images and "
+            f"{split.parent}/train/masks, and the same below test: rename or remove it"
+        )
+    return origin
 
 
 def _pairs(split: Path) -> Iterator[tuple[Path, Path]]:

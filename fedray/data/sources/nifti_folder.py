@@ -14,8 +14,8 @@ from pydantic import Field
 from fedray.config import Frozen, Seed
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TEST, TRAIN
+from fedray.data.layout import folders_of
 from fedray.data.sources import Listing, Row, Source, sources
-from fedray.data.sources.image_folder import folders_of
 from fedray.errors import UserError, one_line
 from fedray.streams import Streams
 
@@ -55,6 +55,7 @@ class NiftiFolder(Source):
     """
 
     name = "nifti_folder"
+    reads = "volumes with their segmentations"
     Params = NiftiParams
     params: NiftiParams
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +11,23 @@ from typing import Any
 
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TRAIN
-from fedray.data.sources import Listing, Row, Source, official_split, sources, walk
+from fedray.data.layout import (
+    check_regular,
+    split_of,
+    split_words,
+    validation_note,
+    walk,
+    with_official_test,
+)
+from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
 from fedray.files import parse_json, read_json
 
 _IMAGE_COLUMNS = ("image", "img")
 _LABEL_COLUMNS = ("label", "fine_label")
 _INFO = "dataset_info.json"
+_BATCH = 64
+"""Rows that are read at once; their images are in memory together."""
 _EXAMPLE = '{"class_names": ["...", ...]}'
 _EXPECTED = f"expected a description of the Hugging Face convention, or {_EXAMPLE}"
 
@@ -32,14 +41,16 @@ class Parquet(Source):
     string. Without that column, folders below the root are the domains, if there are at least two
     that together hold all files and none is named after a split.
 
-    The official split is the prefix of the file's name, or of a folder above it (train, test,
-    validation); any other file is training data. A split file refers to an image by its `path`.
+    The official split is the word for one in the name of the file or a folder above it (as in
+    `image_folder`): `flowers_test.parquet`, `data.train.parquet`, `test/0000.parquet`. If no name
+    has one, all rows are training data. A split file refers to an image by its `path`.
     Class names come from `class_names` or `features.label.names` in `dataset_info.json` at the
     root, else from the files' metadata. Rows keep their order: training files before test files,
     each sorted by name.
     """
 
     name = "parquet"
+    reads = f"*.parquet and {_INFO}"
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
         """Return the parquet files, and `dataset_info.json` if it exists."""
@@ -50,14 +61,17 @@ class Parquet(Source):
         """Return all rows of all files."""
         files = _parquet_files(root)
         names, folders = _class_names(root, files), _domain_folders(root, files)
+        origins = {path: _origin(root, path) for path in files}
+        final = {path: with_official_test(o, origins.values()) for path, o in origins.items()}
 
         def rows() -> Iterator[Row]:
             for path in files:
-                file, origin = _name(root, path), _origin(root, path)
-                for row in _rows(path, file, len(names)):
-                    yield row._replace(origin=origin, domain=row.domain or folders.get(path))
+                for row in _rows(path, _name(root, path), len(names)):
+                    domain = row.domain or folders.get(path)
+                    yield row._replace(origin=final[path], domain=domain)
 
-        return Listing(names, rows())
+        named = ((origin, _name(root, path)) for path, origin in origins.items())
+        return Listing(names, rows(), notes=validation_note(named))
 
 
 def _parquet_files(root: Path) -> list[Path]:
@@ -68,6 +82,14 @@ def _parquet_files(root: Path) -> list[Path]:
             f"no *.parquet file below data.root={root}; "
             "expected for example train-00000-of-00001.parquet there"
         )
+    splits = {path: split_of(_name(root, path), path) for path in files}
+    unnamed = [path for path, origin in splits.items() if origin is None]
+    if unnamed and len(unnamed) < len(files):
+        named = next(path for path in files if path not in unnamed)
+        raise UserError(
+            f"the name of {_name(root, unnamed[0])} has no word for a split, unlike that of "
+            f"{_name(root, named)}; rename it (train, validation or test), or move it out of {root}"
+        )
     return sorted(files, key=lambda path: (_origin(root, path), _name(root, path)))
 
 
@@ -76,19 +98,16 @@ def _name(root: Path, path: Path) -> str:
 
 
 def _origin(root: Path, path: Path) -> int:
-    """Return the official split that a file or a folder above it is named after; TRAIN if none."""
-    for part in reversed(path.relative_to(root).parts):
-        split = official_split(re.split(r"[-_.]", part)[0])
-        if split is not None:
-            return split
-    return TRAIN
+    """Return the split that a file or a folder above it is named after; TRAIN if none."""
+    origin = split_of(_name(root, path), path)
+    return TRAIN if origin is None else origin
 
 
 def _domain_folders(root: Path, files: list[Path]) -> dict[Path, str]:
     """Return each file's top folder if these folders are domains; else an empty dict."""
     tops = {path: path.relative_to(root).parts[0] for path in files if path.parent != root}
     distinct = set(tops.values())
-    named_after_split = any(official_split(name) is not None for name in distinct)
+    named_after_split = any(map(split_words, distinct))
     if len(tops) < len(files) or len(distinct) < 2 or named_after_split:
         return {}
     return tops
@@ -131,7 +150,7 @@ def _rows(path: Path, file: str, classes: int) -> Iterator[Row]:
 
 def _values(table: Any, columns: list[str], file: str) -> Iterator[tuple[Any, ...]]:
     """Yield the values of some columns, row by row."""
-    batches = table.iter_batches(batch_size=4096, columns=columns)
+    batches = table.iter_batches(batch_size=_BATCH, columns=columns)
     while True:
         with _readable(file):
             batch = next(batches, None)
@@ -144,6 +163,7 @@ def _values(table: Any, columns: list[str], file: str) -> Iterator[tuple[Any, ..
 def _open(path: Path, file: str) -> Any:
     import pyarrow.parquet as pq
 
+    check_regular(path)
     with _readable(file):
         return pq.ParquetFile(path, page_checksum_verification=True)
 

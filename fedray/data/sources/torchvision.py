@@ -10,7 +10,8 @@ import numpy as np
 
 from fedray.data.decoding import ReadOptions, reason
 from fedray.data.imageset import TEST, TRAIN
-from fedray.data.sources import Listing, Row, Source, sources, walk
+from fedray.data.layout import walk
+from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
 from fedray.files import cache_folder, node_lock
 

@@ -207,6 +207,11 @@ def load_tokenizer(folder: Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # damaged files raise many types
         raise _unreadable(folder, error) from None
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers' answer to no files
+        raise UserError(
+            f"text.encoder: {folder} has no tokenizer, so that all words would read the same; add "
+            "its tokenizer.json or vocab.txt, which save_pretrained of the tokenizer writes"
+        )
     if tokenizer.pad_token is None:
         raise UserError(
             f"text.encoder: the tokenizer in {folder} cannot pad, unlike BERT's; give another "

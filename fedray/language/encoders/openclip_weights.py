@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from fedray.config import Frozen, InputFile, PathText, Seed
 from fedray.errors import UserError, nearest
+from fedray.files import read_json
 from fedray.language.encoders.weights import digest, unreachable
 from fedray.node_cache import Arrays, kept_arrays
 
@@ -109,7 +109,8 @@ class WeightSource:
             return {}
         if not config.is_file():
             return {}
-        content: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
+        expected = "give the configuration that open_clip wrote"
+        content = read_json(config, dict[str, Any], f"{self.key}: the file", expected)
         return dict(content.get("preprocess_cfg", {}))
 
     def tokenizer(self) -> Any:

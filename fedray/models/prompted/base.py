@@ -9,10 +9,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from fedray.language.distinct import equal_vectors, refuse_equal
 from fedray.models.classifier import Classifier, ClassifierOutput
 from fedray.models.clip.frozen import FrozenClip
 from fedray.models.inputs import ImageFeatures, Inputs, PatchFeatures, Pixels, values_of
-from fedray.models.prompted.texts import PHOTO, ClassTexts, unit
+from fedray.models.prompted.texts import PHOTO, READER, RENAME, ClassTexts, unit
 
 
 class PromptedClip(Classifier, ABC):
@@ -93,7 +94,9 @@ class PromptedClip(Classifier, ABC):
             device = self.clip.vision.std.device
             with torch.autocast(device.type, enabled=False):  # the caller must not affect the cache
                 texts = [template.format(name) for name in self.names]
-                self._fixed[template] = unit(self.clip.text.features(texts))
+                features = unit(self.clip.text.features(texts))
+            refuse_equal(equal_vectors(features), self.names, READER, RENAME)
+            self._fixed[template] = features
         return self._fixed[template][self.scope]
 
     def texts(self) -> Tensor:

@@ -9,11 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedray.errors import UserError
+from fedray.errors import UserError, shown
+from fedray.language.distinct import equal_tokens, refuse_equal
 from fedray.language.encoders import TokenEncoder, Tokens
 from fedray.language.encoders.openclip import OpenClipText
 
 PHOTO = "a photo of a {}."
+READER, RENAME = "the CLIP of model.clip", "rename one of them"
+"""Parts of the message about classes that the CLIP cannot distinguish."""
 MOST_SUBSETS = 32
 """Maximal number of cached subsets of classes: those of some clients and of tests."""
 
@@ -40,6 +43,8 @@ class ClassTexts:
         self.template = template
         self.key = key
         self.tokens = encoder.tokenize([template.format(name) for name in self.names])
+        self._named = encoder.tokenize(self.names)  # with start and end tokens
+        refuse_equal(equal_tokens(self._named), self.names, READER, RENAME)
         with torch.no_grad():
             self.embeddings = encoder.embed(self.tokens)
         self._subsets: dict[Sequence[int], ClassTexts] = {}
@@ -79,10 +84,7 @@ class ClassTexts:
             return unit(self.encoder.encode(self.embeddings, self.tokens))
         length = context.shape[-2]
         if length > self._replaceable:
-            raise UserError(
-                f"{self.key}={length} leaves no room for the class names in the texts that the "
-                f"CLIP of model.clip reads; set {self.key} to {self._replaceable} or less"
-            )
+            raise self._too_long(length)
         groups = context if context.dim() == 3 else context.unsqueeze(0)
         features = unit(self._encode(groups, length, deep))
         return features if context.dim() == 2 else features.reshape(len(groups), len(self), -1)
@@ -104,11 +106,26 @@ class ClassTexts:
             tokens.ids.repeat(groups, 1), tokens.mask.repeat(groups, 1), tokens.read.repeat(groups)
         )
 
+    def _too_long(self, length: int) -> UserError:
+        """Return the error for prompts that leave no room for the longest class name."""
+        name = shown(self.names[int(self._free.argmin())])
+        remedy = "shorten the name"
+        if self._replaceable:
+            remedy += f", or set {self.key} to {self._replaceable} or less"
+        return UserError(
+            f"{self.key}={length} leaves no room for the class name {name} in the "
+            f"{self.encoder.limit} tokens that the CLIP of model.clip reads; {remedy}"
+        )
+
     @cached_property
+    def _free(self) -> Tensor:
+        """The number of tokens of each text besides the start, the end and the class name [K]."""
+        return self.tokens.mask.sum(1) - self._named.mask.sum(1)
+
+    @property
     def _replaceable(self) -> int:
-        """The number of tokens of every text besides the start, the end and the class name."""
-        names = self.encoder.tokenize(self.names)  # with start and end tokens
-        return max(0, int((self.tokens.mask.sum(1) - names.mask.sum(1)).min()))
+        """The number of tokens that prompts may replace in every text."""
+        return max(0, int(self._free.min()))
 
 
 def insert(embeddings: Tensor, context: Tensor) -> Tensor:

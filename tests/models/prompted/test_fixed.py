@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
-from clips import DIGITS, clip_of
+from clips import DIGITS, clip_of, drawn
 
+from fedray.errors import UserError
 from fedray.models import Pixels
-from fedray.models.prompted import ZeroShotClip
+from fedray.models.prompted import ContextClip, ZeroShotClip
 
 
 def test_logits_are_those_of_open_clips_encoders(tiny_clip):
@@ -26,3 +28,30 @@ def test_logits_are_those_of_open_clips_encoders(tiny_clip):
     expected = whole.logit_scale.exp() * cosines
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
     assert torch.equal(logits.argmax(1), cosines.argmax(1))
+
+
+@pytest.mark.parametrize("names", [("Cat", "dog", "cat"), ("a b", "dog", "a  b")])
+def test_class_names_with_the_same_tokens_are_refused(tiny_clip, names):
+    clip = clip_of(tiny_clip)
+    for model in (ZeroShotClip(clip, names), drawn(ContextClip(clip, names, 4))):
+        with pytest.raises(
+            UserError, match=r"CLIP of model.clip cannot distinguish the classes 0 "
+        ):
+            model.text_features()
+
+
+def test_long_names_that_differ_behind_the_last_token_are_refused(tiny_clip):
+    clip, long = clip_of(tiny_clip), "very " * 40
+    for model in (
+        ZeroShotClip(clip, (f"{long}cat", "dog", f"{long}owl")),
+        drawn(ContextClip(clip, (f"{long}cat", "dog", f"{long}owl"), 4)),
+    ):
+        with pytest.raises(UserError, match="cannot distinguish the classes 0 and 2: 'very "):
+            model.text_features()
+
+
+def test_a_name_that_leaves_no_room_is_named(tiny_clip):
+    model = drawn(ContextClip(clip_of(tiny_clip), ("cat", "very " * 40 + "long"), 4))
+    match = "leaves no room for the class name 'very .* in the 32 tokens .*; shorten the name$"
+    with pytest.raises(UserError, match=match):
+        model.text_features()

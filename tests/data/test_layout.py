@@ -1,0 +1,335 @@
+"""Which files of a folder are read, what their split is, and that the rest is named."""
+
+from __future__ import annotations
+
+import logging
+import re
+import unicodedata
+
+import pytest
+from image_files import encode, filled, structs, write_aircraft, write_names, write_table
+
+from fedray.__main__ import main
+from fedray.data import ReadOptions, load_images
+from fedray.data import sources as sources_module
+from fedray.data.imageset import TEST, TRAIN, VALIDATION
+from fedray.data.inspect import inspect_folder, source_for
+from fedray.data.layout import split_of, split_words
+from fedray.errors import UserError
+
+NFC, NFD = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
+
+
+def fill(folder, count=1, suffix=".png"):
+    folder.mkdir(parents=True, exist_ok=True)
+    for i in range(count):
+        filled(len(str(folder)) % 250).save(folder / f"{i}{suffix}")
+
+
+def classes(root, names=("cat", "dog"), count=1):
+    for name in names:
+        fill(root / name, count)
+
+
+def table(path, labels=(0, 1), **columns):
+    images = structs([encode(filled(label)) for label in labels])
+    write_table(path, {"image": images, "label": list(labels), **columns})
+
+
+def log_of(caplog, *arguments):
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        images = load_images(*arguments)
+    return images, caplog.text
+
+
+# --- words for splits -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "split"),
+    [
+        ("train Training TRAIN flowers-train train-00000-of-00002 data.train train_2017", TRAIN),
+        ("val valid Validation dev VAL my_dev val2017 tiny.valid flowersVal", VALIDATION),
+        ("test Testing eval evaluation flowers_test.parquet test-0 data.Test 2-TEST", TEST),
+        ("latest contest trainer station devil interval medieval attest evaluated", None),
+    ],
+)
+def test_every_word_of_the_field_is_known(names, split, tmp_path):
+    for name in names.split():
+        assert split_of(name, tmp_path) == split, name
+
+
+def test_words_for_two_splits_are_refused(tmp_path):
+    assert split_words("train_val/x-train") == {"train": TRAIN, "val": VALIDATION}
+    with pytest.raises(UserError, match="different splits, train and test; rename it, so that"):
+        split_of("train/test-0.parquet", tmp_path / "train/test-0.parquet")
+
+
+@pytest.mark.parametrize("held", ["test", "Testing", "eval", "evaluation", "my-test", "set.TEST"])
+@pytest.mark.parametrize("trained", ["train", "Training", "my-train"])
+def test_folders_of_class_folders_are_splits(tmp_path, trained, held):
+    classes(tmp_path / trained, count=2)
+    classes(tmp_path / held)
+    images = load_images(source_for(tmp_path), tmp_path)
+    assert images.class_names == ("cat", "dog")
+    assert images.origin.tolist() == [0, 0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "Validation", "dev", "flowers_val"])
+def test_validation_images_are_no_test_beside_a_test(tmp_path, caplog, name):
+    for split in ("train", name, "test"):
+        classes(tmp_path / split)
+    images, log = log_of(caplog, "image_folder", tmp_path)
+    assert sorted(images.origin.tolist()) == [TRAIN, TRAIN, TEST, TEST, VALIDATION, VALIDATION]
+    assert f"the official validation images ({name}) are neither trained nor tested on" in log
+    (tmp_path / "test").rename(tmp_path / ".test")
+    images, log = log_of(caplog, "image_folder", tmp_path)
+    assert images.origin.tolist() == [TRAIN, TRAIN, TEST, TEST]
+    assert f"there is no test split: the validation images ({name}) are the official test" in log
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "validation"),
+    [
+        ("train-00000-of-00002.parquet", "test-00000-of-00001.parquet", "validation-0.parquet"),
+        ("flowers_train.parquet", "flowers_test.parquet", "flowers_dev.parquet"),
+        ("data.train.parquet", "data.eval.parquet", "data.valid.parquet"),
+        ("flowers-train/0.parquet", "flowers-test/0.parquet", "flowers-val/0.parquet"),
+        ("default/training/0000.parquet", "default/testing/0000.parquet", "default/val/0.parquet"),
+        ("TRAIN.parquet", "Evaluation.parquet", "Valid.parquet"),
+    ],
+)
+def test_parquet_files_are_named_after_splits(tmp_path, train, test, validation):
+    write_names(tmp_path)
+    for path, labels in ((train, (0, 1, 1)), (test, (0, 1)), (validation, (1,))):
+        table(tmp_path / path, labels)
+    images = load_images("parquet", tmp_path)
+    assert images.origin.tolist() == [TRAIN] * 3 + [TEST] * 2 + [VALIDATION]
+    assert images.domains is None
+    (tmp_path / test).unlink()
+    assert load_images("parquet", tmp_path).origin.tolist() == [TRAIN] * 3 + [TEST]
+
+
+def test_parquet_files_of_no_split_are_training_data(tmp_path):
+    write_names(tmp_path)
+    for name in ("0000.parquet", "latest.parquet"):
+        table(tmp_path / name)
+    assert load_images("parquet", tmp_path).origin.tolist() == [TRAIN] * 4
+    table(tmp_path / "test.parquet")
+    with pytest.raises(UserError, match=r"0000.parquet has no word for a split, unlike that of te"):
+        load_images("parquet", tmp_path)
+
+
+def test_validation_masks_are_no_test_beside_a_test(tmp_path):
+    (tmp_path / "classes.json").write_text('["background", "cat"]')
+    for split in ("train", "dev", "test"):
+        fill(tmp_path / "x" / split / "images")
+        (tmp_path / "x" / split / "masks").mkdir()
+        filled(1, mode="L").save(tmp_path / "x" / split / "masks" / "0.png")
+    images = load_images("mask_folder", tmp_path)
+    assert sorted(images.origin.tolist()) == [TRAIN, TEST, VALIDATION]
+
+
+@pytest.mark.parametrize(
+    ("folders", "match"),
+    [
+        (("train/cat", "train/dog", "more/cat"), "beside it more with images, whose name is not"),
+        (("cat", "dog", "test"), "test is named after a split but holds no class folder"),
+        (("cat", "dog", "test/cat"), "split test, and beside it cat with images"),
+        (("train", "test"), "test is named after a split but holds no class folder"),
+        (("flowers-train", "flowers-test"), "flowers-test is named after a split but holds no"),
+        (("train_test/cat", "val/cat"), "train_test: the name has words for different splits"),
+        (("train/cat", "test/owl"), "owl: only test images, no image to train on"),
+        (("train/cat", "val/images", "test/images"), "images: only test images, no image to trai"),
+    ],
+)
+def test_what_is_ambiguous_is_refused_by_run_and_data(tmp_path, capsys, folders, match):
+    for folder in folders:
+        fill(tmp_path / "set" / folder)
+    with pytest.raises(UserError, match=match):
+        load_images("image_folder", tmp_path / "set")
+    assert main(["data", str(tmp_path / "set")]) == 2
+    assert re.search(match, "".join(capsys.readouterr()))
+
+
+def test_images_deeper_than_an_empty_class_folder_are_named(tmp_path):
+    fill(tmp_path / "cat/deep/er")
+    fill(tmp_path / "dog")
+    with pytest.raises(UserError, match=r"cat contains no image .*; but its folder deep/er does;"):
+        load_images("image_folder", tmp_path)
+
+
+def test_names_of_classes_may_have_words_for_splits(tmp_path):
+    classes(tmp_path, ("crash_test", "train_station", "train", "valid ticket"))
+    images = load_images("image_folder", tmp_path)
+    assert images.class_names == ("crash_test", "train", "train_station", "valid ticket")
+    assert images.origin.tolist() == [TRAIN] * 4
+
+
+def test_a_domain_is_no_split(tmp_path):
+    for domain in ("train", "test"):
+        classes(tmp_path / domain)
+    with pytest.raises(UserError, match=r"test is named after a split, not .* data.source=image_f"):
+        load_images("domain_folder", tmp_path)
+
+
+# --- unread files ---------------------------------------------------------------------------------
+
+
+def write_coop(root):
+    import json
+
+    split = {part: [[f"cat/{part}.png", 0, "cat"]] for part in ("train", "val", "test")}
+    (root / "101_ObjectCategories/cat").mkdir(parents=True)
+    for part in split:
+        filled(3).save(root / "101_ObjectCategories/cat" / f"{part}.png")
+    (root / "split_zhou_Caltech101.json").write_text(json.dumps(split))
+    fill(root / "101_ObjectCategories/BACKGROUND_Google", 5)
+
+
+def unread(root, *paths):
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(b"x")
+
+
+def in_class_folders(root):
+    classes(root, count=2)
+    fill(root / "cat/more", 4)
+    unread(root, "cat/a.heic", "notes.txt", "cat/raw/deep/b.nef", ".hidden", "dog/Thumbs.db")
+    return ["cat/more/ (4 images)", "cat/a.heic", "notes.txt", "cat/raw/ (1 file)"]
+
+
+def flat_test(root):
+    classes(root / "train")
+    fill(root / "test", 5)
+    unread(root, "val/labels.txt", "train/README.md", "__MACOSX/train/._0.png")
+    return ["test/ (5 images)", "val/ (1 file)", "train/README.md"]
+
+
+def many_beside_classes(root):
+    classes(root)
+    fill(root, 6)
+    unread(root, *(f"cat/{i}.HEIC" for i in range(9)))
+    return ["6 images such as 0.png", "9 files such as cat/0.HEIC"]
+
+
+def beside_parquet(root):
+    write_names(root)
+    table(root / "train.parquet")
+    fill(root / "assets", 2)
+    unread(root, "README.md", "data/train.arrow", ".gitattributes")
+    return ["assets/ (2 images)", "README.md", "data/ (1 file)"]
+
+
+def coop(root):
+    write_coop(root)
+    return ["101_ObjectCategories/BACKGROUND_Google/ (5 images)"]
+
+
+LAYOUTS = [
+    ("image_folder", in_class_folders),
+    ("image_folder", flat_test),
+    ("image_folder", many_beside_classes),
+    ("parquet", beside_parquet),
+    ("coop", coop),
+]
+
+
+@pytest.mark.parametrize(("source", "make"), LAYOUTS)
+def test_whatever_is_not_read_is_named_by_run_and_data(tmp_path, caplog, source, make):
+    root = tmp_path / "set"
+    named = make(root)
+    assert source_for(root) == source
+    (note,) = [note for note in inspect_folder(root, source).notes if note.startswith("not read:")]
+    assert note.startswith(f"not read: {', '.join(sorted(named, key=note.find))}; data.source=")
+    assert ".hidden" not in note
+    _, log = log_of(caplog, source, root)
+    assert log.count(note) == 1
+    sources_module._log_once.cache_clear()  # as another process would, of cached images
+    _, log = log_of(caplog, source, root, ReadOptions(classes=("cat",)))
+    assert log.count(note) == 1
+
+
+def test_nothing_is_said_if_all_is_read(tmp_path, caplog):
+    classes(tmp_path / "train")
+    classes(tmp_path / "test")
+    unread(tmp_path, ".DS_Store", "train/cat/._0.png", "__MACOSX/x.png", "test/desktop.ini")
+    assert log_of(caplog, "image_folder", tmp_path)[1] == ""
+    assert log_of(caplog, "digits")[1] == ""
+    write_aircraft(tmp_path / "air")
+    assert "not read" not in log_of(caplog, "coop", tmp_path / "air")[1]
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_composed_and_decomposed_folders_are_one_class(tmp_path):
+    assert NFC != NFD
+    fill(tmp_path / "train" / NFC, 2)
+    fill(tmp_path / "train" / "tea")
+    fill(tmp_path / "test" / NFD, 3)
+    images = load_images("image_folder", tmp_path)
+    assert images.class_names == (NFC, "tea")
+    assert images.labels.tolist() == [0, 0, 1, 0, 0, 0]
+    one = load_images("image_folder", tmp_path, ReadOptions(classes=("tea", NFD)))
+    assert one.class_names == ("tea", NFC)
+    fill(tmp_path / "train" / NFD)  # beside it
+    assert load_images("image_folder", tmp_path).class_names == (NFC, "tea")
+
+
+def test_domains_are_composed(tmp_path):
+    for form, name in ((NFC, "cat"), (NFD, "dog")):
+        fill(tmp_path / form / name)
+    images = load_images("domain_folder", tmp_path)
+    assert images.domains.names == (NFC,)
+    write_names(tmp_path / "table")
+    table(tmp_path / "table/train.parquet", domain=[NFC, NFD])
+    assert load_images("parquet", tmp_path / "table").domains.names == (NFC,)
+
+
+def test_lists_with_both_forms_are_refused(tmp_path):
+    write_names(tmp_path, [NFC, NFD])
+    table(tmp_path / "train.parquet")
+    with pytest.raises(UserError, match=f"the classes 0 and 1 are both called '{NFC}'"):
+        load_images("parquet", tmp_path)
+
+
+def test_paths_of_a_split_file_are_composed(tmp_path):
+    import json
+
+    fill(tmp_path / NFD, 2)
+    fill(tmp_path / "tea")
+    lists = {"train": [f"{NFC}/0.png", "tea/0.png"], "test": [f"{NFC}/1.png"]}
+    (tmp_path / "split.json").write_text(json.dumps(lists))
+    images = load_images("image_folder", tmp_path, ReadOptions(split="split.json"))
+    assert sorted(images.origin.tolist()) == [0, 0, 1]
+
+
+# --- links ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(60)
+def test_folders_that_link_to_each_other_are_listed_once(tmp_path):
+    names = [f"class{i}" for i in range(8)]
+    classes(tmp_path, names)
+    for one in names:
+        for other in set(names) - {one}:
+            (tmp_path / one / f"to_{other}").symlink_to(tmp_path / other)
+    look = inspect_folder(tmp_path, source_for(tmp_path))
+    assert len(look.rows) == 8
+    assert "not read: class0/to_class1/ (" in look.notes[-2] + look.notes[-1]
+    assert len(load_images("image_folder", tmp_path)) == 8
+    table(tmp_path / "class0" / "train.parquet")
+    write_names(tmp_path)
+    with pytest.raises(UserError, match="is a link to a folder that contains it; remove it"):
+        load_images("parquet", tmp_path)
+
+
+def test_links_to_folders_elsewhere_are_read(tmp_path):
+    classes(tmp_path / "elsewhere")
+    (tmp_path / "set").mkdir()
+    for name in ("cat", "dog"):
+        (tmp_path / "set" / name).symlink_to(tmp_path / "elsewhere" / name)
+    assert load_images(source_for(tmp_path / "set"), tmp_path / "set").class_names == ("cat", "dog")

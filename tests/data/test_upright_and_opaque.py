@@ -1,0 +1,246 @@
+"""Pixels are upright as EXIF says, and transparent images are on white; other bits stay."""
+
+from __future__ import annotations
+
+import io
+import logging
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from image_files import encode, structs, write_names, write_table
+from PIL import Image, ImageOps, PngImagePlugin
+
+from fedray.data import ReadOptions, load_images
+from fedray.data import sources as sources_module
+from fedray.data.decoding import decode, decode_masks, measure, thumbnail
+from fedray.data.inspect import inspect_folder
+from fedray.errors import UserError
+from fedray.trained.images import Preprocessing
+
+RNG = np.random.default_rng(0)
+PICTURE = Image.fromarray(RNG.integers(0, 256, (8, 12, 3), dtype=np.uint8))
+"""Twelve pixels wide, eight high, as stored."""
+XMP = '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="{}"/></x:xmpmeta>'
+
+
+def exif(orientation: int) -> Image.Exif:
+    tags = Image.Exif()
+    tags[0x0112] = orientation
+    return tags
+
+
+def late_exif(orientation: int) -> bytes:
+    """A PNG with its EXIF behind the pixels, as some editors write it."""
+    png, tags = encode(PICTURE), exif(orientation).tobytes().removeprefix(b"Exif\x00\x00")
+    end = png.rindex(b"IEND") - 4
+    check = struct.pack(">I", zlib.crc32(b"eXIf" + tags))
+    return png[:end] + struct.pack(">I", len(tags)) + b"eXIf" + tags + check + png[end:]
+
+
+def in_xmp(orientation: int) -> bytes:
+    info = PngImagePlugin.PngInfo()
+    info.add_itxt("XML:com.adobe.xmp", XMP.format(orientation))
+    return encode(PICTURE, pnginfo=info)
+
+
+def saved(kind: str, **options):
+    return lambda orientation: encode(PICTURE, kind, exif=exif(orientation), **options)
+
+
+FORMATS = {
+    "png": saved("PNG"),
+    "png, behind the pixels": late_exif,
+    "png, XMP": in_xmp,
+    "jpeg": saved("JPEG"),
+    "jpeg, XMP": lambda n: encode(PICTURE, "JPEG", xmp=XMP.format(n).encode()),
+    "webp": saved("WEBP", lossless=True),
+    "tiff": lambda n: encode(PICTURE, "TIFF", tiffinfo={274: n}),
+}
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("make", FORMATS.values(), ids=FORMATS)
+def test_images_are_turned_as_their_orientation_says(make, orientation):
+    stored = make(orientation)
+    plain = Image.open(io.BytesIO(make(1))).convert("RGB")
+    expected = np.asarray(ImageOps.exif_transpose(with_exif(plain, orientation)))
+    pixels = decode([stored], str, ReadOptions())
+    assert np.array_equal(pixels[0].transpose(1, 2, 0), expected)
+    assert measure(stored, "") == expected.shape[1::-1]
+    assert thumbnail(stored, "", 4).pixels.shape == (4, 4, 3)
+
+
+def with_exif(image: Image.Image, orientation: int) -> Image.Image:
+    image.getexif()[0x0112] = orientation
+    return image
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 77])
+def test_an_orientation_that_is_none_changes_nothing(orientation):
+    stored = encode(PICTURE, exif=exif(orientation))
+    assert np.array_equal(decode([stored], str, ReadOptions())[0].transpose(1, 2, 0), PICTURE)
+
+
+def test_damaged_exif_changes_nothing():
+    stored = encode(PICTURE, exif=b"Exif\x00\x00II*\x00\xff\xff")
+    assert measure(stored, "") == (12, 8)
+    assert np.array_equal(decode([stored], str, ReadOptions())[0].transpose(1, 2, 0), PICTURE)
+
+
+def test_only_the_header_is_read_for_a_size(monkeypatch):
+    from PIL import ImageFile
+
+    def load(self):
+        raise AssertionError("the pixels are read")
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", load)
+    for stored in (encode(PICTURE), *(FORMATS[name](6) for name in ("png", "jpeg"))):
+        assert measure(stored, "") in {(12, 8), (8, 12)}
+
+
+def test_a_mask_fits_the_upright_image():
+    mask = Image.fromarray(np.arange(96, dtype=np.uint8).reshape(12, 8) % 3)
+    ids = decode_masks([FORMATS["jpeg"](6)], [encode(mask)], str, ReadOptions(), classes=3)
+    assert np.array_equal(ids[0], mask)
+    turned = encode(mask.transpose(Image.Transpose.ROTATE_90), exif=exif(6))
+    both = decode_masks([FORMATS["jpeg"](6)], [turned], str, ReadOptions(), classes=3)
+    assert np.array_equal(both, ids)
+    with pytest.raises(UserError, match="has 8x12 pixels, but its image 0 has 12x8"):
+        decode_masks([FORMATS["jpeg"](1)], [encode(mask)], str, ReadOptions(), classes=3)
+
+
+def test_sizes_are_compared_upright(tmp_path):
+    write_names(tmp_path)
+    images = [FORMATS["jpeg"](1), FORMATS["jpeg"](6)]
+    write_table(tmp_path / "train.parquet", {"image": structs(images), "label": [0, 1]})
+    with pytest.raises(UserError, match="row 1 is 8x12, the first is 12x8"):
+        load_images("parquet", tmp_path)
+    assert inspect_folder(tmp_path, "parquet").sizes == {(12, 8): 1, (8, 12): 1}
+
+
+def test_a_trained_model_sees_images_as_the_run_did(tmp_path):
+    model = Preprocessing(3, 8, 8)
+    for name, make in FORMATS.items():
+        file = tmp_path / f"image.{name[:3]}"
+        file.write_bytes(make(6))
+        expected = model(file).values
+        assert np.array_equal(model(Image.open(file)).values, expected)
+    image = PICTURE.copy()
+    assert np.array_equal(model(with_exif(image, 6)).values, model(tmp_path / "image.png").values)
+    assert image.size == (12, 8)  # the caller's image stays
+
+
+# --- transparency ---------------------------------------------------------------------------------
+
+ALPHA = np.where(np.arange(64).reshape(8, 8) % 3, 0, 255).astype(np.uint8)
+"""0 is transparent."""
+SHAPE = np.where(ALPHA == 0, 255, 0)
+"""A black drawing on white."""
+
+
+def black(mode: str) -> Image.Image:
+    image = Image.new(mode, (8, 8))
+    image.putalpha(Image.fromarray(ALPHA))
+    return image
+
+
+def palette(transparency: int | bytes, kind: str = "PNG") -> bytes:
+    image = Image.fromarray(np.where(ALPHA, 0, 1).astype(np.uint8), "P")
+    image.putpalette([0, 0, 0, 9, 9, 9])
+    return encode(image, kind, transparency=transparency)
+
+
+def keyed(mode: str, key: int | tuple[int, int, int]) -> bytes:
+    image = Image.fromarray(np.where(ALPHA, 0, 7).astype(np.uint8)).convert(mode)
+    return encode(image, transparency=key)
+
+
+DRAWINGS = {
+    "RGBA": encode(black("RGBA")),
+    "LA": encode(black("LA")),
+    "P, one index": palette(1),
+    "P, alpha per index": palette(b"\xff\x00"),
+    "GIF": palette(1, "GIF"),
+    "RGB, a colour": keyed("RGB", (7, 7, 7)),
+    "L, a grey": keyed("L", 7),
+    "WebP": encode(black("RGBA"), "WEBP", lossless=True, exact=True),
+    "TIFF": encode(black("RGBA"), "TIFF"),
+}
+
+
+@pytest.mark.parametrize("channels", [1, 3, None])
+@pytest.mark.parametrize("stored", DRAWINGS.values(), ids=DRAWINGS)
+def test_transparent_images_are_put_on_white(stored, channels):
+    transparent = set[int]()
+    pixels = decode([stored], str, ReadOptions(channels=channels), transparent=transparent)
+    assert (pixels[0] == SHAPE).all()
+    assert transparent == {0}
+    assert thumbnail(stored, "", 8).transparent
+
+
+def test_half_transparent_pixels_are_mixed_with_white():
+    image = Image.new("RGBA", (2, 2), (0, 100, 200, 51))
+    assert decode([encode(image)], str, ReadOptions())[0, :, 0, 0].tolist() == [204, 224, 244]
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "PA", "P"])
+def test_an_image_without_a_transparent_pixel_keeps_its_bits(mode):
+    image = PICTURE.convert("LA" if mode == "LA" else "RGB").convert(mode)
+    stored = encode(image.convert("RGBA") if mode == "PA" else image)
+    transparent = set[int]()
+    pixels = decode([stored], str, ReadOptions(channels=3), transparent=transparent)
+    assert np.array_equal(pixels[0].transpose(1, 2, 0), image.convert("RGB"))
+    assert not transparent
+
+
+def test_a_mask_is_not_composed():
+    image = encode(Image.new("RGB", (8, 8)))
+    ids = decode_masks([image], [palette(1)], str, ReadOptions(), classes=2)
+    assert np.array_equal(ids[0], np.where(ALPHA, 0, 1))
+
+
+def test_transparency_is_said_once_also_of_images_from_the_cache(tmp_path, caplog):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.png").write_bytes(DRAWINGS["RGBA"])
+        (tmp_path / name / "1.png").write_bytes(encode(Image.new("RGB", (8, 8))))
+    note = "2 of 4 images are transparent in places; they are put on a white ground"
+    assert note in inspect_folder(tmp_path, "image_folder").notes
+    for _ in range(2):
+        with caplog.at_level(logging.WARNING):
+            images = load_images("image_folder", tmp_path)
+        load_images("image_folder", tmp_path)
+        assert images.notes == (note,)
+        assert caplog.text.count(note) == 1
+        caplog.clear()
+        sources_module._log_once.cache_clear()  # as another process would
+
+
+def test_a_trained_model_puts_drawings_on_white(tmp_path):
+    model = Preprocessing(3, 8, 8)
+    for stored in DRAWINGS.values():
+        values = model(Image.open(io.BytesIO(stored))).values
+        assert np.array_equal(values[0, 0], np.where(SHAPE, 1, -1))
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [0, 2000, 1 << 30])
+def test_encoded_images_beyond_a_limit_are_read_again(tmp_path, monkeypatch, most):
+    monkeypatch.setattr(sources_module, "_MOST_BYTES", most)
+    rng = np.random.default_rng(1)
+    pixels = rng.integers(0, 256, (300, 5, 5, 3), dtype=np.uint8)
+    encoded = structs([encode(Image.fromarray(one)) for one in pixels])
+    write_names(tmp_path)
+    labels = [i % 2 for i in range(300)]
+    write_table(tmp_path / "train.parquet", {"image": encoded, "label": labels})
+    images = load_images("parquet", tmp_path, ReadOptions(classes=("dog", "cat")))
+    assert np.array_equal(images.images, pixels.transpose(0, 3, 1, 2))
+    assert images.labels.tolist() == [1 - label for label in labels]
+    rows = sources_module._bounded(
+        sources_module.sources.get("parquet")().listing(tmp_path, ReadOptions()).rows
+    )
+    assert sum(len(row.image) for row in rows) <= most
