@@ -230,7 +230,7 @@ class FedMGP(PromptMethod, LocalTraining):
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Return P~ of this round, Eq. (9); no client holds P~ yet."""
         mean = rank_mean(client_weights(uplinks, self.hp.weights), uplinks)
-        return {**state, "prompts": mean, "version": torch.tensor(server.round)}
+        return {"prompts": mean, "version": torch.tensor(server.round)}
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Train and draw, average by rank, and send P~ to clients whose groups arrived.
