@@ -129,7 +129,7 @@ class StackedRuntime(ClientRuntime):
 
     def _first_state(self, context: Client) -> ClientState:
         """Return a client's first state, isolated because building models may draw numbers."""
-        with self._isolated(STACKED_STEP, context):
+        with self._isolated(STACKED_STEP, context.id, context.round):
             return self._state_or_first(context, None)
 
     def _sorted(
@@ -213,9 +213,9 @@ class StackedRuntime(ClientRuntime):
     @contextmanager
     def _refuse_draws(self) -> Iterator[None]:
         """Refuse draws from the global generators, which the clients of a stack would share."""
-        before = generators()
+        before = generators(self.device)
         yield
-        if generators() != before:
+        if generators(self.device) != before:
             raise UserError(
                 f"{self.assembly.algorithm.name} draws from the global random generators, so its "
                 "clients cannot be stacked; set stacked=1"
