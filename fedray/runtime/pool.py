@@ -18,6 +18,7 @@ from ray.exceptions import (
     OutOfMemoryError,
     RayActorError,
     RayError,
+    RayTaskError,
     WorkerCrashedError,
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -73,7 +74,7 @@ class WorkerPool:
                     + number,
                 )
             actor = ray.remote(Worker).options(**options)
-            worker = actor.remote(experiment.threads, bundle.get("GPU", 0))
+            worker = actor.remote(experiment.threads, bundle.get("GPU", 0), number)
             self.workers.append(worker)
             self.suspend(worker)
 
@@ -85,6 +86,7 @@ class WorkerPool:
 
         Raises:
             RunFailed: if no worker answers within `faults.start_timeout_s`, or one cannot start.
+            UserError: if a worker does not find its accelerator.
         """
         needed = 1 if self._has_begun else min(needed, len(self.workers))
         deadline = time.monotonic() + self._start_timeout
@@ -159,6 +161,8 @@ class WorkerPool:
             if ref in answered:
                 try:
                     self._nodes[worker] = ray.get(ref)
+                except RayTaskError as error:
+                    raise error.cause from None
                 except RayActorError as error:
                     reason = str(error).strip().splitlines()[-1]
                     raise RunFailed(f"a worker cannot start: {one_line(reason)}") from error

@@ -19,7 +19,12 @@ from fedray.federation import Reply
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime, Member
-from fedray.runtime.devices import free_memory, limit_memory, pick_device
+from fedray.runtime.devices import (
+    device_of_this_process,
+    free_memory,
+    limit_memory,
+    pick_device,
+)
 from fedray.runtime.memory import keep_freed_memory
 from fedray.runtime.messages import from_message, register_tensors, to_message
 from fedray.runtime.printing import Printed
@@ -91,13 +96,19 @@ class LogRelay(logging.Handler):
 
 
 class Worker:
-    """An actor that runs client steps of any experiment."""
+    """An actor that runs client steps of any experiment.
 
-    def __init__(self, threads: int, gpus: float) -> None:
+    Args:
+        threads: torch's threads.
+        gpus: the worker's share of the accelerators of its node.
+        number: its number in the pool, for messages.
+    """
+
+    def __init__(self, threads: int, gpus: float, number: int = 0) -> None:
         register_tensors()
         torch.set_num_threads(threads)
         keep_freed_memory()
-        self._device = pick_device(gpus)
+        self._name, self._gpus, self._device = f"worker {number}", gpus, pick_device(gpus)
         limit_memory(self._device, gpus)
         self._notices, self._printed = LogRelay(), Printed()
         self._runtimes: dict[str, ClientRuntime] = {}  # least recently used first
@@ -152,7 +163,12 @@ class Worker:
         ]
 
     def node(self) -> str:
-        """Return the id of this process's node; the call returns once the process has started."""
+        """Return the id of this process's node; the call returns once the process has started.
+
+        Raises:
+            UserError: if the worker has a share of an accelerator that torch does not find.
+        """
+        device_of_this_process(self._gpus, self._name)
         return str(ray.get_runtime_context().get_node_id())
 
     def notices(self) -> list[str]:
