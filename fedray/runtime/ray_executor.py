@@ -216,10 +216,11 @@ class RayExecutor:
             elif state is not None:
                 is_small = state_size(state) < LARGE
                 states[client] = to_message(state) if is_small else ray.put(state)
-        payloads = [positions[client] for client in clients]
+        own = [positions[client] for client in clients]
+        downloads = {position: distinct[position] for position in own if position >= 0}
         database = self.states.database
         folder = (str(database.files), database.new_name()) if is_local else ()
-        inputs = clients, payloads, distinct, states
+        inputs = clients, own, downloads, states
         return Share(self._experiment, round_, groups, *inputs, *folder)
 
     def _images(self, round_: int) -> Sequence[int]:

@@ -44,8 +44,10 @@ class Share(NamedTuple):
         groups: the clients, in groups that are tested or trained together.
         clients: the clients whose state and download are sent. For a test, the first client of each
             group, whose model the group shares; otherwise all clients.
-        payloads: for each of `clients`, the position of its download in `distinct`, or -1.
-        distinct: the downloads, as messages or as references to objects in Ray's store.
+        positions: for each of `clients`, the key of its download in `downloads`; without a
+            download, a key that is not there.
+        downloads: the distinct downloads of `clients` only, as messages or as references to objects
+            in Ray's store.
         states: the states of those `clients` that have one, as messages, references, or the places
             of their files.
         folder: the folder of the states' files, for a worker on the same node; "" for others.
@@ -56,21 +58,20 @@ class Share(NamedTuple):
     round: int
     groups: Sequence[Sequence[int]]
     clients: Sequence[int]
-    payloads: Sequence[int]
-    distinct: Sequence[Any]
+    positions: Sequence[int]
+    downloads: Mapping[int, Any]
     states: Mapping[int, Any]
     folder: str = ""
     name: str = ""
 
     def inputs(self) -> Iterator[Member]:
         """Yield each of `clients` with its state and its download."""
-        downloads = [_unpack(download) for download in self.distinct]
-        for client, position in zip(self.clients, self.payloads, strict=True):
+        downloads = {position: _unpack(down) for position, down in self.downloads.items()}
+        for client, position in zip(self.clients, self.positions, strict=True):
             state = self.states.get(client)
             if isinstance(state, Place):
                 state = ClientState(**read_tree(Path(self.folder) / state.file))
-            down = downloads[position] if position >= 0 else None
-            yield Member(client, _unpack(state), down)
+            yield Member(client, _unpack(state), downloads.get(position))
 
 
 def _unpack(value: Any) -> Any:
