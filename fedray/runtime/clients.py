@@ -47,6 +47,7 @@ from fedray.runtime.devices import (
 )
 from fedray.runtime.isolation import Isolation, PrivateCopies, generators
 from fedray.runtime.models import SampleMaker
+from fedray.runtime.printing import of_clients
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class ClientRuntime:
         """
         try:
             context = self.client(client, round_)
-            with self._isolated(name, client, round_):
+            with of_clients(client), self._isolated(name, client, round_):
                 current = self._state_or_first(context, state)
                 return self._step(name, context, current, down, is_summed=is_summed)
         except (Exception, SystemExit) as error:
@@ -210,7 +211,7 @@ class ClientRuntime:
         try:
             context = self.client(client, round_)
             held_out = [self.held_out(member, round_) for member in clients]
-            with self._isolated(name, client):
+            with of_clients(*clients), self._isolated(name, client):
                 before = generators(self.device) if len(clients) > 1 else None
                 current = self._state_or_first(context, state)
                 copied = ClientState(private.of(current.model), private.of(current.memory))

@@ -87,7 +87,8 @@ def generators(device: torch.device) -> tuple[object, ...]:
     numpy: Any = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
     module = _module_of(device)
     states = [torch.get_rng_state(), *([] if module is None else [module.get_rng_state()])]
-    return *(state.numpy().tobytes() for state in states), random.getstate(), numpy["pos"], numpy["key"].tobytes()
+    blocks = [state.numpy().tobytes() for state in (*states, torch.from_numpy(numpy["key"]))]
+    return *blocks, numpy["pos"], random.getstate()
 
 
 class PrivateCopies:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import suppress
 from typing import Any
 
 import ray
@@ -17,7 +16,6 @@ from ray.exceptions import (
     ObjectLostError,
     OutOfMemoryError,
     RayActorError,
-    RayError,
     RayTaskError,
     WorkerCrashedError,
 )
@@ -32,7 +30,6 @@ log = logging.getLogger(__name__)
 
 LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)
 """Errors of a call whose process, node or result is lost or cannot be reached."""
-NOTICES_SECONDS = 5.0
 GATHER_SECONDS = 30.0
 """How long a new run waits for further workers once one is ready."""
 
@@ -122,16 +119,6 @@ class WorkerPool:
     def node_of(self, worker: Any) -> str:
         """Return the id of the node of a worker that has answered."""
         return self._nodes[worker]
-
-    def notices(self) -> list[str]:
-        """Return the workers' warnings, except those of workers that do not answer soon."""
-        calls = [worker.notices.remote() for worker in self.workers if worker not in self._pings]
-        answered, _ = ray.wait(calls, num_returns=len(calls), timeout=NOTICES_SECONDS)
-        texts: list[str] = []
-        for ref in answered:
-            with suppress(RayError):
-                texts += ray.get(ref)
-        return texts
 
     def prefetch(self, experiment: Experiment) -> None:
         """Let the workers load an experiment's data in the background."""

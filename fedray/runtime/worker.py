@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from functools import wraps
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple, cast
 import ray
 import torch
 
-from fedray.config import Experiment
 from fedray.core import ClientState, StateTree, total_over
 from fedray.federation import Reply
 from fedray.plugins import use
@@ -27,7 +25,7 @@ from fedray.runtime.devices import (
 )
 from fedray.runtime.memory import keep_freed_memory
 from fedray.runtime.messages import from_message, register_tensors, to_message
-from fedray.runtime.printing import Printed
+from fedray.runtime.printing import Output, Text, unpack_experiment
 from fedray.runtime.stacked import client_runtime
 from fedray.states import LARGE, Place, read_tree, state_size, write_tree
 
@@ -78,26 +76,25 @@ def _unpack(value: Any) -> Any:
     return from_message(ray.get(value) if isinstance(value, ray.ObjectRef) else value)
 
 
-class LogRelay(logging.Handler):
-    """Collects this process's warnings, which Ray does not show, for the command to print."""
+def _with_texts(call: Callable[..., Any]) -> Callable[..., tuple[Any, list[Text]]]:
+    """Return a worker's call whose answer, or error, has the process's texts since the last one."""
 
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._texts: list[str] = []
-        logging.getLogger("fedray").addHandler(self)
+    @wraps(call)
+    def answer(self: Worker, name: str, share: Share) -> tuple[Any, list[Text]]:
+        try:
+            return call(self, name, share), self._output.take()
+        except Exception as error:
+            error.__dict__["texts"] = self._output.take()
+            raise
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Store a warning's text."""
-        self._texts.append(record.getMessage())
-
-    def take(self) -> list[str]:
-        """Return the warnings since the last call."""
-        texts, self._texts = self._texts, []
-        return texts
+    return answer
 
 
 class Worker:
     """An actor that runs client steps of any experiment.
+
+    `step`, `total` and `test` return a pair: the value that they document, and the texts that the
+    process has printed, logged or warned of (`runtime.printing`). An error has them as `texts`.
 
     Args:
         threads: torch's threads.
@@ -106,18 +103,19 @@ class Worker:
     """
 
     def __init__(self, threads: int, gpus: float, number: int = 0) -> None:
+        self._name, self._gpus = f"worker {number}", gpus
+        self._output = Output(self._name).__enter__()
         register_tensors()
         torch.set_num_threads(threads)
         keep_freed_memory()
-        self._name, self._gpus, self._device = f"worker {number}", gpus, pick_device(gpus)
+        self._device = pick_device(gpus)
         limit_memory(self._device, gpus)
-        self._notices, self._printed = LogRelay(), Printed()
         self._runtimes: dict[str, ClientRuntime] = {}  # least recently used first
 
     def prefetch(self, experiment: str) -> None:
         """Load an experiment's data early; ignore errors, since the first real call raises them."""
         with suppress(Exception):
-            assembly = Assembly(Experiment.model_validate_json(experiment))
+            assembly = Assembly(unpack_experiment(experiment))
             _ = assembly.data, assembly.algorithm, assembly.models
 
     def forget(self, experiment: str) -> None:
@@ -125,6 +123,7 @@ class Worker:
         if self._runtimes.pop(experiment, None) is not None:
             free_memory(self._device)
 
+    @_with_texts
     def step(self, name: str, share: Share) -> list[Any]:
         """Run one step for several clients.
 
@@ -135,6 +134,7 @@ class Worker:
         """
         return [to_message(result) for result in self._results(name, share)]
 
+    @_with_texts
     def total(self, name: str, share: Share) -> tuple[list[Any], Any]:
         """Run one step for several clients, and sum their uploads.
 
@@ -154,11 +154,12 @@ class Worker:
         total = total_over(share.clients, summand, in_place=True)
         return results, to_message(total)
 
+    @_with_texts
     def test(self, name: str, share: Share) -> list[Reply]:
         """Run one test for several groups of clients; return the replies group after group."""
         runtime = self._runtime(share.experiment)
         return [
-            self._with_printed(reply)
+            reply
             for group, (_, state, down) in zip(share.groups, share.inputs(), strict=True)
             for reply in runtime.test_together(name, share.round, group, state, down)
         ]
@@ -172,10 +173,6 @@ class Worker:
         device_of_this_process(self._gpus, self._name)
         return str(ray.get_runtime_context().get_node_id())
 
-    def notices(self) -> list[str]:
-        """Return this process's warnings since the last call."""
-        return self._notices.take()
-
     def _results(
         self, name: str, share: Share, *, is_summed: bool = False
     ) -> Iterator[tuple[Reply, Any]]:
@@ -185,16 +182,11 @@ class Worker:
             results = runtime.step_together(name, share.round, members, is_summed=is_summed)
             for member, (reply, new) in zip(members, results, strict=True):
                 is_new = new is not None and new is not member.state
-                reply = self._with_printed(reply)
                 yield (
                     reply,
                     _packed_state(cast(ClientState, new), share, number) if is_new else None,
                 )
                 number += 1
-
-    def _with_printed(self, reply: Reply) -> Reply:
-        lines = self._printed.take()
-        return replace(reply, printed=lines) if lines else reply
 
     def _runtime(self, experiment: str) -> ClientRuntime:
         runtime = self._runtimes.pop(experiment, None)
@@ -202,7 +194,7 @@ class Worker:
             self._runtimes.clear()  # they hold classes of earlier versions
             runtime = None
         if runtime is None:
-            assembly = Assembly(Experiment.model_validate_json(experiment))
+            assembly = Assembly(unpack_experiment(experiment))
             runtime = client_runtime(assembly, self._device)
         self._runtimes[experiment] = runtime
         while len(self._runtimes) > MOST_RUNTIMES:

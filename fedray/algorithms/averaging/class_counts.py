@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import Client, ClientState, LocalContext, Trained
 
 
@@ -21,7 +21,7 @@ class CountsClasses(FedAvg):
         memory = {**local.state.memory, "counts": client.class_counts().to(client.device)}
         return replace(local, state=replace(local.state, memory=memory))
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
+    def finish(self, local: LocalContext, trained: Trained) -> tuple[Any, ClientState]:
         """Finish as FedAvg does, and leave the counts out of the next state."""
         update, next_state = super().finish(local, trained)
         memory = {name: value for name, value in next_state.memory.items() if name != "counts"}
