@@ -9,7 +9,7 @@ import pytest
 from fedray import run, sweep, table
 from fedray.config import dump_yaml
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore:the import warns")]
 
 PLUGIN = '''
 """FedAvg that talks."""
@@ -123,3 +123,17 @@ def test_a_sweep_with_a_run_that_fails(plugin, ray_nodes, caplog):
     for text in ("a step logs", "UserWarning: a step warns", "the server logs"):
         once(caplog.messages, text)
     once(caplog.messages, "the server prints")
+
+
+@pytest.mark.slow
+def test_a_table(plugin, ray_nodes, caplog):
+    keys = {key: value for key, value in KEYS.items() if key != "algorithm"}
+    study = {"answers": "Does it talk?", "rows": {"talking": {}}, "set": keys}
+    small = {"report": {"seeds": [0]}, "tuning": {"configurations": 3}}
+    Path("talks.yaml").write_text(dump_yaml({**study, **small}))
+    assert table.main(["talks.yaml", "--plugin", plugin, "--no-track"]) == 0
+    texts = [message for message in caplog.messages if "a step prints" in message]
+    assert texts
+    assert all("talking" in message.partition(": ")[0] for message in texts)
+    once(caplog.messages, "UserWarning: a step warns")
+    once(caplog.messages, "the server logs")
