@@ -222,7 +222,7 @@ class FedMGP(PromptMethod, LocalTraining):
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """Send P~ of the last round to clients that lack it; in round 1, send nothing."""
-        if not state:
+        if "prompts" not in state:
             return dict.fromkeys(clients)
         groups, held = GlobalGroups(state["prompts"]), held_versions(state, "prompts", self.setting)
         return {c: None if held[c] == state["version"] else groups for c in clients}
