@@ -66,7 +66,6 @@ class Reply:
         seconds: wall time of the step.
         scores: the scores of a test, one per tested model.
         work: counts of the step's work.
-        printed: lines that the method printed on a Ray worker.
     """
 
     uplink: Payload | None = None
@@ -77,7 +76,6 @@ class Reply:
     seconds: float = 0.0
     scores: Sequence[Score] = ()
     work: Work = NO_WORK
-    printed: Sequence[str] = ()
 
 
 class Executor(Protocol):

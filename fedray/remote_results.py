@@ -293,10 +293,12 @@ def _keep_copying(copy: _Copy | _StoreCopy, is_over: Event, uri: str) -> None:
             has_warned = True
 
 
-def _failure_of(copy: _Copy | _StoreCopy) -> OSError | None:
+def _failure_of(copy: _Copy | _StoreCopy) -> Exception | None:
+    from pyarrow import ArrowException
+
     try:
         copy.update()
-    except OSError as error:
+    except (ArrowException, OSError, ValueError) as error:
         return error
     return None
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow
 import pytest
 
 from fedray import remote_results
@@ -435,6 +436,27 @@ def test_a_copy_that_fails_is_said_once_without_secrets(bucket, monkeypatch, cap
     assert "retrying" in warned
     for said in (warned, str(end.value), str(refused.value)):
         assert "://AKIAKEY:***@bucket" in said
+
+
+@pytest.mark.parametrize("kind", ["ArrowInvalid", "ArrowNotImplementedError", "ArrowKeyError"])
+def test_an_error_of_the_store_does_not_end_the_copying(bucket, monkeypatch, caplog, often, kind):
+    """Errors of pyarrow that are no OSError."""
+    out, write_file = results_home() / "mine", remote_results._write
+
+    def broken(files, name, content) -> None:
+        raise getattr(pyarrow, kind)("no such thing")
+
+    def recovers() -> None:
+        monkeypatch.setattr(remote_results, "_write", broken)
+        write(out, config="")
+        until(lambda: caplog.messages)
+        monkeypatch.setattr(remote_results, "_write", write_file)
+        until(lambda: list(bucket.rglob("config.yaml")))
+        assert list(bucket.rglob("config.yaml")), "copied before the end"
+
+    copy(out, recovers)
+    [warned] = caplog.messages
+    assert "retrying" in warned
 
 
 def full(files, name, content) -> None:

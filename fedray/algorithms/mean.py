@@ -54,8 +54,7 @@ class Averaging(SummingMethod):
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         weight = total["weight"]
-        means = {name: mean_of(total[name], weight, state[name]) for name in self.averaged}
-        return {**state, **means}
+        return {name: mean_of(total[name], weight, state[name]) for name in self.averaged}
 
 
 def client_weights(uploads: Uplinks, how: Weights) -> dict[int, float]:

@@ -10,9 +10,9 @@ several exchanges per round overrides `round`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic import create_model
@@ -22,7 +22,7 @@ from fedray.config import Frozen, Tree
 from fedray.core.client import Client, Setting
 from fedray.core.payload import Payload, PayloadTypes
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
-from fedray.core.state import ClientState, ServerState, StateTree
+from fedray.core.state import ClientState, ServerState, StateTree, is_tree
 from fedray.core.sums import Total, total_of
 from fedray.models import Classifier, ClassifierOutput, WithAuxiliary
 from fedray.registry import Registry
@@ -96,6 +96,9 @@ class LocalContext:
 class Algorithm:
     """Base class of all methods.
 
+    The state that a server step (`SERVER_STEPS`) returns is merged into the state before, so an
+    entry that the step does not name stays. A step empties an entry by naming it with {}.
+
     Args:
         hparams: the hyper-parameters, an instance of the method's `HParams`.
         setting: facts of the federation that server and clients share.
@@ -143,7 +146,7 @@ class Algorithm:
     """The hyper-parameters; a subclass annotates them again with its own type."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Check the payloads, join the hyper-parameters of the bases, and reset `CLAIMS`.
+        """Check the payloads, join hyper-parameters, merge server states, and reset `CLAIMS`.
 
         Raises:
             TypeError: if a payload has a field that cannot travel.
@@ -153,6 +156,10 @@ class Algorithm:
             payload.declared()
         if "HParams" not in vars(cls):
             cls.HParams = joint_hparams(cls)  # type: ignore[misc, assignment]
+        for step in SERVER_STEPS:
+            owner = next((base for base in cls.__mro__ if step in vars(base)), None)
+            if owner is cls or not (owner is None or issubclass(owner, Algorithm)):  # a mixin
+                setattr(cls, step, _merging(vars(owner)[step]))
         for claim, steps in CLAIMS.items():
             for base in cls.__mro__:
                 if claim in vars(base):
@@ -268,6 +275,26 @@ def joint_hparams(method: type[Algorithm]) -> type[HyperParameters]:
     joint = make(**overrides)
     joint.__qualname__ = f"{method.__qualname__}.HParams"
     return cast(type[HyperParameters], joint)
+
+
+SERVER_STEPS = ("prepare", "give", "round", "server_update", "server_step")
+"""The methods `(server state, ...) -> next server state`."""
+
+
+def _merging(step: Any) -> Callable[..., ServerState]:
+    """Return a server step whose result also has the entries of the state before."""
+
+    @wraps(step)
+    def merged(self: Algorithm, state: ServerState, *args: Any, **kwargs: Any) -> ServerState:
+        after = step.__get__(self, type(self))(state, *args, **kwargs)
+        if not is_tree(after):
+            raise TypeError(
+                f"{step.__name__} of {self.name} returned a {type(after).__name__}, expected the "
+                "server's next state, a mapping"
+            )
+        return {**state, **after}
+
+    return merged
 
 
 CLAIMS: Mapping[str, tuple[str, ...]] = {

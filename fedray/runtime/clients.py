@@ -45,8 +45,9 @@ from fedray.runtime.devices import (
     is_out_of_memory,
     out_of_memory,
 )
-from fedray.runtime.isolation import Isolation, PrivateCopies
+from fedray.runtime.isolation import Isolation, PrivateCopies, generators
 from fedray.runtime.models import SampleMaker
+from fedray.runtime.printing import of_clients
 
 log = logging.getLogger(__name__)
 
@@ -109,17 +110,19 @@ class ClientRuntime:
         """
         try:
             context = self.client(client, round_)
-            with self._isolated(name, context):
+            with of_clients(client), self._isolated(name, client, round_):
                 current = self._state_or_first(context, state)
                 return self._step(name, context, current, down, is_summed=is_summed)
         except (Exception, SystemExit) as error:
             return Reply(failure=self._failure(error, name, round_, client)), state
 
-    def _isolated(self, name: str, client: Client) -> AbstractContextManager[None]:
-        """Isolate a client's step; its seed depends on the step, the round and the client."""
-        seed = self.assembly.streams.entropy(
-            f"layers/{name}", round_=client.round, client=client.id
-        )
+    def _isolated(self, name: str, client: int, round_: int = 0) -> AbstractContextManager[None]:
+        """Isolate a client's step or test; its seed depends on the step, round and client.
+
+        Tests leave the round out: a client with the same state and download has the same score in
+        every round (`ScoreCache`).
+        """
+        seed = self.assembly.streams.entropy(f"layers/{name}", round_=round_, client=client)
         return self._isolation.step(seed)
 
     def step_together(
@@ -201,21 +204,27 @@ class ClientRuntime:
         """Run a test in one pass for clients that share a model, and therefore a download.
 
         Arguments and errors are those of `step`; `state` is the first client's. If the pass fails,
-        each client is tested alone.
+        or draws from the global generators, which each client seeds differently, each client is
+        tested alone.
         """
         private, client = PrivateCopies(self.device), clients[0]
         try:
             context = self.client(client, round_)
-            current = self._state_or_first(context, state)
-            copied = ClientState(private.of(current.model), private.of(current.memory))
-            download = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
             held_out = [self.held_out(member, round_) for member in clients]
-            tested = TESTS[name](self.assembly.algorithm, context, copied, download, held_out)
-            return [Reply(scores=scores) for scores in tested]
+            with of_clients(*clients), self._isolated(name, client):
+                before = generators(self.device) if len(clients) > 1 else None
+                current = self._state_or_first(context, state)
+                copied = ClientState(private.of(current.model), private.of(current.memory))
+                download = None if down is None else down.map(lambda _, t: private.copy(t))
+                tested = TESTS[name](self.assembly.algorithm, context, copied, download, held_out)
+                is_shared = before is None or generators(self.device) == before
         except (Exception, SystemExit) as error:
-            if len(clients) > 1:
-                return [self.test(name, round_, member, state, down) for member in clients]
-            return [Reply(failure=self._failure(error, name, round_, client))]
+            if len(clients) == 1:
+                return [Reply(failure=self._failure(error, name, round_, client))]
+            is_shared = False
+        if is_shared:
+            return [Reply(scores=scores) for scores in tested]
+        return [self.test(name, round_, member, state, down) for member in clients]
 
     def _failure(self, error: BaseException, step: str, round_: int, client: int) -> Failure:
         """Describe a client's failure, and discard the models that the step may have changed."""

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from ray import cloudpickle
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -31,7 +32,9 @@ from fedray.core import (
     ClientState,
     Downlinks,
     Payload,
+    Server,
     ServerState,
+    SummingMethod,
     Total,
     algorithms,
     total_over,
@@ -40,6 +43,7 @@ from fedray.core import (
 from fedray.core.state import StateTree, leaves, map_tensors
 from fedray.errors import FedrayError, one_line
 from fedray.federation import Executor, Federation, Reply, RoundExchange, Snapshot
+from fedray.models import Classifier
 from fedray.models.clip import small_clip_folder
 from fedray.plugins import use
 from fedray.records import Round
@@ -155,7 +159,7 @@ class Trace:
 
     round: int
     numbers: Mapping[str, Any]
-    tensors: Mapping[str, Tensor]
+    tensors: dict[str, Tensor]
 
     @classmethod
     def of(cls, done: Round, snapshot: Snapshot, clients: Mapping[int, ClientState]) -> Trace:
@@ -393,6 +397,11 @@ class Conformance:
         yield "resume", description, lambda: compare(first, resumed(experiment))
         yield "one worker", "one Ray worker", lambda: again(self._on_ray(1))
         yield "two workers", "two Ray workers", lambda: again(self._on_ray(2))
+        if not algorithms.get(experiment.algorithm.name).requires.prompts:
+            description = "networks with dropout, other seeds, clients in reverse order"
+            yield "dropout", description, lambda: check_dropout(experiment)
+        description = "a subclass with an entry in the server's state that its steps do not name"
+        yield "entries", description, lambda: check_entries(experiment, first)
         yield "device", "a pretended accelerator", lambda: check_device(experiment)
         description = "no copy and no synchronisation in the batch loop"
         yield "batches", description, lambda: check_batches(experiment)
@@ -427,6 +436,57 @@ def _global_seed(seed: int) -> AbstractContextManager[None]:
 def _check_none(changes: Sequence[str]) -> None:
     if changes:
         raise Violation(changes[0])
+
+
+def check_dropout(experiment: Experiment) -> None:
+    """Compare runs of networks with dropout, which draws from the global generators."""
+
+    def run(seed: int, executor: type[SerialExecutor]) -> list[Trace]:
+        assembly = Assembly(experiment)
+        empty = assembly.models.empty
+
+        def with_dropout(architecture: str, device: torch.device = CPU) -> Classifier:
+            model = empty(architecture, device)
+            model.get_submodule("extractor").register_forward_hook(
+                lambda layer, inputs, features: F.dropout(features, 0.5, layer.training)
+            )
+            return model
+
+        assembly.models.empty = with_dropout  # type: ignore[method-assign]
+        with _global_seed(seed):
+            return trace(assembly, partial(executor, device=CPU))
+
+    compare(run(SEEDS[0], SerialExecutor), run(SEEDS[1], Reversed))
+
+
+ENTRY = "entry_of_a_subclass"
+
+
+def check_entries(experiment: Experiment, expected: Sequence[Trace]) -> None:
+    """Compare with a subclass that adds an entry to the server's state.
+
+    Its server step returns only the entries that it changes, so that the others must stay.
+    """
+    assembly = Assembly(experiment)
+    kind: Any = type(assembly.algorithm)
+    is_summing = getattr(kind, "server_update", None) is SummingMethod.server_update
+    step = "server_step" if is_summing else "server_update"
+
+    def init_server(self: Algorithm, server: Server) -> ServerState:
+        return {**kind.init_server(self, server), ENTRY: torch.ones(1)}
+
+    def changes(self: Algorithm, state: ServerState, *arguments: Any) -> ServerState:
+        after = getattr(kind, step)(self, state, *arguments)
+        return {name: value for name, value in after.items() if value is not state.get(name)}
+
+    subclass: Any = type("Subclass", (kind,), {"init_server": init_server, step: changes})
+    assembly.algorithm.__class__ = subclass
+    with _global_seed(SEEDS[0]):
+        traces = trace(assembly, serial)
+    for done in traces:
+        if done.tensors.pop(f"server/{ENTRY}", None) is None:
+            raise Violation(f"round {done.round}: the server's state has lost the entry {ENTRY!r}")
+    compare(expected, traces)
 
 
 def check_device(experiment: Experiment) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import platform
 import re
 import time
 from collections.abc import Iterator
@@ -47,6 +48,8 @@ def count(kind: str | None = None) -> int:
 def pick_device(gpus: float) -> torch.device:
     """Return the accelerator if `gpus` is above 0 and torch finds one, else the CPU.
 
+    For analyses of a finished run, which may run on another machine than the run.
+
     On an accelerator, select deterministic kernels, so that an experiment gives the same numbers
     again.
     """
@@ -60,19 +63,31 @@ def pick_device(gpus: float) -> torch.device:
     return torch.device(kind)
 
 
-def device_of_this_process(gpus: float) -> torch.device:
+def device_of_this_process(gpus: float, role: str = "", key: str = "gpus") -> torch.device:
     """Return the accelerator if `gpus` is above 0, else the CPU.
+
+    Args:
+        gpus: this process's share of the accelerators.
+        role: the process's role on a cluster, such as "worker 2"; "" for a run in one process.
+        key: the key of the experiment that gives the share.
 
     Raises:
         UserError: if `gpus` is above 0 and there is no accelerator.
     """
     device = pick_device(gpus)
-    if gpus > 0 and device.type == "cpu":
+    if gpus == 0 or device.type != "cpu":
+        return device
+    kinds = ", ".join(KINDS)
+    if not role:
         raise UserError(
-            f"gpus={gpus:g}, but torch finds no accelerator on this machine "
-            f"({', '.join(KINDS)}); set gpus=0"
+            f"{key}={gpus:g}, but torch finds no accelerator on this machine ({kinds}); set {key}=0"
         )
-    return device
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+    raise UserError(
+        f"{role} on node {platform.node()} has a share of {gpus:g} accelerators ({key}), but torch "
+        f"{torch.__version__} finds none there ({kinds}; CUDA_VISIBLE_DEVICES is {visible}); "
+        f"install the accelerator's driver and torch on this node, or set {key}=0"
+    )
 
 
 def emulates_bfloat16(device: torch.device) -> bool:

@@ -1,4 +1,4 @@
-"""Isolation of client steps: equal torch flags and separate random draws for each step.
+"""Isolation of client steps and tests: equal torch flags and separate random draws for each.
 
 A changed torch flag, or a draw from a global generator, would change the numbers of the next step
 in this process; results would depend on which steps a worker runs. Nothing else is restored:
@@ -47,17 +47,17 @@ class Isolation:
     """Runs each step with the torch flags that were set when the object was created."""
 
     def __init__(self, device: torch.device) -> None:
-        on_cpu = device.type == "cpu"
-        self._module: Any = None if on_cpu else torch.get_device_module(device)
+        self._module = _module_of(device)
         self._flags = [read() for read, _ in FLAGS]
-        self._numpy = np.random.MT19937()
+        self._unused: list[np.random.MT19937] = []  # a step inside a step needs its own
 
     @contextmanager
     def step(self, seed: int) -> Iterator[None]:
         """Seed the global generators, which layers such as dropout use; restore them on exit."""
         cpu, device = torch.get_rng_state(), self._module and self._module.get_rng_state()
         python, numpy = random.getstate(), mtrand.get_bit_generator()
-        mtrand.set_bit_generator(self._numpy)  # swapping is faster than copying the state
+        own_numpy = self._unused.pop() if self._unused else np.random.MT19937()
+        mtrand.set_bit_generator(own_numpy)  # swapping is faster than copying the state
         torch.default_generator.manual_seed(seed)
         if self._module is not None:
             self._module.manual_seed(seed)
@@ -74,12 +74,21 @@ class Isolation:
                 self._module.set_rng_state(device)
             random.setstate(python)
             mtrand.set_bit_generator(numpy)
+            self._unused.append(own_numpy)
 
 
-def generators() -> tuple[object, ...]:
-    """Return the states of the CPU's global generators; for NumPy, the position in its stream."""
-    position = np.random.get_state(legacy=False)["state"]["pos"]  # noqa: NPY002
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), position
+def _module_of(device: torch.device) -> Any:
+    """Return torch's module of a device, which has its generator; None for the CPU."""
+    return None if device.type == "cpu" else torch.get_device_module(device)
+
+
+def generators(device: torch.device) -> tuple[object, ...]:
+    """Return the states of the global generators of Python, NumPy, torch's CPU and a device."""
+    numpy: Any = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
+    module = _module_of(device)
+    states = [torch.get_rng_state(), *([] if module is None else [module.get_rng_state()])]
+    blocks = [state.numpy().tobytes() for state in (*states, torch.from_numpy(numpy["key"]))]
+    return *blocks, numpy["pos"], random.getstate()
 
 
 class PrivateCopies:

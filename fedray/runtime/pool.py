@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import suppress
 from typing import Any
 
 import ray
@@ -17,7 +16,7 @@ from ray.exceptions import (
     ObjectLostError,
     OutOfMemoryError,
     RayActorError,
-    RayError,
+    RayTaskError,
     WorkerCrashedError,
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -31,7 +30,6 @@ log = logging.getLogger(__name__)
 
 LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)
 """Errors of a call whose process, node or result is lost or cannot be reached."""
-NOTICES_SECONDS = 5.0
 GATHER_SECONDS = 30.0
 """How long a new run waits for further workers once one is ready."""
 
@@ -73,7 +71,7 @@ class WorkerPool:
                     + number,
                 )
             actor = ray.remote(Worker).options(**options)
-            worker = actor.remote(experiment.threads, bundle.get("GPU", 0))
+            worker = actor.remote(experiment.threads, bundle.get("GPU", 0), number)
             self.workers.append(worker)
             self.suspend(worker)
 
@@ -85,6 +83,7 @@ class WorkerPool:
 
         Raises:
             RunFailed: if no worker answers within `faults.start_timeout_s`, or one cannot start.
+            UserError: if a worker does not find its accelerator.
         """
         needed = 1 if self._has_begun else min(needed, len(self.workers))
         deadline = time.monotonic() + self._start_timeout
@@ -121,16 +120,6 @@ class WorkerPool:
         """Return the id of the node of a worker that has answered."""
         return self._nodes[worker]
 
-    def notices(self) -> list[str]:
-        """Return the workers' warnings, except those of workers that do not answer soon."""
-        calls = [worker.notices.remote() for worker in self.workers if worker not in self._pings]
-        answered, _ = ray.wait(calls, num_returns=len(calls), timeout=NOTICES_SECONDS)
-        texts: list[str] = []
-        for ref in answered:
-            with suppress(RayError):
-                texts += ray.get(ref)
-        return texts
-
     def prefetch(self, experiment: Experiment) -> None:
         """Let the workers load an experiment's data in the background."""
         text = experiment.model_dump_json(by_alias=True)
@@ -159,6 +148,8 @@ class WorkerPool:
             if ref in answered:
                 try:
                     self._nodes[worker] = ray.get(ref)
+                except RayTaskError as error:
+                    raise error.cause from None
                 except RayActorError as error:
                     reason = str(error).strip().splitlines()[-1]
                     raise RunFailed(f"a worker cannot start: {one_line(reason)}") from error

@@ -10,7 +10,6 @@ next states there; states of workers on other nodes go through Ray's object stor
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -26,6 +25,7 @@ from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.messages import Message, from_message, register_tensors, to_message
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
+from fedray.runtime.printing import TextLog
 from fedray.runtime.shares import (
     groups_of_step,
     groups_of_test,
@@ -34,8 +34,6 @@ from fedray.runtime.shares import (
 )
 from fedray.runtime.worker import Share
 from fedray.states import LARGE, Place, StateStore, state_size
-
-log = logging.getLogger(__name__)
 
 CLIENTS_PER_CALL, LARGE_CLIENTS_PER_CALL = 32, 8
 """Maximum numbers of clients per call, because a worker holds their results until it answers. The
@@ -64,6 +62,7 @@ class RayExecutor:
         self._experiment = assembly.pinned.model_dump_json(by_alias=True)
         self._max_failures = assembly.experiment.faults.max_failures
         self._pool = pool
+        self._texts = TextLog()
         self.states = StateStore()
         self._node_id = str(ray.get_runtime_context().get_node_id())
         self._sizes = [(first, [*map(len, d.train)]) for first, d in assembly.data.phases]
@@ -94,9 +93,7 @@ class RayExecutor:
         tested: dict[int, Reply] = {}
         groups = groups_of_test(self._assembly, name, round_, down)
         for call, answer in self._exchange("test", name, round_, down, groups):
-            replies = dict(zip(call.clients, answer, strict=True))
-            show_printed(replies)
-            tested |= replies
+            tested |= zip(call.clients, answer, strict=True)
         return dict(sorted(tested.items()))
 
     def close(self) -> None:
@@ -123,7 +120,7 @@ class RayExecutor:
             pending, lost_workers = [], set[Any]()
             for call in calls:
                 try:
-                    answer = _answer(call.ref)
+                    answer = self._answer(call.ref)
                 except LOST as error:
                     pending += call.groups
                     self._suspend(call, lost_workers, losses, error)
@@ -162,6 +159,16 @@ class RayExecutor:
                     calls.append(Call(worker, share, getattr(worker, kind).remote(name, argument)))
         return calls
 
+    def _answer(self, ref: Any) -> Any:
+        """Return a call's answer, or raise its error; pass on the worker's texts in either case."""
+        try:
+            answer, texts = ray.get(ref)
+        except RayTaskError as error:
+            self._texts.show(getattr(error.cause, "texts", ()))
+            raise error.cause from (None if isinstance(error.cause, FedrayError) else error)
+        self._texts.show(texts)
+        return answer
+
     def _suspend(
         self, call: Call, lost_workers: set[Any], losses: Counter[int], error: Exception
     ) -> None:
@@ -185,7 +192,6 @@ class RayExecutor:
             self._store(client, state)
         replies = {c: reply for c, (reply, _) in zip(call.clients, results, strict=True)}
         self._update_rates(round_, replies)
-        show_printed(replies)
         return replies
 
     def _store(self, client: int, state: Any) -> None:
@@ -216,10 +222,11 @@ class RayExecutor:
             elif state is not None:
                 is_small = state_size(state) < LARGE
                 states[client] = to_message(state) if is_small else ray.put(state)
-        payloads = [positions[client] for client in clients]
+        own = [positions[client] for client in clients]
+        downloads = {position: distinct[position] for position in own if position >= 0}
         database = self.states.database
         folder = (str(database.files), database.new_name()) if is_local else ()
-        inputs = clients, payloads, distinct, states
+        inputs = clients, own, downloads, states
         return Share(self._experiment, round_, groups, *inputs, *folder)
 
     def _images(self, round_: int) -> Sequence[int]:
@@ -239,13 +246,6 @@ class RayExecutor:
             self._rate[architecture] = (self._rate[architecture] + rate) / 2
 
 
-def show_printed(replies: Mapping[int, Reply]) -> None:
-    """Log what methods printed on workers, each line with its client."""
-    for client, reply in replies.items():
-        for line in reply.printed:
-            log.warning("client %d: %s", client, line)
-
-
 def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
     """Return the distinct downloads, large ones as references, and each client's position."""
     index: dict[int, int] = {}
@@ -261,10 +261,3 @@ def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
             distinct.append(message if isinstance(message, Message) else ray.put(payload))
         positions[client] = index[id(payload)]
     return distinct, positions
-
-
-def _answer(ref: Any) -> Any:
-    try:
-        return ray.get(ref)
-    except RayTaskError as error:
-        raise error.cause from (None if isinstance(error.cause, FedrayError) else error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -17,42 +16,43 @@ from fedray.errors import CodeError, Failure, FedrayError, RunFailed
 from fedray.records import ResultFile, Round, RunFolder
 from fedray.runtime.cluster import driver_placement
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
+from fedray.runtime.printing import Output, Text, TextLog, unpack_experiment
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resources import server_bundle
 from fedray.runtime.session import Session
-from fedray.runtime.worker import LogRelay
-
-log = logging.getLogger(__name__)
 
 
 class ServerActor:
     """The actor that coordinates one run; it owns the workers and the clients' states."""
 
-    def run(self, experiment: str, out: str, began: float) -> Iterator[Round | str]:
+    def run(self, experiment: str, out: str, began: float) -> Iterator[Round | Text]:
         """Run the experiment to its end, resuming from the folder's checkpoint.
 
-        Yields each round and, in between, warnings for the user: those of this process and, after
-        the first round, those of the workers, which have then loaded their data.
+        Yields each round and, before it, the texts of this process and of the workers.
         """
-        parsed = Experiment.model_validate_json(experiment)
-        notices, pool = LogRelay(), WorkerPool(parsed)
-        pool.prefetch(parsed)
-        try:
-            session = Session(
-                parsed, Path(out), lambda assembly: RayExecutor(assembly, pool), began
-            )
-            for number, done in enumerate(session.rounds()):
-                for text in [*notices.take(), *(pool.notices() if number == 0 else [])]:
-                    yield text  # Ray's generators cannot delegate to a list
-                yield done
-            for text in pool.notices():
+        with Output("server") as output:
+            try:
+                for done in _rounds_in_actor(unpack_experiment(experiment), Path(out), began):
+                    for text in output.take():
+                        yield text  # Ray's generators cannot delegate to a list
+                    yield done
+            except Exception:
+                for text in output.take():  # they may explain the error
+                    yield text
+                raise
+            for text in output.take():
                 yield text
-        except Exception:
-            for text in notices.take():  # they may explain the error
-                yield text
-            raise
-        finally:
-            pool.close()
+
+
+def _rounds_in_actor(experiment: Experiment, out: Path, began: float) -> Iterator[Round]:
+    """Run the experiment with new workers, which end with it."""
+    pool = WorkerPool(experiment)
+    try:
+        pool.prefetch(experiment)
+        session = Session(experiment, out, lambda assembly: RayExecutor(assembly, pool), began)
+        yield from session.rounds()
+    finally:
+        pool.close()
 
 
 def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Round, None, None]:
@@ -72,9 +72,10 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
         FedrayError: the cause that stopped the run; a `CodeError` has the traceback of the actor.
     """
     max_failures, last, losses = experiment.faults.max_failures, -1, 0
+    texts = TextLog()
     while True:
         try:
-            for done in _rounds_of_one_server(experiment, out, began):
+            for done in _rounds_of_one_server(experiment, out, began, texts):
                 losses = 0 if done.round > last else losses
                 last = max(last, done.round)
                 yield done
@@ -93,14 +94,16 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
         yield from missed_rounds
 
 
-def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> Iterator[Round]:
+def _rounds_of_one_server(
+    experiment: Experiment, out: Path, began: float, texts: TextLog
+) -> Iterator[Round]:
     """Yield the rounds of one server actor until the run ends or the server is lost."""
     try:
         with _server(experiment, out) as actor:
             stream = actor.run.options(num_returns="streaming").remote(
                 experiment.model_dump_json(by_alias=True), str(out), began
             )
-            yield from _log_warnings(stream)
+            yield from _log_texts(stream, texts)
     except RayTaskError as error:  # the actor has completed its folder
         raise _original_error(error, out) from None
     except BaseException:
@@ -112,12 +115,12 @@ def _rounds_of_one_server(experiment: Experiment, out: Path, began: float) -> It
         raise
 
 
-def _log_warnings(stream: Iterable[Any]) -> Iterator[Round]:
-    """Yield the rounds of a server actor's stream, and log the warnings between them."""
+def _log_texts(stream: Iterable[Any], texts: TextLog) -> Iterator[Round]:
+    """Yield the rounds of a server actor's stream, and log the texts between them."""
     for ref in stream:
         item = ray.get(ref)
-        if isinstance(item, str):
-            log.warning("%s", item)
+        if isinstance(item, Text):
+            texts.show([item])
         else:
             yield item
 

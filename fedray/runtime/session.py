@@ -19,7 +19,7 @@ from fedray.plugins import use
 from fedray.records import FolderClaim, Round, Run, RunFolder
 from fedray.records.observer import closing_all
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.devices import explain_server_memory, pick_device
+from fedray.runtime.devices import device_of_this_process, explain_server_memory
 from fedray.runtime.observers import (
     Checkpoints,
     EarlyStop,
@@ -64,7 +64,7 @@ class Session:
         self._keeps = keeps
         self._folder = RunFolder(out)
         self._began = time.time() if began is None else began
-        self._device = pick_device(experiment.server_gpus)
+        self._device = device_of_this_process(experiment.server_gpus, "the server", "server_gpus")
         self._claim = FolderClaim(self._folder)
         self._claim.acquire()
         try:

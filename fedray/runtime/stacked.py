@@ -23,6 +23,7 @@ from fedray.records import Work
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime, Member
 from fedray.runtime.isolation import PrivateCopies, generators
+from fedray.runtime.printing import of_clients
 from fedray.runtime.shares import STACKED_STEP, is_stacked
 
 
@@ -83,7 +84,8 @@ class StackedRuntime(ClientRuntime):
         for client, _, _ in members:
             self._make_stack(self.assembly.models.architectures[client], len(members))
         private = PrivateCopies(self.device)
-        with self._isolation.step(seed), self._refuse_draws():
+        clients = [member.client for member in members]
+        with of_clients(*clients), self._isolation.step(seed), self._refuse_draws():
             replies, steps = self._begin(round_, members, private)
             for _, same_form in groupby(steps, _Step.form):
                 self._train([*same_form])
@@ -116,7 +118,7 @@ class StackedRuntime(ClientRuntime):
                 context = self.client(member.client, round_, stack.skeletons[row])
                 state = member.state or self._first_state(context)
                 copied = ClientState(private.of(state.model), private.of(state.memory))
-                with counted() as tally:
+                with of_clients(member.client), counted() as tally:
                     method = self.assembly.algorithm
                     local = method.begin(context, copied, downloads[id(member.down)])
                 work = tally.steps, tally.images, tally.parameters
@@ -129,7 +131,7 @@ class StackedRuntime(ClientRuntime):
 
     def _first_state(self, context: Client) -> ClientState:
         """Return a client's first state, isolated because building models may draw numbers."""
-        with self._isolated(STACKED_STEP, context):
+        with self._isolated(STACKED_STEP, context.id, context.round):
             return self._state_or_first(context, None)
 
     def _sorted(
@@ -187,7 +189,7 @@ class StackedRuntime(ClientRuntime):
             if not isinstance(step.trained, Trained):
                 assert step.trained is not None
                 raise step.trained
-            with counted() as tally:
+            with of_clients(step.member.client), counted() as tally:
                 result = method.finish(step.local, step.trained)
             steps, images, most = step.work
             work = Work(steps + tally.steps, images + tally.images, max(most, tally.parameters))
@@ -213,9 +215,9 @@ class StackedRuntime(ClientRuntime):
     @contextmanager
     def _refuse_draws(self) -> Iterator[None]:
         """Refuse draws from the global generators, which the clients of a stack would share."""
-        before = generators()
+        before = generators(self.device)
         yield
-        if generators() != before:
+        if generators(self.device) != before:
             raise UserError(
                 f"{self.assembly.algorithm.name} draws from the global random generators, so its "
                 "clients cannot be stacked; set stacked=1"

@@ -275,6 +275,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 def _begin(file: sqlite3.Connection, synchronous: str) -> None:
     file.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     file.execute("PRAGMA journal_mode = DELETE")
+    file.execute("PRAGMA cache_spill = OFF")  # a full cache would lock out readers until the commit
     file.execute(f"PRAGMA synchronous = {synchronous}")
     file.execute(
         "PRAGMA secure_delete = OFF"

@@ -30,6 +30,7 @@ from fedray.errors import CodeError, Failure, FedrayError, RunFailed
 from fedray.records import Round, RunFolder, best_round, find_metric
 from fedray.runtime.cluster import drivers_node
 from fedray.runtime.pool import cause_of
+from fedray.runtime.printing import Output, Text, TextLog, unpack_experiment
 from fedray.runtime.resources import trial_bundles
 from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.progress import Progress
@@ -59,24 +60,32 @@ def run_trial(config: Mapping[str, Any], at: str) -> None:
     """
     trial = config["trial"]
     if "given_up" in trial:
-        tune.report(_failure_report(trial["given_up"]))
+        tune.report({**UNSCORED, "failed": trial["given_up"]})
         return
     os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", str(STOPPED_SECONDS))
-    folder = Path(trial["folder"])
-    try:
-        with closing(_fail_on_exit(reports(trial, at))) as all_reports:
-            for report in all_reports:
-                tune.report(report)  # raises SystemExit if ASHA stops the trial
-    except RunFailed:
-        raise
-    except Exception as error:
-        RunFolder(folder).keep_error(Failure.of(error).traceback)
-        tune.report(_failure_report(reason_of(error)))
+    with Output("") as output:
+
+        def report(values: dict[str, Any]) -> None:
+            """Report with the texts so far; raises SystemExit if ASHA stops the trial."""
+            texts = output.take()
+            if values or texts:
+                tune.report({**UNSCORED, **values, "texts": json.dumps(texts)})
+
+        try:
+            with closing(_fail_on_exit(reports(trial, at))) as all_reports:
+                for values in all_reports:
+                    report(values)
+            report({})
+        except RunFailed:
+            report({})
+            raise
+        except Exception as error:
+            RunFolder(Path(trial["folder"])).keep_error(Failure.of(error).traceback)
+            report({"failed": reason_of(error)})
 
 
-def _failure_report(reason: str) -> dict[str, Any]:
-    """Return the report of a failed run; Ray Tune requires a score in every report."""
-    return {"objective": math.nan, "score": math.nan, "failed": reason}
+UNSCORED = {"objective": math.nan, "score": math.nan}
+"""The score of a report that is no round; Ray Tune requires a score in every report."""
 
 
 def _experiment_of(trial: Mapping[str, Any]) -> Experiment:
@@ -114,7 +123,7 @@ def reports(trial: Mapping[str, Any], at: str) -> Generator[dict[str, Any], None
     from fedray.studies.warm import warm
 
     began, folder = time.time(), RunFolder(Path(trial["folder"]))
-    experiment = _experiment_of(trial)
+    experiment = unpack_experiment(trial["experiment"])
     folder.path.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.path / ".trial.lock"):  # another study may have begun the same run
         done = list(folder.rounds()) if folder.has_result else []
@@ -223,6 +232,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         self._started: dict[int, float] = {}
         self._again = False
         self._losses: dict[int, tuple[int | None, int]] = {}
+        self._texts = TextLog()
 
     def needs_another_pass(self) -> bool:
         """Return True if Ray Tune gave up runs that can start again; reset the flag."""
@@ -244,10 +254,14 @@ class Watcher(tune.Callback):  # type: ignore[misc]
     def on_trial_result(
         self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        """Record that a run has finished a round, or why it failed."""
+        """Record that a run has finished a round, or why it failed; log its texts."""
         run = self._run(trial)
+        texts = [Text(*text) for text in json.loads(result.get("texts", "[]"))]
+        self._texts.show(texts, self._study.name_of(run.spec))
         if "failed" in result:
             run.reason = str(result["failed"])
+            return
+        if "round" not in result:
             return
         run.objective = None if math.isnan(result["objective"]) else result["objective"]
         run.round, run.last_round = result["best_round"], result["round"]

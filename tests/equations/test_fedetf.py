@@ -6,7 +6,6 @@ import copy
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,7 +19,7 @@ from fedray.algorithms.averaging.fedetf import (
     corner_products,
     simplex_etf,
 )
-from fedray.core import ClientState, HeldOut, LocalContext, fit, with_extra
+from fedray.core import Batch, ClientState, HeldOut, LocalContext, fit, with_extra
 from fedray.core.state import map_tensors
 from fedray.evaluation.testing import fine_tuned
 from fedray.models import ClassifierOutput, Pixels
@@ -162,29 +161,42 @@ def test_a_fixed_scale_is_the_one_that_was_asked_for(run):
 def test_the_simplex_is_sent_once_to_everybody_and_counts_never(run):
     changes = {**ONE_KIND, "participation": 0.5, "optimizer.weight_decay": 0.1}
     done = run("fedetf", changes)
-    data = done.assembly.data
     assert set(done.memories) == {0, 1, 2, 3}
     for client, memory in done.memories.items():
-        assert set(memory) - {"counts"} == {"simplex"}
+        assert set(memory) == {"simplex"}, "counts are of a round, and not stored"
         cosines = memory["simplex"] @ memory["simplex"].T
         torch.testing.assert_close(cosines, 10 / 9 * torch.eye(10) - 1 / 9, atol=1e-6, rtol=0)
         assert torch.equal(memory["simplex"], done.memories[0]["simplex"])
-        expected = np.bincount(data.images.labels[data.train[client]], minlength=10)
-        trained = any(client in result.participants for result in done.results)
-        assert trained == ("counts" in memory)
-        assert not trained or memory["counts"].tolist() == expected.tolist()
     other = run("fedetf", {**changes, "seed": 1, "rounds": 1})
     assert not torch.equal(done.memories[0]["simplex"], other.memories[0]["simplex"])
 
 
-def test_predictions_have_no_prior(assemble):
+@pytest.mark.parametrize("scale", [1.0, 3.0, -0.5])
+def test_predictions_have_the_scale_and_no_prior(assemble, scale):
     algorithm = assemble("fedetf", ONE_KIND).algorithm
     logits = torch.randn(4, 10, generator=torch.Generator().manual_seed(0))
     memory = {"simplex": simplex_etf(torch.eye(10)), "counts": torch.tensor([1000] + [0] * 9)}
-    local = LocalContext(None, None, ClientState({}, memory), None)
+    extra = {"scale": torch.tensor(scale)}
+    local = LocalContext(None, None, ClientState({}, memory), None, extra)
     found = algorithm.predict(ClassifierOutput(torch.zeros(4, 16), logits), local)
-    expected = F.normalize(logits, dim=1) @ memory["simplex"].T
+    expected = scale * F.normalize(logits, dim=1) @ memory["simplex"].T
     torch.testing.assert_close(found, expected)
+
+
+def test_a_negative_scale_predicts_what_the_loss_trains(assemble):
+    """The classes with the lowest loss are those that are predicted."""
+    algorithm = assemble("fedetf", ONE_KIND).algorithm
+    simplex = simplex_etf(torch.eye(10)).float()
+    memory = {"simplex": simplex, "counts": torch.full((10,), 5)}
+    local = LocalContext(None, None, ClientState({}, memory), None, {"scale": torch.tensor(-2.0)})
+    output = ClassifierOutput(torch.zeros(10, 16), -simplex)
+    predicted = algorithm.predict(output, local).argmax(dim=1)
+    assert predicted.tolist() == list(range(10))
+    right, wrong = (
+        algorithm.loss(output, Batch(Pixels(torch.zeros(10)), labels), local)
+        for labels in (predicted, predicted.roll(1))
+    )
+    assert right < wrong
 
 
 def test_a_simplex_that_has_been_tuned_keeps_its_lengths():

@@ -15,6 +15,7 @@ from tensors import same
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import Client, ClientState, algorithms
+from fedray.runtime.isolation import Isolation, generators
 
 VICTIM, ROUND = 1, 1
 CHANGES = {"faults.on_client_error": "drop", "model.group": "cnn2"}
@@ -123,3 +124,44 @@ def test_a_failed_step_changes_nothing_for_others(run, spoiler):
         assert same(other["model"], one["model"])
     for client, memory in plain.memories.items():
         assert torch.equal(spoilt.memories[client]["seen"], memory["seen"])
+
+
+def draw() -> list[float]:
+    return [np.random.rand(), random.random(), torch.rand(()).item()]  # noqa: NPY002
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_step_inside_a_step_leaves_its_draws_alone(depth):
+    isolation = Isolation(torch.device("cpu"))
+
+    def nested(left: int) -> None:
+        if left:
+            with isolation.step(left):
+                draw()
+                nested(left - 1)
+                draw()
+
+    with isolation.step(7):
+        expected = [draw(), draw()]
+    with isolation.step(7):
+        first = draw()
+        nested(depth)
+        assert [first, draw()] == expected
+
+
+def test_a_step_inside_a_step_is_no_draw_of_the_outer_one():
+    isolation, cpu = Isolation(torch.device("cpu")), torch.device("cpu")
+    with isolation.step(7):
+        before = generators(cpu)
+        with isolation.step(8):
+            draw()
+        assert generators(cpu) == before
+
+
+def test_every_draw_is_seen():
+    """Also one after which NumPy's position in its block of numbers is that of before."""
+    cpu = torch.device("cpu")
+    with Isolation(cpu).step(7):
+        before = generators(cpu)
+        np.random.bytes(4 * 624)  # noqa: NPY002
+        assert generators(cpu) != before

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import platform
+
 import faulty
 import pytest
+import torch
 
 from fedray import run
 from fedray.errors import CodeError
@@ -31,6 +34,28 @@ def test_more_gpus_than_there_are(small, ray_nodes, tmp_path, capsys):
     error = capsys.readouterr().err
     assert error.startswith("error: 1 workers need 1 CPU, 3 GPU, but the cluster has")
     assert error.endswith("set gpus=2 or less\n")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "role", "key"),
+    [
+        (("gpus=1", "workers=1"), "worker ", "gpus"),
+        (("gpus=0.5", "workers=2"), "worker ", "gpus"),
+        (("gpus=1", "server_gpus=0.25", "workers=1"), "the server", "server_gpus"),
+    ],
+)
+def test_an_accelerator_that_torch_does_not_find(small, ray_nodes, tmp_path, capsys, keys, role, key):
+    """Ray was started with GPUs that this machine does not have."""
+    out = tmp_path / "out"
+    assert run.main([*small.arguments(*keys, "--no-track"), "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {role}")
+    assert f" on node {platform.node()} has a share of " in error
+    assert f"({key}), but torch {torch.__version__} finds none there" in error
+    assert "CUDA_VISIBLE_DEVICES is " in error
+    assert error.endswith(f"or set {key}=0\n")
+    assert error.count("\n") == 1
     assert not out.exists()
 
 

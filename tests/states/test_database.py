@@ -15,6 +15,7 @@ import torch
 
 from fedray.errors import UserError
 from fedray.states import LARGE, StateDatabase, database
+from fedray.states.tensors import tree_bytes
 
 
 def tree(value: float, numbers: int = 6) -> dict[str, Any]:
@@ -121,6 +122,29 @@ def test_two_may_read_while_one_writes(saved, tmp_path):
     reader.load()
     save(saved, {0: tree(5)}, round=4)
     assert float(reader.read(0)["w"][0]) == 5
+
+
+@pytest.mark.parametrize(
+    ("count", "numbers"), [(200, 10_000), (2_000, 1_000), (300, 20_000)], ids=str
+)
+def test_a_save_that_exceeds_sqlites_cache_lets_others_read(
+    saved, tmp_path, monkeypatch, count, numbers
+):
+    """SQLite's own cache has 2 MB."""
+    monkeypatch.setattr(database, "WAIT_SECONDS", 0.0)
+    reader = StateDatabase(tmp_path)
+    reader.load()
+
+    def trees():
+        for number in range(count):
+            yield number, tree(9, numbers)
+            assert float(reader.read(1)["w"][0]) == 1, "the moment before"
+            reader.close()
+
+    assert tree_bytes(tree(9, numbers)) < LARGE
+    places = saved.save({"round": 4}, trees())
+    assert len(places) == count
+    assert float(reader.read(1)["w"][0]) == 9
 
 
 def test_every_flipped_bit_is_refused_or_changes_nothing(tmp_path):

@@ -203,7 +203,7 @@ class FedConcat(FedAvg):
             largest = max(int(self.hp.largest * clients / count), ceil(clients / count))
         random = exchange.server.streams.numpy("fedconcat")
         assignment = torch.from_numpy(cluster(points, count, largest, random))
-        return {**state, "assignment": assignment}
+        return {"assignment": assignment}
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Run a round inside the clusters, or, in the third stage, a round of the classifier."""
@@ -217,7 +217,7 @@ class FedConcat(FedAvg):
         if not uplinks:
             return state
         heads = {client: upload.model for client, upload in uplinks.items()}
-        return {**state, "head": weighted_mean(client_weights(uplinks, "uniform"), heads)}
+        return {"head": weighted_mean(client_weights(uplinks, "uniform"), heads)}
 
     def give(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Give the encoders to all clients in the third stage, and again when images change."""
@@ -254,7 +254,7 @@ class FedConcat(FedAvg):
             if members:
                 model, total = {"model": clusters[str(g)]}, total_of(self.summand, members)
                 clusters[str(g)] = self.server_step(model, total, server)["model"]
-        return {**state, "clusters": clusters}
+        return {"clusters": clusters}
 
     def has_global_model(self, state: ServerState) -> bool:
         """Return True in the third stage or with a single cluster."""

@@ -19,7 +19,6 @@ Deviations:
     - Every round begins with a new optimiser. The official code keeps each client's momentum for
       the whole run (`optimizer.keep=true`). This changed weights by 0.039 and accuracies by 8.7
       points.
-    - Predictions omit s, which scales all logits of an image by the same factor.
     - Normalisation layers keep their running statistics while simplex and head are fine-tuned, as
       in all fine-tuning here; the official code updates them.
 
@@ -31,20 +30,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
+from fedray.algorithms.averaging.class_counts import CountsClasses
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.config import Epochs, LearningRate
 from fedray.core import (
     PLAIN_SGD,
     Batch,
-    Client,
     ClientState,
     Exchange,
     LocalContext,
@@ -68,7 +66,7 @@ class Simplex(Payload):
 
 
 @algorithms.add
-class FedETF(ExtraParameters):
+class FedETF(CountsClasses, ExtraParameters):
     """FedAvg with a fixed simplex (ETF) as classifier, and a loss balanced by class counts."""
 
     name = "fedetf"
@@ -111,12 +109,6 @@ class FedETF(ExtraParameters):
         simplex = Simplex(state["simplex"])
         return exchange.give(state, "simplex", dict.fromkeys(range(self.setting.clients), simplex))
 
-    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """Begin as FedAvg does; add n_i, the class counts of the client's images in this round."""
-        local = super().begin(client, state, down)
-        memory = {**local.state.memory, "counts": client.class_counts().to(client.device)}
-        return replace(local, state=ClientState(local.state.model, memory))
-
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         counts = local.state.memory["counts"]
         return balanced_loss(self.scaled_logits(output, local), batch.labels, counts)
@@ -128,7 +120,8 @@ class FedETF(ExtraParameters):
         return cosines * (float(self.hp.scale) if scale is None else scale)
 
     def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
-        return corner_products(output.logits, local.state.memory["simplex"])
+        """Return s times the cosines [B, C], without log n_i; a trained s may be negative."""
+        return self.scaled_logits(output, local)
 
     def fine_tune(self, local: LocalContext) -> Iterator[LocalContext]:
         """Train locally for a round, then the simplex and the head in turn (FedETF-Per).

@@ -20,20 +20,18 @@ Deviations:
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 from pydantic import Field, StrictBool
 from torch import Tensor
 
+from fedray.algorithms.averaging.class_counts import CountsClasses
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.losses import softmax_loss
-from fedray.core import Batch, Client, ClientState, LocalContext, algorithms
+from fedray.core import Batch, LocalContext, algorithms
 from fedray.models import ClassifierOutput
 
 
 @algorithms.add
-class FedLC(FedAvg):
+class FedLC(CountsClasses):
     """FedAvg with logits calibrated by the client's class counts, which the client never sends."""
 
     name = "fedlc"
@@ -49,12 +47,6 @@ class FedLC(FedAvg):
         """Whether the sum in the loss excludes the label's class (paper)."""
 
     hp: HParams
-
-    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        """Begin as FedAvg does; add n_i, the class counts of the client's images in this round."""
-        local = super().begin(client, state, down)
-        memory = {**local.state.memory, "counts": client.class_counts().to(client.device)}
-        return replace(local, state=ClientState(local.state.model, memory))
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         logits = calibrate(output.logits, local.state.memory["counts"], self.hp.tau)

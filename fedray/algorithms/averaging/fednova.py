@@ -85,7 +85,7 @@ class FedNova(FedAvg):
         p_a, p_by_a = (total[name] / total["weight"] for name in ("steps", "inverse"))
         y = {name: value / total["weight"] for name, value in total["normalised"].items()}
         weights = normalised_average(select(model, y), float(p_a), float(p_by_a), y)
-        return {**state, "model": select({**model, **means, **weights}, model)}
+        return {"model": select({**model, **means, **weights}, model)}
 
 
 def steps_of(trained: Trained, config: TrainingConfig) -> float:

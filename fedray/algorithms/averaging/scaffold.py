@@ -136,7 +136,7 @@ class Scaffold(FedAvg):
         for name, c in state["control"].items():
             model[name] = x[name] + self.hp.lr_server * (model[name] - x[name])
             control[name] = c + changes[name]
-        return {**state, "model": model, "control": control}
+        return {"model": model, "control": control}
 
 
 def zeros(parameters: Mapping[str, Tensor]) -> Tensors:

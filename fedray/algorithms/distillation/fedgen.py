@@ -201,7 +201,7 @@ class FedGen(HeadAveraging):
         if self.hp.generated_weight and not self.hp.untrained:
             generator = self._train_generator(state, weights, uplinks, server)
         heads = {client: upload.head for client, upload in uplinks.items()}
-        return {**state, "generator": generator, "head": weighted_mean(weights, heads)}
+        return {"generator": generator, "head": weighted_mean(weights, heads)}
 
     def _train_generator(
         self, state: ServerState, weights: Mapping[int, float], uplinks: Uplinks, server: Server

@@ -208,7 +208,6 @@ class FedKD(MutualLearning):
         means = weighted_mean(weights, updates)
         step = {name: self.factors(mean, server.round) for name, mean in means.items()}
         return {
-            **state,
             "model": {**apply_step(model, step), **weighted_mean(weights, buffers)},
             "step": step,
             "version": state["version"] + 1,

@@ -302,7 +302,6 @@ class DP2FL(CoupledPrompts, LocalTraining):
             averaged["task"] = weighted_sum(weights, tasks).float()
             averaged["data"] = weighted_sum(weights, trained).float()
         return {
-            **state,
             **averaged,
             "personal": personal,
             "joined": joined,

@@ -222,7 +222,7 @@ class FedMGP(PromptMethod, LocalTraining):
 
     def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
         """Send P~ of the last round to clients that lack it; in round 1, send nothing."""
-        if not state:
+        if "prompts" not in state:
             return dict.fromkeys(clients)
         groups, held = GlobalGroups(state["prompts"]), held_versions(state, "prompts", self.setting)
         return {c: None if held[c] == state["version"] else groups for c in clients}
@@ -230,7 +230,7 @@ class FedMGP(PromptMethod, LocalTraining):
     def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
         """Return P~ of this round, Eq. (9); no client holds P~ yet."""
         mean = rank_mean(client_weights(uplinks, self.hp.weights), uplinks)
-        return {**state, "prompts": mean, "version": torch.tensor(server.round)}
+        return {"prompts": mean, "version": torch.tensor(server.round)}
 
     def round(self, state: ServerState, exchange: Exchange) -> ServerState:
         """Train and draw, average by rank, and send P~ to clients whose groups arrived.

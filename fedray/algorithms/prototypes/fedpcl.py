@@ -146,7 +146,7 @@ class FedPCL(PrototypeSharing):
         A client that has not taken part has no prototypes; the result is then zero.
         """
         z, memory = F.normalize(output.features.float(), dim=1), local.state.memory
-        if not memory:
+        if "vectors" not in memory:
             return z.new_zeros(len(z), self.setting.num_classes)
         products: Tensor = z @ memory["vectors"].T
         return products.masked_fill(~memory["present"], -torch.inf)

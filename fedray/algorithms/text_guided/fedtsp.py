@@ -204,7 +204,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Average by Eq. (6), take E_s prompt steps on Eq. (7), and update the text prototypes."""
         image, present = class_means(total["classes"], self.hp.proto_agg)
-        after = {**state, "image": image, "present": present, "sent": state["vectors"]}
+        after = {"image": image, "present": present, "sent": state["vectors"]}
         if not self._trains_prompts:
             return after
         prompts = state["prompts"].clone().to(server.device).requires_grad_()

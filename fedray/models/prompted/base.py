@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,12 +39,16 @@ class PromptedClip(Classifier, ABC):
         self.names = tuple(name.replace("_", " ") for name in names)
         self._trained = tuple(range(len(names)))
         self._classes: tuple[int, ...] = self._trained
-        self._cached_features: tuple[object, Tensor] | None = None
+        self._cached: _CachedFeatures | None = None
         self._texts: dict[str, ClassTexts] = {}
         self._fixed: dict[str, Tensor] = {}
         self._scope: tuple[Sequence[int], Tensor] | None = None
 
     clip: FrozenClip
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave the cached features out of copies, whose prompts are other tensors."""
+        return {**vars(self), "_cached": None}
 
     @abstractmethod
     def initialise(self, generator: torch.Generator) -> None:
@@ -100,13 +105,19 @@ class PromptedClip(Classifier, ABC):
         return self._fixed[template][self.scope]
 
     def texts(self) -> Tensor:
-        """Return text features; without gradients, they are cached until a prompt changes."""
-        if torch.is_grad_enabled():
+        """Return text features; without gradients, they are cached until a prompt changes.
+
+        A prompt is recognised by its tensor and version: `torch.func.functional_call` replaces the
+        tensor, and training changes the version.
+        """
+        prompts = list(self.parameters())
+        if torch.is_grad_enabled() or any(map(torch.is_inference, prompts)):  # without versions
             return self.text_features()
-        key = (self._classes, tuple(prompt._version for prompt in self.parameters()))
-        if self._cached_features is None or self._cached_features[0] != key:
-            self._cached_features = (key, self.text_features())
-        return self._cached_features[1]
+        is_autocast = torch.is_autocast_enabled(self.scope.device.type)
+        key = (self._classes, is_autocast, *((id(p), p._version) for p in prompts))
+        if self._cached is None or self._cached.key != key:
+            self._cached = _CachedFeatures(key, prompts, self.text_features())
+        return self._cached.features
 
     def image_features(self, x: Inputs) -> Tensor:
         """Return unit image features [B, d] or patch features [B, M, d].
@@ -130,6 +141,14 @@ class PromptedClip(Classifier, ABC):
         """Return image features and logits over the class subset."""
         image = self.image_features(x)
         return ClassifierOutput(image, self.logits(image, self.texts()))
+
+
+class _CachedFeatures(NamedTuple):
+    """Text features of prompts; the prompts stay alive, so that no other tensor has their id."""
+
+    key: tuple[object, ...]
+    prompts: Sequence[Tensor]
+    features: Tensor
 
 
 def scaled_products(image: Tensor, text: Tensor, scale: float) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from clips import DIGITS, clip_of, drawn, noise
@@ -102,3 +104,78 @@ def test_fixed_texts_are_those_of_the_classes_in_scope(tiny_clip):
     everything = model.fixed_texts()
     with model.class_subset((3, 1)):
         assert torch.equal(model.fixed_texts(), everything[[3, 1]])
+
+
+LEARNING = [name for name in MODELS if name not in ("fixed", "adapter")]
+
+
+def two_sets(model):
+    """Two sets of prompts with equal versions."""
+    first = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+    return first, {name: tensor + 0.5 for name, tensor in first.items()}
+
+
+def logits_with(model, prompts, x):
+    return torch.func.functional_call(model, prompts, (x,)).logits
+
+
+def logits_loaded(model, prompts, x):
+    other = deepcopy(model)
+    other._cached = None
+    other.load_state_dict(prompts)
+    with torch.no_grad():
+        return other(x).logits
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [*((name, torch.no_grad) for name in LEARNING), ("context", torch.inference_mode)],
+)
+def test_prompts_of_a_functional_call_are_those_that_count(tiny_clip, name, mode):
+    model = drawn(MODELS[name](clip_of(tiny_clip), DIGITS)).eval()
+    x = inputs_of(model.clip)[0]
+    first, second = two_sets(model)
+    with mode():
+        third = {name: tensor - 0.5 for name, tensor in first.items()}
+        sets = [first, second, third, first]
+        given = [logits_with(model, prompts, x) for prompts in sets]
+    for prompts, logits in zip(sets, given, strict=True):
+        assert torch.equal(logits, logits_loaded(model, prompts, x))
+    assert not torch.equal(given[0], given[1])
+
+
+def test_prompts_of_a_functional_call_have_their_own_gradients(tiny_clip):
+    model = drawn(MODELS["context"](clip_of(tiny_clip), DIGITS)).eval()
+    x = inputs_of(model.clip)[0]
+    gradients = []
+    for prompts in two_sets(model):
+        with torch.no_grad():
+            model(x)
+        leaf = {name: tensor.requires_grad_() for name, tensor in prompts.items()}
+        logits = logits_with(model, leaf, x)
+        gradients.append(torch.autograd.grad(logits.logsumexp(1).sum(), [*leaf.values()])[0])
+    assert gradients[0].abs().sum() > 0
+    assert not torch.equal(*gradients)
+
+
+def test_a_copy_has_its_own_text_features(tiny_clip):
+    model = drawn(MODELS["context"](clip_of(tiny_clip), DIGITS)).eval()
+    x = inputs_of(model.clip)[0]
+    with torch.no_grad():
+        for _ in range(3):
+            model.context.add_(0.1)
+        model(x)
+        copied = deepcopy(model)
+        while copied.context._version < model.context._version:  # a copy begins with version 0
+            copied.context.add_(0.1)
+        assert torch.equal(copied(x).logits, logits_loaded(copied, copied.state_dict(), x))
+        assert not torch.equal(copied(x).logits, model(x).logits)
+
+
+def test_text_features_in_bfloat16_are_not_those_in_float32(tiny_clip):
+    model = drawn(MODELS["context"](clip_of(tiny_clip), DIGITS)).eval()
+    x = inputs_of(model.clip)[0]
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            model(x)
+        assert torch.equal(model(x).logits, logits_loaded(model, model.state_dict(), x))

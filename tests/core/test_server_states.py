@@ -1,0 +1,149 @@
+"""The state that a server step returns is merged into the state before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.algorithms.distillation.feddistill import FedDistill
+from fedray.algorithms.personalised.fedgh import FedGH
+from fedray.algorithms.prototypes.fedpcl import FedPCL
+from fedray.algorithms.prototypes.fedproto import FedProto
+from fedray.algorithms.prototypes.fedtgp import FedTGP
+from fedray.core import Algorithm, Payload, algorithms, payload_field
+from fedray.errors import ServerError
+
+SMALL: dict[str, Any] = {"model.group": "mlp", "rounds": 2}
+NEW = {"entry": torch.ones(2)}
+
+
+@pytest.fixture
+def run_method(run, monkeypatch):
+    """Run a class of a method under a name that only this test knows."""
+    algorithms.names()  # loads the shipped ones, which must stay
+    monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
+
+    def run_method(method: type[Algorithm], **changes: Any):
+        method.name = "merging"
+        algorithms.add(method)
+        return run("merging", {**SMALL, **changes})
+
+    return run_method
+
+
+@dataclass(frozen=True)
+class Gift(Payload):
+    """A gift."""
+
+    gift: Tensor = payload_field("text_embeddings", "C d")
+
+
+@pytest.mark.parametrize("parent", [FedAvg, FedProto, FedTGP, FedPCL, FedGH, FedDistill])
+def test_a_gift_of_a_subclass_is_sent_once(run_method, parent):
+    class Giving(parent):
+        downloads: ClassVar = (*parent.downloads, Gift)
+
+        def give(self, state, exchange):
+            state = super().give(state, exchange)
+            gift = Gift(torch.ones(self.setting.num_classes, self.setting.feature_dim))
+            return exchange.give(state, "gift", dict.fromkeys(exchange.everyone, gift))
+
+    sent = [r.down.bytes.get("text_embeddings", 0) for r in run_method(Giving).results]
+    assert sent[0] > 0
+    assert sent[1:] == [0, 0]
+
+
+class InitialEntry(FedAvg):
+    def init_server(self, server):
+        return {**super().init_server(server), **NEW}
+
+
+class FreshUpdate(InitialEntry):
+    def server_update(self, state, uplinks, server):
+        return {"model": next(iter(uplinks.values())).model}
+
+
+class FreshPrepare(InitialEntry):
+    def prepare(self, state, exchange):
+        return {"other": torch.zeros(1)}
+
+
+class FreshGive(InitialEntry):
+    def give(self, state, exchange):
+        return {}
+
+
+class FreshRound(InitialEntry):
+    def round(self, state, exchange):
+        return {"model": super().round(state, exchange)["model"]}
+
+
+class StaticUpdate(InitialEntry):
+    @staticmethod
+    def server_update(state, uplinks, server):
+        return {"model": state["model"]}
+
+
+class Mixin:
+    def server_update(self, state, uplinks, server):
+        return {"model": state["model"]}
+
+
+class MixedIn(Mixin, InitialEntry):
+    pass
+
+
+METHODS = [FreshUpdate, FreshPrepare, FreshGive, FreshRound, StaticUpdate, MixedIn]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_entry_that_a_step_does_not_name_stays(run_method, method):
+    for state in run_method(method).servers:
+        assert torch.equal(state["entry"], NEW["entry"])
+
+
+def test_versions_of_a_round_stay_when_the_next_step_does_not_name_them(run_method):
+    class GivingInside(FedAvg):
+        downloads: ClassVar = (*FedAvg.downloads, Gift)
+
+        def round(self, state, exchange):
+            gift = Gift(torch.ones(self.setting.num_classes, self.setting.feature_dim))
+            state = exchange.give(state, "gift", dict.fromkeys(exchange.everyone, gift))
+            return super().round(state, exchange)
+
+        def server_update(self, state, uplinks, server):
+            return {"model": state["model"]}
+
+    sent = [r.down.bytes.get("text_embeddings", 0) for r in run_method(GivingInside).results]
+    assert sent[1] > 0
+    assert sent[2] == 0
+
+
+def test_an_entry_is_emptied_by_name(run_method):
+    class Emptying(InitialEntry):
+        def init_server(self, server):
+            return {**super().init_server(server), "seen": NEW}
+
+        def server_update(self, state, uplinks, server):
+            return {**super().server_update(state, uplinks, server), "seen": {}}
+
+    assert [len(state["seen"]) for state in run_method(Emptying).servers] == [1, 0, 0]
+
+
+def test_a_step_that_returns_no_state_is_named(run_method):
+    class Forgetting(FedAvg):
+        def server_update(self, state, uplinks, server):
+            super().server_update(state, uplinks, server)
+
+    with pytest.raises(ServerError, match="server_update of merging returned a NoneType"):
+        run_method(Forgetting)
+
+
+def test_inherited_steps_are_not_wrapped_again():
+    assert InitialEntry.server_update is FedAvg.server_update
+    assert InitialEntry.give is Algorithm.give

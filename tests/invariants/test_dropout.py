@@ -1,0 +1,87 @@
+"""A network with dropout: equal numbers in serial, with any number of workers, and resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small import assert_same, numbers, on_workers, serially, stop_after, with_server_actor
+
+from fedray.config import Experiment
+from fedray.errors import UserError
+from fedray.runtime.ray_executor import RayExecutor
+from fedray.runtime.resolve import resolve
+from fedray.runtime.session import Session
+
+NETWORK = '''
+"""A network with dropout."""
+
+from torch import nn
+
+from fedray.plugin import architecture
+
+
+@architecture("dropping")
+def dropping(channels: int, image_size: int) -> nn.Module:
+    """Build a hidden layer with dropout."""
+    inputs = channels * image_size**2
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 64), nn.ReLU(), nn.Dropout(0.5))
+'''
+KEYS = (
+    *("model.group=dropping", "model.feature_dim=64", "data.clients=6", "data.samples=600"),
+    *("data.partition.min_samples=10", "rounds=2", "local_epochs=1", "lr=1.0"),
+    *("finetune_epochs=4", "workers=3", "cpus=1"),
+)
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("plugin") / "dropping_network.py"
+    path.write_text(NETWORK)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def experiment(plugin) -> Experiment:
+    return resolve("fedavg_digits", KEYS, [plugin])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(experiment, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("serial")
+    serially(experiment, out)
+    return out
+
+
+def test_the_numbers_show_dropout(experiment, undisturbed, tmp_path):
+    """So the comparisons of this file can fail."""
+    last = numbers(undisturbed)["rounds"][-1]
+    assert last["metrics"]["finetuned_accuracy"] != last["metrics"]["local_accuracy"]
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_any_number_of_workers(experiment, undisturbed, pool, tmp_path, count):
+    on_workers(experiment, tmp_path, pool, count)
+    assert_same(undisturbed, tmp_path)
+
+
+@pytest.mark.ray
+def test_a_server_actor_with_its_own_workers(experiment, undisturbed, ray_nodes, tmp_path):
+    with_server_actor(experiment, tmp_path)
+    assert_same(undisturbed, tmp_path)
+
+
+@pytest.mark.ray
+def test_stopped_in_this_process_and_resumed_on_workers(experiment, undisturbed, pool, tmp_path):
+    rounds = Session(experiment, tmp_path, lambda a: RayExecutor(a, pool)).rounds()
+    stop_after(rounds, 1)
+    rounds.close()
+    serially(experiment, tmp_path)
+    assert_same(undisturbed, tmp_path)
+
+
+def test_its_clients_cannot_be_stacked(plugin, tmp_path):
+    stacked = resolve("fedavg_digits", [*KEYS, "stacked=2"], [plugin])
+    with pytest.raises(UserError, match="cannot be stacked"):
+        serially(stacked, tmp_path)
