@@ -13,7 +13,7 @@ from fedray.compare.labels import config_label, show_value, text_of
 from fedray.config import Experiment, flatten
 
 if TYPE_CHECKING:
-    from fedray.studies.cell import DroppedChoice
+    from fedray.studies.cell import CellState, DroppedChoice
     from fedray.studies.outcome import CellResult
     from fedray.studies.plan import Place, StudyPlan
     from fedray.studies.space import Axis
@@ -185,16 +185,28 @@ def _metrics(plan: StudyPlan) -> Iterator[str]:
 def _effort(plan: StudyPlan, column: str, rows: Mapping[str, CellResult]) -> Iterator[str]:
     """Yield a note if rows of a column tried different numbers of configurations."""
     tried = {
-        row: max(1, len(cell.state.tried))
+        row: count_text([tried for tried, _ in tried_by_seed(cell.state)])
         for row, cell in rows.items()
         if cell.state.chosen is not None and plan.leader(cell.place) == cell.place
     }
-    if len(set(tried.values())) > 1:
+    if len({*tried.values()}) > 1:
         counts = ", ".join(f"{row} {count}" for row, count in tried.items())
         yield (
             f"{f'In {column} rows' if len(plan.columns) > 1 else 'Rows'} tried different numbers "
             f"of configurations, all at most {plan.tuning.configurations}: {counts}"
         )
+
+
+def tried_by_seed(state: CellState) -> list[tuple[int, int]]:
+    """Return how many configurations each seed tried, and how many of them beyond its grid."""
+    seeds = dict.fromkeys(seed for result in state.tried for seed in result.scores)
+    of_seeds = [[result for result in state.tried if seed in result.scores] for seed in seeds]
+    return [(len(tried), sum(result.added for result in tried)) for tried in of_seeds] or [(1, 0)]
+
+
+def count_text(counts: Sequence[int]) -> str:
+    """Return counts as a text: "4", or "3 to 5" if they differ."""
+    return " to ".join(map(str, sorted({min(counts), max(counts)})))
 
 
 def _edges(plan: StudyPlan, cells: Mapping[Place, CellResult]) -> Iterator[str]:

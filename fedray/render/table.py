@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from fedray.compare.caveats import dropped_text
+from fedray.compare.caveats import count_text, dropped_text, tried_by_seed
 from fedray.compare.labels import config_label
 from fedray.compare.paired import Comparison, Interval, PairedTest, SeedRange, Side
 from fedray.files import write_atomic
@@ -453,8 +453,10 @@ def _chosen(outcome: Outcome, made: Made) -> Section:
     for place, cell in outcome.cells.items():
         state = cell.state
         rounds = sorted({result.measured.round for result in cell.seeds if result.measured})
-        leader, added = plan.leader(place), sum(config.added for config in state.tried)
-        tried = f"{len(state.tried) or 1}" + (f", {added} beyond its grid" if added else "")
+        leader, counts = plan.leader(place), tried_by_seed(state)
+        tried = count_text([tried for tried, _ in counts])
+        if any(added for _, added in counts):
+            tried += f", {count_text([added for _, added in counts])} beyond its grid"
         edges = ", ".join(f"{edge.name} ({edge.end})" for edge in state.edges)
         chosen = NOTHING
         if state.chosen is not None:

@@ -13,7 +13,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -288,19 +288,22 @@ class Edge:
             list.
         why: why the grid is not extended: "budget" or "bound"; "off" if `tuning.extend` is false;
             "late" if better choices diverged in the report; "joint" if keys vary together.
+        seeds: the seeds whose choice it is; empty: all.
     """
 
     key: str
     value: Any
     end: End
     why: Why
+    seeds: Sequence[int] = ()
 
     def __str__(self) -> str:
+        of = f" of {seeds_text(self.seeds)}" if self.seeds else ""
         if self.end in ("lowest", "highest"):
-            return f"{self.key}={self.value:g} is the {self.end} that was tried"
+            return f"{self.key}={self.value:g}{of} is the {self.end} that was tried"
         pairs = zip(self.key.split(","), self.value, strict=True)
         values = " ".join(f"{key.strip()}={value:g}" for key, value in pairs)
-        return f"{values} is the {self.end} of its list"
+        return f"{values}{of} is the {self.end} of its list"
 
     @property
     def name(self) -> str:
@@ -308,20 +311,25 @@ class Edge:
         return ", ".join(key.strip().rpartition(".")[2] for key in self.key.split(","))
 
 
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Return a text such as "seed 1" or "seeds 0, 2"."""
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
 def continue_grid(
     tried: Sequence[Config],
-    choices: Sequence[Config],
+    best: Config,
     axes: Sequence[Axis],
     budget: int,
     is_valid: Callable[[Config], bool],
     *,
     extend: bool = True,
 ) -> tuple[list[Config], list[Edge]]:
-    """Return configurations beyond the edges at which most choices lie, and the remaining edges.
+    """Return configurations beyond the edges at which the best one lies, and the remaining edges.
 
     Args:
         tried: all configurations so far.
-        choices: the best configuration of each seed, or the one chosen for all seeds.
+        best: the best of them.
         axes: the axes of the space.
         budget: maximum number of configurations in all.
         is_valid: returns True if an experiment accepts the configuration.
@@ -330,8 +338,8 @@ def continue_grid(
     extensions: list[Config] = []
     edges: list[Edge] = []
     for axis in axes:
-        best, end = _at_edge(choices, axis, tried)
-        if best is None or end is None:
+        end = _end(best, axis, tried)
+        if end is None:
             continue
         if end in ("first", "last"):
             edges.append(Edge(axis.key, [best[key] for key in axis.keys], end, "joint"))
@@ -351,20 +359,16 @@ def continue_grid(
     return extensions, edges
 
 
-def _at_edge(
-    choices: Sequence[Config], axis: Axis, tried: Sequence[Config]
-) -> tuple[Config | None, End | None]:
-    """Return the edge at which more than half of the choices lie, and their commonest choice."""
-    ends = [_end(choice, axis, tried) for choice in choices]
-    for end, count in Counter(end for end in ends if end is not None).items():
-        if 2 * count > len(choices):
-            at_end = [
-                choice
-                for choice, choice_end in zip(choices, ends, strict=True)
-                if choice_end == end
-            ]
-            return max(at_end, key=at_end.count), end
-    return None, None
+def merge_edges(edges_of_seeds: Mapping[int, Sequence[Edge]]) -> list[Edge]:
+    """Return the edges of all seeds, each once with the seeds whose choice lies at it."""
+    merged: dict[str, tuple[Edge, list[int]]] = {}
+    for seed, edges in edges_of_seeds.items():
+        for edge in edges:
+            merged.setdefault(repr(edge), (edge, []))[1].append(seed)
+    return [
+        edge if len(seeds) == len(edges_of_seeds) else replace(edge, seeds=seeds)
+        for edge, seeds in merged.values()
+    ]
 
 
 def _end(best: Config, axis: Axis, tried: Sequence[Config]) -> End | None:
