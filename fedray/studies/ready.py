@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from fedray.activity import say_next
 from fedray.config import Experiment
 from fedray.errors import UserError
-from fedray.files import results_home
 from fedray.plugins import use
 from fedray.records import RunFolder
 from fedray.studies.study import Study
-from fedray.tracking import resolve_uri
+from fedray.tracking import uri_of
 from fedray.tracking.mlflow_store import sqlite_path
 
 TUNE_ENVIRONMENT = {
@@ -65,7 +65,7 @@ def _connect(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
     if drivers_node() is not None:
         print("the runs' servers are on this node, where results are written (FEDRAY_RESULTS)")
     if track:
-        check_tracking(len(nodes))
+        check_tracking(len(nodes), study.home)
     lines = [preflight(experiment, nodes) for experiment in firsts]
     fit = max(at_a_time(experiment, nodes) for experiment in firsts)  # Ray packs unequal runs
     most = study.plan.max_concurrent or fit
@@ -76,13 +76,13 @@ def _connect(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
     return concurrent
 
 
-def check_tracking(nodes: int) -> None:
+def check_tracking(nodes: int, home: Path) -> None:
     """Raise an error if MLflow's database is a file on one of several nodes.
 
     Raises:
         UserError: naming the variable to set.
     """
-    uri = resolve_uri(results_home())
+    uri, _ = uri_of(home)
     if nodes > 1 and sqlite_path(uri) is not None:
         raise UserError(
             f"the cluster has {nodes} nodes, and {uri} is a file on one of them; "

@@ -78,7 +78,7 @@ def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_on
         assert ("best_objective" in parent().data.metrics) is bool(number)
     assert upload([str(tmp_path / "home"), "--uri", uri]) == 0
 
-    assert sorted(run.info.status for run in runs()) == ["FINISHED"] * 3
+    assert [run.info.status for run in runs()] == ["FINISHED"] * 5  # parent, trials, their runs
     numbers = {"trials_finished": 2, "trials_failed": 0, "best_objective": 0.5, "best_test": 0.7}
     for name, value in numbers.items():
         points = client.get_metric_history(parent().info.run_id, name)
@@ -101,14 +101,14 @@ def test_a_sweep_that_another_process_executes_keeps_its_state(
     def statuses() -> list[str | None]:
         experiment, runs = study_runs(study.home, conclusion)
         assert experiment == "tiny"
-        return [run.status for run in runs]
+        return [read().status for read in runs]
 
     with hold(study.home):
         claim = FolderClaim(second)
         claim.acquire()
-        assert statuses() == [None, "FINISHED", None]
+        assert statuses() == [None, "FINISHED", None, "FINISHED", None]
         claim.release()
-    assert statuses() == ["KILLED", "FINISHED", "KILLED"]
+    assert statuses() == ["KILLED", "FINISHED", "KILLED", "FINISHED", "KILLED"]
 
 
 def test_a_run_that_ended_unknown_to_mlflow_is_ended_there_by_the_resumed_sweep(
@@ -137,7 +137,7 @@ def test_a_run_that_ended_unknown_to_mlflow_is_ended_there_by_the_resumed_sweep(
         study.write()
     client = MlflowClient(uri)
     runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
-    assert [run.info.status for run in runs] == ["FINISHED"] * 3
+    assert [run.info.status for run in runs] == ["FINISHED"] * 5
 
 
 SECRET = "s3cr3t-w0rd"
