@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median_low
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,14 @@ from fedray.compare.blocks import Report, explain_blocks, method_differences
 from fedray.compare.frame import NOT_COMPARED, Group
 from fedray.compare.labels import config_label, show_value, text_of
 from fedray.config import Experiment, flatten
+from fedray.records.environment import NUMERIC
 
 if TYPE_CHECKING:
     from fedray.studies.cell import CellState, DroppedChoice
     from fedray.studies.outcome import CellResult
     from fedray.studies.plan import Place, StudyPlan
     from fedray.studies.space import Axis
+    from fedray.studies.store import Numbers
 
 EDGES = {
     "budget": "the budget is spent",
@@ -102,6 +104,7 @@ def table_caveats(
     cells: Mapping[Place, CellResult],
     experiments: Mapping[Place, Experiment],
     commits: Sequence[str],
+    runs: Sequence[Numbers],
 ) -> list[str]:
     """Return the caveats of a table.
 
@@ -111,6 +114,7 @@ def table_caveats(
         experiments: experiment of a reported run of each cell; before a choice, of the cell's
             first configuration.
         commits: commits of the code that made the runs.
+        runs: all runs with a result, those of tuning included.
     """
     columns = {
         column: {place.row: cells[place] for place in plan.places if place.column == column}
@@ -135,7 +139,26 @@ def table_caveats(
         *dict.fromkeys(note for rows in reported for note in _searches(plan, rows)),
         *_work(cells),
         *([versions] if len(commits) > 1 else []),
+        *_machines(runs),
     ]
+
+
+def _machines(runs: Sequence[Numbers]) -> Iterator[str]:
+    """Yield the hardware and the library versions that runs do not share, with counts of runs.
+
+    Runs that recorded none are left out.
+    """
+    made_by = {"hardware": [run.hardware for run in runs]}
+    made_by |= {
+        f"versions of {package}": [run.versions.get(package, "") for run in runs]
+        for package in NUMERIC
+        if package not in ("git", "fedray")  # commits are named
+    }
+    for what, texts in made_by.items():
+        counts = Counter(filter(None, texts))
+        if len(counts) > 1:
+            named = "; ".join(f"{text} ({count} runs)" for text, count in counts.most_common())
+            yield f"Runs were made with different {what}: {named}"
 
 
 def _unfinished_cells(cells: Mapping[Place, CellResult]) -> Iterator[str]:

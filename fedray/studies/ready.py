@@ -35,19 +35,31 @@ def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int
         firsts: the first experiment of each cell.
         track: whether runs are logged to MLflow.
 
+    A run whose inputs cannot be read or whose partition cannot be made is given up, with a message,
+    as long as its cell has other runs.
+
     Raises:
-        UserError: if a run can never be placed, results or runs would be lost, an input is
-            missing, or a configuration's partition cannot be made.
+        UserError: if a run can never be placed, results or runs would be lost, or the inputs of all
+            runs of a cell are wrong.
     """
     concurrent = _connect(study, firsts, track=track)
     say_next("reading images, partitions and texts")
-    kinds = set()
+    mistakes: dict[tuple[object, ...], UserError | None] = {}
     for cell, state in study.states():  # Ray starts its workers meanwhile
-        for run in [*cell.all_runs(state), *cell.usual_runs()]:
+        wrong = []
+        runs = [*cell.all_runs(state), *cell.usual_runs()]
+        for run in runs:
             kind = _input_key(run.experiment)
-            if kind not in kinds:
-                kinds.add(kind)
-                _read_inputs(run.experiment, study.name_of(run))
+            if kind not in mistakes:
+                mistakes[kind] = _mistake_in_inputs(run.experiment)
+            if (mistake := mistakes[kind]) is not None:
+                wrong.append((run, f"{study.name_of(run)}: {mistake}"))
+        if len(wrong) == len(runs):
+            raise UserError(wrong[0][1])
+        for run, why in wrong:
+            if study.needs(run):
+                print(f"given up: {why}")
+                study.give_up(run, why)
     return concurrent
 
 
@@ -97,7 +109,7 @@ def _input_key(experiment: Experiment) -> tuple[object, ...]:
     return (*map(str, parts), experiment.seed, *size)
 
 
-def _read_inputs(experiment: Experiment, name: str) -> None:
+def _mistake_in_inputs(experiment: Experiment) -> UserError | None:
     """Read an experiment's images and partition; check its text encoder's weights and width."""
     import torch
 
@@ -109,7 +121,8 @@ def _read_inputs(experiment: Experiment, name: str) -> None:
             tower = text_tower(experiment, assembly.setting, torch.device("cpu"))
             tower.check(assembly.setting.feature_dim)
     except UserError as error:
-        raise UserError(f"{name}: {error}") from None
+        return error
+    return None
 
 
 def check_stored(study: Study) -> None:

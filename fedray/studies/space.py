@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -228,6 +228,28 @@ def grid(axes: Sequence[Axis], samples: int | None = None) -> list[Config]:
         return combinations[:1]
     step = (len(combinations) - 1) / (samples - 1)
     return [combinations[round(i * step)] for i in range(samples)]
+
+
+def points(axes: Sequence[Axis]) -> Iterator[Config]:
+    """Yield every point of a space of lists and whole numbers; nothing of other spaces."""
+    if count_points(axes) is not None:
+        values = [axis.configs if axis.is_listed else _whole_numbers(axis) for axis in axes]
+        yield from map(_merge, itertools.product(*values))
+
+
+def count_points(axes: Sequence[Axis]) -> int | None:
+    """Return the number of points of a space; None if a range has all numbers between its ends."""
+    if any(axis.distribution in ("uniform", "loguniform") for axis in axes):
+        return None
+    sizes = [
+        len(axis.values) if axis.is_listed else axis.values[1] - axis.values[0] + 1 for axis in axes
+    ]
+    return math.prod(sizes)
+
+
+def _whole_numbers(axis: Axis) -> list[Config]:
+    low, high = axis.values
+    return [{axis.key: value} for value in range(low, min(high, low + MOST_CONFIGURATIONS) + 1)]
 
 
 def corners(axes: Sequence[Axis]) -> list[Config]:

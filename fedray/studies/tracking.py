@@ -171,7 +171,7 @@ def study_runs(
 
 
 def _status_of(study: Study) -> Status:
-    if study.status != "finished":
+    if study.status == "running":
         return "KILLED"
     came_through = any(state.phase == "over" for _, state in study.states())
     return "FINISHED" if came_through else "FAILED"

@@ -17,8 +17,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -125,6 +125,19 @@ def sqlite_path(uri: str) -> Path | None:
     from sqlalchemy import make_url
 
     return Path(make_url(uri).database or "").resolve()
+
+
+@contextmanager
+def _no_stray_folder(uri: str) -> Iterator[None]:
+    """Remove the empty folder that MLflow makes when it takes a quoted path literally."""
+    literal = Path(uri.removeprefix(_SQLITE)).parent
+    is_stray = sqlite_path(uri) is not None and not literal.exists()
+    try:
+        yield
+    finally:
+        if is_stray:
+            with suppress(OSError):
+                os.removedirs(literal)
 
 
 def ui_command(uri: str) -> str:
@@ -240,8 +253,9 @@ class Store:
                 _make_database(path)
             elif path is not None and _move_artifacts(path):
                 self.notices.append(f"{path.parent} has moved; MLflow's artifacts are there now")
-            client = MlflowClient(tracking_uri=self.uri)
-            self.experiment_id = self._open_experiment(client, location)
+            with _no_stray_folder(self.uri):
+                client = MlflowClient(tracking_uri=self.uri)
+                self.experiment_id = self._open_experiment(client, location)
         self._client = client
 
     def sync(self, run: TrackedRun) -> Added:
@@ -582,9 +596,11 @@ def _make_tables(path: Path) -> None:
     The process is not reached by Ctrl-C, because MLflow cannot repair an incomplete database, and
     leaves no connection open in this process.
     """
-    command = [sys.executable, "-c", _TABLES, sqlite_uri(path), str(path)]
+    uri = sqlite_uri(path)
+    command = [sys.executable, "-c", _TABLES, uri, str(path)]
     apart: Any = {"timeout": 600, "start_new_session": True}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **apart)
+    with _no_stray_folder(uri):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **apart)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise RuntimeError(f"MLflow could not make its database: {last}")
