@@ -132,8 +132,8 @@ def check_row_name(name: str, where: str) -> None:
         UserError: naming the row, and `label`, which may be any text.
     """
     match = _FORM.match(f"{name} > {name}")
-    is_side = match is not None and match["left"] == match["right"] == name and "@" not in name
-    if not is_side or _WITHIN.match(f"{name} > {name}") is not None:
+    is_side = match is not None and match["left"] == match["right"] == name
+    if not is_side or "@" in name or ":" in name:
         raise UserError(
             f"{where}: {shown(name)} cannot be the name of a row, because claims name rows: leave "
             "out <, >, :, @, blanks at its ends and a margin such as + 1; `label:` of the row may "
