@@ -239,7 +239,8 @@ def test_a_mapping_with_a_mistake_leaves_no_folder(kind, mistake, tmp_path, monk
     for out in (None, tmp_path / "new"):
         with pytest.raises(UserError):
             kind(tree).run(out)
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "new").exists()
+    assert [*(tmp_path / "results").iterdir()] == []
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "notes.txt").write_text("mine")
