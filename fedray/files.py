@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import stat
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -360,11 +361,19 @@ def _remove_empty(folder: Path) -> None:
 
 
 def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Replace `path` in one step by a file; `write` gets a temporary path to write the file to."""
-    temporary = path.with_name(f".{os.getpid()}.tmp.{path.name}")
+    """Replace `path` in one step by a file; `write` gets a temporary path to write the file to.
+
+    The file is written a second time if another process removed the temporary one (`remove_torn`).
+    """
+    thread = threading.get_native_id()
+    temporary = path.with_name(f".{os.getpid()}.{thread}.tmp.{path.name}")
     try:
-        write(temporary)
-        os.replace(temporary, path)
+        try:
+            write(temporary)
+            os.replace(temporary, path)
+        except FileNotFoundError:
+            write(temporary)
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 

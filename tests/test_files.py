@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from pydantic import BaseModel
@@ -20,6 +22,8 @@ from fedray.files import (
     parse_json,
     read_json,
     read_text,
+    remove_torn,
+    replace_whole,
     reserve,
     results_home,
     write_atomic,
@@ -255,3 +259,36 @@ def test_other_encodings_are_refused(tmp_path, content):
     (tmp_path / "names.json").write_bytes(content)
     with pytest.raises(UserError, match=r"the file .*names.json cannot be read: 'utf-"):
         read_json(tmp_path / "names.json", list[str], "the file", "")
+
+
+def test_a_file_is_written_although_its_temporary_file_was_removed(tmp_path):
+    """As by another process that begins to use the folder (`remove_torn`)."""
+    tries = []
+
+    def write(temporary):
+        temporary.write_text("whole")
+        tries.append(temporary)
+        if len(tries) == 1:
+            remove_torn(tmp_path)
+
+    replace_whole(tmp_path / "tracking.json", write)
+    assert (tmp_path / "tracking.json").read_text() == "whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["tracking.json"]
+    with pytest.raises(FileNotFoundError):
+        replace_whole(tmp_path / "none" / "tracking.json", lambda path: path.write_text(""))
+
+
+def test_threads_that_write_one_file_have_their_own_temporary_files(tmp_path):
+    names = []
+    with ThreadPoolExecutor(4) as threads:
+        barrier = Barrier(4)
+
+        def write(temporary):
+            barrier.wait(60)
+            names.append(temporary.name)
+            temporary.write_text("whole")
+            barrier.wait(60)
+
+        done = [threads.submit(replace_whole, tmp_path / "one", write) for _ in range(4)]
+    assert [each.exception() for each in done] == [None] * 4
+    assert len(set(names)) == 4

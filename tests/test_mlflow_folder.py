@@ -26,7 +26,6 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "mlflow"
-PAGE = ROOT / "docs" / "mlflow.md"
 SERVER = FOLDER / "server.sh"
 
 
@@ -314,57 +313,6 @@ def test_server_answers_under_its_names_only(server):
     assert server.status(search, {"max_results": 1}, **public) == 200
     assert server.status(search, {"max_results": 1}, Host="evil.example.org") == 403
     assert server.status(search, {"max_results": 1}, Origin="https://evil.example.org") == 403
-
-
-@pytest.mark.slow
-def test_the_readme_reads_a_sweep_as_fedray_writes_it(server, tmp_path):
-    from fedray.records import Round, Traffic
-    from fedray.tracking import Store, TrackedRun
-
-    def record(round_: int, accuracy: float) -> Round:
-        up, down = (
-            Traffic({"weights": 25}, {"weights": 100}),
-            Traffic({"weights": 3}, {"weights": 10}),
-        )
-        return Round(round_, 1.0, {"local_accuracy": accuracy}, {0: accuracy}, up, down)
-
-    uri, sweep = f"http://127.0.0.1:{server.port}", "fedtsp_lambda"
-    store = Store(uri, sweep)
-    tags = {"sweep": sweep, "scale": "laptop"}
-    began = 1_700_000_000_000
-    store.sync(TrackedRun("parent", f"{sweep}-20260131-120000", {}, tags, "FINISHED", began))
-    for number, (strength, accuracy) in enumerate([(0, 0.5), (7, 0.9)]):
-        config = f"algorithm.lambda={strength}"
-        store.sync(
-            TrackedRun(
-                key=config,
-                name=f"trial_{number}",
-                params={},
-                tags=tags | {"config": config},
-                status="FINISHED",
-                started_ms=began,
-                rounds=[record(r, accuracy * r / 2) for r in range(3)],
-                parent="parent",
-                metrics={"objective": accuracy},
-            )
-        )
-
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
-    (snippet,) = [block for block in blocks if "search_runs" in block]
-    done = subprocess.run(
-        [sys.executable, "-c", snippet],
-        cwd=tmp_path,
-        env=os.environ | {"MLFLOW_TRACKING_URI": uri},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    table, curve = done.stdout.rstrip().rsplit("\n", 1)
-    rows = [line.split() for line in table.splitlines() if "algorithm.lambda=" in line]
-    assert rows == [["0", "algorithm.lambda=7", "0.9", "300.0"],
-                    ["1", "algorithm.lambda=0", "0.5", "300.0"]]  # fmt: skip
-    assert curve == "[(0, 0.0), (1, 0.45), (2, 0.9)]"
 
 
 # --- words ---------------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ class Result:
         folder: the folder of the run.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
 
     @cached_property
     def run(self) -> Run:

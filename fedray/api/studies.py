@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,11 @@ from fedray.api.result import Result, frame
 from fedray.command import INTERRUPTED, RUN_ERROR
 from fedray.config import Tree, dump_yaml
 from fedray.errors import RunFailed, UserError
-from fedray.files import check_name, discard_if_empty, reserve, stamp, write_atomic
+from fedray.files import LOCK, check_name, discard_if_empty, reserve, stamp, write_atomic
 from fedray.studies.file import Kind
 from fedray.studies.flow import Request, carry_out, home_of
 from fedray.studies.store import DATA, check_table
-from fedray.studies.study import Study
+from fedray.studies.study import FILE, Study
 from fedray.studies.trials import SweepOutcome, Trial, sweep_outcome
 
 if TYPE_CHECKING:
@@ -66,19 +67,37 @@ class _Study:
         """
         request = self._request
         home = _home(home_of(request.kind, Path(self.name).stem), out, resume)
-        name, pairs = self.name, request.pairs
-        with discard_if_empty(home if out is None else None):
-            if self._tree is not None:
-                name = str(home / f"{self.name}.yaml")
-                home.mkdir(parents=True, exist_ok=True)
-                write_atomic(Path(name), dump_yaml(self._tree))
-            if resume:
-                pairs = ()
+        with discard_if_empty(home if out is None else None), self._file_in(home) as name:
+            pairs = () if resume else request.pairs
             changes = {"name": name, "pairs": pairs, "out": home, "resume": resume, "track": track}
             _, code = carry_out(Request(**{**vars(request), **changes}))
         if code == INTERRUPTED:
             raise KeyboardInterrupt
         return home, code != RUN_ERROR
+
+    @contextmanager
+    def _file_in(self, home: Path) -> Iterator[str]:
+        """Write a study that is a mapping into the folder of the invocation; yield its name.
+
+        The file and a new folder are removed if the block raises before the study begins.
+        """
+        if self._tree is None:
+            yield self.name
+            return
+        path, is_new = home / f"{self.name}.yaml", not home.exists()
+        before = path.read_bytes() if path.is_file() else None
+        home.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, dump_yaml(self._tree))
+        try:
+            yield str(path)
+        except BaseException:
+            if not (home / FILE).exists() and before is None:
+                path.unlink()
+                with suppress(OSError):
+                    (home / LOCK).unlink(missing_ok=True)
+                    if is_new:
+                        home.rmdir()
+            raise
 
 
 class Sweep(_Study):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from fedray.command import PATH, WORD, Command
-from fedray.errors import FedrayError
+from fedray.errors import FedrayError, UserError
 from fedray.files import results_home
 from fedray.masking import mask
-from fedray.records import find_runs
+from fedray.records import RunFolder, find_run_folders
 from fedray.tracking import (
     Added,
     Store,
@@ -20,7 +20,9 @@ from fedray.tracking import (
     experiment_name,
     read_metadata,
     reason,
+    refused,
     resolve_uri,
+    say,
     tracked_run,
     ui_command,
 )
@@ -33,10 +35,12 @@ class Uploaded:
     Attributes:
         folder: the folder of the run or study.
         added: how much was sent for each of its runs.
+        failed: why runs were not sent.
     """
 
     folder: Path
-    added: Sequence[Added]
+    added: Sequence[Added] = ()
+    failed: Sequence[str] = ()
 
     def __str__(self) -> str:
         counts = {
@@ -44,17 +48,19 @@ class Uploaded:
             "params": sum(run.params for run in self.added),
             "files": sum(run.files for run in self.added),
         }
+        lacks = f"; {len(self.failed)} failed" if self.failed else ""
         if not any(counts.values()):
-            return f"{self.folder}: nothing was missing"
+            return f"{self.folder}: nothing {'was sent' if self.failed else 'was missing'}{lacks}"
         added = ", ".join(f"{count} {name}" for name, count in counts.items())
         runs = f" of {len(self.added)} runs" if len(self.added) > 1 else ""
-        return f"{self.folder}: added {added}{runs}"
+        return f"{self.folder}: added {added}{runs}{lacks}"
 
 
 def upload(folders: Sequence[Path], uri: str, experiment: str | None = None) -> list[Uploaded]:
     """Upload what MLflow lacks of every run and study in and below the folders.
 
-    A second call sends nothing. The status of runs that are still executed is not changed.
+    A second call sends nothing. The status of runs that are still executed is not changed. A run
+    that cannot be read, or that MLflow refuses, holds up no other run.
 
     Args:
         folders: folders of runs, sweeps or tables.
@@ -63,42 +69,71 @@ def upload(folders: Sequence[Path], uri: str, experiment: str | None = None) -> 
             `experiment_name`.
 
     Raises:
-        UserError: if a folder contains no results, or cannot be read.
+        UserError: if a folder contains no results.
         FedrayError: if MLflow fails.
     """
-    stores: dict[str, Store] = {}
-    uploaded = []
-    for folder, default_name, runs in _read(folders):
-        name = experiment or default_name
-        store = stores.setdefault(name, Store(uri, name))
-        try:
-            uploaded.append(Uploaded(folder, [store.sync(run) for run in runs]))
-        except Exception as error:
-            raise FedrayError(
-                f"MLflow at {mask(uri)} did not take {folder} ({reason(error)}); "
-                "start the server, or pass another one with --uri, and upload again"
-            ) from error
-    return uploaded
-
-
-def _read(folders: Sequence[Path]) -> Iterable[tuple[Path, str, Sequence[TrackedRun]]]:
-    """Yield folder, MLflow experiment and runs of each study, and of each run outside a study."""
     from fedray.studies.pages import conclusion
     from fedray.studies.study import FILE
     from fedray.studies.tracking import study_runs
 
     homes = sorted({path.parent for folder in folders for path in folder.rglob(FILE)})
-    tracked: set[str] = set()
-    for home in homes:
-        name, runs = study_runs(home, conclusion)
-        tracked |= {run.key for run in runs}
-        yield home, name, runs
-    remaining = [folder for folder in folders if folder not in homes]
-    for folder, run in find_runs(remaining):
-        tracked_alone = tracked_run(folder)
-        if tracked_alone.key not in tracked:
-            usual = experiment_name(run.info.name, run.info.config)
-            yield folder, read_metadata(folder).get("experiment") or usual, [tracked_alone]
+    stores: dict[str, Store] = {}
+    sent: set[str] = set()
+    uploaded = []
+    for folder in [*homes, *_single_runs(folders, homes)]:
+        try:
+            name, reads = study_runs(folder, conclusion) if folder in homes else _alone(folder)
+        except UserError as error:
+            uploaded.append(Uploaded(folder, failed=[str(error)]))
+            continue
+        name = experiment or name
+        store = stores.setdefault(name, Store(uri, name))
+        uploaded.append(_send(store, folder, reads, sent))
+    return [one for one in uploaded if one.added or one.failed]
+
+
+def _single_runs(folders: Sequence[Path], homes: Sequence[Path]) -> list[Path]:
+    """Return the folders of runs in and below `folders`, which may hold studies only."""
+    runs: set[Path] = set()
+    for folder in (folder for folder in folders if folder not in homes):
+        try:
+            runs |= {*find_run_folders([folder])}
+        except UserError:
+            if not any(home.is_relative_to(folder) for home in homes):
+                raise
+    return sorted(runs)
+
+
+def _alone(folder: Path) -> tuple[str, list[Callable[[], TrackedRun]]]:
+    """Return the MLflow experiment of a run, and a function that returns the run."""
+    run, info = tracked_run(folder), RunFolder(folder).read().info
+    usual = experiment_name(info.name, info.config)
+    return read_metadata(folder).get("experiment") or usual, [lambda: run]
+
+
+def _send(
+    store: Store, folder: Path, reads: Iterable[Callable[[], TrackedRun]], sent: set[str]
+) -> Uploaded:
+    """Send the runs of a folder, except those in `sent`; add their keys to `sent`."""
+    added, failed = [], []
+    for read in reads:
+        try:
+            run = read()
+            if run.key not in sent:
+                added.append(store.sync(run))
+                sent.add(run.key)
+        except Exception as error:
+            why = reason(error, store.uri)
+            if not refused(error):
+                raise FedrayError(
+                    f"MLflow at {mask(store.uri)} did not take {folder} ({why}); start the server, "
+                    "or pass another one with --uri, and upload again"
+                ) from error
+            failed.append(why)
+    for notice in store.notices:
+        say(notice)
+    store.notices.clear()
+    return Uploaded(folder, added, failed)
 
 
 @click.command(cls=Command)
@@ -111,6 +146,10 @@ def command(folders: Sequence[Path], uri: str | None, experiment: str | None) ->
     FOLDERS contain runs, sweeps or tables, at any depth. The command can be repeated.
     """
     uri = uri or resolve_uri(results_home())
+    failed: list[str] = []
     for uploaded in upload(folders, uri, experiment):
         print(uploaded)
+        failed += uploaded.failed
+    if failed:
+        raise UserError(f"{'; '.join(dict.fromkeys(failed))}; all other runs are uploaded")
     print(f"view them: {ui_command(uri)}")

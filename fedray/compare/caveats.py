@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median_low
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,14 @@ from fedray.compare.blocks import Report, explain_blocks, method_differences
 from fedray.compare.frame import NOT_COMPARED, Group
 from fedray.compare.labels import config_label, show_value, text_of
 from fedray.config import Experiment, flatten
+from fedray.records.environment import NUMERIC
 
 if TYPE_CHECKING:
-    from fedray.studies.cell import DroppedChoice
+    from fedray.studies.cell import CellState, DroppedChoice
     from fedray.studies.outcome import CellResult
     from fedray.studies.plan import Place, StudyPlan
     from fedray.studies.space import Axis
+    from fedray.studies.store import Numbers
 
 EDGES = {
     "budget": "the budget is spent",
@@ -102,6 +104,7 @@ def table_caveats(
     cells: Mapping[Place, CellResult],
     experiments: Mapping[Place, Experiment],
     commits: Sequence[str],
+    runs: Sequence[Numbers],
 ) -> list[str]:
     """Return the caveats of a table.
 
@@ -111,6 +114,7 @@ def table_caveats(
         experiments: experiment of a reported run of each cell; before a choice, of the cell's
             first configuration.
         commits: commits of the code that made the runs.
+        runs: all runs with a result, those of tuning included.
     """
     columns = {
         column: {place.row: cells[place] for place in plan.places if place.column == column}
@@ -135,7 +139,26 @@ def table_caveats(
         *dict.fromkeys(note for rows in reported for note in _searches(plan, rows)),
         *_work(cells),
         *([versions] if len(commits) > 1 else []),
+        *_machines(runs),
     ]
+
+
+def _machines(runs: Sequence[Numbers]) -> Iterator[str]:
+    """Yield the hardware and the library versions that runs do not share, with counts of runs.
+
+    Runs that recorded none are left out.
+    """
+    made_by = {"hardware": [run.hardware for run in runs]}
+    made_by |= {
+        f"versions of {package}": [run.versions.get(package, "") for run in runs]
+        for package in NUMERIC
+        if package not in ("git", "fedray")  # commits are named
+    }
+    for what, texts in made_by.items():
+        counts = Counter(filter(None, texts))
+        if len(counts) > 1:
+            named = "; ".join(f"{text} ({count} runs)" for text, count in counts.most_common())
+            yield f"Runs were made with different {what}: {named}"
 
 
 def _unfinished_cells(cells: Mapping[Place, CellResult]) -> Iterator[str]:
@@ -185,16 +208,28 @@ def _metrics(plan: StudyPlan) -> Iterator[str]:
 def _effort(plan: StudyPlan, column: str, rows: Mapping[str, CellResult]) -> Iterator[str]:
     """Yield a note if rows of a column tried different numbers of configurations."""
     tried = {
-        row: max(1, len(cell.state.tried))
+        row: count_text([tried for tried, _ in tried_by_seed(cell.state)])
         for row, cell in rows.items()
         if cell.state.chosen is not None and plan.leader(cell.place) == cell.place
     }
-    if len(set(tried.values())) > 1:
+    if len({*tried.values()}) > 1:
         counts = ", ".join(f"{row} {count}" for row, count in tried.items())
         yield (
             f"{f'In {column} rows' if len(plan.columns) > 1 else 'Rows'} tried different numbers "
             f"of configurations, all at most {plan.tuning.configurations}: {counts}"
         )
+
+
+def tried_by_seed(state: CellState) -> list[tuple[int, int]]:
+    """Return how many configurations each seed tried, and how many of them beyond its grid."""
+    seeds = dict.fromkeys(seed for result in state.tried for seed in result.scores)
+    of_seeds = [[result for result in state.tried if seed in result.scores] for seed in seeds]
+    return [(len(tried), sum(result.added for result in tried)) for tried in of_seeds] or [(1, 0)]
+
+
+def count_text(counts: Sequence[int]) -> str:
+    """Return counts as a text: "4", or "3 to 5" if they differ."""
+    return " to ".join(map(str, sorted({min(counts), max(counts)})))
 
 
 def _edges(plan: StudyPlan, cells: Mapping[Place, CellResult]) -> Iterator[str]:

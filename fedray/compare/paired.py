@@ -210,10 +210,17 @@ class PairedTest:
         return math.sqrt((n - 1) * (ratio - 1) / (1 - ratio / prior)) if ratio < prior else math.inf
 
     def interval(self, values: Sequence[float]) -> Interval:
-        """Return the mean with the interval of all values that the test does not reject."""
+        """Return the mean with the interval of all values that the test does not reject.
+
+        Of equal differences, which do not estimate their own error, the test rejects all other
+        values or none (see `p_value`).
+        """
         interval = t_interval(values)
         if interval.n < 2:
             return interval
+        if interval.std == 0:
+            rejects = self.looks * 2.0 ** (1 - interval.n) <= self.alpha
+            return interval if rejects else replace(interval, low=-math.inf, high=math.inf)
         critical = self.critical(interval.n, self.alpha)
         half = critical * interval.std / math.sqrt(interval.n) if critical < math.inf else math.inf
         return replace(interval, low=interval.mean - half, high=interval.mean + half)

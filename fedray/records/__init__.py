@@ -27,6 +27,7 @@ from fedray.records.folder import (
     RESULT,
     ResultFile,
     RunFolder,
+    find_run_folders,
     find_runs,
     write_run_list,
 )

@@ -23,7 +23,7 @@ _PACKAGES = (
     *("numpy", "scipy", "scikit-learn", "pillow", "pyarrow", "ray", "optuna", "mlflow"),
     "dp-accounting",
 )
-_NUMERIC = ("git", "fedray", "torch", "torchvision", "transformers", "open-clip-torch", "numpy")
+NUMERIC = ("git", "fedray", "torch", "torchvision", "transformers", "open-clip-torch", "numpy")
 """The versions that may change numbers."""
 _LOW = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
 """Linux's names of the instructions for low precision."""
@@ -98,7 +98,7 @@ class Environment:
         hardware = {**vars(self), "gpus": ", ".join(self.gpus), "threads": self.threads or ""}
         for name in ("versions", "system", "cores"):
             del hardware[name]
-        return {**{name: self.versions.get(name, "") for name in _NUMERIC}, **hardware}
+        return {**{name: self.versions.get(name, "") for name in NUMERIC}, **hardware}
 
 
 def environment(threads: int | None = None) -> Environment:

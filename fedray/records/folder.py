@@ -294,12 +294,21 @@ class RunFolder:
 def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
     """Return all runs in and below the given folders, as sorted pairs of folder and run.
 
-    A folder with a runs.json, for example of a table, stands for the runs that the file lists.
-
     Raises:
         UserError: if a given folder is missing or contains no run, or a result cannot be read.
     """
-    runs: dict[Path, Run] = {}
+    return [(path, RunFolder(path).read()) for path in find_run_folders(folders)]
+
+
+def find_run_folders(folders: Sequence[Path]) -> list[Path]:
+    """Return the folders of all runs in and below the given folders, sorted.
+
+    A folder with a runs.json, for example of a table, stands for the runs that the file lists.
+
+    Raises:
+        UserError: if a given folder is missing or contains no run.
+    """
+    runs: set[Path] = set()
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder; pass the folder of a run, sweep or table")
@@ -313,8 +322,8 @@ def find_runs(folders: Sequence[Path]) -> list[tuple[Path, Run]]:
             below = _listed_runs(folder)
         if not below:
             raise UserError(f"there is no {RESULT} in or below {folder}; pass a run's folder")
-        runs |= {path.resolve(): RunFolder(path).read() for path in below}
-    return sorted(runs.items())
+        runs |= {path.resolve() for path in below}
+    return sorted(runs)
 
 
 def write_run_list(folder: Path, runs: Iterable[Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -188,7 +189,7 @@ def _data_sets(report: Report) -> list[Section]:
         label: _data_title(data_keys, list(keys.values())) for label, data_keys in keys.items()
     }
     differ = differing_keys([member.keys for member in report.groups])
-    rows = {member.label: _without_data(member.label, differ) for member in report.groups}
+    rows = {member.label: _without_data(member, differ) for member in report.groups}
     return [_data_table(report, metric, rows, titles) for metric in report.metrics]
 
 
@@ -241,15 +242,28 @@ def _data_title(keys: Mapping[str, str], every: Sequence[Mapping[str, str]]) -> 
     return " ".join([keys[""], *(f"{key.rsplit('.', 1)[-1]}={keys[key]}" for key in distinct)])
 
 
-def _without_data(label: str, differ: Sequence[str]) -> str:
-    """Return a label without the words that only describe the data."""
+def _without_data(member: Group, differ: Sequence[str]) -> str:
+    """Return a group's label without the keys that only describe the data; values may have blanks.
 
-    def of_data(word: str) -> bool:
-        key, sign, _ = word.partition("=")
-        meant = {name for name in differ if name == key or name.endswith(f".{key}")} or {key}
-        return bool(sign) and (key == "data" or all(name.startswith("data.") for name in meant))
-
-    return " ".join(word for word in label.split(" ") if not of_data(word))
+    Args:
+        member: the group.
+        differ: the keys that may be in labels.
+    """
+    label = member.label
+    words = [
+        re.escape(f"{key}={(content or '?')[:12]}")
+        for key, content in member.runs[0].contents.items()
+        if key.partition(".")[0] == "data"
+    ]
+    for key in (key for key in differ if key.startswith("data.")):
+        value = show_value(member.keys[key]) if key in member.keys else "default"
+        for name in (key, key.rsplit(".", 1)[-1]):
+            meant = [other for other in differ if other == name or other.endswith(f".{name}")]
+            if all(other.startswith("data.") for other in meant):
+                words.append(re.escape(f"{name}={value}"))
+    for word in words:
+        label = re.sub(f" {word}(?= |$)", "", label)
+    return label
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -13,9 +13,6 @@ from fedray.render.cells import SPREAD, cell, metric_name
 from fedray.render.page import Section
 from fedray.units import size_of, time_of
 
-CUT = 14
-"""Maximal number of characters of a swept value."""
-
 
 @dataclass(frozen=True)
 class TrialLine:
@@ -67,7 +64,7 @@ def trials_section(
         rows.append(
             [
                 f"{'* ' if line.is_best else ''}{line.number}",
-                *(show_value(line.config[key])[:CUT] for key in names),
+                *(show_value(line.config[key]) for key in names),
                 *(
                     [line.state, *[""] * (len(intervals) - 1)]
                     if line.state

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from fedray.compare.caveats import dropped_text
+from fedray.compare.caveats import count_text, dropped_text, tried_by_seed
 from fedray.compare.labels import config_label
 from fedray.compare.paired import Comparison, Interval, PairedTest, SeedRange, Side
 from fedray.files import write_atomic
@@ -101,7 +101,7 @@ def latex(outcome: Outcome) -> str:
     spread = SPREAD.replace("95", f"{100 * plan.confidence:g}")
     name = metric_name(metric)
     sentences = [
-        f"{name[:1].upper()}{name[1:]}: mean {spread} {len(plan.report.seeds)} seeds",
+        f"{name[:1].upper()}{name[1:]}: mean {spread} {count_of_seeds(outcome)} seeds",
         f"{what} chosen on {where}{'; numbers of the last round' * (plan.at == 'final')}",
         "" if plan.paper is None else f"Paper: {plan.paper.source}",
         f"{LATE}: the first choice diverged in {'; '.join(late)}"
@@ -193,16 +193,33 @@ def main_cells(outcome: Outcome, metric: Metric) -> tuple[list[str], list[list[s
     return header, rows
 
 
+def seeds_of_rows(outcome: Outcome) -> str:
+    """Return the reported seeds: "seeds 0, 1"; if seeds were added to rows, those of each row."""
+    rows: dict[tuple[int, ...], list[str]] = {}
+    for row in outcome.plan.rows:
+        rows.setdefault(tuple(outcome.plan.seeds_of(row)), []).append(row_text(outcome, row))
+    texts = [f"seeds {', '.join(map(str, seeds))}" for seeds in rows]
+    if len(rows) == 1:
+        return texts[0]
+    return "; ".join(
+        f"{text} ({', '.join(names)})" for text, names in zip(texts, rows.values(), strict=True)
+    )
+
+
+def count_of_seeds(outcome: Outcome) -> str:
+    """Return the number of reported seeds, "5", or its range over rows, "3 to 10"."""
+    return count_text([len(outcome.plan.seeds_of(row)) for row in outcome.plan.rows])
+
+
 def caption(outcome: Outcome, metric: Metric) -> str:
     """Return the caption: metric, seeds, interval and selection."""
     plan = outcome.plan
-    seeds = plan.report.seeds
     where = {"validation": "validation images", "test": f"TEST images ({MARK})"}[plan.select]
     chosen = f"configuration and best round chosen on {where}"
     if plan.at == "final":
         chosen = f"numbers of the last round, configuration chosen on {where}"
     text = (
-        f"{metric_name(metric, UNIT)}: mean over seeds {', '.join(map(str, seeds))} ± half of its "
+        f"{metric_name(metric, UNIT)}: mean over {seeds_of_rows(outcome)} ± half of its "
         f"{100 * plan.confidence:g} % t interval; {chosen}"
     )
     if plan.paper is not None and metric is outcome.metrics[0]:
@@ -215,7 +232,7 @@ def caption(outcome: Outcome, metric: Metric) -> str:
 
 def sources(outcome: Outcome) -> str:
     """Return sentences about the intervals and the number of test images."""
-    text = f"Intervals are over {len(outcome.plan.report.seeds)} seeds"
+    text = f"Intervals are over {count_of_seeds(outcome)} seeds"
     metric = outcome.metrics[0]
     counts = {
         result.measured.test_images
@@ -429,6 +446,11 @@ def _differences(outcome: Outcome) -> Section:
     below = [
         f"Paired by seed, with {interval_name(outcome.test)}s, not corrected for their number."
     ]
+    if len({tuple(plan.seeds_of(row)) for row in plan.rows}) > 1:
+        below.append(
+            "Rows have different seeds: a difference is over the seeds that both rows have, and "
+            "differs from that of their means."
+        )
     return Section(f"{plan.rows[first].label} minus the others", (), ["", *names], rows, below)
 
 
@@ -453,8 +475,10 @@ def _chosen(outcome: Outcome, made: Made) -> Section:
     for place, cell in outcome.cells.items():
         state = cell.state
         rounds = sorted({result.measured.round for result in cell.seeds if result.measured})
-        leader, added = plan.leader(place), sum(config.added for config in state.tried)
-        tried = f"{len(state.tried) or 1}" + (f", {added} beyond its grid" if added else "")
+        leader, counts = plan.leader(place), tried_by_seed(state)
+        tried = count_text([tried for tried, _ in counts])
+        if any(added for _, added in counts):
+            tried += f", {count_text([added for _, added in counts])} beyond its grid"
         edges = ", ".join(f"{edge.name} ({edge.end})" for edge in state.edges)
         chosen = NOTHING
         if state.chosen is not None:
@@ -472,13 +496,13 @@ def _chosen(outcome: Outcome, made: Made) -> Section:
         )
     tuning, effort = plan.tuning, f"{made.rounds('tuning')} rounds"
     if tuning.once is None:
-        effort = f"each of {len(plan.report.seeds)} seeds by itself, {effort}"
+        effort = f"each of {count_of_seeds(outcome)} seeds by itself, {effort}"
     else:
         seeds = ", ".join(map(str, tuning.once))
         effort = f"{len(tuning.once)} tuning seed(s) ({seeds}), {effort}"
     text = (
         f"Every row, in every column: at most {tuning.configurations} configurations by "
-        f"{tuning.search} search, {effort}; then {len(plan.report.seeds)} report seeds, "
+        f"{tuning.search} search, {effort}; then {count_of_seeds(outcome)} report seeds, "
         f"{made.rounds('report')} rounds. Time and traffic of a reported run are means over seeds."
     )
     header = ["", "chosen", "tried", "at an edge", "round", "a run"]
@@ -512,7 +536,7 @@ def _made(outcome: Outcome, made: Made) -> Section:
         f"command: `{made.command}`",
         f"{made.runs} runs ({made.shared} of them existed before), "
         f"{hours:.2f} hours of computing, {size_of(traffic)} sent and received",
-        f"report seeds {', '.join(map(str, outcome.plan.report.seeds))}; tuning seeds "
+        f"report {seeds_of_rows(outcome)}; tuning seeds "
         f"{', '.join(map(str, outcome.plan.tuning_seeds))}",
         f"commit {commits or made.commit}{written}; {made.versions}",
         f"machine: {made.machine}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,34 @@ def _rounds_in_actor(experiment: Experiment, out: Path, began: float) -> Iterato
         pool.close()
 
 
+@dataclass
+class Losses:
+    """The losses of a run's processes in a row without a new round.
+
+    A round counts as new if it is later than every round before. A run that resumes from its last
+    checkpoint repeats rounds, which do not count.
+
+    Attributes:
+        most: losses after which the run is not started again (`faults.max_failures`).
+        last: the last round that was finished; -1 before the first one.
+        count: losses since that round.
+    """
+
+    most: int
+    last: int = -1
+    count: int = 0
+
+    def reach(self, round_: int) -> None:
+        """Record that a round has finished."""
+        if round_ > self.last:
+            self.last, self.count = round_, 0
+
+    def add(self) -> bool:
+        """Count a loss; return True if the run must not be started again."""
+        self.count += 1
+        return self.count > self.most
+
+
 def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Round, None, None]:
     """Run an experiment on the connected cluster; a lost server is replaced, and the run resumes.
 
@@ -71,27 +99,24 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
             or no node has room for one.
         FedrayError: the cause that stopped the run; a `CodeError` has the traceback of the actor.
     """
-    max_failures, last, losses = experiment.faults.max_failures, -1, 0
-    texts = TextLog()
+    losses, texts = Losses(experiment.faults.max_failures), TextLog()
     while True:
         try:
             for done in _rounds_of_one_server(experiment, out, began, texts):
-                losses = 0 if done.round > last else losses
-                last = max(last, done.round)
+                losses.reach(done.round)
                 yield done
             return
         except LOST as error:
-            losses += 1
-            if losses > max_failures:
+            if losses.add():
                 raise RunFailed(
-                    f"the server was lost {losses} time(s) without a new round "
-                    f"(faults.max_failures={max_failures}): {cause_of(error)}; "
+                    f"the server was lost {losses.count} time(s) without a new round "
+                    f"(faults.max_failures={losses.most}): {cause_of(error)}; "
                     f"{_how_to_resume(out)}"
                 ) from error
         # The lost server wrote these rounds but did not yield them; the next one continues.
-        missed_rounds = [done for done in RunFolder(out).rounds() if done.round > last]
-        last = max([last, *(done.round for done in missed_rounds)])
-        yield from missed_rounds
+        for missed in [done for done in RunFolder(out).rounds() if done.round > losses.last]:
+            losses.reach(missed.round)
+            yield missed
 
 
 def _rounds_of_one_server(

@@ -3,15 +3,16 @@
 Every cell tunes, chooses a configuration and reports independently of the other cells. The state of
 a cell is computed from its finished runs only, so an interrupted study recomputes the same state.
 
-By default, each reported seed tries every configuration and chooses by its own validation images.
-With `tuning.once`, the mean over the seeds listed there chooses for all reported seeds. A sweep has
+By default, each reported seed searches by itself and chooses by its own validation images: the
+configurations that it tries, extensions of the grid included, depend on no other seed. With
+`tuning.once`, the mean over the seeds listed there chooses for all reported seeds. A sweep has
 no report phase: its result is the comparison of its configurations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from fedray.compare.labels import config_label
@@ -19,7 +20,7 @@ from fedray.config import Experiment
 from fedray.data.validation import gives_validation
 from fedray.errors import UserError
 from fedray.studies.plan import Phase, Place, StudyPlan, run_key
-from fedray.studies.space import Config, Edge, continue_grid, corners
+from fedray.studies.space import Config, Edge, continue_grid, corners, merge_edges
 
 DECIMALS = 12
 """Objectives are rounded to this many decimals: the order of a sum must not change a ranking."""
@@ -70,7 +71,7 @@ class TriedConfig:
 
     Attributes:
         config: values of the searched keys.
-        scores: score by tuning seed, larger is better; None if the run failed.
+        scores: score by the tuning seed that tried it, larger is better; None if the run failed.
         added: True if the grid was extended by this configuration.
     """
 
@@ -80,7 +81,7 @@ class TriedConfig:
 
     @property
     def objective(self) -> float | None:
-        """Mean score over the tuning seeds; None if a run failed."""
+        """Mean score over the seeds that tried it; None if a run failed."""
         scores = [score for score in self.scores.values() if score is not None]
         return sum(scores) / len(scores) if scores and len(scores) == len(self.scores) else None
 
@@ -110,6 +111,7 @@ class CellState:
         pending: unfinished runs of the phase.
         dropped: better-ranked choices that diverged in the report, best first.
         diverged: True if all choices of some seed diverged, so that its first choice is reported.
+        rankings: the tried configurations without failed ones by report seed, best first.
     """
 
     phase: Literal["tuning", "report", "over", "failed"]
@@ -119,6 +121,7 @@ class CellState:
     pending: Sequence[RunSpec] = ()
     dropped: Sequence[DroppedChoice] = ()
     diverged: bool = False
+    rankings: Mapping[int, Sequence[Config]] = field(default_factory=dict)
 
     @property
     def chosen(self) -> Config | None:
@@ -127,14 +130,24 @@ class CellState:
         return max(choices, key=choices.count, default=None)
 
 
-def rank(tried: Sequence[TriedConfig], seed: int | None) -> list[Config]:
-    """Return the configurations without failed ones, best first; ties keep the order of `tried`.
+@dataclass(frozen=True)
+class Search:
+    """The search of the seeds that choose together: of a single one, or of those of `tuning.once`.
 
-    Args:
-        tried: the configurations.
-        seed: the tuning seed whose scores rank; None ranks by the mean over all seeds.
+    Attributes:
+        tried: the configurations with finished runs.
+        edges: edges of the space at which the best one lies.
+        pending: unfinished runs.
     """
-    scores = [(t.config, t.objective if seed is None else t.scores.get(seed)) for t in tried]
+
+    tried: Sequence[TriedConfig]
+    edges: Sequence[Edge] = ()
+    pending: Sequence[RunSpec] = ()
+
+
+def rank(tried: Sequence[TriedConfig]) -> list[Config]:
+    """Return the configurations without failed ones, best first; ties keep the order of `tried`."""
+    scores = [(t.config, t.objective) for t in tried]
     rounded = [(config, round(score, DECIMALS)) for config, score in scores if score is not None]
     return [config for config, _ in sorted(rounded, key=lambda pair: -pair[1])]
 
@@ -189,7 +202,7 @@ class Cell:
         if self.plan.is_sweep:
             return self._sweep_state(lookup)
         if not self.is_tuned:
-            return self._report_state([], lambda seed: self.first[:1], (), lookup)
+            return self._report_state([], dict.fromkeys(self.seeds, self.first[:1]), (), lookup)
         return self._search_state(lookup)
 
     def _follow_leader(self, leader: CellState, lookup: Lookup) -> CellState:
@@ -199,17 +212,15 @@ class Cell:
         """
         if not leader.choices:
             return CellState(leader.phase, pending=leader.pending)
-        diverged_configs = [choice.config for choice in leader.dropped]
-
-        def order(seed: int) -> list[Config]:
+        rankings, once = {}, self.plan.tuning.once is not None
+        for seed in self.seeds:
             first = leader.choices.get(seed)
-            ranked = rank(leader.tried, self._scoring_seed(seed))
-            remaining = [
-                config for config in ranked if config != first and config not in diverged_configs
-            ]
-            return remaining if first is None else [first, *remaining]
-
-        return self._report_state(leader.tried, order, leader.edges, lookup, shows=[])
+            dropped = [drop.config for drop in leader.dropped if once or seed in drop.seeds]
+            not_next = [first, *dropped]
+            remaining = [c for c in leader.rankings.get(seed, ()) if c not in not_next]
+            rankings[seed] = remaining if first is None else [first, *remaining]
+        state = self._report_state(leader.tried, rankings, leader.edges, lookup)
+        return replace(state, tried=(), rankings={})
 
     def _sweep_state(self, lookup: Lookup) -> CellState:
         """Return the progress of a sweep."""
@@ -220,7 +231,7 @@ class Cell:
             for c, config_runs in runs
             if all(lookup(run) is not None for run in config_runs)
         ]
-        tried = [self._result(config, lookup) for config, _ in finished]
+        tried = [self._result(config, self.tuning_seeds, lookup) for config, _ in finished]
         all_suggested = self.plan.tuning.search != "tpe" or (
             len(self.first) == self.plan.tuning.configurations
         )
@@ -229,43 +240,54 @@ class Cell:
         )
 
     def _search_state(self, lookup: Lookup) -> CellState:
-        """Return the progress of the search or, after the search, of the report."""
+        """Return the progress of the searches or, after all of them, of the report."""
+        if self.plan.tuning.once is None:
+            searches = {seed: self._search([seed], lookup) for seed in self.seeds}
+        else:
+            searches = dict.fromkeys(self.seeds, self._search(self.tuning_seeds, lookup))
+        tried = _merge_tried(searches.values())
+        pending = {run.key: run for search in searches.values() for run in search.pending}
+        if pending:
+            return CellState("tuning", tried, pending=list(pending.values()))
+        rankings = {seed: rank(search.tried) for seed, search in searches.items()}
+        edges = merge_edges({seed: search.edges for seed, search in searches.items()})
+        return self._report_state(tried, rankings, edges, lookup)
+
+    def _search(self, seeds: Sequence[int], lookup: Lookup) -> Search:
+        """Return the search of `seeds`, which choose together, as far as their runs have ended."""
         tried: list[TriedConfig] = []
         configs, edges = list(self.first), list[Edge]()
-        tuning = self.plan.tuning
         while configs:
-            runs = [run for config in configs for run in self._tuning_runs(config)]
+            runs = [run for config in configs for run in self._tuning_runs(config, seeds)]
             if unfinished := [run for run in runs if lookup(run) is None]:
-                return CellState("tuning", tried, pending=unfinished)
-            tried += [self._result(config, lookup, bool(tried)) for config in configs]
-            configs, edges = continue_grid(
-                [result.config for result in tried],
-                self._best_configs(tried),
-                self._axes,
-                tuning.configurations or 0,
-                self._is_valid,
-                extend=tuning.extend,
-            )
-        return self._report_state(
-            tried, lambda seed: rank(tried, self._scoring_seed(seed)), edges, lookup
-        )
+                return Search(tried, pending=unfinished)
+            tried += [self._result(config, seeds, lookup, bool(tried)) for config in configs]
+            known, ranked = [result.config for result in tried], rank(tried)
+            configs, edges = self._continue(known, ranked[0], seeds) if ranked else ([], [])
+        return Search(tried, edges)
 
-    def _scoring_seed(self, seed: int) -> int | None:
-        """Return the tuning seed that chooses for a report seed; None for the mean over all."""
-        return seed if self.plan.tuning.once is None else None
+    def _continue(
+        self, tried: Sequence[Config], best: Config, seeds: Sequence[int], budget: int | None = None
+    ) -> tuple[list[Config], list[Edge]]:
+        """Return what `continue_grid` returns; `budget` is by default that of the plan."""
+        tuning = self.plan.tuning
 
-    def _best_configs(self, tried: Sequence[TriedConfig]) -> list[Config]:
-        """Return the best configuration for each report seed, or the one chosen for all seeds."""
-        choosers = self.seeds if self.plan.tuning.once is None else [None]
-        return [ranked[0] for by in choosers if (ranked := rank(tried, by))]
+        def is_valid(config: Config) -> bool:
+            try:
+                self._tuning_runs(config, seeds)
+            except UserError:
+                return False
+            return True
+
+        most = tuning.configurations or 0 if budget is None else budget
+        return continue_grid(tried, best, self._axes, most, is_valid, extend=tuning.extend)
 
     def _report_state(
         self,
         tried: Sequence[TriedConfig],
-        order: Callable[[int], list[Config]],
+        rankings: Mapping[int, Sequence[Config]],
         edges: Sequence[Edge],
         lookup: Lookup,
-        shows: Sequence[TriedConfig] | None = None,
     ) -> CellState:
         """Return the progress of the report: for each seed, the best choice that does not diverge.
 
@@ -280,7 +302,7 @@ class Cell:
         unfinished: list[RunSpec] = []
         diverged = False
         for group in groups:
-            at = self._first_finite_choice(group, order(group[0]), lookup)
+            at = self._first_finite_choice(group, rankings[group[0]], lookup)
             choices |= {seed: at.chosen for seed in group if at.chosen is not None}
             _merge_dropped(dropped, at.dropped)
             unfinished += at.pending
@@ -290,11 +312,10 @@ class Cell:
         phase: Literal["report", "over"] = "report" if unfinished else "over"
         if dropped:
             edges = self._late_edges(tried, choices)
-        shown = tried if shows is None else shows
-        return CellState(phase, shown, choices, edges, unfinished, dropped, diverged)
+        return CellState(phase, tried, choices, edges, unfinished, dropped, diverged, rankings)
 
     def _first_finite_choice(
-        self, seeds: list[int], ranked: list[Config], lookup: Lookup
+        self, seeds: list[int], ranked: Sequence[Config], lookup: Lookup
     ) -> CellState:
         """Return the report of the first configuration that diverges on none of `seeds`."""
         dropped: list[DroppedChoice] = []
@@ -316,24 +337,24 @@ class Cell:
         self, tried: Sequence[TriedConfig], choices: Mapping[int, Config]
     ) -> list[Edge]:
         """Return the edges of choices made after others were dropped; grids are not extended."""
-        configs = [result.config for result in tried]
-        chosen = [*choices.values()] if self.plan.tuning.once is None else [*choices.values()][:1]
-        extend = self.plan.tuning.extend
-        _, edges = continue_grid(
-            configs, chosen, self._axes, len(configs), self._is_valid, extend=extend
-        )
-        return [
-            Edge(edge.key, edge.value, edge.end, "late") if edge.why == "budget" else edge
-            for edge in edges
-        ]
+        by_seed = {}
+        for seed, config in choices.items():
+            by = self.tuning_seeds if self.plan.tuning.once is not None else [seed]
+            configs = [result.config for result in tried if by[0] in result.scores]
+            _, edges = self._continue(configs, config, by, len(configs))
+            by_seed[seed] = [
+                replace(edge, why="late") if edge.why == "budget" else edge for edge in edges
+            ]
+        return merge_edges(by_seed)
 
     def all_runs(self, state: CellState) -> list[RunSpec]:
         """Return the runs needed so far: tuning runs first, then reported runs."""
         plan, leads = self.plan, self.leader is None
         runs: list[RunSpec] = []
         if leads and (plan.is_sweep or self.is_tuned):
-            added = [result.config for result in state.tried if result.added]
-            runs += [run for config in [*self.first, *added] for run in self._tuning_runs(config)]
+            runs += [run for config in self.first for run in self._tuning_runs(config)]
+            for added in (result for result in state.tried if result.added):
+                runs += self._tuning_runs(added.config, list(added.scores))
             runs += [run for run in state.pending if run.phase == "tuning"]
         for choice in state.dropped:
             runs += [
@@ -371,21 +392,27 @@ class Cell:
             return 0 if tuned.key == reported.key else len(self.seeds)
         return len(self.seeds)
 
-    def _tuning_runs(self, config: Config) -> list[RunSpec]:
-        return [self.run_spec(config, "tuning", seed) for seed in self.tuning_seeds]
+    def _tuning_runs(self, config: Config, seeds: Sequence[int] | None = None) -> list[RunSpec]:
+        """Return a configuration's tuning runs; `seeds` are by default all tuning seeds."""
+        chosen_seeds = self.tuning_seeds if seeds is None else seeds
+        return [self.run_spec(config, "tuning", seed) for seed in chosen_seeds]
 
-    def _result(self, config: Config, lookup: Lookup, added: bool = False) -> TriedConfig:
-        ends = {run.seed: lookup(run) for run in self._tuning_runs(config)}
+    def _result(
+        self, config: Config, seeds: Sequence[int], lookup: Lookup, added: bool = False
+    ) -> TriedConfig:
+        ends = {run.seed: lookup(run) for run in self._tuning_runs(config, seeds)}
         return TriedConfig(
             config, {s: end.score if end else None for s, end in ends.items()}, added
         )
 
-    def _is_valid(self, config: Config) -> bool:
-        try:
-            self._tuning_runs(config)
-        except UserError:
-            return False
-        return True
+
+def _merge_tried(searches: Iterable[Search]) -> list[TriedConfig]:
+    """Return the configurations of all searches, those of the first grid first, with all scores."""
+    merged: dict[str, TriedConfig] = {}
+    for result in (result for search in searches for result in search.tried):
+        earlier = merged.setdefault(repr(result.config), result)
+        merged[repr(result.config)] = replace(earlier, scores={**earlier.scores, **result.scores})
+    return sorted(merged.values(), key=lambda result: result.added)
 
 
 def _merge_dropped(dropped: list[DroppedChoice], more: Iterable[DroppedChoice]) -> None:

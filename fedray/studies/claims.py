@@ -125,6 +125,22 @@ def _check_opposite(claim: Claim, claims: Mapping[Test, Claim]) -> None:
         )
 
 
+def check_row_name(name: str, where: str) -> None:
+    """Raise an error for the name of a row that no claim could name.
+
+    Raises:
+        UserError: naming the row, and `label`, which may be any text.
+    """
+    match = _FORM.match(f"{name} > {name}")
+    is_side = match is not None and match["left"] == match["right"] == name
+    if not is_side or "@" in name or ":" in name:
+        raise UserError(
+            f"{where}: {shown(name)} cannot be the name of a row, because claims name rows: leave "
+            "out <, >, :, @, blanks at its ends and a margin such as + 1; `label:` of the row may "
+            "be any text"
+        )
+
+
 def rows_in(claim: str) -> set[str]:
     """Return the rows that an inequality names; an empty set if `claim` is no inequality."""
     within = _WITHIN.match(claim.strip())

@@ -31,7 +31,7 @@ from fedray.files import check_name
 from fedray.records import find_metric
 from fedray.registry import registry
 from fedray.shipped import folders
-from fedray.studies.claims import ALL, EACH, MEAN, Claim, parse_claims, rows_in
+from fedray.studies.claims import ALL, EACH, MEAN, Claim, check_row_name, parse_claims, rows_in
 from fedray.studies.interim_looks import check_looks, restrict_looks
 from fedray.studies.plan import (
     PaperNumbers,
@@ -47,6 +47,7 @@ from fedray.studies.space import (
     MOST_CONFIGURATIONS,
     check_no_select,
     check_space,
+    count_points,
     grid,
     parse_space,
 )
@@ -360,7 +361,7 @@ def _plan_scale(study: Study, name: str, label: str, scale: Scale, assignments: 
         select=select,
         validation_fraction=study.validation_fraction if select == "validation" else None,
         at=study.at,
-        tuning=tuning,
+        tuning=_limit_to_space(tuning, rows),
         report=report,
         claims=_claims(study, rows, columns, metrics, where),
         paper=_paper(study, where),
@@ -372,6 +373,14 @@ def _plan_scale(study: Study, name: str, label: str, scale: Scale, assignments: 
     )
     _check_sweep(plan, where)
     return plan
+
+
+def _limit_to_space(tuning: Tuning, rows: Mapping[str, RowPlan]) -> Tuning:
+    """Return the budget of a tpe search, which tries no configuration twice."""
+    points = count_points(next(iter(rows.values())).axes) if tuning.search == "tpe" else None
+    if points is None or tuning.configurations is None or tuning.configurations <= points:
+        return tuning
+    return tuning.model_copy(update={"configurations": points})
 
 
 def _experiment(study: Study, scale: Scale, where: str) -> str:
@@ -662,6 +671,7 @@ def _rows(
     plans = {}
     for name, row in rows.items():
         at = f"{where}.rows.{name}"
+        check_row_name(name, where)
         _check_references(row, rows, at)
         axes = _axes(row, rows, space, at)
         _check_effort(axes, tuning, study.is_sweep, where if study.is_sweep else at)

@@ -377,13 +377,16 @@ def _finish(study: Study, *, track: bool) -> int:
 
     is_complete = study.is_complete
     if is_complete:
-        study.status = "finished"
+        study.status = "failed" if study.repeatable else "finished"
     print_pages(study)
     if not is_complete:
         print(f"interrupted; {how_to_go_on(study, track=track)}", file=sys.stderr)
         study.write()
         return INTERRUPTED
     study.write()  # last, so that a study killed while it writes results can be resumed
+    if study.repeatable:
+        count = len(study.repeatable)
+        print(f"{count} run(s) failed; to try again, {how_to_go_on(study, track=track)}")
     if all(not study.has_result(cell) for cell in study.cells):
         unit = "trial" if study.plan.is_sweep else "cell"
         reasons = "; ".join(study.reasons)

@@ -12,7 +12,7 @@ from fedray.compare.paired import WANTED, PairedTest
 from fedray.records import find_metric
 from fedray.studies.cell import Cell, CellState, RunSpec
 from fedray.studies.plan import StudyPlan, known_metrics
-from fedray.studies.space import grid
+from fedray.studies.space import count_points, grid
 from fedray.studies.study import Study
 
 WIDTH = 80
@@ -90,7 +90,10 @@ def headline(study: Study) -> str:
 def _describe_sweep(study: Study) -> str:
     plan, cell = study.plan, study.cells[0]
     experiment = cell.usual_runs()[0].experiment
-    search = f"{plan.tuning.configurations} configurations by {plan.tuning.search}"
+    count = len(cell.first) if plan.tuning.search == "random" else plan.tuning.configurations
+    search = f"{count} configurations by {plan.tuning.search}"
+    if count == count_points(plan.axes):
+        search += ", the whole space,"
     if plan.tuning.search == "grid":
         whole, tried = len(grid(plan.axes)), len(cell.first)
         search = f"a grid of {whole}" if tried == whole else f"{tried} of the grid's {whole}"

@@ -230,7 +230,7 @@ def conclude(
 def _caveats(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
     """Return the caveats of the table."""
     runs = [run for cell in cells.values() for run in cell.runs]
-    commits = commits_of_runs(study.measured_runs(runs).values())
+    ends = list(study.measured_runs(runs).values())
     experiments = {
         cell.place: (
             cells[cell.place].seeds[0].spec
@@ -239,7 +239,7 @@ def _caveats(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
         ).experiment
         for cell in study.cells
     }
-    return table_caveats(study.plan, cells, experiments, commits)
+    return table_caveats(study.plan, cells, experiments, commits_of_runs(ends), ends)
 
 
 def _reuse_notes(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:

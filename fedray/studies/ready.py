@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from fedray.activity import say_next
 from fedray.config import Experiment
 from fedray.errors import UserError
-from fedray.files import results_home
 from fedray.plugins import use
 from fedray.records import RunFolder
 from fedray.studies.study import Study
-from fedray.tracking import resolve_uri
+from fedray.tracking import uri_of
 from fedray.tracking.mlflow_store import sqlite_path
 
 TUNE_ENVIRONMENT = {
@@ -35,19 +35,31 @@ def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int
         firsts: the first experiment of each cell.
         track: whether runs are logged to MLflow.
 
+    A run whose inputs cannot be read or whose partition cannot be made is given up, with a message,
+    as long as its cell has other runs.
+
     Raises:
-        UserError: if a run can never be placed, results or runs would be lost, an input is
-            missing, or a configuration's partition cannot be made.
+        UserError: if a run can never be placed, results or runs would be lost, or the inputs of all
+            runs of a cell are wrong.
     """
     concurrent = _connect(study, firsts, track=track)
     say_next("reading images, partitions and texts")
-    kinds = set()
+    mistakes: dict[tuple[object, ...], UserError | None] = {}
     for cell, state in study.states():  # Ray starts its workers meanwhile
-        for run in [*cell.all_runs(state), *cell.usual_runs()]:
+        wrong = []
+        runs = [*cell.all_runs(state), *cell.usual_runs()]
+        for run in runs:
             kind = _input_key(run.experiment)
-            if kind not in kinds:
-                kinds.add(kind)
-                _read_inputs(run.experiment, study.name_of(run))
+            if kind not in mistakes:
+                mistakes[kind] = _mistake_in_inputs(run.experiment)
+            if (mistake := mistakes[kind]) is not None:
+                wrong.append((run, f"{study.name_of(run)}: {mistake}"))
+        if len(wrong) == len(runs):
+            raise UserError(wrong[0][1])
+        for run, why in wrong:
+            if study.needs(run):
+                print(f"given up: {why}")
+                study.give_up(run, why)
     return concurrent
 
 
@@ -65,7 +77,7 @@ def _connect(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
     if drivers_node() is not None:
         print("the runs' servers are on this node, where results are written (FEDRAY_RESULTS)")
     if track:
-        check_tracking(len(nodes))
+        check_tracking(len(nodes), study.home)
     lines = [preflight(experiment, nodes) for experiment in firsts]
     fit = max(at_a_time(experiment, nodes) for experiment in firsts)  # Ray packs unequal runs
     most = study.plan.max_concurrent or fit
@@ -76,13 +88,13 @@ def _connect(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
     return concurrent
 
 
-def check_tracking(nodes: int) -> None:
+def check_tracking(nodes: int, home: Path) -> None:
     """Raise an error if MLflow's database is a file on one of several nodes.
 
     Raises:
         UserError: naming the variable to set.
     """
-    uri = resolve_uri(results_home())
+    uri, _ = uri_of(home)
     if nodes > 1 and sqlite_path(uri) is not None:
         raise UserError(
             f"the cluster has {nodes} nodes, and {uri} is a file on one of them; "
@@ -97,7 +109,7 @@ def _input_key(experiment: Experiment) -> tuple[object, ...]:
     return (*map(str, parts), experiment.seed, *size)
 
 
-def _read_inputs(experiment: Experiment, name: str) -> None:
+def _mistake_in_inputs(experiment: Experiment) -> UserError | None:
     """Read an experiment's images and partition; check its text encoder's weights and width."""
     import torch
 
@@ -109,7 +121,8 @@ def _read_inputs(experiment: Experiment, name: str) -> None:
             tower = text_tower(experiment, assembly.setting, torch.device("cpu"))
             tower.check(assembly.setting.feature_dim)
     except UserError as error:
-        raise UserError(f"{name}: {error}") from None
+        return error
+    return None
 
 
 def check_stored(study: Study) -> None:

@@ -16,6 +16,8 @@ from fedray.studies.plan import Place, StudyPlan
 from fedray.studies.space import Config, Edge
 
 MEASURED = ("values", "round", "seconds", "bytes", "partition", "data", "test_images")
+NO_SCORES = {"scores": {"all": None}}
+"""Scores by seed in older tables, whose seeds searched together and were not recorded."""
 
 
 def wrong_verdicts(tree: Tree) -> list[str]:
@@ -52,7 +54,7 @@ def _choices(tree: Tree) -> dict[int, Config]:
 def _cell_of(tree: Tree) -> CellResult:
     state = CellState(
         tree["phase"],
-        cast("list[TriedConfig]", [SimpleNamespace(**tried) for tried in tree["tried"]]),
+        cast("list[TriedConfig]", [SimpleNamespace(**NO_SCORES | t) for t in tree["tried"]]),
         _choices(tree),
         [Edge(**edge) for edge in tree["edges"]],
         (),

@@ -12,8 +12,8 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -230,6 +230,28 @@ def grid(axes: Sequence[Axis], samples: int | None = None) -> list[Config]:
     return [combinations[round(i * step)] for i in range(samples)]
 
 
+def points(axes: Sequence[Axis]) -> Iterator[Config]:
+    """Yield every point of a space of lists and whole numbers; nothing of other spaces."""
+    if count_points(axes) is not None:
+        values = [axis.configs if axis.is_listed else _whole_numbers(axis) for axis in axes]
+        yield from map(_merge, itertools.product(*values))
+
+
+def count_points(axes: Sequence[Axis]) -> int | None:
+    """Return the number of points of a space; None if a range has all numbers between its ends."""
+    if any(axis.distribution in ("uniform", "loguniform") for axis in axes):
+        return None
+    sizes = [
+        len(axis.values) if axis.is_listed else axis.values[1] - axis.values[0] + 1 for axis in axes
+    ]
+    return math.prod(sizes)
+
+
+def _whole_numbers(axis: Axis) -> list[Config]:
+    low, high = axis.values
+    return [{axis.key: value} for value in range(low, min(high, low + MOST_CONFIGURATIONS) + 1)]
+
+
 def corners(axes: Sequence[Axis]) -> list[Config]:
     """Return configurations with every value or end of each axis, one axis at a time.
 
@@ -288,19 +310,22 @@ class Edge:
             list.
         why: why the grid is not extended: "budget" or "bound"; "off" if `tuning.extend` is false;
             "late" if better choices diverged in the report; "joint" if keys vary together.
+        seeds: the seeds whose choice it is; empty: all.
     """
 
     key: str
     value: Any
     end: End
     why: Why
+    seeds: Sequence[int] = ()
 
     def __str__(self) -> str:
+        of = f" of {seeds_text(self.seeds)}" if self.seeds else ""
         if self.end in ("lowest", "highest"):
-            return f"{self.key}={self.value:g} is the {self.end} that was tried"
+            return f"{self.key}={self.value:g}{of} is the {self.end} that was tried"
         pairs = zip(self.key.split(","), self.value, strict=True)
         values = " ".join(f"{key.strip()}={value:g}" for key, value in pairs)
-        return f"{values} is the {self.end} of its list"
+        return f"{values}{of} is the {self.end} of its list"
 
     @property
     def name(self) -> str:
@@ -308,20 +333,25 @@ class Edge:
         return ", ".join(key.strip().rpartition(".")[2] for key in self.key.split(","))
 
 
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Return a text such as "seed 1" or "seeds 0, 2"."""
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
 def continue_grid(
     tried: Sequence[Config],
-    choices: Sequence[Config],
+    best: Config,
     axes: Sequence[Axis],
     budget: int,
     is_valid: Callable[[Config], bool],
     *,
     extend: bool = True,
 ) -> tuple[list[Config], list[Edge]]:
-    """Return configurations beyond the edges at which most choices lie, and the remaining edges.
+    """Return configurations beyond the edges at which the best one lies, and the remaining edges.
 
     Args:
         tried: all configurations so far.
-        choices: the best configuration of each seed, or the one chosen for all seeds.
+        best: the best of them.
         axes: the axes of the space.
         budget: maximum number of configurations in all.
         is_valid: returns True if an experiment accepts the configuration.
@@ -330,8 +360,8 @@ def continue_grid(
     extensions: list[Config] = []
     edges: list[Edge] = []
     for axis in axes:
-        best, end = _at_edge(choices, axis, tried)
-        if best is None or end is None:
+        end = _end(best, axis, tried)
+        if end is None:
             continue
         if end in ("first", "last"):
             edges.append(Edge(axis.key, [best[key] for key in axis.keys], end, "joint"))
@@ -351,20 +381,16 @@ def continue_grid(
     return extensions, edges
 
 
-def _at_edge(
-    choices: Sequence[Config], axis: Axis, tried: Sequence[Config]
-) -> tuple[Config | None, End | None]:
-    """Return the edge at which more than half of the choices lie, and their commonest choice."""
-    ends = [_end(choice, axis, tried) for choice in choices]
-    for end, count in Counter(end for end in ends if end is not None).items():
-        if 2 * count > len(choices):
-            at_end = [
-                choice
-                for choice, choice_end in zip(choices, ends, strict=True)
-                if choice_end == end
-            ]
-            return max(at_end, key=at_end.count), end
-    return None, None
+def merge_edges(edges_of_seeds: Mapping[int, Sequence[Edge]]) -> list[Edge]:
+    """Return the edges of all seeds, each once with the seeds whose choice lies at it."""
+    merged: dict[str, tuple[Edge, list[int]]] = {}
+    for seed, edges in edges_of_seeds.items():
+        for edge in edges:
+            merged.setdefault(repr(edge), (edge, []))[1].append(seed)
+    return [
+        edge if len(seeds) == len(edges_of_seeds) else replace(edge, seeds=seeds)
+        for edge, seeds in merged.values()
+    ]
 
 
 def _end(best: Config, axis: Axis, tried: Sequence[Config]) -> End | None:

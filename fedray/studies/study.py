@@ -90,7 +90,8 @@ class Study:
         store: the folder of all runs.
         command: the command that began the invocation.
         arguments: the keys of that command, which a resuming command must repeat or leave out.
-        status: running until every cell has finished.
+        status: running until every cell has finished; failed: runs that may succeed when repeated
+            have failed, and --resume tries them again.
         began: local time.
         seconds: time of this invocation's runs by key, start-up included.
         failures: reasons of failed runs by key; they hold for all rows.
@@ -109,7 +110,7 @@ class Study:
     store: Path
     command: str = ""
     arguments: Tree = field(default_factory=dict)
-    status: Literal["running", "finished"] = "running"
+    status: Literal["running", "failed", "finished"] = "running"
     began: str = field(default_factory=lambda: datetime.now().isoformat(timespec="seconds"))
     seconds: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -301,10 +302,27 @@ class Study:
             if (key, row) not in self._lacking:
                 self.failures[key] = run.reason
 
+    def give_up(self, spec: RunSpec, why: str) -> None:
+        """Record that a run that cells need cannot begin."""
+        run = self.runs[self._numbers[spec.key]]
+        run.status, run.reason = "failed", why
+        self.settle(run)
+
+    def needs(self, spec: RunSpec) -> bool:
+        """Return True if a cell waits for a run that has not ended."""
+        number = self._numbers.get(spec.key)
+        return number is not None and not self.runs[number].is_over
+
+    @property
+    def repeatable(self) -> list[str]:
+        """Keys of the runs that failed, but did not diverge, and may succeed when repeated."""
+        return [key for key, why in self.failures.items() if not why.startswith(DIVERGED)]
+
     def forget_failures(self) -> None:
         """Forget failures other than divergence, whose causes may be gone, so that runs restart."""
-        remembered = {key: why for key, why in self.failures.items() if why.startswith(DIVERGED)}
-        self.failures, self._states = remembered, None
+        for key in self.repeatable:
+            del self.failures[key]
+        self._states = None
 
     # --- the file ---------------------------------------------------------------------------------
 
@@ -392,14 +410,19 @@ def _priority(run: StudyRun) -> tuple[bool, int, int]:
 
 
 def latest_unfinished(folder: Path, kind: str) -> Path:
-    """Return the latest unfinished invocation in a study's folder.
+    """Return the invocation in a study's folder to resume: the latest one that is unfinished.
+
+    If all have ended, it is the latest one, provided that runs of it have failed.
 
     Raises:
         UserError: if every invocation is finished.
     """
-    for path in sorted(folder.glob(f"*/{FILE}"), reverse=True):
+    paths = sorted(folder.glob(f"*/{FILE}"), reverse=True)
+    for path in paths:
         if _status(path) == "running":
             return path.parent
+    if paths and _status(paths[0]) == "failed":
+        return paths[0].parent
     raise UserError(f"--resume: no {kind} below {folder} is unfinished; start without --resume")
 
 

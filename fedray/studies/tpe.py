@@ -19,13 +19,18 @@ from optuna.trial import TrialState, create_trial
 
 from fedray.streams import Streams
 from fedray.studies.plan import StudyPlan
-from fedray.studies.space import Axis, Config
+from fedray.studies.space import Axis, Config, points
+
+MOST_TRIES = 10
 
 
 def suggest(
     plan: StudyPlan, results: Sequence[tuple[Config, float | None]], finished: Sequence[bool]
 ) -> Config:
-    """Return the next configuration of a sweep.
+    """Return the next configuration of a sweep, none of those so far.
+
+    A sampler of a space with few points suggests the best of them repeatedly. It is asked again
+    with other random numbers; after `MOST_TRIES`, the first point not tried is returned.
 
     Args:
         plan: the sweep.
@@ -34,7 +39,24 @@ def suggest(
         finished: for each configuration, whether it has finished.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    seed = Streams(plan.tuning.search_seed).entropy("search", round_=len(results)) % 2**32
+    known = [config for config, _ in results]
+    for again in range(MOST_TRIES):
+        config = _ask(plan, results, finished, again)
+        if config not in known:
+            return config
+    return next((config for config in points(plan.axes) if config not in known), config)
+
+
+def _ask(
+    plan: StudyPlan,
+    results: Sequence[tuple[Config, float | None]],
+    finished: Sequence[bool],
+    again: int,
+) -> Config:
+    """Return what the sampler suggests, possibly a known configuration; see `suggest`."""
+    streams = Streams(plan.tuning.search_seed)
+    purpose = f"search, try {again}" if again else "search"
+    seed = streams.entropy(purpose, round_=len(results)) % 2**32
     startup = min(10, max(4, (plan.tuning.configurations or 0) // 3))
     sampler = optuna.samplers.TPESampler(n_startup_trials=startup, seed=seed)
     study = optuna.create_study(sampler=sampler, direction="maximize")

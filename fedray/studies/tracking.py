@@ -1,9 +1,14 @@
-"""A study in MLflow: an experiment per study, a parent run per invocation, a child per run."""
+"""A study in MLflow: an experiment per study, a parent run per invocation, children below it.
+
+The children of a table are its runs. Those of a sweep are its trials, each with its objective and
+the runs of its seeds.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -12,10 +17,23 @@ from typing import Any, Literal
 
 from fedray.compare.labels import config_label
 from fedray.config import Experiment
-from fedray.records import RunFolder, RunInfo, Status, environment, is_claimed, versions
+from fedray.errors import UserError
+from fedray.records import (
+    HEADLINE,
+    RunFolder,
+    RunInfo,
+    Status,
+    environment,
+    is_claimed,
+    versions,
+)
 from fedray.studies.cell import RunSpec
+from fedray.studies.plan import StudyPlan
+from fedray.studies.space import Config
 from fedray.studies.study import FILE, Study, StudyRun
+from fedray.studies.trials import Trial, sweep_outcome, trial_of
 from fedray.tracking import (
+    BEST_METRIC,
     DATA_TAG,
     METHOD_TAG,
     TrackedRun,
@@ -77,7 +95,9 @@ class StudyTracker:
         tracker.update("study", partial(study_run, study, "RUNNING"))
 
     def update(self, run: StudyRun) -> None:
-        """Queue an update of a run in MLflow."""
+        """Queue an update of a run in MLflow, and of its trial."""
+        if self._study.plan.is_sweep:
+            self._send_trial(trial_of(self._study, run.spec.config), "RUNNING")
         self._send(run, "RUNNING" if run.status == "running" else ENDS.get(run.status, "KILLED"))
 
     def end(self, conclude: Callable[[], Conclusion]) -> None:
@@ -86,9 +106,15 @@ class StudyTracker:
             if run.status == "running":
                 self._send(run, "KILLED")
         study = self._study
+        for trial in begun_trials(study):
+            self._send_trial(trial, "KILLED")
         for spec in _earlier_runs(study):
             self._tracker.update(spec.key, partial(run_of, study, spec, None))
         self._tracker.update("study", lambda: study_run(study, _status_of(study), conclude()))
+
+    def _send_trial(self, trial: Trial, unfinished: Tracked) -> None:
+        key = trial_key(self._study, trial.config)
+        self._tracker.update(key, partial(trial_run, self._study, trial, unfinished))
 
     def _send(self, run: StudyRun, status: Tracked) -> None:
         make = partial(run_of, self._study, run.spec, status, run.ray_id)
@@ -97,41 +123,55 @@ class StudyTracker:
 
 def _earlier_runs(study: Study) -> list[RunSpec]:
     """Return the runs that an earlier process of this invocation finished and may not have sent."""
-    parent, current = _key_of(study), {run.spec.key for run in study.runs.values()}
+    current = {run.spec.key for run in study.runs.values()}
     runs = {run.key: run for cell, state in study.states() for run in cell.all_runs(state)}
     return [
         run
         for key, run in runs.items()
-        if key not in current
-        and RunFolder(study.folder(key)).has_result
-        and read_metadata(study.folder(key)).get("parent", parent) == parent
+        if key not in current and RunFolder(study.folder(key)).has_result and is_child(study, run)
     ]
 
 
-def study_runs(home: Path, conclude: Callable[[Study], Conclusion]) -> tuple[str, list[TrackedRun]]:
+def is_child(study: Study, run: RunSpec) -> bool:
+    """Return True unless another study has sent a run to MLflow; an unreadable folder is ours."""
+    parent = _parent_of(study, run)
+    with suppress(UserError):
+        return bool(read_metadata(study.folder(run.key)).get("parent", parent) == parent)
+    return True
+
+
+def study_runs(
+    home: Path, conclude: Callable[[Study], Conclusion]
+) -> tuple[str, list[Callable[[], TrackedRun]]]:
     """Read a study's folder, to send it to MLflow.
 
     Returns:
-        The name of the MLflow experiment, and its runs, the parent first. While another process
-        executes the study, unfinished runs keep their status.
+        The name of the MLflow experiment, and functions that read its runs, the parents first;
+        each raises UserError if its folder cannot be read. While another process executes the
+        study, unfinished runs keep their status.
 
     Raises:
-        UserError: if the folder cannot be read.
+        UserError: if the study's folder cannot be read.
     """
     study = Study.read(home)
     going = is_claimed(RunFolder(home))
-    runs = [study_run(study, None if going else _status_of(study), conclude(study))]
+    status = None if going else _status_of(study)
+    reads: list[Callable[[], TrackedRun]] = [partial(study_run, study, status, conclude(study))]
     keys = dict[str, RunSpec]()
     for cell, state in study.states():
         for spec in cell.all_runs(state):
             if RunFolder(study.folder(spec.key)).has_result:
                 keys.setdefault(spec.key, spec)
-    runs += [run_of(study, spec, None) for spec in keys.values()]
-    return study.plan.name, runs
+    reads += [
+        partial(trial_run, study, trial, None if going else "KILLED")
+        for trial in begun_trials(study)
+    ]
+    reads += [partial(run_of, study, spec, None) for spec in keys.values()]
+    return study.plan.name, reads
 
 
 def _status_of(study: Study) -> Status:
-    if study.status != "finished":
+    if study.status == "running":
         return "KILLED"
     came_through = any(state.phase == "over" for _, state in study.states())
     return "FINISHED" if came_through else "FAILED"
@@ -149,7 +189,7 @@ def run_of(study: Study, spec: RunSpec, status: Tracked, ray_id: str | None = No
             spec.experiment.identity(),
             experiment=plan.name,
             name=study.name_of(spec),
-            parent=_key_of(study),
+            parent=_parent_of(study, spec),
         )
     planned = info_of(spec.experiment)
     run = tracked_run(folder, status, key=key, planned=planned, artifacts=SMALL_ARTIFACTS)
@@ -163,11 +203,54 @@ def run_of(study: Study, spec: RunSpec, status: Tracked, ray_id: str | None = No
     return replace(run, tags=tags, files=files, note="")
 
 
+def begun_trials(study: Study) -> list[Trial]:
+    """Return the trials of a sweep that have begun; an empty list for a table."""
+    trials = sweep_outcome(study).trials if study.plan.is_sweep else []
+    return [
+        trial
+        for trial in trials
+        if trial.status != "pending" or any(RunFolder(run).has_result for run in trial.runs)
+    ]
+
+
+def trial_run(study: Study, trial: Trial, unfinished: Tracked) -> TrackedRun:
+    """Return a trial of a sweep, the parent of the runs of its seeds, in the form sent to MLflow.
+
+    Args:
+        study: the sweep.
+        trial: one of its configurations.
+        unfinished: the status of a trial that has not ended.
+    """
+    plan, metric = study.plan, study.plan.metrics[0]
+    numbers = {"objective": trial.objective, BEST_METRIC: None}
+    if trial.objective is not None and len(trial.runs) > 1:
+        numbers["objective_std"] = trial.std
+    if metric == HEADLINE:
+        numbers[BEST_METRIC] = trial.mean(metric)
+    experiment = study.cells[0].run_spec(trial.config, "tuning", plan.report.seeds[0]).experiment
+    shared = describe_run(info_of(experiment))[1]
+    label = config_label(trial.config)
+    return TrackedRun(
+        key=trial_key(study, trial.config),
+        name=f"{label} (trial {trial.number})",
+        params=as_params(trial.config),
+        tags={
+            **_tags(study),
+            **{name: shared[name] for name in (METHOD_TAG, DATA_TAG)},
+            "config": label,
+        },
+        status=ENDS.get(trial.status, "KILLED") if trial.is_over else unfinished,
+        started_ms=_started_ms(study),
+        parent=_key_of(study),
+        metrics={name: value for name, value in numbers.items() if value is not None},
+    )
+
+
 def study_run(study: Study, status: Tracked, conclusion: Conclusion | None = None) -> TrackedRun:
     """Return the parent run of an invocation in the form sent to MLflow."""
     plan = study.plan
     params: dict[str, Any] = {
-        **{f"space.{axis}": tree for axis, tree in plan.rows[next(iter(plan.rows))].space.items()},
+        **_spaces(plan),
         **{f"tuning.{k}": v for k, v in plan.tuning.model_dump().items()},
         **{f"report.{k}": v for k, v in plan.report.model_dump().items()},
         **{f"set.{key}": value for key, value in {**plan.set, **plan.given}.items()},
@@ -186,7 +269,7 @@ def study_run(study: Study, status: Tracked, conclusion: Conclusion | None = Non
         params=as_params(params),
         tags={**tags, **_shared_tags(study)},
         status=status,
-        started_ms=int(datetime.fromisoformat(study.began).timestamp() * 1000),
+        started_ms=_started_ms(study),
     )
     if run.is_going or conclusion is None:
         return run
@@ -197,6 +280,32 @@ def study_run(study: Study, status: Tracked, conclusion: Conclusion | None = Non
         files=[(study.home / name, "") for name in ARTIFACTS[plan.kind]],
         note="\n\n".join(filter(None, [f"**{plan.answers}**", conclusion.note, figure])),
     )
+
+
+def _spaces(plan: StudyPlan) -> dict[str, Any]:
+    """Return the search space by axis; by row and axis if rows search different spaces."""
+    spaces = {row: of.space for row, of in plan.rows.items()}
+    first = next(iter(spaces.values()))
+    if all(space == first for space in spaces.values()):
+        return {f"space.{axis}": tree for axis, tree in first.items()}
+    return {
+        f"space.{row}.{axis}": tree for row, space in spaces.items() for axis, tree in space.items()
+    }
+
+
+def _started_ms(study: Study) -> int:
+    return int(datetime.fromisoformat(study.began).timestamp() * 1000)
+
+
+def trial_key(study: Study, config: Config) -> str:
+    """Return the key in MLflow of a trial of a sweep."""
+    digest = hashlib.sha256(repr(sorted(config.items())).encode()).hexdigest()[:12]
+    return f"{_key_of(study)}-{digest}"
+
+
+def _parent_of(study: Study, run: RunSpec) -> str:
+    """Return the key of a run's parent: its trial in a sweep, otherwise the invocation."""
+    return trial_key(study, run.config) if study.plan.is_sweep else _key_of(study)
 
 
 def _name_of(study: Study) -> str:

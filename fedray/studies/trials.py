@@ -228,27 +228,31 @@ def _without(config: Config, over: Sequence[str]) -> Config:
 
 def sweep_outcome(study: Study) -> SweepOutcome:
     """Compute the results of a sweep from its finished runs."""
-    cell, plan = study.cells[0], study.plan
     study.states()
-    running = {run.spec.key for run in study.runs.values() if run.status == "running"}
-    trials, metrics = [], dict[str, Metric]()
-    for number, config in enumerate(cell.first):
-        specs = [cell.run_spec(config, "tuning", seed) for seed in plan.report.seeds]
-        keys = {spec.key for spec in specs}
-        ends = {spec.seed: study.outcome_of(spec) for spec in specs}
-        measured = {seed: end for seed, end in ends.items() if isinstance(end, Measured)}
-        reasons = [end for end in ends.values() if isinstance(end, str)]
-        status: Status = "running" if keys & running else "pending"
-        if reasons:
-            status = "failed"
-        elif len(measured) == len(specs):
-            status = "stopped" if keys & set(study.stopped) else "finished"
-        seconds = sum(study.seconds.get(key, 0.0) for key in keys)
-        folders = [study.folder(spec.key) for spec in specs]
-        reason = reasons[0] if reasons else None
-        trials.append(Trial(number, config, status, measured, folders, reason, seconds))
-        metrics |= {metric.name: metric for end in measured.values() for metric in end.metrics}
-    return SweepOutcome(plan, trials, metrics)
+    trials = [trial_of(study, config) for config in study.cells[0].first]
+    ends = [end for trial in trials for end in trial.measured.values()]
+    metrics = {metric.name: metric for end in ends for metric in end.metrics}
+    return SweepOutcome(study.plan, trials, metrics)
+
+
+def trial_of(study: Study, config: Config) -> Trial:
+    """Return one configuration of a sweep with the results of its finished runs."""
+    cell = study.cells[0]
+    specs = [cell.run_spec(config, "tuning", seed) for seed in study.plan.report.seeds]
+    keys = {spec.key for spec in specs}
+    ends = {spec.seed: study.outcome_of(spec) for spec in specs}
+    measured = {seed: end for seed, end in ends.items() if isinstance(end, Measured)}
+    reasons = [end for end in ends.values() if isinstance(end, str)]
+    running = any(run.status == "running" and run.spec.key in keys for run in study.runs.values())
+    status: Status = "running" if running else "pending"
+    if reasons:
+        status = "failed"
+    elif len(measured) == len(specs):
+        status = "stopped" if keys & set(study.stopped) else "finished"
+    seconds = sum(study.seconds.get(key, 0.0) for key in keys)
+    folders = [study.folder(spec.key) for spec in specs]
+    reason = reasons[0] if reasons else None
+    return Trial(cell.first.index(config), config, status, measured, folders, reason, seconds)
 
 
 def best_command(plan: StudyPlan, config: Mapping[str, Any]) -> str:

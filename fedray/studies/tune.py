@@ -32,6 +32,7 @@ from fedray.runtime.cluster import drivers_node
 from fedray.runtime.pool import cause_of
 from fedray.runtime.printing import Output, Text, TextLog, unpack_experiment
 from fedray.runtime.resources import trial_bundles
+from fedray.runtime.server import Losses
 from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.progress import Progress
 from fedray.studies.store import sign_of
@@ -231,7 +232,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         self._cells_over = study.cells_over
         self._started: dict[int, float] = {}
         self._again = False
-        self._losses: dict[int, tuple[int | None, int]] = {}
+        self._losses: dict[int, Losses] = {}
         self._texts = TextLog()
 
     def needs_another_pass(self) -> bool:
@@ -283,14 +284,13 @@ class Watcher(tune.Callback):  # type: ignore[misc]
 
         A run is given up after more than `faults.max_failures` losses in a row without a new round.
         """
-        round_, losses = self._losses.get(run.number, (None, 0))
-        losses = losses + 1 if round_ == run.last_round else 1
-        self._losses[run.number] = run.last_round, losses
         most = run.spec.experiment.faults.max_failures
-        if losses <= most:
+        losses = self._losses.setdefault(run.number, Losses(most))
+        losses.reach(-1 if run.last_round is None else run.last_round)
+        if not losses.add():
             return None
         error = cause_of(_error_of(trial))
-        return f"{DIED} {losses} time(s) (faults.max_failures={most}): {error}"
+        return f"{DIED} {losses.count} time(s) (faults.max_failures={most}): {error}"
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Record that a run has ended: at its last round, by ASHA, or by an error."""

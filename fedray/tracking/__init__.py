@@ -30,14 +30,16 @@ from fedray.tracking.describe import (
     source_tags,
     valid_name,
 )
-from fedray.tracking.mlflow_store import Added, Store, reason, resolve_uri, ui_command
+from fedray.tracking.mlflow_store import Added, Store, reason, refused, resolve_uri, ui_command
 from fedray.tracking.notes import picture
 from fedray.tracking.sync import (
     Tracker,
     run_tracker,
+    say,
     start_process,
     started_ms,
     tracked_run,
     tracker_for,
+    uri_of,
     with_artifacts,
 )

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from fedray.config import EXPERIMENTS, flatten
 from fedray.errors import UserError
 from fedray.files import write_json
+from fedray.masking import mask
 from fedray.records import (
     BEST,
     HEADLINE,
@@ -40,6 +41,8 @@ IDENTITY_TAG = "fedray.identity"
 """Tag with the hash of everything that determines the numbers."""
 METADATA = "tracking.json"
 """File in a run's folder with its key and its names in MLflow, for later uploads."""
+URI = "uri"
+"""Key of the tracking URI, without secrets, in that file."""
 METHOD_TAG, DATA_TAG, SEED_TAG = "fedray.method", "fedray.data", "fedray.seed"
 """Tags that identify runs; the name of a run consists of the same three values."""
 FOLDER_TAG = "fedray.folder"
@@ -355,6 +358,13 @@ def run_key(
         out.mkdir(parents=True, exist_ok=True)
         write_json(out / METADATA, updated)
     return str(key)
+
+
+def record_uri(out: Path, uri: str) -> None:
+    """Record in a folder's tracking.json the store that its run is in."""
+    metadata = read_metadata(out)
+    if metadata and metadata.get(URI) != mask(uri):
+        write_json(out / METADATA, {**metadata, URI: mask(uri)})
 
 
 def read_metadata(out: Path) -> dict[str, Any]:

@@ -13,20 +13,22 @@ import os
 import re
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock
 
-from fedray.errors import UserError
+from fedray.errors import UserError, one_line
 from fedray.files import cache_folder, node_lock
 from fedray.markdown import escape_html
 from fedray.masking import mask
@@ -52,10 +54,14 @@ MARKER = SECONDS
 """The metric that is sent last; a round with this metric is complete."""
 OURS = "<!-- written by fedray; delete this line to keep your own words -->\n"
 """First line of the descriptions that `sync` may replace."""
+ARTIFACTS_FOLDER = "mlartifacts"
+"""Folder of artifacts beside an sqlite database."""
 METRICS_PER_BATCH = 1000
 ITEMS_PER_BATCH = 100
 
 _SQLITE = "sqlite:///"
+_SPECIAL = {"%", "?"}
+"""Characters that SQLAlchemy does not read literally in the path of a database."""
 _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
@@ -79,10 +85,10 @@ def resolve_uri(results: Path) -> str:
     Raises:
         UserError: if $MLFLOW_TRACKING_URI names a folder, which MLflow no longer writes to.
     """
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{results.resolve() / 'mlflow.db'}"
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(results.resolve() / "mlflow.db")
     path = sqlite_path(uri)
     if path is not None:
-        return f"{_SQLITE}{path}"
+        return sqlite_uri(path)
     if uri.startswith("file:") or ("://" not in uri and uri != "databricks"):
         raise UserError(
             f"MLFLOW_TRACKING_URI={mask(uri)} is a folder, which MLflow no longer writes to; set "
@@ -91,18 +97,59 @@ def resolve_uri(results: Path) -> str:
     return uri
 
 
+def sqlite_uri(path: Path) -> str:
+    """Return the URI of an sqlite database; SQLAlchemy reads `%` and `?` of a path as its own.
+
+    Raises:
+        UserError: if the installed SQLAlchemy cannot open such a path.
+    """
+    if not _SPECIAL & set(str(path)):
+        return f"{_SQLITE}{path}"
+    from sqlalchemy import URL
+
+    uri = URL.create("sqlite", database=str(path)).render_as_string()
+    if sqlite_path(uri) != path:
+        raise UserError(
+            f"{path}: the installed SQLAlchemy opens no database below a folder with % or ? in "
+            "its name; rename the folder, set MLFLOW_TRACKING_URI, or pip install -U sqlalchemy"
+        )
+    return uri
+
+
 def sqlite_path(uri: str) -> Path | None:
     """Return the absolute path of an sqlite database; None for another URI."""
-    return Path(uri.removeprefix(_SQLITE)).resolve() if uri.startswith(_SQLITE) else None
+    if not uri.startswith(_SQLITE):
+        return None
+    if not _SPECIAL & set(uri):
+        return Path(uri.removeprefix(_SQLITE)).resolve()
+    from sqlalchemy import make_url
+
+    return Path(make_url(uri).database or "").resolve()
+
+
+@contextmanager
+def _no_stray_folder(uri: str) -> Iterator[None]:
+    """Remove the empty folder that MLflow makes when it takes a quoted path literally."""
+    literal = Path(uri.removeprefix(_SQLITE)).parent
+    is_stray = sqlite_path(uri) is not None and not literal.exists()
+    try:
+        yield
+    finally:
+        if is_stray:
+            with suppress(OSError):
+                os.removedirs(literal)
 
 
 def ui_command(uri: str) -> str:
     """Return the command that opens MLflow's UI, or its address, without secrets."""
-    shown = mask(uri)
     if uri.startswith(("http://", "https://")):
-        return shown
-    store = shlex.quote(uri) if shown == uri else '"$MLFLOW_TRACKING_URI"'
-    return f"mlflow ui --backend-store-uri {store} --port 5000"
+        return mask(uri)
+    return f"mlflow ui --backend-store-uri {_in_shell(uri)} --port 5000"
+
+
+def _in_shell(uri: str) -> str:
+    """Return a tracking URI as a word of a command, without secrets."""
+    return shlex.quote(uri) if mask(uri) == uri else '"$MLFLOW_TRACKING_URI"'
 
 
 def check_installed() -> None:
@@ -148,6 +195,10 @@ class _Held:
     steps: set[int]  # rounds that are complete
 
 
+class NotOpened(Exception):
+    """An address that MLflow cannot open; the cause says why."""
+
+
 class Store:
     """One MLflow experiment.
 
@@ -158,6 +209,7 @@ class Store:
 
     Attributes:
         experiment_id: MLflow's id of the experiment; "" until `connect` has succeeded.
+        notices: sentences about what `connect` changed in MLflow, for the user.
     """
 
     def __init__(self, uri: str, experiment: str, question: str = "") -> None:
@@ -168,26 +220,42 @@ class Store:
         set_environment()
         self._client: Any = None
         self.experiment_id = ""
+        self.notices: list[str] = []
         self._held: dict[str, _Held] = {}
 
     # The methods below raise the errors of MLflow, its server and its database.
 
     def connect(self) -> None:
-        """Open MLflow and the experiment; create the database and the experiment if missing."""
+        """Open MLflow and the experiment; create the database and the experiment if missing.
+
+        Raises:
+            NotOpened: instead of an error that `refused` would blame on a run.
+        """
         if self._client is not None:
             return
+        try:
+            self._connect()
+        except Exception as error:
+            if refused(error):
+                raise NotOpened from error
+            raise
+
+    def _connect(self) -> None:
         from mlflow import MlflowClient
 
         path = sqlite_path(self.uri)
         location = None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            location = (path.parent / "mlartifacts").as_uri()
+            location = (path.parent / ARTIFACTS_FOLDER).as_uri()
         with self._alone():
             if path is not None and not (path.is_file() and path.stat().st_size):
                 _make_database(path)
-            client = MlflowClient(tracking_uri=self.uri)
-            self.experiment_id = self._open_experiment(client, location)
+            elif path is not None and _move_artifacts(path):
+                self.notices.append(f"{path.parent} has moved; MLflow's artifacts are there now")
+            with _no_stray_folder(self.uri):
+                client = MlflowClient(tracking_uri=self.uri)
+                self.experiment_id = self._open_experiment(client, location)
         self._client = client
 
     def sync(self, run: TrackedRun) -> Added:
@@ -241,6 +309,12 @@ class Store:
                 experiment = client.get_experiment_by_name(self.experiment)
                 if experiment is None:
                     raise
+        if experiment.lifecycle_stage == "deleted":
+            client.restore_experiment(experiment.experiment_id)
+            self.notices.append(
+                f"the experiment {self.experiment} had been deleted in MLflow; it is restored, "
+                "with its runs"
+            )
         for name, value in tags.items():
             if name not in experiment.tags:
                 client.set_experiment_tag(experiment.experiment_id, name, value)
@@ -419,7 +493,7 @@ class Store:
 
         added = 0
         for path, folder in run.files:
-            if path.is_file() and not has(folder, path.name, path.stat().st_size):
+            if path.is_file() and not has(folder, path.name, _size_of(path)):
                 self._client.log_artifact(held.run_id, str(path), folder or None)
                 added += 1
         for place, text in run.texts.items():
@@ -434,6 +508,47 @@ class Store:
                     self._client.log_artifacts(held.run_id, str(saved), place)
                 added += 1
         return added
+
+
+_HAS_EXPERIMENTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'experiments'"
+
+
+def _size_of(path: Path) -> int:
+    """Return the size of a file of a run; raise UserError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _move_artifacts(path: Path) -> bool:
+    """Correct the artifacts' folder in a database that was moved together with it.
+
+    MLflow stores absolute addresses and has no call to change them. Only addresses of a folder
+    `mlartifacts`, as `Store` gives them to its experiments, are changed.
+
+    Returns:
+        True if runs had their artifacts in a folder that `path` has left behind.
+    """
+    here = path.parent / ARTIFACTS_FOLDER
+    with closing(sqlite3.connect(path, timeout=20)) as database, database:
+        moved = False
+        if not database.execute(_HAS_EXPERIMENTS).fetchone():
+            return False
+        for (uri,) in database.execute("SELECT DISTINCT artifact_location FROM experiments"):
+            there = Path(unquote(urlsplit(uri or "").path))
+            is_ours = (uri or "").startswith("file:///") and there.name == ARTIFACTS_FOLDER
+            if not is_ours or there == here or (there.is_dir() and not here.is_dir()):
+                continue
+            for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+                changed = database.execute(
+                    f"UPDATE {table} SET {column} = ? || substr({column}, ?) "
+                    f"WHERE {column} = ? OR substr({column}, 1, ?) = ?",
+                    (here.as_uri(), len(uri) + 1, uri, len(uri) + 1, f"{uri}/"),
+                ).rowcount
+            moved = moved or changed > 0  # the last table is that of runs
+    return moved
 
 
 def _make_database(path: Path) -> None:
@@ -464,8 +579,8 @@ def _template() -> Path:
 
 _TABLES = """
 import sqlite3, sys, mlflow
-mlflow.MlflowClient(f"sqlite:///{sys.argv[1]}").search_experiments()
-database = sqlite3.connect(sys.argv[1])
+mlflow.MlflowClient(sys.argv[1]).search_experiments()
+database = sqlite3.connect(sys.argv[2])
 database.execute("DELETE FROM experiments")
 database.commit()
 """
@@ -481,9 +596,11 @@ def _make_tables(path: Path) -> None:
     The process is not reached by Ctrl-C, because MLflow cannot repair an incomplete database, and
     leaves no connection open in this process.
     """
-    command = [sys.executable, "-c", _TABLES, str(path)]
+    uri = sqlite_uri(path)
+    command = [sys.executable, "-c", _TABLES, uri, str(path)]
     apart: Any = {"timeout": 600, "start_new_session": True}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **apart)
+    with _no_stray_folder(uri):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **apart)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise RuntimeError(f"MLflow could not make its database: {last}")
@@ -511,20 +628,45 @@ _ANSWERS = {
 }
 
 
-def reason(error: BaseException) -> str:
-    """Return the innermost cause of an error, short and without secrets."""
+_SCHEMA = re.compile(r"database schema \(found version (\w+), but expected (\w+)\)")
+_OURS = (TypeError, AttributeError, LookupError, AssertionError, ValueError)
+"""Errors of code, as opposed to those of a server, a database or a disk."""
+
+
+def reason(error: BaseException, uri: str = "<database_uri>") -> str:
+    """Return the innermost cause of an error, with its remedy if known, and without secrets.
+
+    Args:
+        error: an error of MLflow, its server or its database, or of a run's folder.
+        uri: the tracking URI.
+    """
     inner = error
     while cause := inner.__cause__ or (not inner.__suppress_context__ and inner.__context__):
         inner = cause
-    text = re.sub(r"\s+", " ", mask(str(inner))).strip()
+    text = one_line(inner)
     status = re.search(r"failed with error code (\d+)", text)
     if status and status[1] in _ANSWERS:
         return _ANSWERS[status[1]]
-    text = text if len(text) <= 160 else text[:157] + "..."
-    return f"{type(inner).__name__}: {text}"
+    if schema := _SCHEMA.search(text):
+        return (
+            f"another version of MLflow made its database (schema {schema[1]}; MLflow "
+            f"{version('mlflow')} needs {schema[2]}); copy the database, then: mlflow db upgrade "
+            f"{_in_shell(uri)}; if a newer MLflow made it, install that one"
+        )
+    if isinstance(inner, UserError):
+        return text
+    ours = " (an error of fedray)" if _is_ours(error) else ""
+    return f"{type(inner).__name__}: {text}{ours}"
 
 
 def refused(error: BaseException) -> bool:
-    """Return True if MLflow refused only this request and may accept other runs."""
+    """Return True if the error concerns one run, so that MLflow may accept others."""
     code = getattr(error, "error_code", None)
-    return code is not None and code not in ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE")
+    if code is not None:
+        return code not in ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE")
+    return isinstance(error, UserError) or _is_ours(error)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Return True for an error of code; errors of requests are OSErrors, and ValueErrors too."""
+    return isinstance(error, _OURS) and not isinstance(error, OSError)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from queue import SimpleQueue
 from typing import Any, Self
@@ -47,6 +47,7 @@ class _Answer:
     experiment_id: str
     reason: str = ""
     is_refusal: bool = False
+    notices: tuple[str, ...] = ()
 
 
 class StoreProcess:
@@ -60,6 +61,7 @@ class StoreProcess:
     Attributes:
         uri: the tracking URI.
         experiment_id: MLflow's id of the experiment; "" until the process has opened it.
+        notices: what the last `sync` changed in MLflow beside the run; see `Store`.
 
     Raises:
         UserError: if MLflow is not installed.
@@ -69,6 +71,7 @@ class StoreProcess:
         check_installed()
         self.uri = uri
         self.experiment_id = ""
+        self.notices: tuple[str, ...] = ()
         self._has_ended = False
         self._process: subprocess.Popen[bytes] | None = self._start()
 
@@ -95,7 +98,7 @@ class StoreProcess:
         except (OSError, EOFError, pickle.UnpicklingError):
             self._kill()
             raise NotTaken("the process that writes to MLflow ended unexpectedly") from None
-        self.experiment_id = answer.experiment_id
+        self.experiment_id, self.notices = answer.experiment_id, answer.notices
         if answer.reason:
             raise NotTaken(answer.reason, is_refusal=answer.is_refusal)
 
@@ -126,7 +129,7 @@ class StoreProcess:
 
 
 def _send(stream: Any, value: Any) -> None:
-    pickle.dump(value, stream)
+    stream.write(pickle.dumps(value))  # nothing is sent of a value that cannot be pickled
     stream.flush()
 
 
@@ -147,8 +150,9 @@ def serve() -> None:
             store.sync(run)
             answer = _Answer(store.experiment_id)
         except Exception as error:
-            answer = _Answer(store.experiment_id, reason(error), refused(error))
-        _send(answers, answer)
+            answer = _Answer(store.experiment_id, reason(error, uri), refused(error))
+        _send(answers, replace(answer, notices=tuple(store.notices)))
+        store.notices.clear()
 
 
 def _receive(arrived: SimpleQueue[Any]) -> None:

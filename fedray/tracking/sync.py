@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from fedray.activity import end_waiting, say_next
 from fedray.config import Experiment
+from fedray.errors import UserError
 from fedray.files import results_home
-from fedray.masking import mask
+from fedray.masking import MASK, mask
 from fedray.records import ARTIFACTS, Run, RunFolder, RunInfo, Status, is_claimed
 from fedray.tracking.describe import (
     FOLDER_TAG,
     IDENTITY_TAG,
+    URI,
     TrackedRun,
     best_metrics,
     data_of,
@@ -26,10 +30,11 @@ from fedray.tracking.describe import (
     experiment_name,
     per_client_json,
     read_metadata,
+    record_uri,
     run_key,
     run_name,
 )
-from fedray.tracking.mlflow_store import reason, resolve_uri, ui_command
+from fedray.tracking.mlflow_store import reason, resolve_uri, sqlite_path, ui_command
 from fedray.tracking.models import NAME, models_of
 from fedray.tracking.notes import run_note
 from fedray.tracking.process import NotTaken, StoreProcess
@@ -45,6 +50,8 @@ CLOSE_TRIES = 3
 """Number of attempts to send the last state, a second apart."""
 SHARE = 0.05
 """Largest share of a run's time in which the thread of a `Tracker` works."""
+_SERVER = ""
+"""Key of the reason for which MLflow, and no single run, has failed."""
 LONGEST_PAUSE = 60.0
 """Longest pause between two syncs, in seconds, however long the last one took."""
 
@@ -137,12 +144,26 @@ def started_ms(run: Run | None) -> int:
     return int(began * 1000)
 
 
+def read_run(read: Callable[[], TrackedRun]) -> TrackedRun:
+    """Call `read`.
+
+    Raises:
+        NotTaken: with the reason, if the run cannot be read.
+    """
+    try:
+        return read()
+    except Exception as error:
+        raise NotTaken(reason(error), is_refusal=True) from error
+
+
 class Tracker:
     """Keeps MLflow up to date from a thread, so that runs never wait for MLflow.
 
     The thread reads a run's folder; another process writes to MLflow (`StoreProcess`). A failing
-    server is tried again after a pause. The first failure is reported on stderr, and at the end
-    whether MLflow lacks anything; both messages contain the command for a later upload.
+    server is tried again after a pause. A run whose folder cannot be read, or that MLflow refuses,
+    is tried again with its next update and at the end, and holds up no other run. The first failure
+    of each is reported on stderr, and at the end whether MLflow lacks anything; the messages
+    contain the command for a later upload.
 
     Args:
         uri: an absolute tracking URI; see `resolve_uri`.
@@ -153,7 +174,7 @@ class Tracker:
         process: a process already started for `uri`; it is ended with the tracker.
 
     Attributes:
-        failure: reason of the first failure of MLflow; None without failures.
+        failure: reason of the first failure; None without failures.
     """
 
     def __init__(
@@ -171,12 +192,14 @@ class Tracker:
         self._experiment, self._question = experiment, question
         self._process = process or StoreProcess(uri)
         self._due: dict[str, Callable[[], TrackedRun]] = {}
+        self._left_out: dict[str, Callable[[], TrackedRun]] = {}
         self._changed = threading.Condition()
         self._closing = False
         self._thread: threading.Thread | None = None
         self.failure: str | None = None
-        self._cause = ""
+        self._causes: dict[str, str] = {}
         self._down = False
+        self._is_recorded = folder is None
         self._retry = retry_seconds
 
     @property
@@ -232,16 +255,21 @@ class Tracker:
             say_next("writing the rest to MLflow")
             self._thread.join(max(0.0, wait_seconds - QUIET_SECONDS))
             end_waiting()
-        late = self._thread.is_alive() or bool(self._due)
-        if late and self.failure is None:
-            self.failure = self._cause = f"not ready after {wait_seconds:g} s"
-        if late:
-            self._say(
+        if self._thread.is_alive() or self._due:
+            cause = self._causes.get(_SERVER) or f"not ready after {wait_seconds:g} s"
+            self.failure = self.failure or cause
+            say(
                 f"MLflow at {mask(self.uri)} does not have all of {len(self._due)} run(s) "
-                f"({self._cause}); the results are complete. To upload them: {self._command}"
+                f"({cause}); the results are complete. To upload them: {self._command}"
             )
-        elif self.failure is not None:
-            self._say("MLflow is complete now")
+        elif self.failure is not None and not self._left_out:
+            say("MLflow is complete now")
+        if self._left_out:
+            causes = dict.fromkeys(self._causes[name] for name in self._left_out)
+            say(
+                f"MLflow does not have all of {len(self._left_out)} run(s), and has all others: "
+                f"{'; '.join(causes)}. Once that is mended: {self._command}"
+            )
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -264,26 +292,52 @@ class Tracker:
     def _flush(self) -> None:
         """Sync all scheduled runs; stop at the first failure of MLflow."""
         with self._changed:
+            if self._closing:
+                self._due, self._left_out = {**self._left_out, **self._due}, {}
             due = dict(self._due)
         self._down = False
         for name, read in due.items():
             try:
-                self._process.sync(read(), self._experiment, self._question)
+                self._process.sync(read_run(read), self._experiment, self._question)
+            except NotTaken as error:
+                if not error.is_refusal:
+                    return self._fail(error.reason)
+                self._leave_out(name, read, error.reason)
             except Exception as error:
-                self._down = True
-                self._fail(error.reason if isinstance(error, NotTaken) else reason(error))
-                if isinstance(error, NotTaken) and error.is_refusal:
-                    continue
-                return
-            with self._changed:
-                if self._due[name] is read:  # not replaced by a later update
-                    del self._due[name]
+                return self._fail(reason(error))
+            else:
+                self._settle(name, read)
+            for notice in self._process.notices:
+                say(notice)
+        return None
+
+    def _settle(self, name: str, read: Callable[[], TrackedRun]) -> None:
+        """Record that a run is up to date, unless a later update has replaced it."""
+        if not self._is_recorded and self._folder is not None:
+            self._is_recorded = True
+            with suppress(OSError, UserError):  # only a resumed run needs it
+                record_uri(self._folder, self.uri)
+        with self._changed:
+            self._left_out.pop(name, None)
+            if self._due.get(name) is read:
+                del self._due[name]
+
+    def _leave_out(self, name: str, read: Callable[[], TrackedRun], why: str) -> None:
+        """Record that a run cannot be sent, and report each reason once."""
+        is_new = why not in self._causes.values()
+        self._causes[name], self.failure = why, self.failure or why
+        with self._changed:
+            if self._due.get(name) is read:
+                self._left_out[name] = self._due.pop(name)
+        if is_new:
+            say(f"MLflow does not have a run ({why}); it gets all others")
 
     def _fail(self, why: str) -> None:
-        self._cause = why
+        """Record and report that MLflow has failed."""
+        self._down, self._causes[_SERVER] = True, why
         if self.failure is None:
             self.failure = why
-            self._say(
+            say(
                 f"MLflow at {mask(self.uri)} is not up to date ({why}); the run goes on, and its "
                 f"folder is complete. To upload it later: {self._command}"
             )
@@ -293,24 +347,65 @@ class Tracker:
         folder = shlex.quote(str(self._folder)) if self._folder else "<the run's folder>"
         return f"fedray upload {folder}"
 
-    def _say(self, what: str) -> None:
-        print(f"tracking: {what}", file=sys.stderr, flush=True)
-
 
 def start_process() -> StoreProcess:
     """Start the process that writes to $MLFLOW_TRACKING_URI, or to the results' database."""
     return StoreProcess(resolve_uri(results_home()))
 
 
-def tracker_for(experiment: str, folder: Path | None = None, question: str = "") -> Tracker:
-    """Return a tracker for $MLFLOW_TRACKING_URI, or for the results' database."""
-    return Tracker(resolve_uri(results_home()), experiment, folder=folder, question=question)
+def uri_of(folder: Path) -> tuple[str, str]:
+    """Return the tracking URI of a run or study that may have begun earlier, and a notice or "".
+
+    Without $MLFLOW_TRACKING_URI, for example in a resumed job whose environment lacks it, a run
+    goes on in the store in which it began.
+    """
+    uri, began = resolve_uri(results_home()), None
+    with suppress(UserError):  # the first sync reports a damaged tracking.json
+        began = read_metadata(folder).get(URI)
+    path = sqlite_path(began or "")
+    if began in (None, mask(uri)) or (path is not None and not path.is_file()):
+        return uri, ""
+    if os.environ.get("MLFLOW_TRACKING_URI"):
+        return uri, (
+            f"{folder} began in MLflow at {began} and goes on at {mask(uri)}; for its run there: "
+            f"fedray upload --uri ADDRESS {shlex.quote(str(folder))}"
+        )
+    if MASK in began:
+        return uri, (
+            f"{folder} began in MLflow at {began}, but MLFLOW_TRACKING_URI is not set, and its run "
+            f"there stays RUNNING; it goes on at {uri}. Set MLFLOW_TRACKING_URI to go on there"
+        )
+    return began, f"MLFLOW_TRACKING_URI is not set; {folder} goes on in MLflow at {began}"
+
+
+def tracker_for(experiment: str, folder: Path, question: str = "") -> Tracker:
+    """Return a tracker for a run or study in `folder`, at the address that `uri_of` returns."""
+    return _tracker(experiment, folder, question, None)
 
 
 def run_tracker(
     experiment: Experiment, folder: Path, process: StoreProcess | None = None
 ) -> Tracker:
-    """Return a tracker for a run that belongs to no study; see `tracker_for`."""
-    process = process or start_process()
-    name = experiment_name(experiment.name, experiment.tree())
-    return Tracker(process.uri, name, folder=folder, process=process)
+    """Return a tracker for a run that belongs to no study; see `tracker_for`.
+
+    Args:
+        experiment: the run's experiment.
+        folder: the run's folder.
+        process: a process that was started early; it is replaced if it has another address.
+    """
+    return _tracker(experiment_name(experiment.name, experiment.tree()), folder, "", process)
+
+
+def _tracker(name: str, folder: Path, question: str, process: StoreProcess | None) -> Tracker:
+    uri, notice = uri_of(folder)
+    if notice:
+        say(notice)
+    if process is not None and process.uri != uri:
+        process.end()
+        process = None
+    return Tracker(uri, name, folder=folder, question=question, process=process)
+
+
+def say(what: str) -> None:
+    """Print a message about tracking."""
+    print(f"tracking: {what}", file=sys.stderr, flush=True)

@@ -225,6 +225,36 @@ def test_a_sweep_and_a_table_may_be_mappings(tmp_path, monkeypatch):
         fedray.Table({**table, "name": "../mine"})
 
 
+@pytest.mark.parametrize("kind", [fedray.Sweep, fedray.Table])
+@pytest.mark.parametrize(
+    "mistake", [{"serach": 1}, {"space": {"lr": {"grid": []}}}, {"space": {"lr": {"grid": [-1]}}}]
+)
+def test_a_mapping_with_a_mistake_leaves_no_folder(kind, mistake, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
+    tree = {"name": "mine", "space": {"lr": {"grid": [0.1]}}, **mistake}
+    if kind is fedray.Sweep:
+        tree |= {"answers": "?", "scales": {"laptop": {"experiment": "fedavg_digits"}}}
+    else:
+        tree |= {"rows": {"mine": "fedproto"}}
+    for out in (None, tmp_path / "new"):
+        with pytest.raises(UserError):
+            kind(tree).run(out)
+    assert not (tmp_path / "new").exists()
+    assert [*(tmp_path / "results").iterdir()] == []
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "notes.txt").write_text("mine")
+    with pytest.raises(UserError):
+        kind(tree).run(kept)
+    assert [path.name for path in kept.iterdir()] == ["notes.txt"]
+
+
+def test_a_result_is_read_from_the_name_of_its_folder(small, tmp_path):
+    done = small.train(tmp_path / "run", executor="serial")
+    for folder in (str(tmp_path / "run"), tmp_path / "run"):
+        assert fedray.Result(folder).metrics == done.metrics
+
+
 @pytest.mark.ray
 @pytest.mark.long  # tests/plugins/test_plugins_on_ray.py has the short form
 def test_on_ray_the_numbers_and_the_models_are_the_same(small, tmp_path):

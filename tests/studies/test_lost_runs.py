@@ -93,6 +93,15 @@ def test_a_run_that_is_lost_again_without_a_new_round_is_given_up(recover, study
     assert "it died 2 time(s) (faults.max_failures=1): " in recover(error)
 
 
+@pytest.mark.parametrize("rounds", [(7, 6), (3, 2, 1), (103, 98, 107, 105), (5, None)])
+def test_a_run_that_is_lost_again_in_repeated_rounds_is_given_up(recover, study, rounds):
+    most, given_up = study.runs[0].spec.experiment.faults.max_failures, []
+    for number in range(20):
+        study.runs[0].last_round = rounds[number % len(rounds)]
+        given_up.append(recover(None) is not None)
+    assert given_up.index(True) <= len(rounds) + most
+
+
 def test_a_run_that_is_lost_before_its_first_round_is_given_up_too(recover):
     assert recover(None) is None
     assert "it died 2 time(s)" in recover(None)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import pytest
 from commands import plan_words
+from conftest import TABLE
 from pretended_runs import end, pretend
 
+import fedray
+from fedray.config import dump_yaml
+from fedray.render.record import Made
+from fedray.render.table import page
 from fedray.studies.cell import DroppedChoice
 from fedray.studies.forecast import headline, runs_of
 from fedray.studies.outcome import outcome
@@ -13,6 +21,7 @@ from fedray.studies.plan import Place
 from fedray.studies.space import Edge
 from fedray.studies.study import Study
 
+MADE = Made("", "", [], "", "", "", 0, 0, 0.0, 0, "", "")
 MINE, LOCAL = Place("mine", "all"), Place("local", "all")
 
 
@@ -47,17 +56,102 @@ def test_shorter_runs_choose_and_the_choice_runs_to_the_end(play):
     assert reported == [(0, 0.02, 2), (1, 0.1, 2)]
 
 
-def test_a_grid_goes_on_where_most_seeds_choose_its_edge(play):
-    def lower_is_better(wanted):
-        good = 1 - wanted.experiment.lr if wanted.seed else wanted.experiment.lr
-        return [(0.0, 0.0), (good, 0.0)]
+def lower_is_better(wanted):
+    """Seed 0 does best at the highest rate, all others at the lowest."""
+    good = 1 - wanted.experiment.lr if wanted.seed else wanted.experiment.lr
+    return [(0.0, 0.0), (good, good)]
 
+
+def test_each_seed_extends_its_own_grid(play):
     study = play(lower_is_better, each_seed=True, report={"seeds": [0, 1, 2]})
     at = state_of(study)
-    assert [each.config["lr"] for each in at.tried] == [0.02, 0.1, 0.004]
-    assert at.choices == {0: {"lr": 0.1}, 1: {"lr": 0.004}, 2: {"lr": 0.004}}
-    assert at.edges == [Edge("lr", 0.004, "lowest", "budget")]
+    assert [each.config["lr"] for each in at.tried] == [0.02, 0.1, 0.5, 0.004]
+    assert [sorted(each.scores) for each in at.tried] == [[0, 1, 2], [0, 1, 2], [0], [1, 2]]
+    assert at.choices == {0: {"lr": 0.5}, 1: {"lr": 0.004}, 2: {"lr": 0.004}}
+    assert at.edges == [
+        Edge("lr", 0.5, "highest", "budget", [0]),
+        Edge("lr", 0.004, "lowest", "budget", [1, 2]),
+    ]
     assert at.chosen == {"lr": 0.004}
+    found = outcome(study)
+    assert not any("tried different numbers" in note for note in found.notes)
+    assert any("lr=0.5 of seed 0 is the highest" in note for note in found.notes)
+    chosen = next(each for each in page(found, MADE) if each.title == "Chosen configurations")
+    assert [row[2] for row in chosen.rows] == ["3, 1 beyond its grid"] * 2
+
+
+LISTS = {
+    "one of two edges": {"lr": {"grid": [0.02, 0.1]}},
+    "two axes": {"lr": {"grid": [0.02, 0.1]}, "participation": {"grid": [0.25, 0.5]}},
+    "keys that vary together": {"lr, batch_size": {"grid": [[0.02, 8], [0.1, 16]]}},
+    "random draws": {"lr": {"loguniform": [0.001, 1.0]}},
+}
+
+
+def erratic(wanted):
+    """Seeds differ in what is best for them, and some choices of some diverge in the report."""
+    experiment = wanted.experiment
+    best = (0.0005, 0.03, 0.2, 0.7, 5.0)[wanted.seed]
+    if wanted.phase == "report" and wanted.seed in (1, 3) and experiment.lr > 0.05:
+        return None
+    if wanted.seed == 2 and experiment.participation == 0.25:
+        return "OSError: the disk is full"
+    good = 1 / (1 + abs(math.log(experiment.lr / best))) - 0.01 * experiment.participation
+    return [(0.0, 0.0), (good, good)]
+
+
+def train(study):
+    """Have all runs of a study train."""
+    while (run := study.next()) is not None:
+        fedray.Experiment(run.spec.experiment.tree()).train(run.folder, executor="serial")
+        run.status = "finished"
+        study.settle(run)
+
+
+def choices_and_numbers(here, name, seeds, tuning, space, happen):
+    """Run the table tiny with these seeds alone; return choices and numbers by row and seed."""
+    rows = {"mine": "fedproto", "null": {"algorithm": "local", "tuned_as": "mine"}}
+    tree = TABLE | {"rows": rows, "space": space, "tuning": tuning, "report": {"seeds": seeds}}
+    (here / "tune" / "tables" / "tiny.yaml").write_text(dump_yaml(tree))
+    study = Study(here / name, plan_words("table", "tiny"), here / f"runs_{name}")
+    happen(study)
+    cells = outcome(study).cells
+    return {
+        (place.row, seed): (
+            cell.state.choices.get(seed),
+            result.measured and result.measured.values,
+        )
+        for place, cell in cells.items()
+        for seed, result in zip(seeds, cell.seeds, strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("rounds", [None, 1], ids=["as reported", "shorter"])
+def test_numbers_and_choices_of_a_seed_depend_on_no_other_seed(here, name, rounds):
+    search = "random" if name == "random draws" else "grid"
+    tuning = {"configurations": 7, "rounds": rounds, "search": search}
+
+    def run(label, seeds):
+        happen = partial(pretend, curve=erratic)
+        return choices_and_numbers(here, label, seeds, tuning, LISTS[name], happen)
+
+    together = run("together", [0, 1, 2, 3, 4])
+    assert run("backwards", [4, 3, 2, 1, 0]) == together
+    alone = [run(f"alone{seed}", [seed]) for seed in range(5)]
+    assert {key: value for part in alone for key, value in part.items()} == together
+    assert len({repr(choice) for choice, _ in together.values()}) > 1  # seeds do differ
+
+
+def test_real_runs_of_a_seed_are_those_that_it_has_alone(here):
+    space, tuning = {"lr": {"grid": [0.02, 0.1]}}, {"configurations": 3}
+
+    def run(label, seeds):
+        return choices_and_numbers(here, label, seeds, tuning, space, train)
+
+    together = run("together", [3, 0, 2, 4, 1])
+    alone = [run(f"alone{seed}", [seed]) for seed in range(5)]
+    assert {key: value for part in alone for key, value in part.items()} == together
 
 
 def test_a_choice_that_diverges_later_is_given_up_by_its_seed_alone(play):

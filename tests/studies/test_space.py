@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedray.studies.cell import TriedConfig, rank
-from fedray.studies.space import Edge, continue_grid, draws, grid, next_value, parse_space
+from fedray.studies.space import (
+    Edge,
+    continue_grid,
+    draws,
+    grid,
+    merge_edges,
+    next_value,
+    parse_space,
+)
 
 
 def axes(**space):
@@ -15,9 +23,9 @@ def axes(**space):
 
 
 def continued(tried, axes, budget, is_valid, **extend):
-    """The grid continued where all seeds choose together."""
+    """The grid continued from its best configuration."""
     known = [each.config for each in tried]
-    return continue_grid(known, rank(tried, None)[:1], axes, budget, is_valid, **extend)
+    return continue_grid(known, rank(tried)[0], axes, budget, is_valid, **extend)
 
 
 def value_of(config, value):
@@ -137,22 +145,21 @@ def test_keys_that_vary_together_are_at_an_edge_at_the_ends_of_their_list(values
 def test_what_failed_is_no_choice_and_names_have_no_edges():
     names = axes(optimizer={"grid": ["sgd", "adam"]})
     found = [value_of({"optimizer": "sgd"}, None), value_of({"optimizer": "adam"}, 0.1)]
-    assert rank(found, None) == [{"optimizer": "adam"}]
+    assert rank(found) == [{"optimizer": "adam"}]
     assert continued(found, names, 9, always) == ([], [])
-    assert rank(found[:1], None) == []
-    assert continued(found[:1], names, 9, always) == ([], [])
+    assert rank(found[:1]) == []
 
 
 def test_of_equals_the_first_is_chosen():
-    assert rank(tried((0.01, 0.5), (0.03, 0.5)), None)[0] == {"lr": 0.01}
+    assert rank(tried((0.01, 0.5), (0.03, 0.5)))[0] == {"lr": 0.01}
 
 
 @pytest.mark.parametrize("least", [0.3, 0.1 + 0.2], ids=["0.3 first", "0.1 + 0.2 first"])
 def test_sums_in_another_order_are_equals(least):
     more = {0.3: 0.1 + 0.2}.get(least, 0.3)
     assert least != more
-    assert rank(tried((0.01, least), (0.03, more)), None)[0] == {"lr": 0.01}
-    assert rank(tried((0.01, 0.3), (0.03, 0.3 + 1e-9)), None)[0] == {"lr": 0.03}
+    assert rank(tried((0.01, least), (0.03, more)))[0] == {"lr": 0.01}
+    assert rank(tried((0.01, 0.3), (0.03, 0.3 + 1e-9)))[0] == {"lr": 0.03}
 
 
 @pytest.mark.parametrize(
@@ -173,18 +180,17 @@ def test_whole_numbers_move_by_one_at_least():
 # --- seeds that choose by themselves --------------------------------------------------------------
 
 
-def test_a_grid_goes_on_where_more_than_half_of_the_choices_lie_at_one_edge():
-    known = [{"lr": lr} for lr in (0.01, 0.03, 0.1)]
-    highest, middle, lowest = {"lr": 0.1}, {"lr": 0.03}, {"lr": 0.01}
-    most = [highest, highest, middle]
-    assert continue_grid(known, most, LR, 9, always) == ([{"lr": 0.333333}], [])
-    assert continue_grid(known, most, LR, 3, always)[1] == [Edge("lr", 0.1, "highest", "budget")]
-    half = [highest, highest, middle, lowest]
-    assert continue_grid(known, half, LR, 9, always) == ([], [])
+def test_an_edge_names_the_seeds_whose_choice_lies_at_it_unless_all_do():
+    high, low = Edge("lr", 0.1, "highest", "budget"), Edge("lr", 0.01, "lowest", "bound")
+    assert merge_edges({0: [high], 1: [high]}) == [high]
+    two = merge_edges({0: [high], 1: [low], 2: [high], 3: []})
+    assert [(edge.end, edge.seeds) for edge in two] == [("highest", [0, 2]), ("lowest", [1])]
+    assert str(two[0]) == "lr=0.1 of seeds 0, 2 is the highest that was tried"
+    assert str(two[1]) == "lr=0.01 of seed 1 is the lowest that was tried"
 
 
-def test_a_grid_of_two_axes_goes_on_from_the_commonest_choice_at_the_edge():
+def test_a_grid_of_two_axes_goes_on_from_the_choice_at_the_edge():
     two = axes(lr={"grid": [0.1, 0.2]}, local_epochs={"grid": [1, 2, 3]})
-    choices = [{"lr": 0.2, "local_epochs": n} for n in (1, 2, 2)]
-    wanted, edges = continue_grid(grid(two), choices, two, 9, always)
+    best = {"lr": 0.2, "local_epochs": 2}
+    wanted, edges = continue_grid(grid(two), best, two, 9, always)
     assert (wanted, edges) == ([{"lr": 0.4, "local_epochs": 2}], [])

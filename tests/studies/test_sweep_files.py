@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from commands import plan_words
+from pretended_runs import pretend
 from sweeps import EXPERIMENT, carry_out, laptop, sweep, write_sweep
 
 from fedray.config import dump_yaml
@@ -19,9 +20,11 @@ from fedray.records import RunFolder
 from fedray.studies import flow
 from fedray.studies.cell import check_cells
 from fedray.studies.flow import Request, begin_or_resume, hold, reload
+from fedray.studies.forecast import headline
 from fedray.studies.plan import StudyPlan
+from fedray.studies.ready import get_ready
 from fedray.studies.space import grid, parse_axis
-from fedray.studies.study import Study, latest_unfinished
+from fedray.studies.study import DIVERGED, Study, latest_unfinished
 from fedray.studies.trials import best_command
 from fedray.sweep import main
 
@@ -133,22 +136,44 @@ def test_a_wrong_command_is_one_sentence_and_nothing_starts(here, capsys, argume
     assert not (here / "results").exists()
 
 
-def test_a_partition_that_cannot_be_made_is_found_before_a_run_starts(here, capsys, monkeypatch):
-    monkeypatch.setattr("fedray.runtime.cluster.connect", lambda **_: [{"CPU": 2.0, "GPU": 0.0}])
-    write_sweep(space={"data.clients": {"grid": [3, 5000]}})
-    assert main(["tiny"]) == 2
-    assert re.search("clients=5000 seed=0: .*clients", capsys.readouterr().err)
-    assert not (here / "results" / "tiny").exists()
+IMPOSSIBLE = {
+    "clients": ({"data.clients": [3, 5000]}, "clients=5000 seed=0: data.partition: 5000 clients"),
+    "images": ({"data.partition.min_samples": [10, 4000]}, "min_samples=4000 seed=0: "),
+    "samples": ({"data.samples": [200, 5]}, "samples=5 seed=0: "),
+    "classes": ({"data.partition": [{"name": "iid"}, {"name": "shards", "shards_per_client": 400}]},
+                "shards_per_client=400 seed=0: "),
+}  # fmt: skip
 
 
-def test_several_nodes_need_a_tracking_server(monkeypatch):
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_a_value_whose_partition_cannot_be_made_is_given_up_alone(here, capsys, monkeypatch, name):
+    monkeypatch.setattr("fedray.studies.ready._connect", lambda *_, **__: 1)
+    (((key, values),), message) = [*IMPOSSIBLE[name][0].items()], IMPOSSIBLE[name][1]
+    write_sweep(space={key: {"grid": values}})
+    study = sweep()
+    get_ready(study, check_cells(study.cells), track=False)
+    [why] = study.failures.values()
+    assert message in why
+    assert f"given up: {why}" in capsys.readouterr().out
+    assert [run.status for run in study.runs.values()] == ["pending", "failed"]
+    study.forget_failures()
+    assert study.failures == {}
+
+    write_sweep(space={key: {"grid": values[1:]}})
+    study = sweep()
+    firsts = check_cells(study.cells)
+    with pytest.raises(UserError, match=re.escape(message)):  # nothing is left to run
+        get_ready(study, firsts, track=False)
+
+
+def test_several_nodes_need_a_tracking_server(here, monkeypatch):
     from fedray.studies.ready import check_tracking
 
-    check_tracking(1)
+    check_tracking(1, here)
     with pytest.raises(UserError, match=r"2 nodes, and sqlite:.* set MLFLOW_TRACKING_URI"):
-        check_tracking(2)
+        check_tracking(2, here)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
-    check_tracking(2)
+    check_tracking(2, here)
 
 
 def test_a_folder_is_used_by_one_study_at_a_time(here):
@@ -283,7 +308,46 @@ def test_a_study_that_is_killed_while_it_concludes_can_be_resumed(here, monkeypa
     assert Study.read(study.home).status == "running"
     monkeypatch.setattr(pages, "print_pages", lambda study: None)
     assert flow.run(study, 1, track=False) == 1
-    assert Study.read(study.home).status == "finished"
+    assert Study.read(study.home).status == "failed"
+
+
+@pytest.mark.parametrize("why", ["it died 4 time(s)", "OSError: No space left on device"])
+def test_a_run_that_failed_is_tried_again_by_resume(here, capsys, monkeypatch, why):
+    from fedray.studies import pages
+
+    monkeypatch.setattr(pages, "print_pages", lambda study: None)
+    study = begun()
+    while (run := study.next()) is not None:
+        run.status, run.reason = "finished", why if run.number else f"{DIVERGED}: a NaN"
+        study.settle(run)
+    flow.run(study, 1, track=False)
+    failed = len(study.runs) - 1
+    said = capsys.readouterr().out
+    assert f"{failed} run(s) failed; to try again, " in said
+    assert "fedray.sweep tiny --resume" in said
+    resumed = begin_or_resume(Request("sweep", "tiny", resume=True))
+    assert resumed.home == study.home
+    resumed.states()
+    assert len(resumed.runs) == failed  # the one that diverged is not repeated
+    later = Study(study.home.with_name("zz"), study.plan, study.store, status="finished")
+    later.write()
+    with pytest.raises(UserError, match="is unfinished; start without --resume"):
+        latest_unfinished(study.home.parent, "sweep")
+
+
+def test_tpe_tries_no_configuration_twice(here):
+    space = {"lr": {"choice": [0.1, 0.2]}, "local_epochs": {"randint": [1, 3]}}
+    write_sweep(search="tpe", space=space, num_samples=50)
+    study = sweep()
+    assert study.plan.tuning.configurations == 6
+    assert "6 configurations by tpe, the whole space, over lr" in headline(study)
+    pretend(study, lambda spec: [(0.1, 0.1), (spec.config["lr"], 0.5)])
+    assert study.is_complete
+    assert len({repr(sorted(config.items())) for config in study.suggested}) == 6
+    write_sweep(search="tpe", space={"lr": {"loguniform": [0.1, 0.2]}}, num_samples=5)
+    assert sweep().plan.tuning.configurations == 5
+    write_sweep(search="random", space=space, num_samples=50)
+    assert "6 configurations by random, the whole space, over lr" in headline(sweep())
 
 
 # --- plans and grids ------------------------------------------------------------------------------

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import csv
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from commands import plan_words, upload
-from pretended_runs import end, result_of
+from pretended_runs import end, pretend, result_of
 
 from fedray.config import dump_yaml
 from fedray.records import FolderClaim, RunFolder
@@ -20,7 +23,7 @@ from fedray.studies.cell import RunSpec
 from fedray.studies.flow import hold
 from fedray.studies.pages import conclusion
 from fedray.studies.study import Study
-from fedray.studies.tracking import StudyTracker, study_runs
+from fedray.studies.tracking import StudyTracker, study_run, study_runs
 from fedray.tracking import Tracker
 
 
@@ -78,7 +81,7 @@ def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_on
         assert ("best_objective" in parent().data.metrics) is bool(number)
     assert upload([str(tmp_path / "home"), "--uri", uri]) == 0
 
-    assert sorted(run.info.status for run in runs()) == ["FINISHED"] * 3
+    assert [run.info.status for run in runs()] == ["FINISHED"] * 5  # parent, trials, their runs
     numbers = {"trials_finished": 2, "trials_failed": 0, "best_objective": 0.5, "best_test": 0.7}
     for name, value in numbers.items():
         points = client.get_metric_history(parent().info.run_id, name)
@@ -101,14 +104,14 @@ def test_a_sweep_that_another_process_executes_keeps_its_state(
     def statuses() -> list[str | None]:
         experiment, runs = study_runs(study.home, conclusion)
         assert experiment == "tiny"
-        return [run.status for run in runs]
+        return [read().status for read in runs]
 
     with hold(study.home):
         claim = FolderClaim(second)
         claim.acquire()
-        assert statuses() == [None, "FINISHED", None]
+        assert statuses() == [None, "FINISHED", None, "FINISHED", None]
         claim.release()
-    assert statuses() == ["KILLED", "FINISHED", "KILLED"]
+    assert statuses() == ["KILLED", "FINISHED", "KILLED", "FINISHED", "KILLED"]
 
 
 def test_a_run_that_ended_unknown_to_mlflow_is_ended_there_by_the_resumed_sweep(
@@ -137,7 +140,61 @@ def test_a_run_that_ended_unknown_to_mlflow_is_ended_there_by_the_resumed_sweep(
         study.write()
     client = MlflowClient(uri)
     runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
-    assert [run.info.status for run in runs] == ["FINISHED"] * 3
+    assert [run.info.status for run in runs] == ["FINISHED"] * 5
+
+
+def test_the_parent_of_a_table_has_the_space_of_each_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tune" / "tables").mkdir(parents=True)
+    lr = {"lr": {"grid": [0.1, 0.2]}}
+    rows = {"mine": "fedproto", "other": {"algorithm": "local"}}
+    table = {"experiment": "fedtsp_digits", "rows": rows, "space": lr, "baselines": []}
+
+    def params() -> dict[str, str]:
+        (tmp_path / "tune" / "tables" / "tiny.yaml").write_text(dump_yaml(table))
+        study = Study(tmp_path / "home", plan_words("table", "tiny"), tmp_path / "store")
+        found = study_run(study, "RUNNING").params
+        return {name: value for name, value in found.items() if name.startswith("space.")}
+
+    assert params() == {"space.lr": '{"grid": [0.1, 0.2]}'}
+    rows["other"] = {"algorithm": "local", "space": {"batch_size": {"grid": [4, 8]}}}
+    assert params() == {
+        "space.mine.lr": '{"grid": [0.1, 0.2]}',
+        "space.other.batch_size": '{"grid": [4, 8]}',
+        "space.other.lr": '{"grid": [0.1, 0.2]}',
+    }
+
+
+def test_a_trial_has_its_objective_over_seeds_and_the_runs_of_its_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_sweep(tmp_path)
+    plan = plan_words("sweep", "tiny", ["report.seeds=[0,1]"])
+    study = Study(tmp_path / "home", plan, tmp_path / "store")
+    study.write()
+
+    def by_seed(wanted: RunSpec) -> list[tuple[float, float]]:
+        if (wanted.config["lr"], wanted.seed) == (0.2, 1):
+            return None  # it diverges
+        return [(0.1, 0.1), (0.3 + wanted.seed / 10, 0.5 + wanted.seed / 10)]
+
+    pretend(study, by_seed)
+    study.write()
+    _, reads = study_runs(study.home, conclusion)
+    parent, *others = [read() for read in reads]
+    trials = {run.tags["config"]: run for run in others if run.parent == parent.key}
+    good, bad = trials["lr=0.1"], trials["lr=0.2"]
+    assert (good.name, good.status, dict(good.params)) == (
+        "lr=0.1 (trial 0)", "FINISHED", {"lr": "0.1"}
+    )  # fmt: skip
+    assert good.metrics["objective"] == pytest.approx(0.35)
+    assert good.metrics["objective_std"] == pytest.approx(0.1 / 2**0.5)
+    assert good.metrics["best/local_accuracy"] == pytest.approx(0.55)
+    assert (bad.status, bad.metrics) == ("FAILED", {})
+    assert [run.tags["fedray.seed"] for run in others if run.parent == good.key] == ["0", "1"]
 
 
 SECRET = "s3cr3t-w0rd"
@@ -193,3 +250,59 @@ def test_a_password_in_the_address_is_in_no_file_of_a_sweep_and_of_ray(
     assert any("worker" in path.name for path in logs)
     for path in files + logs:
         assert SECRET.encode() not in path.read_bytes(), path
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "mlflow.md"
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(900)
+@pytest.mark.long
+def test_the_programs_of_the_page_read_a_real_sweep_and_a_real_table(
+    tmp_path: Path, ray_logs: Path
+) -> None:
+    (tmp_path / "tune" / "tables").mkdir(parents=True)
+    (tmp_path / "tiny.yaml").write_text(dump_yaml(TINY))
+    sweep = {
+        "answers": "nothing",
+        "space": {"lr": {"grid": [0.0001, 0.1]}},
+        "seeds": [0, 1],
+        "scales": {"laptop": {"experiment": "tiny.yaml"}},
+    }
+    (tmp_path / "tune" / "fedtsp_lambda.yaml").write_text(dump_yaml(sweep))
+    table = {"experiment": "tiny.yaml", "rows": {"mine": "fedproto", "other": "local"}}
+    table |= {"baselines": [], "report": {"seeds": [0, 1]}}
+    (tmp_path / "tune" / "tables" / "fedtsp_table1.yaml").write_text(dump_yaml(table))
+    results = tmp_path / "results"
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"},
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "FEDRAY_RESULTS": str(results),
+        "RAY_TMPDIR": str(ray_logs),
+    }
+
+    def run(*words: str, **more: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, env=environment | more,
+            capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("-m", "fedray.sweep", "fedtsp_lambda")
+    run("-m", "fedray.table", "fedtsp_table1")
+    programs = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    uri = f"sqlite:///{results}/mlflow.db"
+    of_sweep, of_table = (run("-c", program, MLFLOW_TRACKING_URI=uri) for program in programs)
+    first, *trials, _, _ = of_sweep.splitlines()
+    assert first.split() == ["tags.config", "metrics.objective"]
+    with next(results.glob("fedtsp_lambda/*/trials.csv")).open() as file:
+        objectives = {f"lr={row['lr']}": float(row["objective"]) for row in csv.DictReader(file)}
+    read = {line.split()[1]: float(line.split()[2]) for line in trials}
+    assert read == pytest.approx(objectives)
+    assert list(read.values()) == sorted(read.values(), reverse=True)
+    curves = [ast.literal_eval(line) for line in of_sweep.splitlines()[-2:]]
+    assert [[step for step, _ in curve] for curve in curves] == [[0, 1]] * 2
+    cells, *runs = of_table.splitlines()
+    assert ast.literal_eval(cells).keys() == {"mine/local_accuracy", "other/local_accuracy"}
+    assert {line.split()[1] for line in runs[1:]} == {"mine", "other"}

@@ -10,6 +10,7 @@ import pytest
 
 from fedray.records import Environment
 from fedray.render.page import markdown
+from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table
 from fedray.studies.store import commits_in
 
@@ -38,6 +39,32 @@ def made(book, here) -> tuple[dict, str]:
     (here / "out").mkdir(exist_ok=True)
     text = markdown(write_table(book))
     return json.loads((here / "out" / "table.json").read_text()), text
+
+
+@pytest.mark.parametrize(
+    ("differ", "note"),
+    [
+        ({"cpu": "X"}, "different hardware: "),
+        ({"gpus": ("H100",)}, "different hardware: "),
+        ({"versions": {"git": "abc", "torch": "2.9"}}, "versions of torch: "),
+        ({"versions": {"git": "abc", "numpy": "2.0"}}, "versions of numpy: "),
+    ],
+)
+def test_runs_of_several_machines_or_versions_are_a_caveat(play, monkeypatch, differ, note):
+    whole = pretended_runs.result_of
+    usual = {"versions": {"git": "abc", "torch": "2.10", "numpy": "2.1"}, "cpu": "Y"}
+
+    def result_of(wanted, *args):
+        run = whole(wanted, *args)
+        environment = Environment(**(usual | (differ if wanted.seed else {})))
+        return replace(run, info=replace(run.info, environment=environment))
+
+    monkeypatch.setattr(pretended_runs, "result_of", result_of)
+    [found] = [each for each in outcome(play(curve)).notes if "Runs were made with" in each]
+    assert note in found
+    assert found.count(" runs)") == 2
+    differ.clear()
+    assert not any("Runs were made with" in each for each in outcome(play(curve)).notes)
 
 
 def test_the_commits_are_those_of_the_runs_tuning_included(by_phase, play, here):

@@ -21,7 +21,8 @@ from fedray.markdown import has_words
 from fedray.records import RunFolder
 from fedray.render.cells import NOTHING
 from fedray.render.page import escape_latex, latex_table, markdown
-from fedray.render.table import MEAN, latex, main_cells
+from fedray.render.record import Made
+from fedray.render.table import MEAN, latex, main_cells, page
 from fedray.render.table_figure import draw, draw_curves
 from fedray.runtime.assembly import read_images
 from fedray.studies import flow
@@ -532,3 +533,24 @@ def test_a_tables_command_resolves_without_running_it(here, write):
         "local lr=0.1",
     ]
     assert {each.experiment.rounds for each in asked} == {3}
+
+
+@pytest.mark.parametrize("more", [{"mine": [2, 3]}, {"local": [7]}, {"mine": [2], "local": [3]}])
+def test_seeds_that_one_row_has_are_named_for_that_row(play, more):
+    def curve(wanted):
+        return [(0.0, 0.0), (0.5, 0.5 + wanted.seed / 10 + wanted.experiment.lr)]
+
+    found = outcome(play(curve, [f"report.more={json.dumps(more)}"], each_seed=True))
+    made = Made("", "", [], "", "", "", 0, 0, 0.0, 0, "", "")
+    text = markdown(page(found, made))
+    for row in ("mine", "local"):
+        seeds = [0, 1, *more.get(row, ())]
+        assert f"seeds {', '.join(map(str, seeds))} ({row}" in text
+        assert [result.seed for result in found.cells[Place(row, "all")].seeds] == seeds
+    counts = sorted({2 + len(more.get(row, ())) for row in ("mine", "local")})
+    assert f"Intervals are over {' to '.join(map(str, counts))} seeds" in text
+    assert f"{' to '.join(map(str, counts))} seeds" in latex(found)
+    assert "a difference is over the seeds that both rows have" in text
+    same = outcome(play(curve, each_seed=True))
+    assert "mean over seeds 0, 1 ± half" in markdown(page(same, made))
+    assert "both rows have" not in markdown(page(same, made))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from commands import plan_words
 
@@ -18,6 +20,22 @@ def five_lines(here):
     path = here / "tune" / "tables" / "mine.yaml"
     path.write_text("rows:\n  mine: {algorithm: {name: fedproto, lambda: 3}}\n")
     return path
+
+
+@pytest.mark.parametrize(
+    "name", ["FedX (mu<1)", "a > b", "mine: v2", "mine @ home", "user@host", "mine + 1", " mine "]
+)
+def test_a_name_of_a_row_that_no_claim_can_name_is_refused(here, write, name):
+    write(rows={name: "fedproto"})
+    with pytest.raises(UserError, match=re.escape(f"{name!r} cannot be the name of a row")):
+        plan_words("table", "tiny")
+
+
+@pytest.mark.parametrize("name", ["FedX (mu=1)", "mine v2", "a+b", "x-1", "λ 7", "a.b/c"])
+def test_other_names_of_rows_are_taken(here, write, name):
+    write(rows={name: "fedproto"})
+    claims = plan_words("table", "tiny").parsed_claims()
+    assert [(claim.better.row, claim.worse.row) for claim in claims] == [(name, "local")]
 
 
 def test_a_method_alone_is_compared_with_three_baselines(five_lines):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pretended_runs
 import pytest
 from scipy import stats
 
-from fedray.compare.paired import PairedTest, SeedRange, seeds_to_decide
+from fedray.compare.paired import PairedTest, SeedRange, seeds_to_decide, verdict_of
 from fedray.compare.paired import compare as compared
 from fedray.render.page import markdown
 from fedray.studies.claims import Side
@@ -187,8 +189,21 @@ def test_differences_that_are_equal_but_for_rounding_decide_by_their_signs():
         values = {seed: size * one for seed, one in enumerate(exact)}
         found = compared(Side("a", None), Side("b", None), values, PairedTest(), size)
         assert (found.p, found.interval.std, found.is_same) == (0.25, 0, False)
-        assert found.interval.low == found.interval.high == pytest.approx(0.2 * size)
+        assert found.interval.mean == pytest.approx(0.2 * size)
+        assert (found.interval.low, found.interval.high) == (-math.inf, math.inf)
         assert seeds_to_decide(found) == SeedRange(7, 7)  # 2^(1 - 7) is below 0.05 / 2
+
+
+@pytest.mark.parametrize("kind", ["fixed", "anytime"])
+@pytest.mark.parametrize("looks", [1, 4])
+@pytest.mark.parametrize("count", [2, 5, 6, 8, 9])
+def test_the_interval_of_equal_differences_agrees_with_their_p(kind, looks, count):
+    test = PairedTest(kind, looks=looks)
+    found = compared(Side("a", None), Side("b", None), dict.fromkeys(range(count), 2.0), test, 9)
+    decides = verdict_of(found, found.p) == "holds"
+    assert decides == (count - 1 >= math.log2(looks / 0.05))
+    ends = (2.0, 2.0) if decides else (-math.inf, math.inf)
+    assert (found.interval.low, found.interval.high) == ends
 
 
 def test_sides_that_are_the_same_on_every_seed_are_undecided_and_said_to_be(play, here):
@@ -276,11 +291,11 @@ def test_a_gain_that_may_be_chance_is_not_explained(play):
 
 
 def test_a_gain_of_equal_differences_is_worth_the_agreement_of_their_signs(play):
-    """Its interval has no width; three signs agree by chance once in four times."""
+    """Three signs agree by chance once in four times, so no value is rejected."""
     base, null = (0.5, 0.51, 0.52), (0.49, 0.50, 0.505)
     found = control(play, null=null, base=base, report={"seeds": [0, 1, 2]})
     interval = found.question.gain.interval
-    assert (interval.low, interval.std) == (interval.high, 0)
+    assert (interval.low, interval.high, interval.std) == (-math.inf, math.inf, 0)
     assert found.question.gain.p == 0.25
     assert found.reading == "open: whether there is a gain"
 

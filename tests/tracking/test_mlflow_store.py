@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -17,7 +18,17 @@ from typing import Any
 
 import pytest
 
-from fedray.tracking import Store, grouped, mlflow_store
+from fedray.errors import UserError
+from fedray.tracking import (
+    Store,
+    grouped,
+    mlflow_store,
+    reason,
+    refused,
+    resolve_uri,
+    ui_command,
+)
+from fedray.tracking.mlflow_store import sqlite_path, sqlite_uri
 from fedray.tracking.view import view_path
 from tests.tracking.runs import Held, make_round, tracked
 
@@ -396,3 +407,112 @@ def test_four_processes_share_a_database_that_none_of_them_finds(tmp_path: Path)
     for run in runs:
         assert run.info.status == "FINISHED"
         held.assert_every_metric_once_per_round(run, range(50))
+
+
+# --- what users do to a store ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a?b", "a#b", "a b", "100%", "ä&b=c", "a%2Fb?c"])
+def test_a_results_folder_may_have_any_name(
+    name: str, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    results = tmp_path / "place" / name
+    results.mkdir(parents=True)
+    uri = resolve_uri(results)
+    assert sqlite_path(uri) == results / "mlflow.db"
+    shutil.copy(empty_database, results)
+    note = tmp_path / "note.txt"
+    note.write_text("kept")
+    Store(uri, "digits").sync(tracked(status="FINISHED", files=[(note, "")]))
+    assert [path.name for path in (tmp_path / "place").iterdir()] == [name]
+    assert {path.name for path in results.iterdir()} >= {"mlflow.db", "mlartifacts"}
+    assert Held(uri).artifact(Held(uri).run(), "note.txt") == "kept"
+    assert shlex.quote(uri) in ui_command(uri)
+
+
+def test_artifacts_follow_results_that_were_moved(tmp_path: Path, empty_database: Path) -> None:
+    note, before = tmp_path / "note.txt", tmp_path / "first"
+    note.write_text("kept")
+    before.mkdir()
+    shutil.copy(empty_database, before)
+    for name in ("first", "sec%20ond", "third"):
+        before = before.rename(tmp_path / name)
+        uri = sqlite_uri(before / "mlflow.db")
+        store = Store(uri, "digits")
+        store.sync(tracked(name, status="FINISHED", files=[(note, "")]))
+        assert len(store.notices) == (name != "first")
+        assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [name]
+    held = Held(uri)
+    assert [held.artifact(run, "note.txt") for run in held.runs("digits")] == ["kept"] * 3
+
+
+def test_artifacts_stay_where_they_are_if_only_the_database_was_moved(
+    tmp_path: Path, empty_database: Path
+) -> None:
+    for place in ("old", "new"):
+        (tmp_path / place).mkdir()
+    shutil.copy(empty_database, tmp_path / "old" / "mlflow.db")
+    note = tmp_path / "note.txt"
+    note.write_text("kept")
+    Store(f"sqlite:///{tmp_path}/old/mlflow.db", "digits").sync(
+        tracked(status="FINISHED", files=[(note, "")])
+    )
+    (tmp_path / "old" / "mlflow.db").rename(tmp_path / "new" / "mlflow.db")
+    uri = f"sqlite:///{tmp_path}/new/mlflow.db"
+    store = Store(uri, "digits")
+    store.connect()
+    assert store.notices == []
+    assert Held(uri).artifact(Held(uri).run(), "note.txt") == "kept"
+
+
+def test_an_experiment_that_was_deleted_is_restored_and_said(uri: str) -> None:
+    Store(uri, "digits").sync(tracked("a", status="FINISHED"))
+    client = Held(uri).client
+    client.delete_experiment(client.get_experiment_by_name("digits").experiment_id)
+    store = Store(uri, "digits")
+    store.sync(tracked("b", status="FINISHED"))
+    assert {run.info.run_name for run in Held(uri).runs("digits")} == {"a", "b"}
+    assert "digits had been deleted in MLflow; it is restored" in store.notices[0]
+    [b] = [run for run in Held(uri).runs("digits") if run.info.run_name == "b"]
+    client.delete_run(b.info.run_id)
+    again = Store(uri, "digits")
+    again.sync(tracked("b", status="FINISHED"))  # a run that was deleted alone is made anew
+    assert again.notices == []
+    assert len(Held(uri).runs("digits")) == 2
+
+
+def test_a_database_of_another_version_says_the_whole_command(tmp_path: Path, uri: str) -> None:
+    path = sqlite_path(uri)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = '7f2a7d5fae7d'")
+    with pytest.raises(Exception, match="schema") as caught:
+        Store(uri, "digits").connect()
+    said = reason(caught.value, uri)
+    assert f"mlflow db upgrade {uri}; " in said
+    assert not refused(caught.value)
+    assert 'upgrade "$MLFLOW_TRACKING_URI"' in reason(caught.value, "postgresql://a:secret@h/db")
+
+
+def test_a_reason_is_whole() -> None:
+    long = "word " * 100 + "and the remedy at its end"
+    assert reason(RuntimeError(long)) == f"RuntimeError: {long}"
+
+
+def test_a_file_that_cannot_be_read_concerns_its_run_only(
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = tmp_path / "note.txt"
+    note.write_text("kept")
+    real = Path.open
+
+    def refuse(path: Path, *args: Any, **more: Any) -> Any:
+        if path == note:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *args, **more)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UserError, match=r"note.txt cannot be read: Permission denied") as caught:
+        Store(uri, "digits").sync(tracked(status="FINISHED", files=[(note, "")]))
+    assert refused(caught.value)
+    assert not refused(OSError(28, "No space left on device"))

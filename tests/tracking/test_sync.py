@@ -19,10 +19,20 @@ import pytest
 from commands import upload as upload_command
 
 from fedray.cli.upload import upload
-from fedray.config import flatten
+from fedray.config import Experiment, flatten
 from fedray.errors import UserError
 from fedray.records import FolderClaim, RunFolder
-from fedray.tracking import Store, Tracker, as_params, run_key, tracked_run
+from fedray.tracking import (
+    Store,
+    Tracker,
+    as_params,
+    experiment_name,
+    run_key,
+    run_tracker,
+    start_process,
+    tracked_run,
+    uri_of,
+)
 from fedray.tracking.process import StoreProcess
 from tests.tracking.runs import STARTED, Held, make_round, make_run, tracked, write_run
 
@@ -168,17 +178,137 @@ def test_one_refused_run_does_not_stop_the_others(uri: str) -> None:
     held.assert_every_metric_once_per_round(runs["b"], range(1))
 
 
-def test_a_damaged_folder_is_reported(
+def damage_result(folder: Path) -> None:
+    (folder / "result.json").write_text("{")
+
+
+def damage_rounds(folder: Path) -> None:
+    path = folder / "rounds.jsonl"
+    path.write_text(path.read_text().replace("local_accuracy", "local_accuracx", 1))
+
+
+def damage_metadata(folder: Path) -> None:
+    (folder / "tracking.json").write_text("[]")
+
+
+def replace_by_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("no folder")
+
+
+@pytest.mark.parametrize(
+    "damage", [damage_result, damage_rounds, damage_metadata, shutil.rmtree, replace_by_file]
+)
+def test_one_unreadable_folder_stops_nothing_else_and_is_to_blame(
+    damage: Callable[[Path], None], tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [write_run(tmp_path / "all" / name, make_run(1)) for name in ("r0", "r1", "r2")]
+    damage(folders[0])
+    tracker = Tracker(uri, "digits", folder=tmp_path / "all")
+    for folder in folders:
+        tracker.follow(folder, "FINISHED")
+    wait_until(lambda: len(Held(uri).runs("digits")) == 2)  # before the end
+    tracker.close()
+    said = capsys.readouterr().err.splitlines()
+    assert "MLflow does not have a run (" in said[0]
+    assert str(folders[0]) in said[0]
+    assert "does not have all of 1 run(s), and has all others: " in said[1]
+    assert len(said) == 2
+    assert [run.info.status for run in Held(uri).runs("digits")] == ["FINISHED"] * 2
+    if folders[0].is_dir():  # otherwise there is nothing to upload
+        assert upload_command([str(tmp_path / "all"), "--uri", uri]) == 2
+        printed = capsys.readouterr()
+        assert str(folders[0]) in printed.err
+        assert printed.out.count("nothing was missing") == 2
+
+
+def test_a_folder_that_is_mended_is_sent_by_the_next_update(
     tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_run(tmp_path / "run", make_run(1))
-    (folder / "result.json").write_text("{")
+    damage_result(folder)
     tracker = Tracker(uri, "digits", folder=folder)
+    tracker.follow(folder, "RUNNING")
+    wait_until(lambda: tracker.failure)
+    write_run(folder, make_run(1))
     tracker.follow(folder, "FINISHED")
     tracker.close()
-    first, last = capsys.readouterr().err.splitlines()
-    assert "result.json cannot be read" in first
-    assert "does not have all of 1 run(s)" in last
+    assert Held(uri).run().info.status == "FINISHED"
+    assert capsys.readouterr().err.splitlines()[1:] == ["tracking: MLflow is complete now"]
+
+
+def test_an_error_of_fedray_is_not_blamed_on_mlflow(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tracker = Tracker(uri, "digits")
+    tracker.update("a", lambda: tracked("a", tags={"number": object()}))
+    tracker.update("b", lambda: tracked("b", metrics=1))
+    tracker.update("c", lambda: tracked("c", status="FINISHED"))
+    tracker.update("d", lambda: {}["nothing"])  # type: ignore[return-value]
+    tracker.close()
+    runs = {run.info.run_name: run.info.status for run in Held(uri).runs("digits")}
+    assert runs["c"] == "FINISHED"
+    said = capsys.readouterr().err
+    assert "KeyError: 'nothing' (an error of fedray)" in said
+    assert "MLflow at" not in said
+
+
+# --- the store in which a run began ---------------------------------------------------------------
+
+
+def test_a_run_goes_on_in_the_store_in_which_it_began(
+    tmp_path: Path,
+    uri: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder, experiment = write_run(tmp_path / "run", make_run(1, of=2)), Experiment(rounds=2)
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    tracker = run_tracker(experiment, folder)
+    tracker.follow(folder, "RUNNING")
+    tracker.close()
+    assert capsys.readouterr().err == ""
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")  # as in a job without --runtime-env
+    write_run(folder, make_run(2))
+    tracker = run_tracker(experiment, folder, start_process())
+    tracker.follow(folder, "FINISHED")
+    tracker.close()
+    assert "MLFLOW_TRACKING_URI is not set; " in capsys.readouterr().err
+    name = experiment_name(experiment.name, experiment.tree())
+    assert [run.info.status for run in Held(uri).runs(name)] == ["FINISHED"]
+    assert not (tmp_path / "results" / "mlflow.db").exists()
+
+    other = f"sqlite:///{tmp_path}/other.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", other)
+    assert uri_of(folder)[0] == other
+    assert f"began in MLflow at {uri} and goes on at {other}" in uri_of(folder)[1]
+
+
+@pytest.mark.parametrize(
+    ("began", "goes_on", "says"),
+    [
+        ("http://host:5000", "began", "is not set; "),
+        ("http://ada:***@host:5000", "results", "stays RUNNING"),
+        ("sqlite:////moved/away/mlflow.db", "results", ""),
+        (None, "results", ""),
+    ],
+)
+def test_an_address_that_was_lost_is_named(
+    began: str | None,
+    goes_on: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path))
+    (tmp_path / "tracking.json").write_text(json.dumps({"key": "k", "uri": began}))
+    uri, notice = uri_of(tmp_path)
+    assert uri == (began if goes_on == "began" else f"sqlite:///{tmp_path}/mlflow.db")
+    assert says in notice
+    assert bool(notice) is bool(says)
 
 
 def test_a_dead_server_costs_nothing_and_is_said_once(
@@ -381,7 +511,9 @@ def test_the_upload_command_says_what_it_did_or_what_is_wrong(
     assert "Connection refused" in message
     assert "--uri" in message
     (folder / "result.json").write_text("{")
-    assert message_of(folder).startswith(f"error: {folder / 'result.json'} cannot be read")
+    whole = write_run(tmp_path / "whole", make_run(1))
+    assert message_of(folder, whole).startswith(f"error: {folder / 'result.json'} cannot be read")
+    assert len(Held(uri).runs("digits")) == 2
 
 
 # --- a real server -------------------------------------------------------------------------------
