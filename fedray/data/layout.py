@@ -218,10 +218,10 @@ def walk(root: Path, *, strict: bool = True) -> Iterator[Path]:
     linked = set[Path]()
     for folder, subfolders, files in os.walk(root, onerror=refuse, followlinks=True):
         path = Path(folder)
-        if path != root and path.is_symlink():
+        if path.is_symlink():
             target = path.resolve()
             inside = [parent for parent in path.parents if parent.is_relative_to(root)]
-            above = inside if strict else (root, path.parent)
+            above = inside if strict else (path.parent, root.parent)
             is_loop = any(parent.resolve().is_relative_to(target) for parent in above)
             if is_loop and strict:
                 raise UserError(f"{folder} is a link to a folder that contains it; remove it")
