@@ -39,6 +39,9 @@ CLIENTS_PER_CALL, LARGE_CLIENTS_PER_CALL = 32, 8
 """Maximum numbers of clients per call, because a worker holds their results until it answers. The
 second one applies to large downloads, whose uploads are usually large, too."""
 
+_texts = TextLog()
+"""The texts of workers whose executor is in the command's own process."""
+
 
 class Call(NamedTuple):
     """A call that has been sent to a worker."""
@@ -62,7 +65,6 @@ class RayExecutor:
         self._experiment = assembly.pinned.model_dump_json(by_alias=True)
         self._max_failures = assembly.experiment.faults.max_failures
         self._pool = pool
-        self._texts = TextLog()
         self.states = StateStore()
         self._node_id = str(ray.get_runtime_context().get_node_id())
         self._sizes = [(first, [*map(len, d.train)]) for first, d in assembly.data.phases]
@@ -159,14 +161,15 @@ class RayExecutor:
                     calls.append(Call(worker, share, getattr(worker, kind).remote(name, argument)))
         return calls
 
-    def _answer(self, ref: Any) -> Any:
+    @staticmethod
+    def _answer(ref: Any) -> Any:
         """Return a call's answer, or raise its error; pass on the worker's texts in either case."""
         try:
             answer, texts = ray.get(ref)
         except RayTaskError as error:
-            self._texts.show(getattr(error.cause, "texts", ()))
+            _texts.show(getattr(error.cause, "texts", ()))
             raise error.cause from (None if isinstance(error.cause, FedrayError) else error)
-        self._texts.show(texts)
+        _texts.show(texts)
         return answer
 
     def _suspend(

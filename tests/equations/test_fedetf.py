@@ -162,7 +162,7 @@ def test_the_simplex_is_sent_once_to_everybody_and_counts_never(run):
     changes = {**ONE_KIND, "participation": 0.5, "optimizer.weight_decay": 0.1}
     done = run("fedetf", changes)
     assert set(done.memories) == {0, 1, 2, 3}
-    for client, memory in done.memories.items():
+    for memory in done.memories.values():
         assert set(memory) == {"simplex"}, "counts are of a round, and not stored"
         cosines = memory["simplex"] @ memory["simplex"].T
         torch.testing.assert_close(cosines, 10 / 9 * torch.eye(10) - 1 / 9, atol=1e-6, rtol=0)

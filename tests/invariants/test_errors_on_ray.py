@@ -45,9 +45,7 @@ def test_more_gpus_than_there_are(small, ray_nodes, tmp_path, capsys):
         (("gpus=1", "server_gpus=0.25", "workers=1"), "the server", "server_gpus"),
     ],
 )
-def test_an_accelerator_that_torch_does_not_find(
-    small, ray_nodes, tmp_path, capsys, keys, role, key
-):
+def test_an_accelerator_that_is_not_there(small, ray_nodes, tmp_path, capsys, keys, role, key):
     """Ray was started with GPUs that this machine does not have."""
     out = tmp_path / "out"
     assert run.main([*small.arguments(*keys, "--no-track"), "--out", str(out)]) == 2

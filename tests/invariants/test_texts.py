@@ -59,8 +59,14 @@ class Talking(FedAvg):
         return super().server_update(state, uplinks, server)
 '''
 KEYS = {
-    **{"algorithm": "talking", "rounds": 1, "local_epochs": 1, "participation": 1.0},
-    **{"data.clients": 2, "data.samples": 120, "data.partition.min_samples": 5, "cpus": 1},
+    "algorithm": "talking",
+    "rounds": 1,
+    "local_epochs": 1,
+    "participation": 1.0,
+    "data.clients": 2,
+    "data.samples": 120,
+    "data.partition.min_samples": 5,
+    "cpus": 1,
 }
 WORDS = [f"{key}={value}" for key, value in KEYS.items()]
 
