@@ -85,18 +85,15 @@ class _Study:
             yield self.name
             return
         path, is_new = home / f"{self.name}.yaml", not home.exists()
-        before = path.read_bytes() if path.is_file() else None
+        has_file = path.is_file()
         home.mkdir(parents=True, exist_ok=True)
         write_atomic(path, dump_yaml(self._tree))
         try:
             yield str(path)
         except BaseException:
-            if not (home / FILE).exists() and before is None:
+            if not has_file and not (home / FILE).exists():
                 path.unlink()
-                with suppress(OSError):
-                    (home / LOCK).unlink(missing_ok=True)
-                    if is_new:
-                        home.rmdir()
+                _remove_if_empty(home if is_new else None)
             raise
 
 
@@ -273,6 +270,14 @@ class TableResult:
             for seed, v in numbers["by_seed"].items()
         ]
         return frame(rows, index=["row", "column", "metric", "seed"])
+
+
+def _remove_if_empty(folder: Path | None) -> None:
+    """Remove a folder, unless None, that holds at most a lock."""
+    with suppress(OSError):
+        if folder is not None:
+            (folder / LOCK).unlink(missing_ok=True)
+            folder.rmdir()
 
 
 def _home(below: Path, out: str | Path | None, resume: bool) -> Path:

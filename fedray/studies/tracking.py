@@ -92,6 +92,7 @@ class StudyTracker:
     def __init__(self, study: Study, tracker: Tracker) -> None:
         self._study = study
         self._tracker = tracker
+        _key_of(study)  # creates the key, before two threads could create one each
         tracker.update("study", partial(study_run, study, "RUNNING"))
 
     def update(self, run: StudyRun) -> None:

@@ -7,11 +7,9 @@ from functools import partial
 
 import pytest
 from commands import plan_words
-from conftest import TABLE
 from pretended_runs import end, pretend
 
 import fedray
-from fedray.config import dump_yaml
 from fedray.render.record import Made
 from fedray.render.table import page
 from fedray.studies.cell import DroppedChoice
@@ -108,33 +106,33 @@ def train(study):
         study.settle(run)
 
 
-def choices_and_numbers(here, name, seeds, tuning, space, happen):
-    """Run the table tiny with these seeds alone; return choices and numbers by row and seed."""
+def choices_and_numbers(here, write, name, happen, **changes):
+    """Run a table with a row that follows another; return choices and numbers by row and seed."""
     rows = {"mine": "fedproto", "null": {"algorithm": "local", "tuned_as": "mine"}}
-    tree = TABLE | {"rows": rows, "space": space, "tuning": tuning, "report": {"seeds": seeds}}
-    (here / "tune" / "tables" / "tiny.yaml").write_text(dump_yaml(tree))
+    write(each_seed=True, rows=rows, baselines=[], **changes)
     study = Study(here / name, plan_words("table", "tiny"), here / f"runs_{name}")
     happen(study)
     cells = outcome(study).cells
     return {
-        (place.row, seed): (
-            cell.state.choices.get(seed),
+        (place.row, result.seed): (
+            cell.state.choices.get(result.seed),
             result.measured and result.measured.values,
         )
         for place, cell in cells.items()
-        for seed, result in zip(seeds, cell.seeds, strict=True)
+        for result in cell.seeds
     }
 
 
 @pytest.mark.parametrize("name", LISTS)
 @pytest.mark.parametrize("rounds", [None, 1], ids=["as reported", "shorter"])
-def test_numbers_and_choices_of_a_seed_depend_on_no_other_seed(here, name, rounds):
+def test_numbers_and_choices_of_a_seed_depend_on_no_other_seed(here, write, name, rounds):
     search = "random" if name == "random draws" else "grid"
     tuning = {"configurations": 7, "rounds": rounds, "search": search}
 
     def run(label, seeds):
         happen = partial(pretend, curve=erratic)
-        return choices_and_numbers(here, label, seeds, tuning, LISTS[name], happen)
+        changes = {"tuning": tuning, "space": LISTS[name], "report": {"seeds": seeds}}
+        return choices_and_numbers(here, write, label, happen, **changes)
 
     together = run("together", [0, 1, 2, 3, 4])
     assert run("backwards", [4, 3, 2, 1, 0]) == together
@@ -143,11 +141,9 @@ def test_numbers_and_choices_of_a_seed_depend_on_no_other_seed(here, name, round
     assert len({repr(choice) for choice, _ in together.values()}) > 1  # seeds do differ
 
 
-def test_real_runs_of_a_seed_are_those_that_it_has_alone(here):
-    space, tuning = {"lr": {"grid": [0.02, 0.1]}}, {"configurations": 3}
-
+def test_real_runs_of_a_seed_are_those_that_it_has_alone(here, write):
     def run(label, seeds):
-        return choices_and_numbers(here, label, seeds, tuning, space, train)
+        return choices_and_numbers(here, write, label, train, report={"seeds": seeds})
 
     together = run("together", [3, 0, 2, 4, 1])
     alone = [run(f"alone{seed}", [seed]) for seed in range(5)]
