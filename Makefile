@@ -4,7 +4,7 @@ VENV ?= .venv
 RUN = $(VENV)/bin/python -m
 QUIET = RAY_USAGE_STATS_ENABLED=0 MLFLOW_DISABLE_TELEMETRY=true
 
-.PHONY: demo test test-isa check long lint docs site lock clean
+.PHONY: demo test test-isa test-oldest test-newest check long lint docs site lock clean
 
 demo: $(VENV)/installed  ## the FedTSP lambda sweep on real digits, with MiniLM, on local Ray
 	$(QUIET) $(RUN) fedray.sweep fedtsp_lambda
@@ -14,6 +14,15 @@ test: $(VENV)/installed  ## everything that is checked without a GPU or a downlo
 
 test-isa: $(VENV)/installed  ## the equation tests under every instruction set of this processor (ISA=--extremes: two)
 	$(QUIET) RAY_AUTH_MODE=disabled HF_HUB_OFFLINE=1 $(VENV)/bin/python tests/instruction_sets.py $(ISA)
+
+# Environments beside .venv with the oldest and the newest versions that pyproject.toml allows.
+test-oldest: RESOLUTION = lowest-direct
+test-newest: RESOLUTION = highest
+test-oldest test-newest: test-%: $(VENV)/installed  ## the tests with the oldest (newest) versions that are allowed
+	$(RUN) pip install -q --disable-pip-version-check uv
+	$(RUN) uv venv -q --allow-existing -p $(VENV)/bin/python $(VENV)-$*
+	$(RUN) uv pip install -q --upgrade -p $(VENV)-$*/bin/python --resolution $(RESOLUTION) -e ".[dev,text]"
+	$(QUIET) RAY_AUTH_MODE=disabled HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/installed  ## every shipped method keeps the laws: fedray check
 	$(QUIET) RAY_AUTH_MODE=disabled HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) fedray check all
@@ -45,4 +54,4 @@ lock:  ## regenerate constraints.txt from pyproject.toml (needs uv)
 	  --no-header --upgrade -o constraints.txt
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest build dist .pytest_cache .mypy_cache .ruff_cache
