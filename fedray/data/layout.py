@@ -42,10 +42,11 @@ def split_words(name: str) -> dict[str, int]:
 
     Words are separated by anything but letters, or by a capital letter: `test` is a word of
     `flowers_test.parquet`, `data.test.parquet`, `test-00000-of-00002.parquet`, `test2017` and
-    `flowersTest`, but not of `latest`.
+    `flowersTest`, but not of `latest`. `testset` and `testdata` count as `test`.
     """
     words = re.split(r"[\W\d_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name))
-    return {w: SPLIT_WORDS[w] for w in (word.lower() for word in words) if w in SPLIT_WORDS}
+    stems = (re.sub("(set|data|images|split)$", "", word.lower()) for word in words)
+    return {stem: SPLIT_WORDS[stem] for stem in stems if stem in SPLIT_WORDS}
 
 
 def split_of(name: str, where: Path) -> int | None:

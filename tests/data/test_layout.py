@@ -49,10 +49,19 @@ def log_of(caplog, *arguments):
 @pytest.mark.parametrize(
     ("names", "split"),
     [
-        ("train Training TRAIN flowers-train train-00000-of-00002 data.train train_2017", TRAIN),
+        (
+            "train Training TRAIN flowers-train train-00000-of-2 data.train train_2017 trainset",
+            TRAIN,
+        ),
         ("val valid Validation dev VAL my_dev val2017 tiny.valid flowersVal", VALIDATION),
-        ("test Testing eval evaluation flowers_test.parquet test-0 data.Test 2-TEST", TEST),
-        ("latest contest trainer station devil interval medieval attest evaluated", None),
+        (
+            "test Testing eval evaluation flowers_test.parquet test-0 data.Test 2-TEST TestData",
+            TEST,
+        ),
+        (
+            "latest contest trainer station devil interval medieval attest dataset images",
+            None,
+        ),
     ],
 )
 def test_every_word_of_the_field_is_known(names, split, tmp_path):
