@@ -215,6 +215,16 @@ def run(assemble):
     return run
 
 
+@pytest.fixture
+def worker() -> Any:
+    """A worker in this process, which leaves the process's streams to pytest."""
+    from fedray.runtime.worker import Worker
+
+    worker = Worker(1, 0)
+    worker._output.__exit__()
+    return worker
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take long, so that no worker is left alone with one at the end."""
     long = Counter(i.path for i in items if {"ray", "slow"} & {m.name for m in i.iter_markers()})
