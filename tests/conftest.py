@@ -231,6 +231,16 @@ def run(assemble):
     return run
 
 
+@pytest.fixture
+def worker() -> Any:
+    """A worker in this process, which leaves the process's streams to pytest."""
+    from fedray.runtime.worker import Worker
+
+    worker = Worker(1, 0)
+    worker._output.__exit__()
+    return worker
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run the files in a random order")
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedray.algorithms.averaging.class_counts import CountsClasses
 from fedray.runtime.ray_executor import RayExecutor
 
 LAST = 3
@@ -26,12 +27,21 @@ def class_counts(data, client):
 
 
 @pytest.mark.parametrize("method", ["fedlc", "fedetf"])
-def test_classes_are_counted_anew(run, method):
+def test_classes_are_counted_anew(run, monkeypatch, method):
+    counted, begin = {}, CountsClasses.begin
+
+    def watch(self, client, state, down):
+        local = begin(self, client, state, down)
+        counted[client.round, client.id] = local.state.memory["counts"].tolist()
+        return local
+
+    monkeypatch.setattr(CountsClasses, "begin", watch)
     done = run(method, EVOLVING)
     data = done.assembly.data
-    for client, memory in done.memories.items():
-        assert memory["counts"].tolist() == class_counts(data.at(LAST), client)
-        assert memory["counts"].tolist() != class_counts(data, client)
+    last = {client: counts for (round_, client), counts in counted.items() if round_ == LAST}
+    assert last
+    for client, counts in last.items():
+        assert counts == class_counts(data.at(LAST), client) != class_counts(data, client)
 
 
 def test_the_server_asks_for_counts_anew(run):

@@ -292,7 +292,7 @@ def _merging(step: Any) -> Callable[..., ServerState]:
                 f"{step.__name__} of {self.name} returned a {type(after).__name__}, expected the "
                 "server's next state, a mapping"
             )
-        return {**state, **after}
+        return state if after is state else {**state, **after}
 
     return merged
 

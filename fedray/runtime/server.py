@@ -31,25 +31,29 @@ class ServerActor:
         Yields each round and, before it, the texts of this process and of the workers.
         """
         with Output("server") as output:
-            try:
-                for done in _rounds_in_actor(unpack_experiment(experiment), Path(out), began):
-                    for text in output.take():
-                        yield text  # Ray's generators cannot delegate to a list
-                    yield done
-            except Exception:
-                for text in output.take():  # they may explain the error
-                    yield text
-                raise
-            for text in output.take():
-                yield text
+            for item in _with_texts(output, _rounds_in_actor(experiment, Path(out), began)):
+                yield item  # noqa: UP028 Ray cannot delegate to another generator
 
 
-def _rounds_in_actor(experiment: Experiment, out: Path, began: float) -> Iterator[Round]:
-    """Run the experiment with new workers, which end with it."""
-    pool = WorkerPool(experiment)
+def _with_texts(output: Output, rounds: Iterable[Round]) -> Iterator[Round | Text]:
+    """Yield the rounds; before each, at the end and before an error, yield the texts so far."""
     try:
-        pool.prefetch(experiment)
-        session = Session(experiment, out, lambda assembly: RayExecutor(assembly, pool), began)
+        for done in rounds:
+            yield from output.take()
+            yield done
+    except Exception:
+        yield from output.take()
+        raise
+    yield from output.take()
+
+
+def _rounds_in_actor(experiment: str, out: Path, began: float) -> Iterator[Round]:
+    """Run an experiment, given as JSON, with new workers, which end with it."""
+    parsed = unpack_experiment(experiment)
+    pool = WorkerPool(parsed)
+    try:
+        pool.prefetch(parsed)
+        session = Session(parsed, out, lambda assembly: RayExecutor(assembly, pool), began)
         yield from session.rounds()
     finally:
         pool.close()

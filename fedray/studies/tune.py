@@ -65,28 +65,32 @@ def run_trial(config: Mapping[str, Any], at: str) -> None:
         return
     os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", str(STOPPED_SECONDS))
     with Output("") as output:
-
-        def report(values: dict[str, Any]) -> None:
-            """Report with the texts so far; raises SystemExit if ASHA stops the trial."""
-            texts = output.take()
-            if values or texts:
-                tune.report({**UNSCORED, **values, "texts": json.dumps(texts)})
-
         try:
-            with closing(_fail_on_exit(reports(trial, at))) as all_reports:
-                for values in all_reports:
-                    report(values)
-            report({})
+            _report_rounds(trial, at, output)
         except RunFailed:
-            report({})
+            _report_with_texts(output, {})
             raise
         except Exception as error:
             RunFolder(Path(trial["folder"])).keep_error(Failure.of(error).traceback)
-            report({"failed": reason_of(error)})
+            _report_with_texts(output, {"failed": reason_of(error)})
 
 
 UNSCORED = {"objective": math.nan, "score": math.nan}
 """The score of a report that is no round; Ray Tune requires a score in every report."""
+
+
+def _report_rounds(trial: Mapping[str, Any], at: str, output: Output) -> None:
+    with closing(_fail_on_exit(reports(trial, at))) as all_reports:
+        for values in all_reports:
+            _report_with_texts(output, values)
+    _report_with_texts(output, {})
+
+
+def _report_with_texts(output: Output, values: Mapping[str, Any]) -> None:
+    """Report values and the process's texts; raises SystemExit if ASHA stops the trial."""
+    texts = output.take()
+    if values or texts:
+        tune.report({**UNSCORED, **values, "texts": json.dumps(texts)})
 
 
 def _experiment_of(trial: Mapping[str, Any]) -> Experiment:

@@ -206,7 +206,7 @@ ROWS = [
     *(Row("fedavg", model_up, model_down, changes) for changes in (CNN2, CNN3)),
     Row("fedprox", model_up, model_down, CNN2),
     Row("pfedme", model_up, model_down, {**CNN2, "algorithm.lambda": 1, "algorithm.eta": 0.5}),
-    Row("fedlc", model_up, model_down, {**CNN2, "rounds": 3}, keeps=("counts",)),
+    Row("fedlc", model_up, model_down, {**CNN2, "rounds": 3}),
     Row("moon", model_up, model_down, {**CNN3, **HALF}, keeps=("previous",)),
     Row("fedbn", model_up, model_down, CNN3),
     Row(
@@ -221,7 +221,7 @@ ROWS = [
         Row(
             "fedetf", model_up, model_down,
             {**CNN2, **HALF, "algorithm.learn_scale": learnt},
-            first_down=counted(prototypes=lambda s: s.all * C * C), keeps=("counts", "simplex"),
+            first_down=counted(prototypes=lambda s: s.all * C * C), keeps=("simplex",),
         )
         for learnt in (True, False)
     ),

@@ -16,7 +16,6 @@ from fedray.run import main
 from fedray.runtime.assembly import Assembly, load_data
 from fedray.runtime.cache import shared
 from fedray.runtime.resolve import resolve
-from fedray.runtime.worker import Worker
 
 KEYS = ["rounds=2", "local_epochs=1", "batch_size=8", "data.clients=2", "data.source=image_folder"]
 
@@ -129,15 +128,16 @@ def test_images_that_must_have_a_content_hash(root, tmp_path, capsys):
     assert len(identities) == 1
 
 
-def test_a_worker_takes_no_other_images_than_the_servers(root):
+def test_a_worker_takes_no_other_images_than_the_servers(root, worker):
     server = Assembly(resolve("local_digits", [*KEYS, f"data.root={root}"]))
     asked = server.pinned.model_dump_json(by_alias=True)
-    assert Worker(1, 0)._runtime(asked).assembly.data.sha256 == server.data.sha256
+    assert worker._runtime(asked).assembly.data.sha256 == server.data.sha256
+    worker.forget(asked)
     (root / "cat" / "0-00.png").rename(root / "dog" / "0-00.png")  # as on a node with another copy
     with pytest.raises(
         UserError, match=r"data.root=.* on .* holds images or labels with the conte"
     ):
-        _ = Worker(1, 0)._runtime(asked).assembly.data
+        _ = worker._runtime(asked).assembly.data
 
 
 def test_oblong_images_where_the_model_needs_square_ones(tmp_path, capsys):

@@ -21,7 +21,7 @@ from fedray.runtime.cache import shared
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.runtime.worker import MOST_RUNTIMES, Worker
+from fedray.runtime.worker import MOST_RUNTIMES
 from fedray.studies.study import Study
 from fedray.studies.trials import sweep_outcome
 from fedray.studies.warm import WarmProcess, runs_in_process
@@ -180,8 +180,7 @@ def test_a_stopped_trial_leaves_its_workers_to_the_next(process):
         assert executor(None) is first
 
 
-def test_a_worker_forgets_an_experiment_that_is_over_and_keeps_what_runs_share():
-    worker = Worker(1, 0)
+def test_a_worker_forgets_an_experiment_that_is_over_and_keeps_what_runs_share(worker):
     experiments = [
         resolve("fedproto_digits", [*COMMON, f"lr={lr}"]).model_dump_json(by_alias=True)
         for lr in (0.1, 0.2)
@@ -193,10 +192,9 @@ def test_a_worker_forgets_an_experiment_that_is_over_and_keeps_what_runs_share()
     assert list(worker._runtimes) == experiments[1:]
 
 
-def test_a_worker_is_ready_for_so_many_experiments_and_no_more(monkeypatch):
+def test_a_worker_is_ready_for_so_many_experiments_and_no_more(worker, monkeypatch):
     monkeypatch.setattr("fedray.runtime.worker.MOST_RUNTIMES", 2)
     assert MOST_RUNTIMES > 2
-    worker = Worker(1, 0)
     experiments = [
         resolve("fedproto_digits", [*COMMON, f"lr={lr}"]).model_dump_json(by_alias=True)
         for lr in (0.1, 0.2, 0.3)
