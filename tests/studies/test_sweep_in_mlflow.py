@@ -242,7 +242,7 @@ def test_a_password_in_the_address_is_in_no_file_of_a_sweep_and_of_ray(
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "http://ada:***@127.0.0.1:9" in done.stderr
-    assert "does not have all of 2 run(s)" in done.stderr
+    assert "does not have all of 3 run(s)" in done.stderr
     assert SECRET not in done.stdout + done.stderr
     files = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
     assert any(path.name == "result.json" for path in files)

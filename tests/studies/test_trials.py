@@ -10,6 +10,7 @@ from pretended_runs import result_of
 
 from fedray.errors import UserError
 from fedray.records import Metric, RunFolder
+from fedray.render.sweep import TrialLine, trials_section
 from fedray.studies.study import Study
 from fedray.studies.trials import HM, sweep_outcome
 
@@ -147,3 +148,13 @@ def test_what_the_user_can_mend_is_one_sentence(file, before, after, message):
     file.write_text(SWEEP.replace(before, after))
     with pytest.raises(UserError, match=message):
         plan_words("sweep", str(file))
+
+
+def test_swept_values_are_shown_whole():
+    values = ["openclip model=ViT-B-32 pretrained=a", "openclip model=ViT-B-32 pretrained=b"]
+    lines = [
+        TrialLine(number, {"text.encoder": value}, "", None, None, None, "1", 0.0, 0.0, False)
+        for number, value in enumerate(values)
+    ]
+    section = trials_section(lines, ["text.encoder"], Metric("local_accuracy"), validates=False)
+    assert [row[1] for row in section.rows] == values
