@@ -27,6 +27,8 @@ _TEMPORARY = re.compile(r"\.(.+\.)?\d+\.tmp(\..+)?")
 """Names of the temporary files of `replace_whole` and `save_models`."""
 LOCK = ".lock"
 """The file that a process locks while it writes to a run's folder."""
+MOST_BYTES = 1 << 30
+"""Maximal size of a file that is read whole."""
 LONGEST_FILE_NAME = 255
 """Maximal number of bytes in the name of a file."""
 LONGEST_PATH = 4096
@@ -104,6 +106,35 @@ def is_full(error: BaseException) -> bool:
     return "No space left on device" in named(error)
 
 
+def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Return the content of a file of a user or a stranger.
+
+    Args:
+        path: the file.
+        most: maximal number of bytes; a larger file is refused before it is read.
+
+    Raises:
+        OSError: also if the path is a pipe, a socket, a device or a folder, whose reading might
+            never end, or if the file is too large.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        if status.st_size > most:
+            raise OSError(
+                errno.EFBIG,
+                f"it has {status.st_size:,} bytes, expected at most {most:,}; check that this is "
+                "the right file",
+                str(path),
+            )
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
 def read_text(path: Path, what: str, most: int) -> str:
     """Read a small file of a user.
 
@@ -116,16 +147,10 @@ def read_text(path: Path, what: str, most: int) -> str:
         UserError: if the file is not a regular file, too large, unreadable or not UTF-8.
     """
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise UserError(f"{what} {path} is not a regular file")
-        if status.st_size > most:
-            raise UserError(
-                f"{what} {path} has {status.st_size} bytes, expected at most {most}; check that "
-                "this is the right file"
-            )
-        return decoded(path.read_bytes())
-    except (OSError, UnicodeDecodeError) as error:
+        return decoded(read_regular(path, most))
+    except OSError as error:
+        raise UserError(f"{what} {path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
         raise UserError(f"{what} {path} cannot be read: {error}") from None
 
 

@@ -21,6 +21,7 @@ from fedray.files import (
     file_name,
     parse_json,
     read_json,
+    read_regular,
     read_text,
     remove_torn,
     replace_whole,
@@ -292,3 +293,30 @@ def test_threads_that_write_one_file_have_their_own_temporary_files(tmp_path):
         done = [threads.submit(replace_whole, tmp_path / "one", write) for _ in range(4)]
     assert [each.exception() for each in done] == [None] * 4
     assert len(set(names)) == 4
+
+
+# --- files that are none --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "link to a pipe"])
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path, kind):
+    path = tmp_path / "it"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path = Path("/dev/zero")
+    else:
+        os.mkfifo(tmp_path / "pipe")
+        path.symlink_to(tmp_path / "pipe")
+        path = path if "link" in kind else tmp_path / "pipe"
+    with pytest.raises(OSError, match="it is not a regular file"):
+        read_regular(path)
+    with pytest.raises(UserError, match=rf"the file {path} cannot be read: "):
+        read_text(path, "the file", 100)
+
+
+def test_a_file_is_measured_before_it_is_read(tmp_path):
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(OSError, match="it has 1,099,511,627,776 bytes, expected at most 1,073,7"):
+        read_regular(tmp_path / "large")

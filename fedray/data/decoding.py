@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import UserError
+from fedray.files import read_regular
 from fedray.integrity import threads
 
 if TYPE_CHECKING:
@@ -330,7 +331,7 @@ def _upright_size(image: Image.Image, item: Encoded) -> tuple[int, int]:
 
 
 def _has_late_exif(item: Encoded) -> bool:
-    content = item.read_bytes() if isinstance(item, Path) else item
+    content = read_regular(item) if isinstance(item, Path) else item
     return isinstance(content, bytes) and any(text in content for text in _LATE_EXIF)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedray.errors import UserError, one_line
+from fedray.files import read_regular
 
 CHECKSUM = "checksum"
 
@@ -47,7 +48,7 @@ def parse_json(text: str | bytes) -> Any:
 def read_json(path: Path) -> Any:
     """Return a JSON file's content; raise UserError if it is missing or damaged."""
     try:
-        return parse_json(path.read_bytes())
+        return parse_json(read_regular(path))
     except FileNotFoundError:
         raise UserError(f"{path} is missing; restore it from a copy") from None
     except (OSError, ValueError) as error:

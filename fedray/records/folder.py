@@ -30,7 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from fedray.errors import UserError, named
-from fedray.files import write_atomic, write_json
+from fedray.files import read_regular, write_atomic, write_json
 from fedray.masking import mask
 from fedray.plugins import Plugin, changed_file
 from fedray.records.checked_json import check, checksum, parse_json, read_checked, read_json, sealed
@@ -198,7 +198,7 @@ class RunFolder:
     def _lines(self) -> list[bytes]:
         """Return the complete lines of rounds.jsonl, without a partial line of a killed process."""
         try:
-            return self.rounds_file.read_bytes().split(b"\n")[:-1]
+            return read_regular(self.rounds_file).split(b"\n")[:-1]
         except FileNotFoundError:
             return []
         except OSError as error:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from fedray.errors import UserError, one_line
-from fedray.files import write_atomic
+from fedray.files import read_regular, write_atomic
 from fedray.records.metric import RECORD
 
 
@@ -71,7 +71,7 @@ class ReleaseLog:
         if not self.path.exists():
             return ()
         try:
-            whole, end, torn = self.path.read_text(encoding="utf-8").rpartition("\n")
+            whole, end, torn = read_regular(self.path).decode().rpartition("\n")
             releases = [_RELEASE.validate_json(line) for line in whole.splitlines()]
         except (OSError, ValueError) as error:
             raise UserError(

@@ -25,7 +25,7 @@ from fedray.compare.labels import show_value
 from fedray.compare.means import OF_MEANS, of_means, over_columns
 from fedray.compare.paired import ALPHA
 from fedray.config import flatten
-from fedray.files import file_name, write_rows
+from fedray.files import file_name, read_regular, write_rows
 from fedray.records import BEST, Metric, RunFolder, Traffic
 from fedray.render.cells import (
     NOTHING,
@@ -424,7 +424,7 @@ def _head(report: Report, folders: Sequence[Path]) -> Section:
 def _question(folder: Path) -> str:
     """Return the question of the study in a folder; "" without a study."""
     try:
-        tree = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        tree = json.loads(read_regular(folder / "plan.json"))
         return str(tree["plan"]["answers"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
@@ -525,7 +525,7 @@ def _partitions(groups: Sequence[Group]) -> list[Section]:
         sha, plot = loaded.run.info.partition_sha256 or "?", RunFolder(loaded.folder).partition_plot
         if sha not in pictures and plot.is_file() and len(pictures) < MOST_PARTITIONS:
             title = f"images by class and client, seed {loaded.seed}"
-            pictures[sha] = Picture(title, plot.read_bytes(), "png")
+            pictures[sha] = Picture(title, read_regular(plot), "png")
     return [Section("Partition", pictures=list(pictures.values()))] if pictures else []
 
 

@@ -32,7 +32,7 @@ class ServerActor:
         """
         with Output("server") as output:
             for item in _with_texts(output, _rounds_in_actor(experiment, Path(out), began)):
-                yield item  # noqa: UP028 Ray cannot delegate to another generator
+                yield item
 
 
 def _with_texts(output: Output, rounds: Iterable[Round]) -> Iterator[Round | Text]:

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 from fedray.core import StateTree
 from fedray.errors import UserError
-from fedray.files import sync
+from fedray.files import read_regular, sync
 from fedray.records import check_state_file, checksum, parse_json, sealed, unsealed
 from fedray.states.tensors import (
     DAMAGE,
@@ -141,7 +141,7 @@ class StateDatabase:
         if isinstance(entry, Place):
             path = self.files / entry.file
             if path.stat().st_size < LARGE:
-                content = path.read_bytes()
+                content = read_regular(path)
             else:
                 place = entry
         elif tree_bytes(entry) < LARGE:

@@ -21,7 +21,7 @@ from fedray.checkpoint import CheckpointStore
 from fedray.compare.labels import config_label
 from fedray.config import Tree, validate
 from fedray.errors import UserError, named
-from fedray.files import write_json
+from fedray.files import read_regular, write_json
 from fedray.records import RunFolder, sealed, unsealed
 from fedray.records.checked_json import CHECKSUM
 from fedray.studies.cell import Cell, CellState, RunEnd, RunSpec
@@ -362,7 +362,7 @@ class Study:
         """
         path = home / FILE
         try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
+            tree = json.loads(read_regular(path))
             if CHECKSUM in tree:
                 tree = unsealed(tree)
             if tree["format"] == FORMAT:
@@ -428,6 +428,6 @@ def latest_unfinished(folder: Path, kind: str) -> Path:
 
 def _status(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8")).get("status")
+        return json.loads(read_regular(path)).get("status")
     except (OSError, ValueError, AttributeError, RecursionError):
         return None

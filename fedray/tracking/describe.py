@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from fedray.config import EXPERIMENTS, flatten
 from fedray.errors import UserError
-from fedray.files import write_json
+from fedray.files import read_regular, write_json
 from fedray.masking import mask
 from fedray.records import (
     BEST,
@@ -371,7 +371,7 @@ def read_metadata(out: Path) -> dict[str, Any]:
     """Return the content of tracking.json, {} if it is missing; raise UserError if damaged."""
     path = out / METADATA
     try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
+        metadata = json.loads(read_regular(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
