@@ -31,8 +31,9 @@ class ServerActor:
         Yields each round and, before it, the texts of this process and of the workers.
         """
         with Output("server") as output:
-            for item in _with_texts(output, _rounds_in_actor(experiment, Path(out), began)):
-                yield item  # noqa: UP028 Ray cannot delegate to another generator
+            # Ray's generators cannot delegate
+            for item in _with_texts(output, _rounds_in_actor(experiment, Path(out), began)):  # noqa: UP028
+                yield item
 
 
 def _with_texts(output: Output, rounds: Iterable[Round]) -> Iterator[Round | Text]:
