@@ -122,7 +122,7 @@ class RayExecutor:
             pending, lost_workers = [], set[Any]()
             for call in calls:
                 try:
-                    answer = self._answer(call.ref)
+                    answer = _answer(call.ref)
                 except LOST as error:
                     pending += call.groups
                     self._suspend(call, lost_workers, losses, error)
@@ -160,17 +160,6 @@ class RayExecutor:
                     argument = self._share(kind, worker, round_, share, *downloads)
                     calls.append(Call(worker, share, getattr(worker, kind).remote(name, argument)))
         return calls
-
-    @staticmethod
-    def _answer(ref: Any) -> Any:
-        """Return a call's answer, or raise its error; pass on the worker's texts in either case."""
-        try:
-            answer, texts = ray.get(ref)
-        except RayTaskError as error:
-            _texts.show(getattr(error.cause, "texts", ()))
-            raise error.cause from (None if isinstance(error.cause, FedrayError) else error)
-        _texts.show(texts)
-        return answer
 
     def _suspend(
         self, call: Call, lost_workers: set[Any], losses: Counter[int], error: Exception
@@ -264,3 +253,14 @@ def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
             distinct.append(message if isinstance(message, Message) else ray.put(payload))
         positions[client] = index[id(payload)]
     return distinct, positions
+
+
+def _answer(ref: Any) -> Any:
+    """Return a call's answer, or raise its error; pass on the worker's texts in either case."""
+    try:
+        answer, texts = ray.get(ref)
+    except RayTaskError as error:
+        _texts.show(getattr(error.cause, "texts", ()))
+        raise error.cause from (None if isinstance(error.cause, FedrayError) else error)
+    _texts.show(texts)
+    return answer

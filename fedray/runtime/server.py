@@ -31,7 +31,8 @@ class ServerActor:
         Yields each round and, before it, the texts of this process and of the workers.
         """
         with Output("server") as output:
-            for item in _with_texts(output, _rounds_in_actor(experiment, Path(out), began)):
+            items = _with_texts(output, _rounds_in_actor(experiment, Path(out), began))
+            for item in items:  # noqa: UP028 - Ray's generators cannot delegate
                 yield item
 
 
