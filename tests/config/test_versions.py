@@ -7,11 +7,13 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from PIL import Image
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.averaging.fedprox import FedProx
 from fedray.compare.difference import input_changes
 from fedray.config import Component
+from fedray.data import load_images
 from fedray.errors import UserError
 from fedray.language.encoders import encoder_choice, encoders
 from fedray.language.text_cache import cached_text_embeddings, cached_tokens
@@ -159,3 +161,19 @@ def test_a_clip_of_older_code_has_another_identity(monkeypatch):
     load_clip.cache_clear()
     assert load_clip(choice, torch.device("cpu")).identity != before
     load_clip.cache_clear()
+
+
+def test_images_of_older_code_are_decoded_again(tmp_path, monkeypatch):
+    for label in ("cat", "dog"):
+        (tmp_path / label).mkdir()
+        Image.new("L", (8, 8)).save(tmp_path / label / "0.png")
+    source = registry("data source").get("image_folder")
+    load_images("image_folder", tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(source, "read", lambda *args: pytest.fail("decoded twice"))
+        load_images("image_folder", tmp_path)
+    read, decoded = source.read, []
+    monkeypatch.setattr(source, "read", lambda *args: decoded.append(1) or read(*args))
+    monkeypatch.setattr(source, "version", 2, raising=False)
+    load_images("image_folder", tmp_path)
+    assert decoded == [1]

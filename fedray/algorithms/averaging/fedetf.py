@@ -70,6 +70,7 @@ class FedETF(CountsClasses, ExtraParameters):
     """FedAvg with a fixed simplex (ETF) as classifier, and a loss balanced by class counts."""
 
     name = "fedetf"
+    version = 2  # predicts with s
     title = "FedETF"
     paper = "Li et al., ICCV 2023, arXiv:2303.10058"
     travels = "models and a scale; the simplex once"

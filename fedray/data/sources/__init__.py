@@ -33,7 +33,7 @@ from fedray.data.layout import composed, unread_note
 from fedray.errors import UserError, nearest
 from fedray.node_cache import Arrays, kept_arrays
 from fedray.plugins import plugin_of
-from fedray.registry import Registry
+from fedray.registry import Registry, version_of
 
 _log = logging.getLogger(__name__)
 
@@ -256,8 +256,9 @@ class Source(Configurable, ABC):
         """Return the cache name of the images, computed from their files without decoding them."""
         split = [] if options.split is None else [splits.find_split_file(root, options.split)]
         files = [*split, *self.files(root, options)]
+        code = version_of(type(self)), plugin_of(type(self))
         params = self.params.model_dump(mode="json")
-        key = images_key(root, files, params, asdict(options), plugin_of(type(self)))
+        key = images_key(root, files, params, asdict(options), *code)
         return f"{self.name}-{key}"
 
     def _cached(self, root: Path, options: ReadOptions) -> ImageSet:

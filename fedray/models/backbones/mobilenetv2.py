@@ -47,6 +47,7 @@ def _mobilenetv2(channels: int, image_size: int) -> nn.Sequential:
 architectures.add(
     Architecture(
         name="mobilenetv2",
+        version=2,  # dropout in tests draws from streams of their own
         summary="MobileNetV2 as in torchvision",
         make=_mobilenetv2,
         raw=1280,
