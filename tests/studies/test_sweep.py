@@ -84,17 +84,19 @@ def as_undisturbed(study: Study, here: Path) -> None:
 
 
 def runs_of(results: Path, experiment: str) -> tuple[object, dict[str, object]]:
-    """Return the parent run of the only invocation, and its children by the runs' folders."""
+    """Return the parent run of the only invocation, and the runs of its trials by their folders."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=f"sqlite:///{results / 'mlflow.db'}")
     number = client.get_experiment_by_name(experiment).experiment_id
     runs = client.search_runs([number])
-    [parent] = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
-    children = {r.data.tags["fedray.folder"]: r for r in runs if r is not parent}
-    assert {r.data.tags["mlflow.parentRunId"] for r in children.values()} == {parent.info.run_id}
-    assert len(children) == len(runs) - 1
-    return parent, children
+    parents = {run.info.run_id: run.data.tags.get("mlflow.parentRunId") for run in runs}
+    [parent] = [run for run in runs if parents[run.info.run_id] is None]
+    trials = {name for name, above in parents.items() if above == parent.info.run_id}
+    children = [run for run in runs if parents[run.info.run_id] in trials]
+    assert len(children) == len(runs) - 1 - len(trials)
+    assert {parents[run.info.run_id] for run in children} == trials
+    return parent, {run.data.tags["fedray.folder"]: run for run in children}
 
 
 def steps_of(results: Path, run: object) -> list[int]:
@@ -175,7 +177,7 @@ def test_asha_stops_by_rounds_and_tpe_learns_of_it(here, capsys, database, ray_h
     write_sweep(
         search="tpe",
         num_samples=3,
-        space={"lr": {"choice": [0.2, 1e-9]}},
+        space={"lr": {"choice": [0.2, 1e-9, 1e-8]}},
         asha={"grace_rounds": 1, "reduction_factor": 2},
         scales=laptop(max_concurrent=1, set={"rounds": 3}),
     )
