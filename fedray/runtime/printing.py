@@ -10,9 +10,10 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import PurePath
 from typing import Any, NamedTuple, NoReturn, Self, TextIO
+from weakref import WeakSet
 
 from fedray.config import Experiment
 from fedray.errors import UserError, named
@@ -167,10 +168,18 @@ _active: Output | None = None
 
 
 class TextLog:
-    """Logs texts with their origins; a warning only once, however many processes have it."""
+    """Logs texts with their origins; a warning only once, however many processes have it.
+
+    What this process has logged itself since the object was created is not logged again.
+    """
 
     def __init__(self) -> None:
         self._warnings: set[str] = set()
+        _logs.add(self)
+
+    def remember(self, line: str) -> None:
+        """Do not log a warning that this process has logged."""
+        self._warnings.add(line)
 
     def show(self, texts: Iterable[Text], run: str = "") -> None:
         """Log texts, or pass them on if an `Output` collects this process's texts.
@@ -188,6 +197,24 @@ class TextLog:
             if text.is_warning:
                 self._warnings.add(text.line)
             log.warning("%s", ": ".join(filter(None, (run, text.origin, text.line))))
+
+
+_logs: WeakSet[TextLog] = WeakSet()
+
+
+class _Logged(logging.Handler):
+    """Lets every `TextLog` know what this process logs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(Exception):  # other handlers report a record that cannot be formatted
+            line = record.getMessage()
+            for text_log in list(_logs):
+                text_log.remember(line)
+        if logging.lastResort is not None and not logging.getLogger().handlers:
+            logging.lastResort.handle(record)  # Python does so only for loggers without handlers
+
+
+logging.getLogger("fedray").addHandler(_Logged(logging.WARNING))
 
 
 @contextmanager

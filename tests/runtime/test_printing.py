@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import subprocess
 import sys
 import warnings
 
@@ -180,3 +181,24 @@ def test_an_answer_carries_its_texts_and_an_error_too(capsys):
         with pytest.raises(UserError) as error:
             worker.step("fails", None)
     assert pickle.loads(pickle.dumps(error.value)).texts == [said]
+
+
+def test_what_the_command_has_logged_itself_is_not_logged_again(caplog):
+    texts = TextLog()
+    logging.getLogger("fedray.data").warning("%s images are transparent", 6)
+    texts.show([Text("worker 0", "6 images are transparent", True), Text("", "another", True)], "a")
+    assert caplog.messages == ["6 images are transparent", "a: another"]
+    caplog.clear()
+    TextLog().show([Text("worker 0", "6 images are transparent", True)])
+    assert caplog.messages == ["worker 0: 6 images are transparent"]  # of another command
+
+
+def test_a_program_without_logging_sees_warnings_once(tmp_path):
+    program = (
+        "import logging, fedray.runtime.printing\n"
+        "logging.getLogger('fedray.data').warning('one')\n"
+        "logging.basicConfig(format='%(message)s, formatted')\n"
+        "logging.getLogger('fedray.data').warning('two')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr == "one\ntwo, formatted\n"
