@@ -29,12 +29,13 @@ from typing import Any, Literal, TypeAlias
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from fedray.errors import UserError, named
-from fedray.files import read_regular, write_atomic, write_json
+from fedray.errors import UserError, named, shown
+from fedray.files import read_regular, stores_of, write_atomic, write_json
 from fedray.masking import mask
 from fedray.plugins import Plugin, changed_file
 from fedray.records.checked_json import check, checksum, parse_json, read_checked, read_json, sealed
 from fedray.records.metric import RECORD
+from fedray.records.names import check_entries
 from fedray.records.release import ReleaseLog
 from fedray.records.run import Costs, Round, Run, RunInfo, Summary
 
@@ -115,9 +116,15 @@ class RunFolder:
         self.lock = path / ".lock"
 
     @property
+    def written_in_place(self) -> tuple[Path, ...]:
+        """Return the files that a run appends to or changes; all others are replaced."""
+        states = self.path / "checkpoints" / "states.sqlite"
+        return self.rounds_file, self.releases.path, self.error, states
+
+    @property
     def has_result(self) -> bool:
-        """Return True if result.json exists, with or without rounds."""
-        return self.result.is_file()
+        """Return True if result.json exists, with or without rounds; it may be unreadable."""
+        return os.path.lexists(self.result)
 
     @property
     def has_rounds(self) -> bool:
@@ -137,6 +144,7 @@ class RunFolder:
 
     def read_head(self) -> ResultFile:
         """Return the content of result.json, written when the run was last started or stopped."""
+        check_entries(self.path)
         tree = read_json(self.result)
         if not isinstance(tree, dict) or not {"config", "identity"} <= tree.keys():
             raise UserError(f"{self.result} is not a run's result")
@@ -333,8 +341,18 @@ def write_run_list(folder: Path, runs: Iterable[Path]) -> None:
 
 
 def _listed_runs(folder: Path) -> list[Path]:
-    runs = [folder / name for name in read_checked(folder / LIST)["runs"]]
-    for run in runs:
+    names = read_checked(folder / LIST).get("runs")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{folder / LIST} cannot be read: it lists no runs")
+    home, stores = folder.resolve(), stores_of(folder)
+    runs = [folder / name for name in names]
+    for run, name in zip(runs, names, strict=True):
+        place = run.resolve()
+        if os.path.isabs(name) or not (place.is_relative_to(home) or place.parent in stores):
+            raise UserError(
+                f"{folder / LIST} lists {shown(name)}, which is neither in the folder nor in the "
+                "store of its results folder; set FEDRAY_RESULTS to the folder whose store it is"
+            )
         if not (run / RESULT).is_file():
             raise UserError(
                 f"{folder / LIST} lists a missing run, {run.resolve()}; copy it from the computer "
