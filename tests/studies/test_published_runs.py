@@ -197,7 +197,7 @@ def test_a_run_is_known_wherever_its_data_lies(here, write, monkeypatch):
         plan = plan_words(
             "table", str(write(set={"data.source": "parquet", "data.root": folder})), []
         )
-        run = Study(here / "x", plan, here / "runs").next()
+        run = Study(here / "x", plan, here / "store").next()
         names.add(name_of(run.spec.experiment))
         keys.add(run.spec.key)
     assert len(keys) == 3

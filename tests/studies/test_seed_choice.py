@@ -185,7 +185,7 @@ def test_a_row_takes_over_the_choice_of_another_seed_by_seed(play):
 
 def test_what_will_be_run_is_counted(here, write):
     write(each_seed=True, tuning={"configurations": 4}, report={"seeds": [0, 1, 2]})
-    study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
+    study = Study(here / "out", plan_words("table", "tiny"), here / "store")
     mine, _ = runs_of(study)
     assert (len(mine.runs), mine.unknown, mine.beyond) == (2 * 3, 0, 2 * 3)
     assert "12 runs, up to 24 if grids are extended" in headline(study)
