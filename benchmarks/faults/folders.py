@@ -62,7 +62,7 @@ KINDS: dict[str, Kind] = {
 
 
 def make_templates(folder: Path, experiments: dict[str, Path]) -> None:
-    """Write the results of a finished run, of one killed in round 2, of another, and of a sweep."""
+    """Write the results of two finished runs, an interrupted one, and a sweep to resume."""
     import torch
     from PIL import Image
 
@@ -92,6 +92,8 @@ def make_templates(folder: Path, experiments: dict[str, Path]) -> None:
             trial.status = "finished"
             study.settle(trial)
         run(study, 0, track=False)
+        study.status = "running"  # as after a kill, so that it can be resumed
+        study.write()
     (folder / "results").rename(folder / "templates" / "study")
 
 

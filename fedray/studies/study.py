@@ -415,9 +415,11 @@ def _store_of(home: Path, recorded: str) -> Path:
     moved = (results.parent if results.name == "tables" else results) / "store"
     if moved in stores and moved.is_dir():
         return moved
+    results = Path(recorded).parent
+    remedy = f"set FEDRAY_RESULTS={results} if that is your results folder, or start anew"
     raise UserError(
         f"{home / FILE} names the runs in {shown(recorded)}, which is not the store of its results "
-        f"folder; set FEDRAY_RESULTS={Path(recorded).parent} if that is your results folder"
+        f"folder; {remedy if Path(recorded).name == 'store' else 'start anew'}"
     )
 
 

@@ -465,10 +465,10 @@ def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, is
     """The short form of the kills in test_table_on_ray.py: after every run, and just before."""
     write(**THREE)
     curve = fragile(("mine", 0.5, 1), ("local", 0.5, 0), ("local", 0.5, 2))
-    study = Study(here / "whole", plan_words("table", "tiny"), here / "whole_runs")
+    study = Study(here / "whole", plan_words("table", "tiny"), here / "whole_store")
     pretend(study, curve)
     whole = told(study)
-    study = Study(here / "cut", plan_words("table", "tiny"), here / "cut_runs")
+    study = Study(here / "cut/it", plan_words("table", "tiny"), here / "cut/store")
     study.write()
     cuts = 0
     while (trial := study.next()) is not None:
@@ -478,7 +478,7 @@ def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, is
         elif cuts % 2:  # what failed is run again, and fails again
             end(study, trial, curve)
             study.write()
-        study, cuts = Study.read(here / "cut"), cuts + 1
+        study, cuts = Study.read(here / "cut/it"), cuts + 1
     assert cuts > len(study.cells) * 6
     assert told(study) == whole
 

@@ -73,7 +73,7 @@ def test_more_seeds_of_a_published_table_are_all_that_is_run(published, here, wr
         ("base", "report", 2),
         ("base", "report", 2),  # of its second choice
     ]
-    alone = Study(here / "alone", book.plan, here / "other runs")
+    alone = Study(here / "alone/it", book.plan, here / "alone/store")
     assert len(pretend(alone, curve)) > 8
     assert numbers(book) == numbers(alone)
     mine, other = outcome(book), outcome(alone)

@@ -194,15 +194,15 @@ def test_what_will_be_run_is_counted(here, write):
 @pytest.mark.parametrize("rounds", [None, 1])
 def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, rounds):
     write(each_seed=True, tuning={} if rounds is None else {"rounds": rounds})
-    study = Study(here / "whole", plan_words("table", "tiny"), here / "whole_runs")
+    study = Study(here / "whole", plan_words("table", "tiny"), here / "whole_store")
     pretend(study, by_parity)
     whole = outcome(study)
-    study = Study(here / "cut", plan_words("table", "tiny"), here / "cut_runs")
+    study = Study(here / "cut/it", plan_words("table", "tiny"), here / "cut/store")
     study.write()
     while (run := study.next()) is not None:
         end(study, run, by_parity)
         study.write()
-        study = Study.read(here / "cut")
+        study = Study.read(here / "cut/it")
     found = outcome(study)
     assert found.claims == whole.claims
     assert [cell.state for cell in found.cells.values()] == [
