@@ -50,7 +50,10 @@ def _leave_current_folder() -> None:
     In the folder of a stranger, Python would import a file there in place of any module. Workers of
     a checkout that is not installed need its folder.
     """
-    here = os.path.realpath(os.curdir)
+    try:
+        here = os.path.realpath(os.curdir)
+    except FileNotFoundError:  # it has been removed
+        return
     called = any(
         flag == "-m" and name.partition(".")[0] == __name__
         for flag, name in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)

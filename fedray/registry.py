@@ -248,7 +248,10 @@ def installed_points() -> tuple[EntryPoint, ...]:
 
 def search_path() -> list[str]:
     """Return Python's path without the current folder, which may be a stranger's."""
-    here = os.path.realpath(os.curdir)
+    try:
+        here = os.path.realpath(os.curdir)
+    except FileNotFoundError:  # it has been removed
+        return [entry for entry in sys.path if entry]
     return [entry for entry in sys.path if os.path.realpath(entry) != here]
 
 

@@ -37,7 +37,7 @@ READERS = {
     "resume": ("run", "--resume", "{it}", *SERIAL),
 }
 OF_STUDY = {
-    **{name: READERS[name] for name in ("report", "upload", "verify")},
+    **{name: READERS[name] for name in ("report", "upload")},
     "resume": SWEEP_WORDS,
 }
 NOT_CHECKED = {"partition.png", ".lock", ".trial.lock", "error.txt", "tracking.json"}
@@ -47,8 +47,10 @@ Kind = Callable[[Path, Path], object]
 
 def bind(path: Path, _: Path) -> None:
     """Put a socket at a path."""
+    here = Path.cwd()
     os.chdir(path.parent)  # the address may have 107 bytes
     socket.socket(socket.AF_UNIX).bind(path.name)
+    os.chdir(here)
 
 
 KINDS: dict[str, Kind] = {
