@@ -10,6 +10,8 @@ The Python API (docs/api.md); each name imports its module when it is first used
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,6 +42,29 @@ __all__ = [
     "__version__",
     "load",
 ]
+
+
+def _leave_current_folder() -> None:
+    """Remove the current folder from Python's path if `python -m fedray` has put it there.
+
+    In the folder of a stranger, Python would import a file there in place of any module. Workers of
+    a checkout that is not installed need its folder.
+    """
+    try:
+        here = os.path.realpath(os.curdir)
+    except FileNotFoundError:  # it has been removed
+        return
+    called = any(
+        flag == "-m" and name.partition(".")[0] == __name__
+        for flag, name in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
+    )
+    is_first = bool(sys.path) and os.path.realpath(sys.path[0]) == here
+    if called and is_first and here != os.path.dirname(os.path.dirname(os.path.realpath(__file__))):
+        del sys.path[0]
+
+
+if sys.argv[:1] == ["-m"]:  # while Python looks for the module to run
+    _leave_current_folder()
 
 
 def __getattr__(name: str) -> Any:

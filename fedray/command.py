@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import shlex
 import signal
@@ -16,7 +17,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from traceback import extract_tb, format_exception
 from types import FrameType, TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -222,6 +223,7 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character gets a "?"
             stream.reconfigure(errors="replace")
+    before, sys.stdout = sys.stdout, cast(TextIO, _Escaping(sys.stdout))
     try:
         with sigterm_raised():
             code = _invoked(command, list(sys.argv[1:] if argv is None else argv), prog)
@@ -246,6 +248,29 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         return RUN_ERROR
     finally:
         end_waiting()
+        sys.stdout = before
+
+
+class _Escaping:
+    """Standard output that escapes control characters, which files of strangers may hold.
+
+    Bold and coloured text, and the return to the start of a line that is counted on, stay.
+    """
+
+    _CONTROL = re.compile(
+        r"(?!\A\r)(?!\x1b\[(?:[39]?[0-7];?)+m)"
+        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+    )
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(self._CONTROL.sub(lambda found: ascii(found[0])[1:-1], text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _invoked(command: click.Command, words: list[str], prog: str) -> int:

@@ -326,6 +326,15 @@ def store_home() -> Path:
     return results_home() / "store"
 
 
+def stores_of(folder: Path) -> list[Path]:
+    """Return the stores whose runs a study in `folder` may use: this user's, and those beside it.
+
+    A record in a folder of a stranger could name any other path.
+    """
+    beside = (parent / "store" for parent in folder.resolve().parents)
+    return [store_home().resolve(), *(store for store in beside if not store.is_symlink())]
+
+
 def cache_folder() -> Path:
     """Return the cache folder, which may be deleted: $FEDRAY_CACHE, else ~/.cache/fedray."""
     return expanded(os.environ.get("FEDRAY_CACHE") or "~/.cache/fedray", "FEDRAY_CACHE")
@@ -401,6 +410,16 @@ def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def unshare(path: Path) -> None:
+    """Replace a file that has further names (hard links) by a copy, before it is written in place.
+
+    The other names, for example of a snapshot, keep their content.
+    """
+    with suppress(FileNotFoundError):
+        if path.stat().st_nlink > 1 and path.is_file():
+            replace_whole(path, lambda temporary: shutil.copyfile(path, temporary))
 
 
 def sync(path: Path) -> None:

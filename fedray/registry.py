@@ -14,11 +14,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import operator
+import os
 import pkgutil
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache, reduce
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, distributions
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -242,12 +243,25 @@ def forget(plugin: str) -> None:
 
 def installed_points() -> tuple[EntryPoint, ...]:
     """Return the entry points of installed packages; cached, since a search takes 0.1 s."""
-    return _points(tuple(sys.path))
+    return _points(tuple(search_path()))
+
+
+def search_path() -> list[str]:
+    """Return Python's path without the current folder, which may be a stranger's."""
+    try:
+        here = os.path.realpath(os.curdir)
+    except FileNotFoundError:  # it has been removed
+        return [entry for entry in sys.path if entry]
+    return [entry for entry in sys.path if os.path.realpath(entry) != here]
 
 
 @cache
 def _points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    return tuple(entry_points(group=GROUP))
+    points: dict[str, EntryPoints] = {}
+    for dist in distributions(path=[*path]):
+        if chosen := dist.entry_points.select(group=GROUP):
+            points.setdefault(dist.name, chosen)  # Python imports the first one on its path
+    return tuple(point for of_dist in points.values() for point in of_dist)
 
 
 def _load_installed() -> None:

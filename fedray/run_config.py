@@ -12,7 +12,7 @@ from typing import Any
 
 from fedray.config import EXECUTION_KEYS, Tree, content_of, flatten, listed, read_mapping
 from fedray.errors import UserError, shown
-from fedray.records import RunFolder, RunInfo
+from fedray.records import RunFolder, RunInfo, check_entries
 
 
 def read_config(folder: Path) -> Tree:
@@ -21,6 +21,7 @@ def read_config(folder: Path) -> Tree:
     Raises:
         UserError: if the file is missing or damaged, or its values are not those of result.json.
     """
+    check_entries(folder)
     files = RunFolder(folder)
     tree = read_mapping(files.config)
     if files.has_result:

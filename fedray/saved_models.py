@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedray.core import ClientState, Payload, StateTree
+from fedray.errors import UserError
+from fedray.records import Run
 from fedray.states import StateDatabase, damaged, join_payload, split_payload, tree_bytes
 
 Which = Literal["best", "last"]
+WHICH: tuple[Which, ...] = ("best", "last")
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,49 @@ def _trees(
         if most < 0:
             raise TooLarge
         yield from new.items()
+
+
+def lost_models(out: Path, run: Run, usual: str = "best") -> str:
+    """Return a sentence if the models of a run's best round are missing; "" otherwise.
+
+    Args:
+        out: the folder of the run.
+        run: the run, up to its checkpoint.
+        usual: the models that are saved if `keep.models` is not set.
+    """
+    best, keep = models_folder(out, "best"), run.info.config.get("keep", {})
+    wanted = keep.get("models") or usual
+    if wanted != "best" or run.best is None or best.is_dir():
+        return ""
+    return (
+        f"{best} is missing, the models of the best round, {run.best.round}; restore it from a copy"
+    )
+
+
+def check_models(place: Path, facts: ModelFacts, run: Run) -> None:
+    """Raise `UserError` if saved models are not those of the run in whose folder they are."""
+    summary = run.best if place.name == "best" else run.final
+    if facts.identity != run.info.identity:
+        wrong = "belongs to another run"
+    elif run.is_finished and summary is not None and facts.round != summary.round:
+        wrong = f"holds the models of round {facts.round}, not of round {summary.round}"
+    else:
+        return
+    raise UserError(f"{place} {wrong}; restore it from a copy")
+
+
+def verify_models(out: Path, run: Run, usual: str) -> str:
+    """Verify all saved models of a run; arguments and return value as of `lost_models`.
+
+    Raises:
+        UserError: if models are damaged, or of another run.
+    """
+    for which in WHICH:
+        place = models_folder(out, which)
+        if place.is_dir():
+            StateDatabase(place).load()
+            check_models(place, SavedModels(place).facts, run)
+    return lost_models(out, run, usual)
 
 
 class SavedModels:

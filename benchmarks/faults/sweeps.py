@@ -106,6 +106,7 @@ def results_of(home: Path) -> Path:
 
 def runs_of(home: Path) -> list[Path]:
     """Return the runs of a sweep, in the order of its configurations."""
+    os.environ["FEDRAY_RESULTS"] = str(results_of(home))  # whose store the sweep may name
     return [path for path, _ in find_runs([home])]
 
 

@@ -20,7 +20,7 @@ from fedray.config import (
 )
 from fedray.errors import UserError
 from fedray.files import discard_if_empty
-from fedray.records import Round, RunFolder, prove_writable
+from fedray.records import Round, RunFolder, check_entries, prove_writable
 from fedray.remote_results import check_owner, fetch_missing
 from fedray.runtime.resolve import from_tree
 from fedray.tracking import run_tracker
@@ -141,6 +141,7 @@ class Experiment:
             raise UserError("resume=True continues the run in `out`; pass its folder as `out`")
         place = place.resolve()
         fetch_missing(place)
+        check_entries(place)
         folder = RunFolder(place)
         if not folder.config.is_file():
             raise UserError(f"{place} has no config.yaml, so there is no run to go on with")

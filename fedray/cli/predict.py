@@ -11,7 +11,7 @@ import click
 
 from fedray.command import PATH, Command, json_flag, trust
 from fedray.config.experiment import MOST_CLIENTS
-from fedray.errors import UserError
+from fedray.errors import UserError, printable
 
 if TYPE_CHECKING:
     from fedray.trained import Predictions, TrainedModel
@@ -101,7 +101,7 @@ def text_lines(
         by_class = label.flatten().bincount(minlength=len(predictions.class_names)) / label.numel()
         values, classes = (by_class if label.ndim else shares).topk(min(SHOWN, len(by_class)))
         named = [
-            f"{predictions.class_names[c]} {value:.3f}"
+            f"{printable(predictions.class_names[c])} {value:.3f}"
             for value, c in zip(values.tolist(), classes.tolist(), strict=True)
         ]
         yield f"{path!s:<{width}}  {'  '.join(named)}"

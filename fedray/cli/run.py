@@ -36,6 +36,7 @@ from fedray.records import (
     Run,
     RunFolder,
     Traffic,
+    check_entries,
     prove_writable,
 )
 from fedray.remote_results import check_owner, fetch_missing
@@ -191,6 +192,7 @@ def resolve_request(request: RunRequest) -> tuple[Experiment, Path]:
     if request.resume:
         out = request.resume.resolve()
         fetch_missing(out)
+        check_entries(out)
         if not RunFolder(out).config.is_file():
             raise UserError(f"--resume {out}: there is no config.yaml, so no run to go on with")
         config = str(RunFolder(out).config)

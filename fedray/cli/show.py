@@ -19,7 +19,7 @@ from fedray.cli.listing import KINDS, Entry, Parameter, read_entries
 from fedray.cli.names import load_plugins
 from fedray.command import Command, Name, json_flag, keys
 from fedray.command import plugins as with_plugins
-from fedray.errors import UserError, nearest
+from fedray.errors import UserError, nearest, printable
 from fedray.plugins import Plugin
 from fedray.run_config import check_config
 from fedray.shipped import FOLDERS, PACKAGE, files, names
@@ -228,5 +228,5 @@ def _as_json(rows: Sequence[Setting]) -> str:
 def plain(value: Any) -> str:
     """Return a value as one line of YAML."""
     if isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False)
+        return printable(value)
+    return printable(json.dumps(value, ensure_ascii=False))

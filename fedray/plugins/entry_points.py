@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedray.errors import UserError
 from fedray.plugins.plugin import Plugin, hash_of
-from fedray.registry import installed_points
+from fedray.registry import installed_points, search_path
 
 
 def site_folders() -> list[str]:
@@ -24,19 +24,24 @@ def site_folders() -> list[str]:
 
 
 def is_installed(module: str) -> bool:
-    """Return True if a module belongs to an entry point, or lies in `site_folders`."""
+    """Return True if a module belongs to an entry point of an installed distribution.
+
+    Any other module, even of an installed package, runs only if the user names it: the folder of a
+    stranger could name every module on Python's path.
+    """
     top = module.partition(".")[0]
-    if any(point.module.partition(".")[0] == top for point in installed_points()):
-        return True
-    return PathFinder.find_spec(top, site_folders()) is not None
+    return any(point.module.partition(".")[0] == top for point in installed_points())
 
 
 def installed_plugin(module: str) -> Plugin:
     """Return an installed module as a plug-in, with its version and the hash of its package."""
     top = module.partition(".")[0]
-    spec = PathFinder.find_spec(top, sys.path)
+    spec = PathFinder.find_spec(top, search_path()) if is_installed(module) else None
     if spec is None:
-        raise UserError(f"the plug-in {module} is not installed here; install its package")
+        raise UserError(
+            f"the plug-in {module} is not installed here: no installed package has it as an entry "
+            "point fedray.plugins; install its package, or pass its file with --plugin"
+        )
     locations = list(spec.submodule_search_locations or [])
     root = Path(locations[0]).parent if locations else Path(str(spec.origin)).parent
     paths = sorted((root / top).rglob("*.py")) or [root / f"{top}.py"]

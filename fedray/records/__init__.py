@@ -45,7 +45,7 @@ from fedray.records.metric import (
     counterpart,
     find_metric,
 )
-from fedray.records.names import check_state_file, own_entries, refuse_links
+from fedray.records.names import check_entries, check_state_file, own_entries
 from fedray.records.release import Release, ReleaseLog, without_void
 from fedray.records.run import (
     MEASURED_SECONDS,

@@ -9,9 +9,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fedray.errors import UserError
-from fedray.files import cannot_write, remove_torn
+from fedray.files import cannot_write, remove_torn, unshare
 from fedray.records.folder import RunFolder
-from fedray.records.names import refuse_links
+from fedray.records.names import check_entries
 
 LOCK_SECONDS = 20
 """Maximal wait for another process; the actors of a killed run need a few seconds to end."""
@@ -35,9 +35,12 @@ class FolderClaim:
         """
         path = self._folder.path
         try:
-            refuse_links(path)
+            check_entries(path)
             self._make(path)
+            unshare(self._folder.lock)
             self._lock.acquire()
+            for file in self._folder.written_in_place:
+                unshare(file)
             _write_some(path)
             remove_torn(path)
             remove_torn(path / "models")
@@ -77,9 +80,9 @@ class FolderClaim:
 
 def is_claimed(folder: RunFolder) -> bool:
     """Return True if a process of this machine is running in the folder."""
-    if not folder.lock.is_file():
-        return False
     try:
+        if not folder.lock.is_file() or folder.lock.stat().st_size:  # locking would empty the file
+            return False
         with FileLock(folder.lock, timeout=0):
             return False
     except Timeout:

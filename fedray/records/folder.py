@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,12 +31,21 @@ from typing import Any, Literal, TypeAlias
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from fedray.errors import UserError, named
-from fedray.files import read_regular, write_atomic, write_json
+from fedray.errors import UserError, named, shown
+from fedray.files import read_regular, stores_of, write_atomic, write_json
 from fedray.masking import mask
 from fedray.plugins import Plugin, changed_file
-from fedray.records.checked_json import check, checksum, parse_json, read_checked, read_json, sealed
+from fedray.records.checked_json import (
+    check,
+    checksum,
+    parse_json,
+    read_checked,
+    read_json,
+    sealed,
+    unsealed,
+)
 from fedray.records.metric import RECORD
+from fedray.records.names import check_entries
 from fedray.records.release import ReleaseLog
 from fedray.records.run import Costs, Round, Run, RunInfo, Summary
 
@@ -115,9 +126,15 @@ class RunFolder:
         self.lock = path / ".lock"
 
     @property
+    def written_in_place(self) -> tuple[Path, ...]:
+        """Return the files that a run appends to or changes; all others are replaced."""
+        states = self.path / "checkpoints" / "states.sqlite"
+        return self.rounds_file, self.releases.path, self.error, states
+
+    @property
     def has_result(self) -> bool:
-        """Return True if result.json exists, with or without rounds."""
-        return self.result.is_file()
+        """Return True if result.json exists, with or without rounds; it may be unreadable."""
+        return os.path.lexists(self.result)
 
     @property
     def has_rounds(self) -> bool:
@@ -137,6 +154,7 @@ class RunFolder:
 
     def read_head(self) -> ResultFile:
         """Return the content of result.json, written when the run was last started or stopped."""
+        check_entries(self.path)
         tree = read_json(self.result)
         if not isinstance(tree, dict) or not {"config", "identity"} <= tree.keys():
             raise UserError(f"{self.result} is not a run's result")
@@ -164,15 +182,41 @@ class RunFolder:
             UserError: if there is no run, or a file is damaged.
         """
         head = self.read_head()
+        known = [(RESULT, head.done, head.rounds_checksum)]
+        if head.ended is None:  # a killed run has written only checkpoints since its start
+            known += self._checkpointed()  # before the rounds, which a living run appends
         run = self._read_rounds(head)
-        if head.done < 0 or head.rounds_checksum in run.checksums:
+        lost = [
+            (source, round_)
+            for source, round_, seal in known
+            if round_ >= 0 and seal not in run.checksums
+        ]
+        if not lost:
             return run
         if self.read_head() != head:  # the run was resumed meanwhile, which cut its rounds
             return self.read()
+        source, round_ = lost[0]
         raise UserError(
-            f"{self.rounds_file} lacks round {head.done}, which {RESULT} says was done; restore "
+            f"{self.rounds_file} lacks round {round_}, which {source} says was done; restore "
             "the file from a copy, or start anew with another --out"
         )
+
+    def _checkpointed(self) -> list[tuple[str, int, str]]:
+        """Return name, round and checksum of rounds of a checkpoint; empty if it is not readable.
+
+        Only `--resume` needs the checkpoint, and reports its damage.
+        """
+        path = self.path / "checkpoints" / "states.sqlite"
+        if not path.is_file():
+            return []
+        try:
+            uri = f"{path.absolute().as_uri()}?mode=ro"
+            with closing(sqlite3.connect(uri, uri=True)) as file:
+                ((text,),) = file.execute("SELECT json FROM facts").fetchall()
+            facts = unsealed(parse_json(text))
+            return [("the checkpoint", int(facts["round"]), str(facts["rounds_checksum"]))]
+        except (sqlite3.Error, ValueError, TypeError, KeyError):
+            return []
 
     def rounds(self) -> Sequence[Round]:
         """Return the rounds so far, read as by `read`; empty without result.json."""
@@ -229,7 +273,10 @@ class RunFolder:
 
     def read_matrices(self, when: When = "last") -> dict[str, list[list[float]]]:
         """Return the last or the first analyses of the run's method; empty if it has none."""
-        return read_checked(self.matrices)[when]["matrices"] if self.matrices.exists() else {}
+        if not self.matrices.exists():
+            return {}
+        matrices: dict[str, Any] = _part(self.matrices, dict, when, "matrices")
+        return matrices
 
     def write_matrices(self, round_: Round, first: Analyses | None) -> Analyses:
         """Write a round's analyses and the run's first ones; return the first ones."""
@@ -240,18 +287,33 @@ class RunFolder:
 
     def first_analyses(self, until: int) -> Analyses | None:
         """Return the first analyses if their round is at most `until`; otherwise None."""
-        first = read_checked(self.matrices)["first"] if self.matrices.exists() else None
-        return first if first and first["round"] <= until else None
+        if not self.matrices.exists():
+            return None
+        first: dict[str, Any] = _part(self.matrices, dict, "first")
+        return first if _part(self.matrices, int, "first", "round") <= until else None
 
     def class_names(self) -> list[str]:
         """Return the names of the classes, in the order of their labels; empty if unknown."""
-        return read_checked(self.partition)["class_names"] if self.partition.exists() else []
+        if not self.partition.exists():
+            return []
+        self.check_partition()
+        return [str(name) for name in _part(self.partition, list, "class_names")]
 
     def test_images(self) -> int | None:
         """Return the total number of the clients' test images; None if unknown."""
         if not self.partition.exists():
             return None
-        return sum(map(int, read_checked(self.partition)["test_sizes"]))
+        self.check_partition()
+        return sum(int(size) for size in _part(self.partition, list, "test_sizes"))
+
+    def check_partition(self) -> None:
+        """Raise `UserError` if partition.json is missing, damaged or of another run."""
+        content = read_checked(self.partition).get("sha256")
+        expected = self.read_head().partition_sha256 if self.has_result else None
+        if None not in (content, expected) and content != expected:
+            raise UserError(
+                f"{self.partition} belongs to another run than {RESULT}; restore it from a copy"
+            )
 
     def write_partition(self, manifest: Mapping[str, Any]) -> None:
         """Write the assignment of images to clients."""
@@ -332,9 +394,29 @@ def write_run_list(folder: Path, runs: Iterable[Path]) -> None:
     write_json(folder / LIST, sealed({"runs": names}))
 
 
+def _part(path: Path, kind: type, *keys: str) -> Any:
+    """Return a part of a JSON file; raise UserError if it is missing or of another type."""
+    tree: Any = read_checked(path)
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    if not isinstance(tree, kind):
+        raise UserError(
+            f"{path} cannot be read: it has no {'.'.join(keys)}; restore it from a copy"
+        )
+    return tree
+
+
 def _listed_runs(folder: Path) -> list[Path]:
-    runs = [folder / name for name in read_checked(folder / LIST)["runs"]]
-    for run in runs:
+    names = [str(name) for name in _part(folder / LIST, list, "runs")]
+    home, stores = folder.resolve(), stores_of(folder)
+    runs = [folder / name for name in names]
+    for run, name in zip(runs, names, strict=True):
+        place = run.resolve()
+        if os.path.isabs(name) or not (place.is_relative_to(home) or place.parent in stores):
+            raise UserError(
+                f"{folder / LIST} lists {shown(name)}, which is neither in the folder nor in the "
+                "store of its results folder; set FEDRAY_RESULTS to the folder whose store it is"
+            )
         if not (run / RESULT).is_file():
             raise UserError(
                 f"{folder / LIST} lists a missing run, {run.resolve()}; copy it from the computer "

@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from fedray.errors import printable
 from fedray.markdown import has_words
 from fedray.render.page import Section
 
@@ -40,7 +41,7 @@ def print_sections(sections: Sequence[Section], console: Console | None = None) 
     console = console or Terminal()
     for section in sections:
         if section.title:
-            console.print(section.title, markup=False, style="bold")
+            console.print(printable(section.title), markup=False, style="bold")
         for text in section.text:
             console.print(_plain(text), markup=False)
         if section.header:
@@ -55,7 +56,7 @@ def print_sections(sections: Sequence[Section], console: Console | None = None) 
 
 def _print_cells(section: Section, console: Console) -> None:
     columns = [
-        [_plain(cell) for cell in column]
+        [printable(_plain(cell)) for cell in column]
         for column in zip(section.header, *section.rows, strict=True)
     ]
     widths = _widths(columns, console.width)

@@ -55,6 +55,8 @@ def load_checkpoint(
             "a new run with another --out"
         )
     folder.first_analyses(done)  # fails for a damaged file, before anything is changed
+    if before is not None:
+        folder.check_partition()
     store.tidy()
     return checkpoint.snapshot, earlier
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
@@ -31,6 +32,9 @@ from fedray.runtime.observers import (
 )
 from fedray.runtime.privacy import accountant_of
 from fedray.runtime.resume import check_experiment, check_same, load_checkpoint
+from fedray.saved_models import verify_models
+
+log = logging.getLogger(__name__)
 
 
 class Session:
@@ -100,6 +104,10 @@ class Session:
                 explain_server_memory(self.experiment, self._device),
             ):
                 snapshot, earlier = load_checkpoint(self._folder, self._before, self._store)
+                if earlier is not None and (
+                    lost := verify_models(self._folder.path, earlier, self._keeps)
+                ):
+                    log.warning("%s, unless they took more than keep.max_gb", lost)
                 yield from _with_plugins(self.experiment, self._run(snapshot, earlier))
                 self._executor.close()
                 self._store.tidy()

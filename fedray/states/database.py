@@ -198,6 +198,7 @@ class StateDatabase:
             return None
         with _reporting_damage(self.path):
             _refuse_super_journal(self.path)
+            _refuse_other_mode(self.path)
             ((version,),) = self._file().execute("PRAGMA user_version").fetchall()
             schema = dict(self._file().execute("SELECT name, sql FROM sqlite_master").fetchall())
             if not schema and not version:
@@ -297,6 +298,14 @@ def _refuse_super_journal(path: Path) -> None:
     journal = path.with_name(f"{path.name}-journal")
     if journal.is_file() and journal.read_bytes()[-8:] == _SUPER_JOURNAL:
         raise ValueError("its journal names another file")
+
+
+def _refuse_other_mode(path: Path) -> None:
+    """Refuse a file that another program has set to a write-ahead log; fedray sets none."""
+    with path.open("rb") as file:
+        versions = file.read(20)[18:]
+    if 2 in versions:
+        raise ValueError("another program has set it to a write-ahead log")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ The folder of an invocation is locked while it runs. A resumed study runs its st
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -31,10 +32,11 @@ from fedray.files import (
     stamp,
     store_home,
     tables_home,
+    unshare,
     write_atomic,
 )
 from fedray.plugins import Plugin, unshipped
-from fedray.records import RunFolder, refuse_links
+from fedray.records import RunFolder, check_entries
 from fedray.remote_results import check_owner, copying, fetch_missing
 from fedray.shipped import folders, names
 from fedray.studies.cell import check_cells, check_rows_differ
@@ -284,7 +286,8 @@ def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
     lock = FileLock(home / LOCK)
     try:
         home.mkdir(parents=True, exist_ok=True)
-        refuse_links(home, home.iterdir())
+        check_entries(home, os.scandir(home))
+        unshare(home / LOCK)
         lock.acquire(timeout=wait_seconds)
     except Timeout:
         raise UserError(f"{home} belongs to a command that is still running") from None

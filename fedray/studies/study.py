@@ -11,6 +11,7 @@ failed runs, and the time spent on runs.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,9 +21,9 @@ from typing import Any, Literal
 from fedray.checkpoint import CheckpointStore
 from fedray.compare.labels import config_label
 from fedray.config import Tree, validate
-from fedray.errors import UserError, named
-from fedray.files import read_regular, write_json
-from fedray.records import RunFolder, sealed, unsealed
+from fedray.errors import UserError, named, shown
+from fedray.files import read_regular, stores_of, write_json
+from fedray.records import RunFolder, check_entries, sealed, unsealed
 from fedray.records.checked_json import CHECKSUM
 from fedray.studies.cell import Cell, CellState, RunEnd, RunSpec
 from fedray.studies.interim_looks import Looks
@@ -361,6 +362,8 @@ class Study:
             UserError: if the file cannot be read.
         """
         path = home / FILE
+        if home.is_dir():
+            check_entries(home, os.scandir(home))
         try:
             tree = json.loads(read_regular(path))
             if CHECKSUM in tree:
@@ -383,7 +386,7 @@ class Study:
             registered=None if entry is None else validate(Registration, entry, where),
             looks=None if looks is None else validate(Looks, looks, where),
             plan=validate(StudyPlan, tree["plan"], where),
-            store=Path(tree["store"]),
+            store=_store_of(home, tree["store"]),
             command=tree["command"],
             arguments=tree.get("asked", {}),
             status=tree["status"],
@@ -397,6 +400,27 @@ class Study:
                 for number, source in enumerate(tree.get("from", ()))
             ],
         )
+
+
+def _store_of(home: Path, recorded: str) -> Path:
+    """Return the folder of a study's runs: the recorded one, or that of moved results.
+
+    Raises:
+        UserError: if a record of a stranger would read or write runs elsewhere.
+    """
+    stores = stores_of(home)
+    if (store := Path(recorded).resolve()) in stores:
+        return store
+    results = home.resolve().parent.parent
+    moved = (results.parent if results.name == "tables" else results) / "store"
+    if moved in stores and moved.is_dir():
+        return moved
+    results = Path(recorded).parent
+    remedy = f"set FEDRAY_RESULTS={results} if that is your results folder, or start anew"
+    raise UserError(
+        f"{home / FILE} names the runs in {shown(recorded)}, which is not the store of its results "
+        f"folder; {remedy if Path(recorded).name == 'store' else 'start anew'}"
+    )
 
 
 def published_copy(number: int) -> str:

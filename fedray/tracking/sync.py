@@ -18,7 +18,7 @@ from fedray.config import Experiment
 from fedray.errors import UserError
 from fedray.files import results_home
 from fedray.masking import MASK, mask
-from fedray.records import ARTIFACTS, Run, RunFolder, RunInfo, Status, is_claimed
+from fedray.records import ARTIFACTS, Run, RunFolder, RunInfo, Status, check_entries, is_claimed
 from fedray.tracking.describe import (
     FOLDER_TAG,
     IDENTITY_TAG,
@@ -74,6 +74,7 @@ def tracked_run(
         planned: describes the run while it has no result.json.
         artifacts: names of the files to upload once the run has ended.
     """
+    check_entries(folder)
     files = RunFolder(folder)
     run = None if planned is not None and not files.has_result else files.read()
     info = planned if run is None else run.info

@@ -15,10 +15,16 @@ from fedray.core import Client, LocalContext, Samples, Skeleton
 from fedray.data import FederatedData, ImageSet
 from fedray.data.sources import sources
 from fedray.errors import UserError, one_line
-from fedray.records import RunFolder
+from fedray.records import RunFolder, check_entries
 from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
-from fedray.saved_models import ModelFacts, SavedModels, models_folder
+from fedray.saved_models import (
+    ModelFacts,
+    SavedModels,
+    check_models,
+    lost_models,
+    models_folder,
+)
 from fedray.trained.images import Preprocessing
 from fedray.trained.model import TrainedModel
 
@@ -125,14 +131,21 @@ def open_models(
     """
     if which not in (None, "best", "last"):
         raise UserError(f"which={which!r} is neither 'best' nor 'last' (nor None)")
+    check_entries(folder)
     best, last = (models_folder(folder, name) for name in ("best", "last"))
     wanted = {"best": [best], "last": [last], None: [best, last]}[which]
     chosen = next((place for place in wanted if place.is_dir()), None)
     if chosen is None and which == "last" and best.is_dir():
         chosen = best if _is_of_last_round(folder, best) else None
+    run = RunFolder(folder).read() if RunFolder(folder).has_result else None
+    if which is None and chosen == last and run is not None and (lost := lost_models(folder, run)):
+        raise UserError(f"{lost}; for those of the last round, pass --last (which='last')")
     if chosen is None:
         raise UserError(_why_there_are_none(folder, which))
-    return TrainedModels(folder, SavedModels(chosen), _usable(device))
+    kept = SavedModels(chosen)
+    if run is not None:
+        check_models(chosen, kept.facts, run)
+    return TrainedModels(folder, kept, _usable(device))
 
 
 def _usable(device: str) -> torch.device:

@@ -79,9 +79,9 @@ def play(here, write) -> Callable[..., Study]:
 
     def play(curve: Curve, words: Sequence[str] = (), /, **changes: object) -> Study:
         write(**changes)
-        shutil.rmtree(here / "runs", ignore_errors=True)
+        shutil.rmtree(here / "store", ignore_errors=True)
         plan = plan_words("table", "tiny", words)
-        study = Study(here / "out", plan, here / "runs", command="the command")
+        study = Study(here / "out", plan, here / "store", command="the command")
         pretend(study, curve)
         return study
 

@@ -50,7 +50,7 @@ def laptop(**changes: object) -> dict[str, object]:
 
 def sweep(*words: str, home: str = "home", name: str = "tiny") -> Study:
     """Return a new invocation of a sweep, with runs of its own."""
-    return Study(Path(home).absolute(), plan_words("sweep", name, words), Path("runs").absolute())
+    return Study(Path(home).absolute(), plan_words("sweep", name, words), Path("store").absolute())
 
 
 def carry_out(study: Study, run: StudyRun) -> list[dict[str, Any]]:

@@ -90,7 +90,7 @@ def test_tuning_seeds_choose_and_report_seeds_are_reported(play):
 
 def test_no_cell_waits_for_another(here, write):
     write()
-    study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
+    study = Study(here / "out", plan_words("table", "tiny"), here / "store")
     for _ in range(2):
         trial = next(t for t in [study.next()] if t.spec.place == MINE)
         end(study, trial, flat)
@@ -184,14 +184,14 @@ def test_tuning_runs_whose_seeds_are_reported_are_not_run_again(play):
 
 def test_another_table_finds_the_runs_that_are_there(here, play):
     study = play(flat)
-    again = Study(here / "again", study.plan, here / "runs")
+    again = Study(here / "again", study.plan, here / "store")
     assert again.is_complete
     assert again.runs == {}
     assert outcome(again).claims == outcome(study).claims
     longer = Study(
         here / "longer",
         plan_words("table", "tiny", ["report.seeds=[0,1,2]"]),
-        here / "runs",
+        here / "store",
     )
     assert [(w.seed, w.phase) for w in pretend(longer, flat)] == [(2, "report"), (2, "report")]
 
@@ -199,11 +199,11 @@ def test_another_table_finds_the_runs_that_are_there(here, play):
 def test_half_a_run_is_not_taken_for_a_whole_one(here, play):
     study = play(flat)
     key = next(iter(study.runs.values())).spec.key
-    folder = RunFolder(here / "runs" / key)
+    folder = RunFolder(here / "store" / key)
     assert folder.is_finished
     folder.write(folder.read().until(1))
     assert not folder.is_finished
-    again = Study(here / "again", study.plan, here / "runs")
+    again = Study(here / "again", study.plan, here / "store")
     assert again.next().spec.key == key
 
 
@@ -426,7 +426,7 @@ def test_a_rate_at_which_digits_diverge_is_left_for_the_next_one(here, write):
     space = {"lr": {"grid": [0.0001, 100]}}
     write(baselines=[], rows={"mine": "fedproto"}, space=space,
           tuning={"rounds": 1, "configurations": 2})  # fmt: skip
-    study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
+    study = Study(here / "out", plan_words("table", "tiny"), here / "store")
     while (trial := study.next()) is not None:
         trial.status = "running"
         try:
@@ -447,14 +447,14 @@ def test_a_rate_at_which_digits_diverge_is_left_for_the_next_one(here, write):
 
 def test_a_study_goes_on_where_it_was(here, write):
     write()
-    study = Study(here / "out", plan_words("table", "tiny"), here / "runs", command="as typed")
+    study = Study(here / "out", plan_words("table", "tiny"), here / "store", command="as typed")
     trial = study.next()
     trial.status, trial.reason, trial.seconds = "finished", "it died", 3.0
     study.settle(trial)
     study.write()
     again = Study.read(here / "out")
     assert again.plan == study.plan
-    assert (again.command, again.store) == ("as typed", here / "runs")
+    assert (again.command, again.store) == ("as typed", here / "store")
     assert again.failures == {trial.spec.key: "it died"}
     assert again.seconds == {trial.spec.key: 3.0}
     assert trial.spec.key != again.next().spec.key
@@ -465,10 +465,10 @@ def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, is
     """The short form of the kills in test_table_on_ray.py: after every run, and just before."""
     write(**THREE)
     curve = fragile(("mine", 0.5, 1), ("local", 0.5, 0), ("local", 0.5, 2))
-    study = Study(here / "whole", plan_words("table", "tiny"), here / "whole_runs")
+    study = Study(here / "whole", plan_words("table", "tiny"), here / "whole_store")
     pretend(study, curve)
     whole = told(study)
-    study = Study(here / "cut", plan_words("table", "tiny"), here / "cut_runs")
+    study = Study(here / "cut/it", plan_words("table", "tiny"), here / "cut/store")
     study.write()
     cuts = 0
     while (trial := study.next()) is not None:
@@ -478,7 +478,7 @@ def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, is
         elif cuts % 2:  # what failed is run again, and fails again
             end(study, trial, curve)
             study.write()
-        study, cuts = Study.read(here / "cut"), cuts + 1
+        study, cuts = Study.read(here / "cut/it"), cuts + 1
     assert cuts > len(study.cells) * 6
     assert told(study) == whole
 
@@ -509,7 +509,7 @@ def test_rows_are_chosen_by_the_metric_that_is_theirs(play):
 
 def test_what_will_be_run_is_counted_and_timed(here, write):
     write(report={"seeds": [0, 1, 2]}, tuning={"configurations": 4, "rounds": 1})
-    study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
+    study = Study(here / "out", plan_words("table", "tiny"), here / "store")
     mine, local = runs_of(study)
     assert (len(mine.runs), mine.unknown, mine.beyond, mine.finished) == (2, 3, 2, 0)
     assert "10 runs, up to 14 if grids are extended" in headline(study)
@@ -531,7 +531,7 @@ def test_a_processor_that_is_slow_in_bfloat16_is_named_first(
 ):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     write(set={"precision": precision})
-    study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
+    study = Study(here / "out", plan_words("table", "tiny"), here / "store")
     assert ("bfloat16 takes many times as long" in headline(study)) is said
 
 
@@ -567,7 +567,7 @@ def test_a_plan_fits_eighty_columns(here, write):
         space={"lr": {"grid": [round(0.1 + i / 1000, 3) for i in range(20)]}},
         tuning={"configurations": 20},
     )
-    study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
+    study = Study(here / "out", plan_words("table", "tiny"), here / "store")
     lines = "\n".join([headline(study), *planned_cells(study)]).splitlines()
     assert max(map(len, lines)) <= 80
     assert sum(line.startswith("mine @ a setting with a long name") for line in lines) == 8

@@ -73,7 +73,7 @@ def test_more_seeds_of_a_published_table_are_all_that_is_run(published, here, wr
         ("base", "report", 2),
         ("base", "report", 2),  # of its second choice
     ]
-    alone = Study(here / "alone", book.plan, here / "other runs")
+    alone = Study(here / "alone/it", book.plan, here / "alone/store")
     assert len(pretend(alone, curve)) > 8
     assert numbers(book) == numbers(alone)
     mine, other = outcome(book), outcome(alone)
@@ -197,7 +197,7 @@ def test_a_run_is_known_wherever_its_data_lies(here, write, monkeypatch):
         plan = plan_words(
             "table", str(write(set={"data.source": "parquet", "data.root": folder})), []
         )
-        run = Study(here / "x", plan, here / "runs").next()
+        run = Study(here / "x", plan, here / "store").next()
         names.add(name_of(run.spec.experiment))
         keys.add(run.spec.key)
     assert len(keys) == 3

@@ -185,7 +185,7 @@ def test_a_row_takes_over_the_choice_of_another_seed_by_seed(play):
 
 def test_what_will_be_run_is_counted(here, write):
     write(each_seed=True, tuning={"configurations": 4}, report={"seeds": [0, 1, 2]})
-    study = Study(here / "out", plan_words("table", "tiny"), here / "runs")
+    study = Study(here / "out", plan_words("table", "tiny"), here / "store")
     mine, _ = runs_of(study)
     assert (len(mine.runs), mine.unknown, mine.beyond) == (2 * 3, 0, 2 * 3)
     assert "12 runs, up to 24 if grids are extended" in headline(study)
@@ -194,15 +194,15 @@ def test_what_will_be_run_is_counted(here, write):
 @pytest.mark.parametrize("rounds", [None, 1])
 def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, rounds):
     write(each_seed=True, tuning={} if rounds is None else {"rounds": rounds})
-    study = Study(here / "whole", plan_words("table", "tiny"), here / "whole_runs")
+    study = Study(here / "whole", plan_words("table", "tiny"), here / "whole_store")
     pretend(study, by_parity)
     whole = outcome(study)
-    study = Study(here / "cut", plan_words("table", "tiny"), here / "cut_runs")
+    study = Study(here / "cut/it", plan_words("table", "tiny"), here / "cut/store")
     study.write()
     while (run := study.next()) is not None:
         end(study, run, by_parity)
         study.write()
-        study = Study.read(here / "cut")
+        study = Study.read(here / "cut/it")
     found = outcome(study)
     assert found.claims == whole.claims
     assert [cell.state for cell in found.cells.values()] == [

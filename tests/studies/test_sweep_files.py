@@ -463,7 +463,7 @@ def test_a_resumed_search_asks_what_it_would_have_asked(here, search):
     expected = searched(sweep(home="whole"))
     assert len(expected) == 12
     assert len({str(config) for config in expected}) > 6
-    cut = Study(here / "cut", sweep().plan, here / "others")
+    cut = Study(here / "cut/it", sweep().plan, here / "cut/store")
     first = searched(cut, 7)
     asked = cut.next()  # in flight when the driver dies
     cut.write()

@@ -253,7 +253,7 @@ def test_a_table_of_which_nothing_is_there_yet_is_a_page_too(play, here):
 
 def test_a_page_that_is_written_in_between_says_so(here, write):
     write(**CHANGES)
-    book = Study(here / "out", plan_words("table", "tiny"), here / "runs")
+    book = Study(here / "out", plan_words("table", "tiny"), here / "store")
     (here / "out").mkdir()
     while book.cells_over < 2:
         end(book, book.next(), curve)
@@ -405,7 +405,7 @@ def test_a_table_of_runs_that_are_there_needs_no_ray(play, here, capsys, monkeyp
     monkeypatch.setenv("COLUMNS", "80")
     book = play(curve, **CHANGES)
     (here / "results").mkdir()
-    (here / "runs").rename(here / "results" / "store")
+    (here / "store").rename(here / "results" / "store")
     assert main(["tiny", "--out", "again", "--no-track"]) == 0
     out = capsys.readouterr().out
     said = f"{len(book.runs)} runs ({len(book.runs)} of them existed before)"
@@ -424,7 +424,7 @@ def test_runs_of_other_images_than_there_are_now_are_not_taken(play, here, capsy
     book = play(curve, **CHANGES)
     store = here / "results" / "store"
     store.parent.mkdir(parents=True)
-    (here / "runs").rename(store)
+    (here / "store").rename(store)
     wanted = next(iter(book.runs.values())).spec
     images, folder = read_images(wanted.experiment.data).sha256, store / wanted.key
     for content, code in ((images, 0), ("f" * 64, 2)):
@@ -498,7 +498,7 @@ def test_fedray_table_is_the_same_command(here, write, capsys):
 
 def test_a_resumed_table_says_that_its_file_has_changed(here, write, capsys):
     write()
-    book = Study(here / "out", plan_words("table", "tiny"), here / "runs")
+    book = Study(here / "out", plan_words("table", "tiny"), here / "store")
     book.home.mkdir()
     copy_study_file(Request("table", "tiny"), book)
     copy_study_file(Request("table", "tiny"), book)

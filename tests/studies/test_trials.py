@@ -53,8 +53,8 @@ def play(file, tmp_path):
     """
 
     def play(numbers, lost=(), until=99) -> Study:
-        shutil.rmtree(tmp_path / "runs", ignore_errors=True)
-        study = Study(tmp_path / "home", plan_words("sweep", str(file)), tmp_path / "runs")
+        shutil.rmtree(tmp_path / "store", ignore_errors=True)
+        study = Study(tmp_path / "home", plan_words("sweep", str(file)), tmp_path / "store")
         while (run := study.next()) is not None and run.number < until:
             config = run.spec.config
             where = config["algorithm.tau"], config["data.root"].rpartition("/")[2]

@@ -58,7 +58,7 @@ def changed(run, number, **changes):
 
 def test_the_first_difference_is_that_of_the_first_round(here, play):
     play(lambda wanted: [(0.1, 0.1), (0.4, 0.5), (0.6, 0.7)])
-    run = find_runs([here / "runs"])[0][1]
+    run = find_runs([here / "store"])[0][1]
     assert gaps(run, run) == []
     later = changed(changed(run, 1, participants=[7]), 2, metrics={"local_accuracy": 0.0})
     value = run.rounds[2].metrics["local_accuracy"]

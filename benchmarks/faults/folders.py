@@ -1,0 +1,208 @@
+"""Read damaged, cut, edited, linked and exchanged files of runs and studies by every command.
+
+A finished run, an interrupted run and a finished sweep are copied to the results folder; one entry
+of the copy is damaged. Every command must then give the undisturbed answer, or exit with 2 and one
+sentence. None may hang, write outside of the results, or show or publish a private file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import re
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.faults.damage import EDITS, METHODS, contents, kind_of
+from benchmarks.faults.harness import SERIAL, Tally, Victim, difference, prepare, run_undisturbed
+from benchmarks.faults.sweeps import write_sweep
+
+LIMIT_SECONDS = 60.0
+PRIVATE = "a private line"
+RUN, STUDY = Path("runs", "it"), Path("small_sweep", "1")
+ENTRY = {"finished run": RUN, "interrupted run": RUN, "study": STUDY}
+SWEEP_WORDS = ("sweep", "small_sweep.yaml", "--resume", "--out", "{it}", "--no-track")
+READERS = {
+    "report": ("report", "{it}"),
+    "upload": ("upload", "{it}", "--uri", "sqlite:///{home}/out/mlflow.db"),
+    "diff": ("diff", "{it}", "{home}/templates/finished run/runs/it"),
+    "verify": ("verify", "{it}"),
+    "predict": ("predict", "{it}", "{home}/image.png", "--client", "0"),
+    "show": ("show", "{it}/config.yaml"),
+    "cost": ("cost", "{it}/config.yaml"),
+    "target": ("analyse", "target", "{it}", "--target", "0.05"),
+    "resume": ("run", "--resume", "{it}", *SERIAL),
+}
+OF_STUDY = {
+    **{name: READERS[name] for name in ("report", "upload")},
+    "resume": SWEEP_WORDS,
+}
+NOT_CHECKED = {"partition.png", ".lock", ".trial.lock", "error.txt", "tracking.json"}
+"""Files without a checksum, on which no number depends."""
+Kind = Callable[[Path, Path], object]
+
+
+def bind(path: Path, _: Path) -> None:
+    """Put a socket at a path."""
+    here = Path.cwd()
+    os.chdir(path.parent)  # the address may have 107 bytes
+    socket.socket(socket.AF_UNIX).bind(path.name)
+    os.chdir(here)
+
+
+KINDS: dict[str, Kind] = {
+    "linked": lambda path, private: path.symlink_to(private),
+    "linked to nothing": lambda path, private: path.symlink_to(path.parent / "nothing"),
+    "linked to zeros": lambda path, private: path.symlink_to("/dev/zero"),
+    "a pipe": lambda path, private: os.mkfifo(path),
+    "a socket": bind,
+    "a folder": lambda path, private: path.mkdir(),
+}
+
+
+def make_templates(folder: Path, experiments: dict[str, Path]) -> None:
+    """Write the results of two finished runs, an interrupted one, and a sweep to resume."""
+    import torch
+    from PIL import Image
+
+    from fedray.cli.study import request_of, sweep
+    from fedray.runtime.resolve import resolve
+    from fedray.runtime.serial import SerialExecutor
+    from fedray.runtime.session import Session
+    from fedray.studies.flow import begin_or_resume, hold, run
+    from fedray.studies.tune import config_of, reports
+
+    Image.new("L", (8, 8)).save(folder / "image.png")
+    for seed, name in enumerate(("finished run", "another")):
+        out = folder / "templates" / name / RUN
+        chosen = resolve(str(experiments[METHODS[0]]), [f"seed={seed}"])
+        session = Session(chosen, out, lambda parts: SerialExecutor(parts, torch.device("cpu")))
+        for done in session.rounds():
+            if done.round == 2 and not seed:
+                session.settle()
+                shutil.copytree(out, folder / "templates" / "interrupted run" / RUN)
+    os.environ["FEDRAY_RESULTS"] = str(folder / "results")
+    file = write_sweep(folder, experiments[METHODS[0]], {"workers": 1, "rounds": 2})
+    words = [str(file), "--out", str(folder / "results" / STUDY)]
+    study = begin_or_resume(request_of("sweep", **sweep.make_context("sweep", words).params))
+    with hold(study.home):
+        while (trial := study.next()) is not None:
+            trial.last_round = [*reports(config_of(trial, study.plan), study.plan.at)][-1]["round"]
+            trial.status = "finished"
+            study.settle(trial)
+        run(study, 0, track=False)
+        study.status = "running"  # as after a kill, so that it can be resumed
+        study.write()
+    (folder / "results").rename(folder / "templates" / "study")
+
+
+def call(folder: Path, subject: str, reader: str) -> tuple[str, str]:
+    """Call a command in the results; return its output without durations, and its defect."""
+    words = (OF_STUDY if subject == "study" else READERS)[reader]
+    names = {"it": folder / "results" / ENTRY[subject], "home": folder}
+
+    def work() -> int:
+        from fedray.cli.main import main
+
+        os.chdir(folder)
+        os.environ["FEDRAY_RESULTS"] = str(folder / "results")
+        return main([word.format(**names) for word in words])
+
+    victim = Victim(work, folder / "call.log")
+    if victim.wait(LIMIT_SECONDS) is None:
+        victim.kill()
+        return "", "HANG"
+    end, text = victim.end(), (folder / "call.log").read_text(errors="replace")
+    if end.code == 1 and reader == "verify":
+        return text, "verify: another number"
+    text = re.sub(r"\b[\d.:]+ ?(s|ms|min|h|GiB|MB)\b|\d{8}-\d{6}\S*", "*", text)
+    failed = end.errors if end.code == 1 else ""
+    return (text if end.code == 0 else "refused"), end.fault or failed
+
+
+def judge(folder: Path, subject: str, reader: str, name: str, undisturbed: str) -> tuple[str, str]:
+    """Return the outcome and the defect of a command on a damaged copy."""
+    text, wrong = call(folder, subject, reader)
+    published = [path for path in folder.glob("out/**/*") if path.is_file()]
+    outside = (folder / "private").read_text() != PRIVATE
+    if outside or any(PRIVATE.encode() in path.read_bytes() for path in published):
+        return "", f"{reader}: a private file was changed or published"
+    if wrong or text == "refused":
+        return "refused", wrong and f"{reader}: {wrong}"
+    if reader == "resume" and subject != "study":
+        whole = folder / "templates" / "finished run" / RUN
+        return "same", difference(folder / "results" / RUN, whole)
+    now, before = (re.sub(r"\s", "", shown).count(Path(name).name) for shown in (text, undisturbed))
+    if subject == "study" and now > before:
+        return "said as the reason of a failed trial", ""
+    differs = PRIVATE in text or (text != undisturbed and Path(name).name not in NOT_CHECKED)
+    return "same", f"{reader}: another answer: {text[-400:]}" if differs else ""
+
+
+def fresh(folder: Path, subject: str) -> None:
+    """Copy the template of a subject to the results, and an empty tracking database."""
+    for name in ("results", "out"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    shutil.copytree(folder / "templates" / subject, folder / "results")
+    shutil.copytree(folder / "database", folder / "out")
+    (folder / "private").write_text(PRIVATE)
+
+
+def do_damage(draw: random.Random, folder: Path, subject: str, name: str, damage: str) -> bool:
+    """Damage an entry of the copy; return False if nothing changes."""
+    path = folder / "results" / name
+    old, new = path.read_bytes(), None
+    if damage in EDITS:
+        new = EDITS[damage](draw, old) if old else b"{}"
+    elif damage == "exchanged":
+        others = contents(folder / "templates" / "another")
+        alike = [text for other, text in others.items() if kind_of(other) == kind_of(name)]
+        new = draw.choice(alike or [b""])
+    path.unlink()
+    if damage in KINDS:
+        KINDS[damage](path, folder / "private")
+    elif new is not None:
+        path.write_bytes(new)
+    return new != old
+
+
+def run(count: int, seed: int, folder: Path) -> Tally:
+    """Read `count` damaged folders; return the outcomes by damage and command."""
+    from fedray.tracking import Store
+
+    experiments = prepare(folder, "fedray.cli.main", "fedray.studies.tune", "mlflow")
+    (folder / "database").mkdir()
+
+    def begin() -> int:
+        make_templates(folder, experiments)
+        Store(f"sqlite:///{folder}/database/mlflow.db", "empty").connect()
+        return 0
+
+    run_undisturbed(begin, folder / "begin.log")
+    tally, draw, answers = Tally(), random.Random(seed), dict[tuple[str, str], str]()
+    files = [(subject, name) for subject in ENTRY for name in names_of(folder, subject)]
+    cases = [*itertools.product(files, (*EDITS, *KINDS, "exchanged"))]
+    while tally.count < count:
+        (subject, name), damage = draw.choice(cases)
+        reader = draw.choice([*(OF_STUDY if subject == "study" else READERS)])
+        if (subject, reader) not in answers:
+            fresh(folder, subject)
+            answers[subject, reader], wrong = call(folder, subject, reader)
+            if wrong or answers[subject, reader] == "refused":
+                raise RuntimeError(f"{subject}, {reader} does not work undisturbed: {wrong}")
+        fresh(folder, subject)
+        if do_damage(draw, folder, subject, name, damage):
+            outcome, wrong = judge(folder, subject, reader, name, answers[subject, reader])
+            tally.add([f"{subject}, {damage}"], outcome, wrong and f"{name}: {wrong}")
+    return tally
+
+
+def names_of(folder: Path, subject: str) -> list[str]:
+    """Return one file of each kind in a template, with pictures."""
+    home = folder / "templates" / subject
+    paths = [path.relative_to(home).as_posix() for path in sorted(home.rglob("*"))
+             if path.is_file() and path.name != ".lock"]  # fmt: skip
+    return [*{kind_of(name): name for name in paths}.values()]

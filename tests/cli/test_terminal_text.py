@@ -1,0 +1,64 @@
+"""Control characters of strangers never reach a terminal."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import pytest
+
+from fedray import command
+from fedray.cli.show import plain
+from fedray.render.page import Section
+from fedray.render.terminal import print_sections
+
+HOSTILE = {
+    "clear": "\x1b[2J",
+    "title": "\x1b]0;mine\x07",
+    "clipboard": "\x1b]52;c;bWluZQ==\x07",
+    "back": "ab\b\b",
+    "return": "accuracy 1\raccuracy 9",
+    "C1": "\x9b2J",
+    "hidden": "\x1b[8m",
+    "hidden too": "\x1b[0;8m",
+    "right to left": "\u202egnp.exe",
+    "line": "a\u2028b",
+    "NUL": "\0",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("printer", [print, click.echo, lambda text: sys.stdout.write(f"{text}\n")])
+def test_what_a_command_prints_has_no_control_characters(capsys, printer, text):
+    def show() -> None:
+        printer(f"name {text}")
+
+    assert command.run(click.Command("show", callback=show), []) == 0
+    written = capsys.readouterr().out
+    assert written.rstrip("\n").isprintable()
+    assert written.startswith("name ")
+
+
+@pytest.mark.parametrize(
+    "text", ["\x1b[1mbold\x1b[0m", "\x1b[1;31mred\x1b[0m", "é ± 1\t2\n", "\r3 s"]
+)
+def test_bold_colours_tabs_and_counts_stay(capsys, text):
+    def show() -> None:
+        sys.stdout.write(text)
+
+    assert command.run(click.Command("show", callback=show), []) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_the_stream_is_the_old_one_afterwards():
+    before = sys.stdout
+    command.run(click.Command("show", callback=lambda: None), [])
+    assert sys.stdout is before
+
+
+@pytest.mark.parametrize("text", ["a\nround 9: 99 %", "a\x1b[2Jb", "a\u202eb"])
+def test_a_value_is_one_line(capsys, text):
+    assert plain(text).isprintable()
+    assert plain([text]).isprintable()
+    print_sections([Section(text, header=[text, "b"], rows=[[text, "1"]])])
+    assert "\nround 9" not in capsys.readouterr().out

@@ -1,0 +1,29 @@
+"""Commands read damaged, linked and exchanged folders rightly, or refuse them with one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.faults import folders
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("count", [20, pytest.param(300, marks=pytest.mark.long)])
+def test_no_folder_gives_another_answer(inject, count):
+    outcomes = inject("folders", count)
+    assert "| refused |" in outcomes
+    assert "| same |" in outcomes
+
+
+@pytest.mark.parametrize("defect", ["published", "written", "another answer", ""])
+def test_the_benchmark_sees_what_is_wrong(tmp_path, monkeypatch, defect):
+    for name in ("out", "results"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "private").write_text(folders.PRIVATE if defect != "written" else "changed")
+    if defect == "published":
+        (tmp_path / "out" / "partition.png").write_text(folders.PRIVATE)
+    text = "93 %" if defect == "another answer" else "92 %"
+    monkeypatch.setattr(folders, "call", lambda *_: (text, ""))
+    _, wrong = folders.judge(tmp_path, "study", "report", "rounds.jsonl", "92 %")
+    assert bool(wrong) == bool(defect)
