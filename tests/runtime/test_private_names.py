@@ -17,6 +17,7 @@ NAMES = {
         "ray._private.ray_constants:ENABLE_RAY_CLUSTER",
         "ray._private.ray_constants:ENABLE_RAY_CLUSTERS_ENV_VAR",
         "ray._private.ray_constants:env_bool",
+        "ray._private.worker:print_to_stdstream",
         "ray._private.utils:get_dashboard_dependency_error",
         "ray._private.node:Node.start_api_server",
         "ray._private.node:Node.start_log_monitor",
