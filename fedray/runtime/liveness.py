@@ -19,7 +19,7 @@ from fedray.runtime.local_ray import answers
 
 log = logging.getLogger(__name__)
 
-TRIES = 4
+TRIES = 3
 """Failed connections, a second apart, after which a process counts as dead."""
 STILL_SECONDS = 10.0
 """How long nothing arrives before stopped processes are looked for."""

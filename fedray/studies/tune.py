@@ -23,6 +23,7 @@ from typing import Any
 import ray
 from filelock import FileLock
 from ray import cloudpickle, tune
+from ray.air.execution.resources import placement_group
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
 
@@ -352,7 +353,11 @@ class _Alive(tune.Callback):  # type: ignore[misc]
 
     def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
         """Check Ray; raises a `RayDied` if it has died."""
-        self._liveness.look()
+        try:
+            self._liveness.look()
+        except RayDied:  # Ray Tune cleans up, and would wait for the dead head
+            placement_group.remove_placement_group = lambda group: None
+            raise
 
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Record that a result has arrived."""
@@ -413,9 +418,11 @@ def fit(study: Study, watcher: Watcher, concurrent: int) -> None:
             failure_config=tune.FailureConfig(max_failures=-1),  # the watcher counts them
         ),
     )
+    remove = placement_group.remove_placement_group
     try:
         tuner.fit()
     except RayDied:
+        placement_group.remove_placement_group = remove
         ray.shutdown()  # so that this process can start or join another Ray
         raise
     shutil.rmtree(study.home / FOLDER, ignore_errors=True)

@@ -265,13 +265,23 @@ class Store:
         metrics are sent once the run has ended. If a request fails, call `sync` again.
         """
         self.connect()
+        with self._alone():
+            held, rounds, params = self._sync_content(run)
+        files = 0
+        if not run.is_going:
+            files = self._add_files(held, run)
+            self._delete_empty_twins(held, run.key)
+        self._held[run.key] = held
+        return Added(held.run_id, rounds, params, files)
+
+    def _sync_content(self, run: TrackedRun) -> tuple[_Held, int, int]:
+        """Send all but the files; return the run and how many rounds and params were sent."""
         held = self._held.pop(run.key, None) or self._open(run)  # after a failure, ask MLflow again
         params = self._add_params(held, run.params)
         parent = {} if PARENT_TAG in held.tags else self._parent_tag(run)
         self._add_tags(held, {**run.tags, **parent})
         self._add_data(held, run)
         rounds = self._add_rounds(held, run)
-        files = 0
         if run.is_going:
             self._set_status(held, run)
         else:
@@ -280,15 +290,16 @@ class Store:
             self._add_final(held, run, now.metrics)
             self._set_status(held, run)  # before the files, whose server may be down
             self._describe(held, run.note)
-            files = self._add_files(held, run)
-            self._delete_empty_twins(held, run.key)
-        self._held[run.key] = held
-        return Added(held.run_id, rounds, params, files)
+        return held, rounds, params
 
     # --- experiment and run -----------------------------------------------------------------------
 
     def _alone(self) -> AbstractContextManager[object]:
-        """Return a lock that keeps other processes from creating the same entry in a database."""
+        """Return a lock for writing to a database.
+
+        SQLite has one writer at a time, and MLflow's transactions fail or wait for each other: they
+        read before they write. Two processes also must not create the same entry.
+        """
         path = sqlite_path(self.uri)
         if path is None:
             return nullcontext()
@@ -323,8 +334,7 @@ class Store:
     def _open(self, run: TrackedRun) -> _Held:
         run_id = self._find(run.key)
         if run_id is None:
-            with self._alone():
-                run_id = self._find(run.key) or self._create(run)
+            run_id = self._create(run)
         now = self._client.get_run(run_id)
         steps = set()
         if MARKER in now.data.metrics:

@@ -24,6 +24,7 @@ NAMES = {
         "ray._private.node:Node.start_monitor",
         "ray.core.generated.gcs_service_pb2:InternalKVGetRequest",
         "ray.core.generated.gcs_service_pb2_grpc:InternalKVGcsServiceStub",
+        "ray.air.execution.resources.placement_group:remove_placement_group",
         "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed",
     ),
     "torch": (
