@@ -8,6 +8,7 @@ lost adds nothing.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import re
@@ -29,7 +30,7 @@ from urllib.parse import unquote, urlsplit
 from filelock import FileLock
 
 from fedray.errors import UserError, one_line
-from fedray.files import cache_folder, node_lock
+from fedray.files import cache_folder, is_at_size_limit, node_lock, remedy_of
 from fedray.markdown import escape_html
 from fedray.masking import mask
 from fedray.tracking.describe import (
@@ -665,8 +666,27 @@ def reason(error: BaseException, uri: str = "<database_uri>") -> str:
         )
     if isinstance(inner, UserError):
         return text
+    path = sqlite_path(uri)
+    if isinstance(inner, sqlite3.OperationalError) and path is not None:
+        inner = _as_os_error(inner, path)
+    if isinstance(inner, OSError) and inner.filename and inner.errno:
+        return f"{os.fsdecode(inner.filename)}: {inner.strerror}; {remedy_of(inner)}"
     ours = " (an error of fedray)" if _is_ours(error) else ""
     return f"{type(inner).__name__}: {text}{ours}"
+
+
+def _as_os_error(error: sqlite3.Error, path: Path) -> Exception:
+    """Return the OSError behind an error of SQLite, which names no file; else the error."""
+    kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if kind == sqlite3.SQLITE_FULL:
+        number = errno.ENOSPC
+    elif kind in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        number = errno.EACCES
+    elif is_at_size_limit(path):
+        number = errno.EFBIG
+    else:
+        return error
+    return OSError(number, os.strerror(number), str(path))
 
 
 def refused(error: BaseException) -> bool:
