@@ -89,12 +89,10 @@ def explain_disk_full(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        is_too_large = isinstance(error, OSError) and error.errno == errno.EFBIG
-        if not (is_full(error) or is_too_large):
+        if not (number := _errno_of(error)):
             raise
         where = getattr(error, "filename", None) or folder
-        cause = os.strerror(errno.EFBIG if is_too_large else errno.ENOSPC)
-        remedy = remedy_of(error) if isinstance(error, OSError) else "free some space"
+        cause, remedy = os.strerror(number), remedy_of(OSError(number, ""))
         raise RunFailed(
             f"{where} cannot be written ({cause}); {remedy}, then go on with --resume {folder}, "
             "or start again if that folder is still empty"
@@ -102,13 +100,20 @@ def explain_disk_full(folder: Path) -> Iterator[None]:
 
 
 def is_full(error: BaseException) -> bool:
-    """Return True if an error means a full disk or quota.
+    """Return True if an error means a full disk or quota."""
+    return _errno_of(error) in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _errno_of(error: BaseException) -> int | None:
+    """Return the number of an error that says that a file cannot grow; None for other errors.
 
     Errors of safetensors have no errno, only the message.
     """
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    return "No space left on device" in named(error)
+    numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if isinstance(error, OSError) and error.errno in numbers:
+        return error.errno
+    message = named(error)
+    return next((number for number in numbers if os.strerror(number) in message), None)
 
 
 def is_at_size_limit(path: Path) -> bool:

@@ -29,7 +29,7 @@ def ports(monkeypatch):
     """Listening sockets in place of the head and of the node's raylet; nothing is waited for."""
     with (
         socket.create_server(("127.0.0.1", 0)) as head,
-        socket.create_server(("::1", 0), family=socket.AF_INET6) as raylet,
+        socket.create_server(("127.0.0.1", 0)) as raylet,
     ):
         context = SimpleNamespace(
             get_node_id=lambda: "here", gcs_address=f"127.0.0.1:{head.getsockname()[1]}"
@@ -38,7 +38,7 @@ def ports(monkeypatch):
             {"NodeID": "there", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1},
             {
                 "NodeID": "here",
-                "NodeManagerAddress": "[::1]",
+                "NodeManagerAddress": "127.0.0.1",
                 "NodeManagerPort": raylet.getsockname()[1],
             },
         ]
