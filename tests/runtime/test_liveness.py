@@ -118,7 +118,7 @@ def killed(name: str, command: list[str], sign: str, results: Path) -> tuple[int
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["raylet", "gcs_server"])
+@pytest.mark.parametrize("name", ["raylet", pytest.param("gcs_server", marks=pytest.mark.long)])
 def test_a_run_whose_ray_is_killed_says_so_and_resumes_equal(name, tmp_path):
     command = ["fedray.run", "fedavg_digits", *WORDS, "rounds=400"]
     out = tmp_path / "killed"
