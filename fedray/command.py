@@ -24,7 +24,7 @@ from click.shell_completion import CompletionItem
 
 from fedray.activity import end_waiting
 from fedray.errors import CodeError, Failure, FedrayError, UserError, named, one_line, shown
-from fedray.files import check_path
+from fedray.files import check_path, remedy_of
 from fedray.masking import mask
 
 USER_ERROR = 2
@@ -244,6 +244,9 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         if "debug" in _flags:
             sys.excepthook = _print_masked
             raise
+        if isinstance(error, PermissionError) and error.filename:
+            say_wrong(f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy_of(error)}")
+            return USER_ERROR
         _say(f"failed: {_described(error)}")
         return RUN_ERROR
     finally:

@@ -117,6 +117,10 @@ class RunFailed(FedrayError):
     """A run that had to stop; its last checkpoint is intact."""
 
 
+class RayDied(RunFailed):
+    """The head of the cluster, or Ray on this machine, does not answer any more."""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" if a valid name is similar, else a list of valid names.
 

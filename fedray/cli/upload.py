@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
@@ -23,9 +27,14 @@ from fedray.tracking import (
     refused,
     resolve_uri,
     say,
+    sqlite_path,
     tracked_run,
     ui_command,
 )
+
+OPEN_SECONDS, SYNC_SECONDS = 60.0, 3600.0
+"""Longest time to open MLflow, and to send a run with its models."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -120,20 +129,47 @@ def _send(
         try:
             run = read()
             if run.key not in sent:
-                added.append(store.sync(run))
+                _within(OPEN_SECONDS, store.connect)
+                added.append(_within(SYNC_SECONDS, partial(store.sync, run)))
                 sent.add(run.key)
         except Exception as error:
             why = reason(error, store.uri)
             if not refused(error):
+                start = "start the server, or " if sqlite_path(store.uri) is None else ""
                 raise FedrayError(
-                    f"MLflow at {mask(store.uri)} did not take {folder} ({why}); start the server, "
-                    "or pass another one with --uri, and upload again"
+                    f"MLflow at {mask(store.uri)} did not take {folder} ({why}); {start}pass "
+                    "another address with --uri, and upload again"
                 ) from error
             failed.append(why)
     for notice in store.notices:
         say(notice)
     store.notices.clear()
     return Uploaded(folder, added, failed)
+
+
+def _within(seconds: float, call: Callable[[], T]) -> T:
+    """Call a function, for at most some seconds.
+
+    A request times out if no byte arrives for some time, but not if one arrives now and then.
+
+    Raises:
+        TimeoutError: if the call has not returned; it goes on until the process ends.
+    """
+    returned: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            returned.set_result(call())
+        except BaseException as error:
+            returned.set_exception(error)
+
+    threading.Thread(target=run, name="upload", daemon=True).start()
+    try:
+        return returned.result(seconds)
+    except TimeoutError:
+        if returned.done():
+            raise
+        raise TimeoutError(f"it has not answered completely within {seconds:g} s") from None
 
 
 @click.command(cls=Command)

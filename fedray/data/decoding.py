@@ -6,6 +6,7 @@ images are decoded in several threads.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +25,9 @@ from fedray.integrity import threads
 
 if TYPE_CHECKING:
     from PIL import Image
+
+# Pillow warns above 89 megapixels, and refuses twice as many; a warning helps nobody
+warnings.filterwarnings("ignore", r"Image size .* exceeds limit", RuntimeWarning)
 
 Encoded: TypeAlias = "bytes | Path | NDArray[np.uint8] | Image.Image"
 """One image: an encoded file's bytes, its path, pixels [H, W] or [H, W, 3], or a PIL image."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedray.errors import UserError, one_line
-from fedray.files import read_regular
+from fedray.files import read_regular, remedy_of
 
 CHECKSUM = "checksum"
 
@@ -51,6 +51,8 @@ def read_json(path: Path) -> Any:
         return parse_json(read_regular(path))
     except FileNotFoundError:
         raise UserError(f"{path} is missing; restore it from a copy") from None
+    except PermissionError as error:
+        raise UserError(f"{path} cannot be read; {remedy_of(error)}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from None
 

@@ -30,6 +30,7 @@ from fedray.runtime.local_ray import (
     keep_loopback,
     other_cluster,
     private_folder,
+    shorten_notices,
 )
 
 QUIET = {
@@ -63,6 +64,7 @@ def connect(
     """
     for key, value in QUIET.items():
         os.environ.setdefault(key, value)
+    shorten_notices()
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS", "")
         if not address and (cluster := other_cluster()) is not None:

@@ -6,6 +6,7 @@ tests/runtime/test_private_names.py lists the names.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -18,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from ray._common.utils import get_ray_address_file
-from ray._private import ray_constants, utils
+from ray._private import ray_constants, utils, worker
 from ray._private.node import Node
 
-from fedray.errors import UserError
+from fedray.errors import UserError, one_line
 from fedray.files import expanded
+
+log = logging.getLogger(__name__)
 
 OPEN = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -75,6 +78,22 @@ def few_processes() -> Iterator[None]:
         yield
 
 
+def shorten_notices() -> None:
+    """Log one line of each notice of Ray, which would otherwise print up to forty.
+
+    Notices of a killed raylet are left out: of this node, `runtime.liveness` tells; of another one,
+    a second notice says that the node is dead.
+    """
+
+    def log_first_line(data: dict[str, Any], ignore_prefix: bool) -> None:
+        for notice in data["lines"]:
+            line = str(notice).strip().partition("\n")[0]
+            if not line.startswith("Raylet is terminated"):
+                log.warning("Ray: %s", one_line(line))
+
+    worker.print_to_stdstream = log_first_line
+
+
 def other_cluster() -> str | None:
     """Return the address of the cluster that Ray would join by default; None if none answers.
 
@@ -82,11 +101,19 @@ def other_cluster() -> str | None:
     """
     try:
         address = Path(get_ray_address_file(None)).read_text(encoding="utf-8").strip()
-        host, _, port = address.rpartition(":")
-        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS):
-            return address
-    except (OSError, ValueError, OverflowError):
+    except (OSError, ValueError):
         return None
+    return address if answers(address) else None
+
+
+def answers(address: str) -> bool:
+    """Return True if a process listens at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS):
+            return True
+    except (OSError, ValueError, OverflowError):
+        return False
 
 
 def token_path() -> Path:

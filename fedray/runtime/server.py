@@ -12,9 +12,10 @@ import ray
 from ray.exceptions import RayTaskError
 
 from fedray.config import Experiment
-from fedray.errors import CodeError, Failure, FedrayError, RunFailed
+from fedray.errors import CodeError, Failure, FedrayError, RayDied, RunFailed
 from fedray.records import ResultFile, Round, RunFolder
 from fedray.runtime.cluster import driver_placement
+from fedray.runtime.liveness import Liveness
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
 from fedray.runtime.printing import Output, Text, TextLog, unpack_experiment
 from fedray.runtime.ray_executor import RayExecutor
@@ -101,17 +102,29 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
 
     Raises:
         RunFailed: if servers are lost more than `faults.max_failures` times without a new round,
-            or no node has room for one.
+            no node has room for one, or Ray itself has died.
         FedrayError: the cause that stopped the run; a `CodeError` has the traceback of the actor.
     """
+    try:
+        yield from _rounds(experiment, out, began, Liveness())
+    except RayDied as error:
+        ray.shutdown()  # so that this process can start or join another Ray
+        raise RunFailed(f"{error}; {_how_to_resume(out)}") from None
+
+
+def _rounds(
+    experiment: Experiment, out: Path, began: float, liveness: Liveness
+) -> Generator[Round, None, None]:
+    """Yield the rounds of one server after the other; see `run_on_ray`."""
     losses, texts = Losses(experiment.faults.max_failures), TextLog()
     while True:
         try:
-            for done in _rounds_of_one_server(experiment, out, began, texts):
+            for done in _rounds_of_one_server(experiment, out, began, texts, liveness):
                 losses.reach(done.round)
                 yield done
             return
         except LOST as error:
+            liveness.check()
             if losses.add():
                 raise RunFailed(
                     f"the server was lost {losses.count} time(s) without a new round "
@@ -125,15 +138,15 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
 
 
 def _rounds_of_one_server(
-    experiment: Experiment, out: Path, began: float, texts: TextLog
+    experiment: Experiment, out: Path, began: float, texts: TextLog, liveness: Liveness
 ) -> Iterator[Round]:
     """Yield the rounds of one server actor until the run ends or the server is lost."""
     try:
-        with _server(experiment, out) as actor:
+        with _server(experiment, out, liveness) as actor:
             stream = actor.run.options(num_returns="streaming").remote(
                 experiment.model_dump_json(by_alias=True), str(out), began
             )
-            yield from _log_texts(stream, texts)
+            yield from _log_texts(stream, texts, liveness)
     except RayTaskError as error:  # the actor has completed its folder
         raise _original_error(error, out) from None
     except BaseException:
@@ -145,9 +158,13 @@ def _rounds_of_one_server(
         raise
 
 
-def _log_texts(stream: Iterable[Any], texts: TextLog) -> Iterator[Round]:
+def _log_texts(stream: Iterator[Any], texts: TextLog, liveness: Liveness) -> Iterator[Round]:
     """Yield the rounds of a server actor's stream, and log the texts between them."""
-    for ref in stream:
+    while True:
+        liveness.wait(stream)
+        ref = next(stream, None)
+        if ref is None:
+            return
         item = ray.get(ref)
         if isinstance(item, Text):
             texts.show([item])
@@ -156,7 +173,7 @@ def _log_texts(stream: Iterable[Any], texts: TextLog) -> Iterator[Round]:
 
 
 @contextmanager
-def _server(experiment: Experiment, out: Path) -> Iterator[Any]:
+def _server(experiment: Experiment, out: Path, liveness: Liveness) -> Iterator[Any]:
     """Start a server actor, wait until it is placed, and kill it on exit."""
     bundle, seconds = server_bundle(experiment), experiment.faults.start_timeout_s
     server: Any = ray.remote(ServerActor).options(
@@ -166,7 +183,7 @@ def _server(experiment: Experiment, out: Path) -> Iterator[Any]:
     )
     actor = server.remote()
     try:
-        if not ray.wait([actor.__ray_ready__.remote()], timeout=seconds)[0]:
+        if not liveness.wait(actor.__ray_ready__.remote(), seconds):
             raise RunFailed(
                 f"no node had room for the server within {seconds:g} s (faults.start_timeout_s); "
                 f"{_how_to_resume(out)}"

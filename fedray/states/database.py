@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 from fedray.core import StateTree
 from fedray.errors import UserError
-from fedray.files import read_regular, sync
+from fedray.files import is_at_size_limit, read_regular, sync
 from fedray.records import check_state_file, checksum, parse_json, sealed, unsealed
 from fedray.states.tensors import (
     DAMAGE,
@@ -126,8 +126,7 @@ class StateDatabase:
                     sync(self.files)
                 file.execute("COMMIT")
         except sqlite3.Error as error:
-            is_full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-            code = errno.ENOSPC if is_full else errno.EIO
+            code = _errno_of(error, self.path)
             raise OSError(code, f"{os.strerror(code)} ({error})", str(self.path)) from error
         for number, place in new.items():
             old = self.places.get(number)
@@ -255,6 +254,13 @@ class StateDatabase:
         if self._open is None:
             self._open = _connect(self.path, "rw")
         return self._open
+
+
+def _errno_of(error: sqlite3.Error, path: Path) -> int:
+    """Return the error number of a failed write; for the limit on file sizes SQLite has none."""
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        return errno.ENOSPC
+    return errno.EFBIG if is_at_size_limit(path) else errno.EIO
 
 
 def _another_version(path: Path) -> UserError:

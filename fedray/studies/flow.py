@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from fedray.activity import say_next
 from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_stopped
 from fedray.config import find_yaml, read_plugins
-from fedray.errors import UserError
+from fedray.errors import RayDied, RunFailed, UserError
 from fedray.files import (
     LOCK,
     cannot_write,
@@ -347,6 +347,8 @@ def run(study: Study, concurrent: int, *, track: bool) -> int:
     except KeyboardInterrupt as stop:
         say_stopped(stop, how_to_go_on(study, track=track))
         raise
+    except RayDied as error:
+        raise RunFailed(f"{error}; {how_to_go_on(study, track=track)}") from None
     finally:
         if tracked is not None and tracker is not None:
             tracked.end(lambda: conclusion(study))

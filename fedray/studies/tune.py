@@ -20,15 +20,18 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import ray
 from filelock import FileLock
 from ray import cloudpickle, tune
+from ray.air.execution.resources import placement_group
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
 
 from fedray.config import Experiment
-from fedray.errors import CodeError, Failure, FedrayError, RunFailed
+from fedray.errors import CodeError, Failure, FedrayError, RayDied, RunFailed
 from fedray.records import Round, RunFolder, best_round, find_metric
 from fedray.runtime.cluster import drivers_node
+from fedray.runtime.liveness import Liveness
 from fedray.runtime.pool import cause_of
 from fedray.runtime.printing import Output, Text, TextLog, unpack_experiment
 from fedray.runtime.resources import trial_bundles
@@ -338,6 +341,29 @@ class Watcher(tune.Callback):  # type: ignore[misc]
             self._tracker.update(run)
 
 
+class _Alive(tune.Callback):  # type: ignore[misc]
+    """Ray Tune's callback that ends a study if Ray has died, and reports stopped processes."""
+
+    def __init__(self) -> None:
+        self._liveness = Liveness()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return an empty state; see `Watcher`."""
+        return {}
+
+    def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
+        """Check Ray; raises a `RayDied` if it has died."""
+        try:
+            self._liveness.look()
+        except RayDied:  # Ray Tune cleans up, and would wait for the dead head
+            placement_group.remove_placement_group = lambda group: None
+            raise
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """Record that a result has arrived."""
+        self._liveness.arrived()
+
+
 def _error_of(trial: Any) -> Exception:
     """Return the error that last ended a trial's actor."""
     with suppress(OSError, TypeError, ImportError, AttributeError):
@@ -356,6 +382,9 @@ def fit(study: Study, watcher: Watcher, concurrent: int) -> None:
         study: the study.
         watcher: the callback.
         concurrent: maximum number of concurrent runs.
+
+    Raises:
+        RayDied: if Ray itself dies.
     """
     plan, node = study.plan, drivers_node()
     _disable_callback_statistics()
@@ -369,7 +398,7 @@ def fit(study: Study, watcher: Watcher, concurrent: int) -> None:
             trial_bundles(_experiment_of(given["trial"]), node)
         ),
     )
-    tune.Tuner(
+    tuner = tune.Tuner(
         placed,
         tune_config=tune.TuneConfig(
             search_alg=Runs(study),
@@ -385,10 +414,17 @@ def fit(study: Study, watcher: Watcher, concurrent: int) -> None:
             name=FOLDER,
             storage_path=str(study.home),
             verbose=0,
-            callbacks=[watcher],
+            callbacks=[watcher, _Alive()],
             failure_config=tune.FailureConfig(max_failures=-1),  # the watcher counts them
         ),
-    ).fit()
+    )
+    remove = placement_group.remove_placement_group
+    try:
+        tuner.fit()
+    except RayDied:
+        placement_group.remove_placement_group = remove
+        ray.shutdown()  # so that this process can start or join another Ray
+        raise
     shutil.rmtree(study.home / FOLDER, ignore_errors=True)
 
 

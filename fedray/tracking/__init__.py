@@ -30,7 +30,15 @@ from fedray.tracking.describe import (
     source_tags,
     valid_name,
 )
-from fedray.tracking.mlflow_store import Added, Store, reason, refused, resolve_uri, ui_command
+from fedray.tracking.mlflow_store import (
+    Added,
+    Store,
+    reason,
+    refused,
+    resolve_uri,
+    sqlite_path,
+    ui_command,
+)
 from fedray.tracking.notes import picture
 from fedray.tracking.sync import (
     Tracker,

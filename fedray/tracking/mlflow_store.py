@@ -8,6 +8,7 @@ lost adds nothing.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import re
@@ -29,7 +30,7 @@ from urllib.parse import unquote, urlsplit
 from filelock import FileLock
 
 from fedray.errors import UserError, one_line
-from fedray.files import cache_folder, node_lock
+from fedray.files import cache_folder, is_at_size_limit, node_lock, remedy_of
 from fedray.markdown import escape_html
 from fedray.masking import mask
 from fedray.tracking.describe import (
@@ -265,13 +266,23 @@ class Store:
         metrics are sent once the run has ended. If a request fails, call `sync` again.
         """
         self.connect()
+        with self._alone():
+            held, rounds, params = self._sync_content(run)
+        files = 0
+        if not run.is_going:
+            files = self._add_files(held, run)
+            self._delete_empty_twins(held, run.key)
+        self._held[run.key] = held
+        return Added(held.run_id, rounds, params, files)
+
+    def _sync_content(self, run: TrackedRun) -> tuple[_Held, int, int]:
+        """Send all but the files; return the run and how many rounds and params were sent."""
         held = self._held.pop(run.key, None) or self._open(run)  # after a failure, ask MLflow again
         params = self._add_params(held, run.params)
         parent = {} if PARENT_TAG in held.tags else self._parent_tag(run)
         self._add_tags(held, {**run.tags, **parent})
         self._add_data(held, run)
         rounds = self._add_rounds(held, run)
-        files = 0
         if run.is_going:
             self._set_status(held, run)
         else:
@@ -280,15 +291,16 @@ class Store:
             self._add_final(held, run, now.metrics)
             self._set_status(held, run)  # before the files, whose server may be down
             self._describe(held, run.note)
-            files = self._add_files(held, run)
-            self._delete_empty_twins(held, run.key)
-        self._held[run.key] = held
-        return Added(held.run_id, rounds, params, files)
+        return held, rounds, params
 
     # --- experiment and run -----------------------------------------------------------------------
 
     def _alone(self) -> AbstractContextManager[object]:
-        """Return a lock that keeps other processes from creating the same entry in a database."""
+        """Return a lock for writing to a database.
+
+        SQLite has one writer at a time, and MLflow's transactions fail or wait for each other: they
+        read before they write. Two processes also must not create the same entry.
+        """
         path = sqlite_path(self.uri)
         if path is None:
             return nullcontext()
@@ -323,8 +335,7 @@ class Store:
     def _open(self, run: TrackedRun) -> _Held:
         run_id = self._find(run.key)
         if run_id is None:
-            with self._alone():
-                run_id = self._find(run.key) or self._create(run)
+            run_id = self._create(run)
         now = self._client.get_run(run_id)
         steps = set()
         if MARKER in now.data.metrics:
@@ -655,8 +666,27 @@ def reason(error: BaseException, uri: str = "<database_uri>") -> str:
         )
     if isinstance(inner, UserError):
         return text
+    path = sqlite_path(uri)
+    if isinstance(inner, sqlite3.OperationalError) and path is not None:
+        inner = _as_os_error(inner, path)
+    if isinstance(inner, OSError) and inner.filename and inner.errno:
+        return f"{os.fsdecode(inner.filename)}: {inner.strerror}; {remedy_of(inner)}"
     ours = " (an error of fedray)" if _is_ours(error) else ""
     return f"{type(inner).__name__}: {text}{ours}"
+
+
+def _as_os_error(error: sqlite3.Error, path: Path) -> Exception:
+    """Return the OSError behind an error of SQLite, which names no file; else the error."""
+    kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if kind == sqlite3.SQLITE_FULL:
+        number = errno.ENOSPC
+    elif kind in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        number = errno.EACCES
+    elif is_at_size_limit(path):
+        number = errno.EFBIG
+    else:
+        return error
+    return OSError(number, os.strerror(number), str(path))
 
 
 def refused(error: BaseException) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import struct
+import subprocess
+import sys
 import zlib
 
 import numpy as np
@@ -244,3 +246,15 @@ def test_encoded_images_beyond_a_limit_are_read_again(tmp_path, monkeypatch, mos
         sources_module.sources.get("parquet")().listing(tmp_path, ReadOptions()).rows
     )
     assert sum(len(row.image) for row in rows) <= most
+
+
+def test_pillows_warning_of_large_images_is_silenced():
+    """Pillow itself refuses twice as many pixels."""
+    code = (
+        "import fedray.data.decoding, io, warnings; from PIL import Image\n"
+        "Image.MAX_IMAGE_PIXELS = 60\n"
+        "file = io.BytesIO(); Image.new('RGB', (10, 10)).save(file, 'PNG')\n"
+        "Image.open(file)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

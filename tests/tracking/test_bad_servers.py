@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from benchmarks.faults.proxy import Proxy
 from fedray.errors import UserError
 from fedray.records import RunFolder
 from fedray.run import main
-from fedray.tracking import Tracker, resolve_uri
+from fedray.tracking import Store, Tracker, resolve_uri
 from tests.tracking.runs import tracked
 
 TINY = [
@@ -145,3 +146,17 @@ def test_a_refused_address_does_not_show_its_password(
     with pytest.raises(UserError) as raised:
         resolve_uri(Path("results"))
     assert SECRET not in str(raised.value)
+
+
+def test_a_server_that_drips_ends_an_upload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A byte now and then keeps a request from timing out."""
+    monkeypatch.setattr("fedray.cli.upload.OPEN_SECONDS", 0.2)
+    is_over = threading.Event()
+    monkeypatch.setattr(Store, "connect", lambda self: is_over.wait())
+    out = tmp_path / "out"
+    assert main([*TINY, "--executor", "serial", "--out", str(out), "--no-track"]) == 0
+    assert upload([str(out), "--uri", "http://127.0.0.1:1"]) == 1
+    is_over.set()
+    assert "it has not answered completely within 0.2 s" in capsys.readouterr().err

@@ -10,13 +10,14 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock, Timeout
 
 from fedray.errors import UserError
 from fedray.tracking import (
@@ -32,6 +33,7 @@ from fedray.tracking.mlflow_store import sqlite_path, sqlite_uri
 from fedray.tracking.view import view_path
 from tests.tracking.runs import Held, make_round, tracked
 
+LOCK_NAME = ".mlflow.db.lock"
 ROUNDS = [make_round(r) for r in range(6)]
 
 
@@ -407,6 +409,50 @@ def test_four_processes_share_a_database_that_none_of_them_finds(tmp_path: Path)
     for run in runs:
         assert run.info.status == "FINISHED"
         held.assert_every_metric_once_per_round(run, range(50))
+
+
+def test_a_database_has_one_writer_at_a_time(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, lock = Store(uri, "digits"), FileLock(Path(sqlite_path(uri) or "").parent / LOCK_NAME)
+    store.connect()
+    taken = []
+
+    def try_lock(*_: Any) -> None:
+        with suppress(Timeout), lock.acquire(timeout=0):
+            taken.append(True)
+
+    for step in ("_add_params", "_add_data", "_add_rounds", "_set_status"):
+        real = getattr(store, step)
+        monkeypatch.setattr(store, step, lambda *a, real=real: (try_lock(), real(*a))[1])
+    store.sync(tracked(rounds=ROUNDS, status="FINISHED"))
+    assert not taken
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (sqlite3.SQLITE_READONLY, "Permission denied; change its permissions"),
+        (sqlite3.SQLITE_CANTOPEN, "Permission denied; change its permissions"),
+        (sqlite3.SQLITE_FULL, "No space left on device; free some space"),
+        (sqlite3.SQLITE_IOERR | (3 << 8), "File too large; raise the limit on the size of files"),
+    ],
+)
+def test_errors_of_a_database_name_its_file_and_a_remedy(
+    code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (1, -1))
+    error = sqlite3.OperationalError("as SQLite says it")
+    error.sqlite_errorcode = code
+    (tmp_path / "mlflow.db").touch()
+    assert reason(error, f"sqlite:///{tmp_path}/mlflow.db").startswith(
+        f"{tmp_path}/mlflow.db: {said}"
+    )
+
+
+def test_an_error_of_a_file_names_a_remedy(tmp_path: Path) -> None:
+    error = PermissionError(13, "Permission denied", str(tmp_path / ".mlflow.db.lock"))
+    said = f"{tmp_path}/.mlflow.db.lock: Permission denied; change its permissions"
+    assert reason(error) == said
+    assert not refused(error)
 
 
 # --- what users do to a store ---------------------------------------------------------------------
