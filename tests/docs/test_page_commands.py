@@ -22,8 +22,21 @@ pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ is not part of 
 QUICK = ("fedray new ", "fedray ls ", "fedray show ", "fedray data ")
 """What is run as it stands."""
 OTHERS = {
-    *(".", "apt-get", "cd", "chmod", "cp", "docker", "export", "helm", "kubectl", "make", "pip"),
-    *("git", "python", "python3", "python3.11", "ray", "sbatch", "sed", "sudo"),
+    *(
+        ".",
+        "apt-get",
+        "cd",
+        "chgrp",
+        "chmod",
+        "cp",
+        "docker",
+        "export",
+        "helm",
+        "kubectl",
+        "make",
+        "pip",
+    ),
+    *("git", "mkdir", "python", "python3", "python3.11", "ray", "sbatch", "sed", "sudo", "umask"),
     *("clusters/laptop/start-head.sh", "mlflow/server.sh"),
 }
 """What else a command begins with; environments' own programs are below .venv."""
