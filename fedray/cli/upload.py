@@ -17,6 +17,7 @@ from fedray.errors import FedrayError, UserError
 from fedray.files import results_home
 from fedray.masking import mask
 from fedray.records import RunFolder, find_run_folders
+from fedray.records.folder import LIST
 from fedray.tracking import (
     Added,
     Store,
@@ -106,6 +107,11 @@ def _single_runs(folders: Sequence[Path], homes: Sequence[Path]) -> list[Path]:
     runs: set[Path] = set()
     for folder in (folder for folder in folders if folder not in homes):
         try:
+            if (folder / LIST).exists():
+                raise UserError(
+                    f"{folder} lists the runs of a study but lacks plan.json; restore it from a "
+                    "copy, or upload the folders of the runs"
+                )
             runs |= {*find_run_folders([folder])}
         except UserError:
             if not any(home.is_relative_to(folder) for home in homes):

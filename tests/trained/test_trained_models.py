@@ -22,7 +22,7 @@ import fedray
 from fedray.core import algorithms
 from fedray.errors import UserError
 from fedray.plugins import use
-from fedray.records import RunFolder, RunWriter, Summary
+from fedray.records import RunFolder, Summary
 from fedray.runtime import assembly as assemblies
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import resolve
@@ -167,7 +167,7 @@ def test_every_methods_models_give_the_accuracies_of_the_run(
 
 
 def test_fedconcats_clusters_and_its_concatenated_model_are_served(assemble, tmp_path, monkeypatch):
-    monkeypatch.setattr(RunWriter, "best", property(lambda _: 1))  # of a cluster's rounds
+    choose_round(1, monkeypatch)  # a round of the clusters
     assembly = assemble("fedconcat", ONE)
     list(session(assembly, tmp_path).rounds())
     labels, shown = keep_shown(assembly, tmp_path), np.load(tmp_path / "shown.npz")
