@@ -36,7 +36,19 @@ OTHERS = {
         "make",
         "pip",
     ),
-    *("git", "mkdir", "python", "python3", "python3.11", "ray", "sbatch", "sed", "sudo", "umask"),
+    *(
+        "find",
+        "git",
+        "mkdir",
+        "python",
+        "python3",
+        "python3.11",
+        "ray",
+        "sbatch",
+        "sed",
+        "sudo",
+        "umask",
+    ),
     *("clusters/laptop/start-head.sh", "mlflow/server.sh"),
 }
 """What else a command begins with; environments' own programs are below .venv."""
