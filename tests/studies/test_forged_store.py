@@ -42,7 +42,7 @@ def test_a_link_to_another_folder_is_no_store(study, tmp_path_factory):
     link = study.home / "store"
     link.symlink_to(outside)
     forge(study, link)
-    with pytest.raises(UserError, match="is a link to .*, outside"):
+    with pytest.raises(UserError, match=r"is a link to .*, outside"):
         Study.read(study.home)
 
 
