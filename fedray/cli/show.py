@@ -21,7 +21,6 @@ from fedray.command import Command, Name, json_flag, keys
 from fedray.command import plugins as with_plugins
 from fedray.errors import UserError, nearest, printable
 from fedray.plugins import Plugin
-from fedray.run_config import check_config
 from fedray.shipped import FOLDERS, PACKAGE, files, names
 
 DEFAULT, GIVEN = "default", "given here"
@@ -182,6 +181,7 @@ def settings(
         sources_of,
         with_read_plugins,
     )
+    from fedray.run_config import check_config
 
     pairs, plugins = parse_assignments(assignments), list(plugins)
     check_config(Path(name))
