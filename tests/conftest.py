@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
+import string
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,18 +121,30 @@ def empty_database(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory) -> Path:
     """A BERT of width 16 that knows the digits' names, as save_pretrained writes it."""
+    return save_bert(tmp_path_factory.mktemp("tiny_bert"), WORDS.split(), 24)
+
+
+@pytest.fixture(scope="session")
+def letter_bert(tmp_path_factory) -> Path:
+    """A BERT of width 16 that spells every word, so that no two classes read the same."""
+    letters = [*string.ascii_lowercase, *string.digits]
+    words = [*WORDS.split()[:5], *string.punctuation, *letters, *(f"##{one}" for one in letters)]
+    return save_bert(tmp_path_factory.mktemp("letter_bert"), words, 128)
+
+
+def save_bert(folder: Path, words: Sequence[str], positions: int) -> Path:
+    """Write a BERT with random weights and these pieces of words; return its folder."""
     from transformers import BertConfig, BertModel, BertTokenizer
 
-    folder = tmp_path_factory.mktemp("tiny_bert")
-    (folder / "vocab.txt").write_text("\n".join(WORDS.split()) + "\n")
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
     BertTokenizer(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
     config = BertConfig(
-        vocab_size=len(WORDS.split()),
+        vocab_size=len(words),
         hidden_size=16,
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=32,
-        max_position_embeddings=24,
+        max_position_embeddings=positions,
         initializer_range=0.5,
     )
     with torch.random.fork_rng():

@@ -212,9 +212,18 @@ def test_a_library_that_raises_something_else_for_a_signal(capsys):
     assert ended(raising(KeyboardInterrupt()), capsys) == (130, "interrupted\n")
 
 
+@pytest.fixture
+def _interrupts():
+    """Ctrl-C raises an exception, also where a shell has started the tests in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 STOPS = [(signal.SIGTERM, 143, "terminated\n"), (signal.SIGINT, 130, "interrupted\n")]
 
 
+@pytest.mark.usefixtures("_interrupts")
 @pytest.mark.parametrize(("number", "code", "said"), STOPS)
 def test_a_signal_in_a_block_that_must_not_be_cut_ends_the_command_after_it(
     capsys, number, code, said
@@ -232,6 +241,7 @@ def test_a_signal_in_a_block_that_must_not_be_cut_ends_the_command_after_it(
     assert done == ["the block"]
 
 
+@pytest.mark.usefixtures("_interrupts")
 @pytest.mark.parametrize(("number", "code", "said"), STOPS)
 def test_a_second_signal_ends_it_at_once(capsys, number, code, said):
     done = []

@@ -55,7 +55,7 @@ def load_checkpoint(
             "a new run with another --out"
         )
     folder.first_analyses(done)  # fails for a damaged file, before anything is changed
-    if before is not None:
+    if before is not None and before.is_finished:  # else it is written anew
         folder.check_partition()
     store.tidy()
     return checkpoint.snapshot, earlier

@@ -230,12 +230,12 @@ def groups() -> dict[str, list[str]]:
 
 
 @pytest.fixture
-def tiny(tmp_path, tiny_clip, tiny_bert, monkeypatch, every_root):
+def tiny(tmp_path, tiny_clip, letter_bert, monkeypatch, every_root):
     """What runs commands at a tiny size, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
     monkeypatch.setattr("fedray.config.resolution.resolve_root", found_or_made(tmp_path))
-    return Tiny(tmp_path, tiny_clip, tiny_bert)
+    return Tiny(tmp_path, tiny_clip, letter_bert)
 
 
 def found_or_made(home: Path):

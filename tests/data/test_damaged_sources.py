@@ -326,7 +326,7 @@ IMAGES = [
 ]
 
 MASKS = [
-    (at("classes.json", pipe), "classes.json is not a regular file"),
+    (at("classes.json", pipe), "classes.json cannot be read: it is not a regular file"),
     (at("classes.json", missing), "classes.json cannot be read: .*No such file"),
     *[(at("classes.json", content(text)), f"classes.json {match}") for text, match in JSONS],
     (at("classes.json", content('["a", "a"]')), "the classes 0 and 1 are both called 'a'"),
@@ -503,7 +503,9 @@ def test_a_list_of_too_many_bytes_is_not_read(tmp_path):
     image_folder(tmp_path)
     (tmp_path / "split.json").touch()
     os.truncate(tmp_path / "split.json", 2**33)  # a hole
-    with pytest.raises(UserError, match=r"split.json has 8589934592 bytes, expected at most"):
+    with pytest.raises(
+        UserError, match=r"split.json cannot be read: it has 8,589,934,592 bytes, expected at most"
+    ):
         load_images("image_folder", tmp_path, ReadOptions(split="split.json"))
 
 

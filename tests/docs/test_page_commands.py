@@ -116,10 +116,10 @@ def test_pages_have_commands():
 
 
 @pytest.fixture
-def tiny(here, tiny_clip, tiny_bert, monkeypatch):
+def tiny(here, tiny_clip, letter_bert, monkeypatch):
     """What runs experiments at a tiny size."""
     monkeypatch.setenv("FEDRAY_RESULTS", str(here / "results"))
-    return Tiny(here, tiny_clip, tiny_bert)
+    return Tiny(here, tiny_clip, letter_bert)
 
 
 @pytest.mark.long

@@ -440,7 +440,7 @@ def test_a_swept_key_gets_its_figure(tmp_path: Path, drawn: list[Any]) -> None:
 
 
 def test_a_folder_stands_for_the_runs_that_it_lists(tmp_path, capsys):
-    runs = tmp_path / "tables" / "runs"
+    runs = tmp_path / "tables" / "store"
     for name, accuracy in (("a", 0.5), ("b", 0.7), ("tuning", 0.9)):
         write_run(runs / name, [0.1, accuracy], {"lr": accuracy})
     folder = tmp_path / "tables" / "mine" / "1"
@@ -458,7 +458,7 @@ def test_a_folder_stands_for_the_runs_that_it_lists(tmp_path, capsys):
     [
         (["{tmp}/none"], r"none is not a folder"),
         (["{tmp}/empty"], r"there is no result.json in or below"),
-        (["{tmp}/table"], r"runs.json lists a missing run, .*/runs/k; copy it from"),
+        (["{tmp}/table"], r"runs.json lists a missing run, .*/store/k; copy it from"),
         (["{tmp}/runs", "--metric", "local_acuracy"], r"Did you mean 'local_accuracy'"),
         (["{tmp}/runs", "--metric", "per_client"], r"no run has measured 'per_client'"),
         (["{tmp}/broken"], r"result.json cannot be read"),
@@ -474,7 +474,7 @@ def test_what_the_user_can_mend_is_one_sentence(
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "table").mkdir()
-    write_run_list(tmp_path / "table", [tmp_path / "runs" / "k"])
+    write_run_list(tmp_path / "table", [tmp_path / "store" / "k"])
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "result.json").write_text("{")
     (write_run(tmp_path / "runs" / "a", [0.1]) / "matrices.json").write_text("[")

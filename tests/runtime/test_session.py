@@ -293,7 +293,7 @@ def of_a_twin(folder: RunFolder) -> None:
 def test_rounds_that_the_checkpoint_does_not_know_are_refused(tmp_path, change):
     folder = interrupted(tmp_path)
     change(folder)
-    with pytest.raises(UserError, match="do not match its checkpoint of round 1; restore"):
+    with pytest.raises(UserError, match="lacks round 1, which the checkpoint says was done"):
         list(session(tmp_path).rounds())
 
 
@@ -301,13 +301,13 @@ def test_rounds_that_the_checkpoint_does_not_know_are_refused(tmp_path, change):
 def test_a_result_of_another_experiment_or_partition_is_refused(tmp_path, every):
     folder = interrupted(tmp_path, f"checkpoint_every={every}")
     whole = folder.read()
-    for info, said in (
-        ({"identity": "f" * 64}, "result.json belongs to another experiment than"),
-        ({"partition_sha256": "f" * 64}, "the partition has changed .*ffffffffffff, now"),
-    ):
-        folder.write(replace(whole, info=replace(whole.info, **info)))
-        with pytest.raises(UserError, match=said):
-            session(tmp_path, f"checkpoint_every={every}")
+    rewritten(folder, partition_sha256="f" * 64)
+    with pytest.raises(UserError, match=r"the partition has changed .*ffffffffffff, now"):
+        session(tmp_path, f"checkpoint_every={every}")
+    folder.write(replace(whole, info=replace(whole.info, identity="f" * 64)))
+    other = "belongs to another experiment|lacks round 1, which the checkpoint says was done"
+    with pytest.raises(UserError, match=other):
+        session(tmp_path, f"checkpoint_every={every}")
 
 
 def test_a_damaged_partition_is_written_anew(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from itertools import product
+from itertools import permutations
 
 import pytest
 import torch
@@ -258,12 +258,13 @@ def test_openai_archives_are_read_whole(tmp_path, images):
 
 
 def test_texts_of_many_subsets_of_classes_are_not_all_kept(pair):
-    texts = ClassTexts(pair.clip.text, NAMES)
-    subsets = [*product(range(len(NAMES)), repeat=4)]
+    names = ("cat", "dog", "fur", "animal", "round")
+    texts = ClassTexts(pair.clip.text, names)
+    subsets = [*permutations(range(len(names)), 4)]
     first = texts.class_subset(subsets[0]).encode()
     for subset in subsets:
         found = texts.class_subset(subset)
-        assert found.names == tuple(NAMES[c] for c in subset)
+        assert found.names == tuple(names[c] for c in subset)
         assert texts.class_subset(subset) is found
     assert len(subsets) > MOST_SUBSETS >= len(texts._subsets)
     assert torch.equal(texts.class_subset(subsets[0]).encode(), first)
