@@ -85,6 +85,12 @@ class OpenClipText(TokenEncoder):
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Tokenise T texts; cut padding after the last end token if results do not depend on it."""
+        tokens, device = self.tokens(texts), self._tower.positional_embedding.device
+        ids, mask, read = (tensor.to(device) for tensor in (tokens.ids, tokens.mask, tokens.read))
+        return Tokens(ids, mask, read, tokens.cut)
+
+    def tokens(self, texts: Sequence[str]) -> Tokens:
+        """Return the tokens of `tokenize` on the CPU, for work that must not wait for a device."""
         cut = self._too_long(texts)
         ids: Tensor = self._tokenizer(list(texts), context_length=self.limit)
         read = self._read(ids)
@@ -93,8 +99,7 @@ class OpenClipText(TokenEncoder):
             mask = torch.arange(ids.shape[1]) <= read.unsqueeze(1)
         else:
             mask = torch.ones_like(ids, dtype=torch.bool)
-        device = self._tower.positional_embedding.device
-        return Tokens(ids.to(device), mask.to(device), read.to(device), cut)
+        return Tokens(ids, mask, read, cut)
 
     def embed(self, tokens: Tokens) -> Tensor:
         embedded: Tensor = self._tower.token_embedding(tokens.ids)

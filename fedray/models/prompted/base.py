@@ -10,11 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedray.language.distinct import equal_vectors, refuse_equal
 from fedray.models.classifier import Classifier, ClassifierOutput
 from fedray.models.clip.frozen import FrozenClip
 from fedray.models.inputs import ImageFeatures, Inputs, PatchFeatures, Pixels, values_of
-from fedray.models.prompted.texts import PHOTO, READER, RENAME, ClassTexts, unit
+from fedray.models.prompted.texts import PHOTO, ClassTexts, check_distinct, unit
 
 
 class PromptedClip(Classifier, ABC):
@@ -36,7 +35,7 @@ class PromptedClip(Classifier, ABC):
     def __init__(self, clip: FrozenClip, names: Sequence[str]) -> None:
         super().__init__()
         object.__setattr__(self, "clip", clip)  # not a submodule: frozen, shared, never sent
-        self.names = tuple(name.replace("_", " ") for name in names)
+        self.names = check_distinct(clip.text, names)
         self._trained = tuple(range(len(names)))
         self._classes: tuple[int, ...] = self._trained
         self._cached: _CachedFeatures | None = None
@@ -60,7 +59,7 @@ class PromptedClip(Classifier, ABC):
 
     def add_classes(self, names: Sequence[str]) -> None:
         """Add classes that are not trained on but may be predicted."""
-        self.names += tuple(name.replace("_", " ") for name in names)
+        self.names = check_distinct(self.clip.text, [*self.names, *names])
 
     @property
     def classes(self) -> tuple[int, ...]:
@@ -100,7 +99,6 @@ class PromptedClip(Classifier, ABC):
             with torch.autocast(device.type, enabled=False):  # the caller must not affect the cache
                 texts = [template.format(name) for name in self.names]
                 features = unit(self.clip.text.features(texts))
-            refuse_equal(equal_vectors(features), self.names, READER, RENAME)
             self._fixed[template] = features
         return self._fixed[template][self.scope]
 

@@ -15,10 +15,20 @@ from fedray.language.encoders import TokenEncoder, Tokens
 from fedray.language.encoders.openclip import OpenClipText
 
 PHOTO = "a photo of a {}."
-READER, RENAME = "the CLIP of model.clip", "rename one of them"
-"""Parts of the message about classes that the CLIP cannot distinguish."""
 MOST_SUBSETS = 32
 """Maximal number of cached subsets of classes: those of some clients and of tests."""
+
+
+def check_distinct(encoder: OpenClipText, names: Sequence[str]) -> tuple[str, ...]:
+    """Return class names as words, with blanks for underscores.
+
+    Raises:
+        UserError: if the encoder reads two of them as the same tokens.
+    """
+    words = tuple(name.replace("_", " ") for name in names)
+    pair = equal_tokens(encoder.tokens(words))
+    refuse_equal(pair, words, "the CLIP of model.clip", "rename one of them")
+    return words
 
 
 class ClassTexts:
@@ -43,8 +53,6 @@ class ClassTexts:
         self.template = template
         self.key = key
         self.tokens = encoder.tokenize([template.format(name) for name in self.names])
-        self._named = encoder.tokenize(self.names)  # with start and end tokens
-        refuse_equal(equal_tokens(self._named), self.names, READER, RENAME)
         with torch.no_grad():
             self.embeddings = encoder.embed(self.tokens)
         self._subsets: dict[Sequence[int], ClassTexts] = {}
@@ -120,9 +128,11 @@ class ClassTexts:
     @cached_property
     def _free(self) -> Tensor:
         """The number of tokens of each text besides the start, the end and the class name [K]."""
-        return self.tokens.mask.sum(1) - self._named.mask.sum(1)
+        texts = self.encoder.tokens([self.template.format(name) for name in self.names])
+        names = self.encoder.tokens(self.names)  # with start and end tokens
+        return texts.mask.sum(1) - names.mask.sum(1)
 
-    @property
+    @cached_property
     def _replaceable(self) -> int:
         """The number of tokens that prompts may replace in every text."""
         return max(0, int(self._free.min()))
