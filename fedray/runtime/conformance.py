@@ -64,8 +64,8 @@ CPU = torch.device("cpu")
 ROUNDING = 1e-4
 """Tolerance between devices, and between stacked and unstacked clients, over two rounds.
 
-Their kernels round differently, and a ReLU or a batch norm may enlarge the difference: FedBN's
-stacked states differ by 3e-5 on processors with AVX-512.
+Their kernels round differently, and a ReLU or a batch norm may enlarge the difference: to 3e-5 for
+stacked networks with batch norm on processors with AVX-512.
 """
 SEEDS = (1, 2)
 """Seeds of the global random generators in the first and second run of a comparison."""
