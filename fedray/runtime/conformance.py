@@ -62,10 +62,11 @@ from fedray.runtime.session import Session
 
 CPU = torch.device("cpu")
 ROUNDING = 1e-4
-"""Tolerance between devices, and between stacked and unstacked clients, over two rounds.
+"""Tolerance between devices, whose kernels round differently, over two rounds."""
+STACKING = 1e-3
+"""Tolerance between stacked and unstacked clients, over two rounds.
 
-Their kernels round differently, and a ReLU or a batch norm may enlarge the difference: to 3e-5 for
-stacked networks with batch norm on processors with AVX-512.
+A ReLU or a batch norm enlarges what rounding changes: to 1.1e-4 on processors with AVX-512.
 """
 SEEDS = (1, 2)
 """Seeds of the global random generators in the first and second run of a comparison."""
@@ -410,8 +411,8 @@ class Conformance:
         yield "batches", description, lambda: check_batches(experiment)
         if algorithms.get(experiment.algorithm.name).stacks:
             stacked = Assembly(experiment.model_copy(update={"stacked": 2}))
-            description = "two clients trained together, states to 1e-4"
-            yield "stacked", description, lambda: compare(first, trace(stacked, serial), ROUNDING)
+            description = "two clients trained together, states to 1e-3"
+            yield "stacked", description, lambda: compare(first, trace(stacked, serial), STACKING)
 
     def _on_ray(self, workers: int) -> MakeExecutor:
         """Return a function that makes executors with a number of workers; start all pools once.
