@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import string
 from collections import Counter
@@ -31,6 +32,8 @@ from fedray.runtime import observers
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
+
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # Ray reads it once per process
 
 settings.register_profile("fedray", deadline=None, derandomize=True)
 settings.load_profile("fedray")

@@ -40,7 +40,6 @@ def ray_nodes(cache):
     from fedray.runtime.cluster import connect
 
     patch = pytest.MonkeyPatch()
-    patch.setenv("RAY_AUTH_MODE", "disabled")
     patch.delenv("OMP_NUM_THREADS", raising=False)  # as for users: Ray sets it by the CPUs
     patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # for faulty.py
     ray.shutdown()
