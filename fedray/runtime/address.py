@@ -67,9 +67,10 @@ def _host_and_port(address: str, name: str) -> tuple[str, int]:
         )
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
+    example = host or ("localhost" if port.isdecimal() else port)
     if not (host and port.isascii() and port.isdecimal() and 0 < int(port) < 2**16):
         raise UserError(
-            f"{name} is not HOST:PORT; write for example {host or port or 'localhost'}:{GCS_PORT}, "
+            f"{name} is not HOST:PORT; write for example {example}:{GCS_PORT}, "
             "or auto for the cluster of this machine"
         )
     return host, int(port)

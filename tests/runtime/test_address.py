@@ -100,7 +100,7 @@ def refusal(of: str, monkeypatch: pytest.MonkeyPatch) -> str:
         ("localhost:abc", "is not HOST:PORT"),
         ("localhost:0", "is not HOST:PORT"),
         ("localhost:65536", "is not HOST:PORT"),
-        (":6379", "is not HOST:PORT"),
+        (":6379", "is not HOST:PORT; write for example localhost:6379"),
         ("auto", "no Ray cluster answers on this machine; start one"),
         ("no-such-host.invalid:6379", "no Ray cluster answers at RAY_ADDRESS=no-such-host"),
     ],
