@@ -1,0 +1,182 @@
+"""The public data sets that fedray knows, one YAML file each.
+
+A description says where a set comes from, how its classes are called in the papers, in which
+spellings they come, its domains, its official split and the size of its pictures.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from fedray.config import Frozen, parse_yaml
+from fedray.errors import UserError, nearest
+from fedray.origins import Origin
+
+FOLDER = Path(__file__).parent
+DESCRIPTIONS = FOLDER.parents[1] / "language" / "descriptions"
+"""The shipped descriptions of classes, whose keys are the classes in the papers' words."""
+
+
+class Split(Frozen):
+    """Numbers of images of the official split."""
+
+    train: int
+    validation: int = 0
+    test: int = 0
+
+
+class CoOpLayout(Frozen):
+    """How a set is called in CoOp's layout.
+
+    Attributes:
+        name: its name in that of the split file, split_zhou_<name>.json.
+        images: the folder of its images, "" for the set's folder itself.
+        split: the file that identifies the set: the split file, or the first official list.
+    """
+
+    name: str
+    images: str
+    split: str
+
+
+class KnownSet(Frozen):
+    """A public data set.
+
+    Attributes:
+        name: its name in fedray, that of its YAML file.
+        title: its name in texts.
+        folder: its folder below $FEDRAY_DATA in the shipped experiments.
+        source: the `data.source` of the shipped paper-scale experiments.
+        layout: the files of that source, in words.
+        classes: its classes in the papers' words, in the order of their labels; empty if only the
+            files say them (CoOp's split files).
+        class_count: C.
+        aliases: other spellings of class names, such as WordNet ids, with the paper's word.
+            Case, underscores, blanks, punctuation and leading numbers need no alias.
+        domains: its domains, sorted; empty without.
+        images: the number of images of the official split; all in `train` if there is none.
+        image_size: width and height of all pictures; None if sizes differ.
+        more_classes: whether the public files hold further classes (DomainNet has 345).
+        coop: its names in CoOp's layout; None if it does not belong to it.
+        origin: where it comes from.
+    """
+
+    name: str
+    title: str
+    folder: str
+    source: str
+    layout: str
+    classes: tuple[str, ...] = ()
+    class_count: int
+    aliases: dict[str, str] = {}
+    domains: tuple[str, ...] = ()
+    images: Split
+    image_size: tuple[int, int] | None = None
+    more_classes: bool = False
+    coop: CoOpLayout | None = None
+    origin: Origin
+
+
+@cache
+def known_sets() -> dict[str, KnownSet]:
+    """Return all known sets by name, sorted by name."""
+    sets = {}
+    for path in sorted(FOLDER.glob("*.yaml")):
+        tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+        described = DESCRIPTIONS / f"{tree.pop('described', '')}.json"
+        if described.is_file():
+            tree["classes"] = list(json.loads(described.read_text(encoding="utf-8")))
+        ids = tree.pop("ids", ())
+        tree["aliases"] = {
+            **tree.get("aliases", {}),
+            **dict(zip(ids, tree.get("classes", ()), strict=bool(ids))),
+        }
+        tree.setdefault("class_count", len(tree.get("classes", ())))
+        sets[path.stem] = KnownSet(name=path.stem, **tree)
+    return sets
+
+
+def known(name: str) -> KnownSet:
+    """Return a known set.
+
+    Raises:
+        UserError: if no set has this name.
+    """
+    sets = known_sets()
+    if name not in sets:
+        raise UserError(
+            f"no data set '{name}' is known; give one of {', '.join(sets)}."
+            f"{nearest(name, sorted(sets))}"
+        )
+    return sets[name]
+
+
+class Recognised(NamedTuple):
+    """A known set, and the papers' words of the names in the data.
+
+    Attributes:
+        data_set: the set.
+        words: for each name in the data its word; a name without one stays.
+    """
+
+    data_set: KnownSet
+    words: dict[str, str]
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """Return the names that texts would spell differently from their words."""
+        return {name: word for name, word in self.words.items() if _text(name) != _text(word)}
+
+
+def recognise(names: Sequence[str], domains: Collection[str] = ()) -> Recognised | None:
+    """Return the known set that class names belong to; None if there is none.
+
+    The data hold all classes of the set, in any of their spellings, and no other ones (except for a
+    set with `more_classes`); or all their names are WordNet ids of the set's classes.
+
+    Args:
+        names: the class names in the data.
+        domains: the domains in the data; a set with `more_classes` needs most of its domains.
+    """
+    for data_set in known_sets().values():
+        spelled = _spellings(data_set.name)
+        words = {name: spelled[key] for name in names if (key := spelling(name)) in spelled}
+        others = len(words) < len(names)
+        if set(words.values()) == set(data_set.classes) and words:
+            known_domains = set(data_set.domains) & set(domains)
+            if not others or (data_set.more_classes and len(known_domains) > 1):
+                return Recognised(data_set, {name: words.get(name, name) for name in names})
+        if words and not others and all(map(_WORDNET.fullmatch, names)):
+            return Recognised(data_set, words)
+    return None
+
+
+_WORDNET = re.compile(r"n\d{8}")
+
+
+def spelling(name: str) -> str:
+    """Return a class name without case, blanks, punctuation and leading number, to compare it."""
+    without_number = re.sub(r"^\d+[\W_]+(?=[^\W\d_])", "", name)
+    return re.sub(r"[\W_]+", "", without_number).casefold() or name
+
+
+@cache
+def _spellings(name: str) -> dict[str, str]:
+    """Return the word of every spelling of a set's classes."""
+    data_set = known(name)
+    return {
+        spelling(other): word
+        for other, word in (
+            *data_set.aliases.items(),
+            *zip(data_set.classes, data_set.classes, strict=True),
+        )
+    }
+
+
+def _text(name: str) -> str:
+    return " ".join(name.replace("_", " ").split())
