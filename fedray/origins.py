@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import Field, StringConstraints
 
@@ -22,6 +24,8 @@ class OriginFile(Frozen):
         to: where it belongs below the set's folder: the folder of an archive's content, the path
             of any other file; "" is the set's folder, or the file's own name in it.
         top: the folder in the archive whose content is needed; "" for the whole archive.
+        inner: an archive in the content that is unpacked, too; "" without one.
+        saved_as: the file's name if its address does not end with it.
     """
 
     url: str
@@ -30,6 +34,14 @@ class OriginFile(Frozen):
     unpack: bool = False
     to: str = ""
     top: str = ""
+    inner: str = ""
+    saved_as: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the file, also if it is fetched by hand."""
+        place = "" if self.unpack else self.to
+        return self.saved_as or PurePosixPath(place or urlsplit(self.url).path).name
 
 
 class Origin(Frozen):
