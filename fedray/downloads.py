@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from fedray.errors import UserError, one_line
 from fedray.files import is_full, remedy_of
@@ -38,7 +38,8 @@ SAY_EVERY = 10.0
 """Seconds between two lines about a download."""
 MOST_GROWTH = 20
 """Maximal size of an archive's content, in multiples of its own size; images hardly shrink."""
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
+"""Bytes received at once; a connection that breaks off loses fewer."""
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError)
 
 Say = Callable[[str], object]
@@ -90,8 +91,10 @@ def _complete(file: OriginFile, part: Path, say: Say) -> None:
                 "address may have changed"
             ) from None
         except requests.RequestException as error:
-            failures = 1 if _size(part) > before else failures + 1
-            if failures == TRIES or not _size(part):
+            goes_on = _size(part) > before
+            failures = 1 if goes_on else failures + 1
+            broke_off = goes_on or isinstance(error, requests.exceptions.ChunkedEncodingError)
+            if not broke_off or failures == TRIES:
                 kept = f"; {size_of(_size(part))} are kept" if _size(part) else ""
                 why = one_line(f"{type(error).__name__}: {error}")[:200]
                 raise Unreachable(f"{file.url} is out of reach ({why}){kept}") from None
@@ -193,7 +196,7 @@ def _writable(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except requests.RequestException:
+    except (requests.RequestException, gzip.BadGzipFile):
         raise
     except OSError as error:
         raise UserError(
