@@ -49,6 +49,7 @@ from fedray.config.plugins import (
 )
 from fedray.config.resolution import (
     MissingRoot,
+    missing_roots_allowed,
     completed,
     load_experiment,
     resolve_root,
