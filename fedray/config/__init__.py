@@ -49,9 +49,9 @@ from fedray.config.plugins import (
 )
 from fedray.config.resolution import (
     MissingRoot,
-    missing_roots_allowed,
     completed,
     load_experiment,
+    missing_roots_allowed,
     resolve_root,
 )
 from fedray.config.schema import (

@@ -9,6 +9,7 @@ from fedray.config import Component, DataConfig, Experiment, parameters
 from fedray.core import algorithms
 from fedray.data.configurable import build
 from fedray.data.sources import Source
+from fedray.data.splits import find_split_file
 from fedray.errors import UserError
 from fedray.plugins import use
 from fedray.registry import registry
@@ -36,8 +37,13 @@ def _missing_data(keys: DataConfig) -> list[str]:
     source: Source = build(keys.source, "data source", "data.source")
     if keys.download:
         return []
+    root = Path(keys.root) if keys.root else None
+    if root is not None and not root.is_dir() and (hint := source.get_hint(root)):
+        return [f"data.root={root} is not on this machine{hint}"]
     try:
-        source.find_root(Path(keys.root) if keys.root else None, download=False)
+        found = source.find_root(root, download=False)
+        if keys.split is not None:
+            find_split_file(found, keys.split)
     except UserError as error:
         return [str(error)]
     return []

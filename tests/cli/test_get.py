@@ -311,9 +311,9 @@ def test_weights_land_where_they_are_looked_for(origin, tmp_path, capsys):
 
 
 def test_pickled_weights_only_where_there_are_no_others(origin, tmp_path):
-    origin.hub["bert-base-uncased"] = {
-        name: b"{}" for name in ("config.json", "vocab.txt", "pytorch_model.bin", "tf_model.h5")
-    }
+    origin.hub["bert-base-uncased"] = dict.fromkeys(
+        ("config.json", "vocab.txt", "pytorch_model.bin", "tf_model.h5"), b"{}"
+    )
     assert get(["bert"]) == 0
     folder = next((tmp_path / "hub").glob("models--bert-base-uncased/snapshots/*"))
     assert len(list(folder.iterdir())) == 3
