@@ -31,26 +31,23 @@ Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class KnownWeights(Frozen):
-    """Weights of a model, as `fedray get` fetches them.
-
-    Attributes:
-        name: the name for `fedray get`.
-        title: the name in texts.
-        used_as: how experiments name them: a model's name, or "KEY=NAME" of a component whose
-            default they are.
-        files: the files in the hub's repository, with wildcards.
-        bytes: the size of the weight file, about; None if unknown.
-        package: the Python package that holds them instead of the hub.
-        origin: where they come from.
-    """
+    """Weights of a model, as `fedray get` fetches them."""
 
     name: str
+    """The name for `fedray get`."""
     title: str
+    """The name in texts."""
     used_as: Texts
+    """How experiments name them: a model's name, or KEY=NAME of a component whose default they
+    are."""
     files: Texts = ()
+    """The files in the hub's repository, with wildcards."""
     bytes: int | None = None
+    """The size of the weight file, about; None if unknown."""
     package: str | None = None
+    """The Python package that holds them instead of the hub."""
     origin: Origin
+    """Where they come from."""
 
     @property
     def is_here(self) -> bool:

@@ -77,12 +77,20 @@ def _missing_model(key: str, kind: str, component: Component) -> str:
         if known.is_here:
             return ""
         size = f" ({size_of(known.bytes)})" if known.bytes else ""
-        place = "" if known.package else f" in {hub_cache()}"
-        return f"{what} needs {known.title}{size}, not found{place}; run: fedray get {known.name}"
+        if known.package:
+            return f"{what} needs the package of {known.title}{size}: {known.origin.by_hand}"
+        return _not_found(what, f"{known.title}{size}", f"fedray get {known.name}", key)
     repo, file = _repository(model, tag)
     if not repo or is_cached(repo, file):
         return ""
-    return f"{what} needs {repo} of the hub, not found in {hub_cache()}; run: hf download {repo}"
+    return _not_found(what, f"{repo} of the hub", f"hf download {repo}", key)
+
+
+def _not_found(what: str, model: str, command: str, key: str) -> str:
+    return (
+        f"{what} needs {model}, which is not in {hub_cache()}; get it with: {command}, or name a "
+        f"local copy with {key}.path"
+    )
 
 
 def _repository(model: str | None, tag: str | None) -> tuple[str, str | None]:
