@@ -109,8 +109,6 @@ def _receive(file: OriginFile, part: Path, say: Say) -> None:
     import requests
 
     have = _size(part)
-    if have and have == file.bytes:
-        return
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     wait = CONNECT_SECONDS, READ_SECONDS
     with requests.get(file.url, headers=headers, stream=True, timeout=wait) as reply:
@@ -146,23 +144,19 @@ def _watched(
 
 
 def check_file(path: Path, file: OriginFile) -> None:
-    """Check size and checksum of a file, as far as they are known; a wrong file is removed.
+    """Check the checksum of a file, else its size, if one is known; a wrong file is removed.
 
     Raises:
         UserError: if the file is not the one described.
     """
-    size = path.stat().st_size
-    if file.bytes is not None and size != file.bytes:
-        path.unlink()
-        raise UserError(
-            f"{file.name} has {size:,} bytes, expected {file.bytes:,}; it was removed, fetch it "
-            f"again from {file.url}"
-        )
-    if file.checksum is None:
+    if file.checksum is not None:
+        kind, _, expected = file.checksum.partition(":")
+        with path.open("rb") as content:
+            actual = hashlib.file_digest(content, kind).hexdigest()
+    elif file.bytes is not None:
+        kind, expected, actual = "size", f"{file.bytes:,}", f"{_size(path):,}"
+    else:
         return
-    kind, _, expected = file.checksum.partition(":")
-    with path.open("rb") as content:
-        actual = hashlib.file_digest(content, kind).hexdigest()
     if actual != expected:
         path.unlink()
         raise UserError(
@@ -217,35 +211,43 @@ def unpack(archive: Path, folder: Path, top: str = "") -> None:
         top: the folder in the archive whose content is needed; "" for the whole archive.
 
     Raises:
-        UserError: if the archive is damaged, unsafe or implausibly large, or the disk is full.
+        UserError: if the archive is damaged, unsafe or implausibly large, has no folder `top`, or
+            the disk is full.
     """
     folder.mkdir(parents=True, exist_ok=True)
     limit = MOST_GROWTH * archive.stat().st_size
     try:
         with _writable(folder):
             if tarfile.is_tarfile(archive):
-                _unpack_tar(archive, folder, top, limit)
+                count = _unpack_tar(archive, folder, top, limit)
             elif zipfile.is_zipfile(archive):
-                _unpack_zip(archive, folder, top, limit)
+                count = _unpack_zip(archive, folder, top, limit)
             else:
-                _unpack_gz(archive, folder / archive.name.removesuffix(".gz"), limit)
+                count = _unpack_gz(archive, folder / archive.name.removesuffix(".gz"), limit)
+        if not count:
+            raise UserError(f"{archive} has no files{f' in the folder {top}' if top else ''}")
     except (*_DAMAGED, gzip.BadGzipFile, RuntimeError, NotImplementedError) as error:
         raise UserError(
             f"{archive} cannot be unpacked: {one_line(error)}; fetch it again"
         ) from None
 
 
-def _unpack_tar(archive: Path, folder: Path, top: str, limit: int) -> None:
-    total = 0
+def _unpack_tar(archive: Path, folder: Path, top: str, limit: int) -> int:
+    """Unpack a tar file; return the number of files."""
+    total = count = 0
     with tarfile.open(archive) as tar:
         for member in tar:
             name = _below(member.name, top)
             if name and member.isreg():
                 total = _bounded(total + member.size, limit, archive)
                 tar.extract(member.replace(name=name, deep=False), folder, filter="data")
+                count += 1
+    return count
 
 
-def _unpack_zip(archive: Path, folder: Path, top: str, limit: int) -> None:
+def _unpack_zip(archive: Path, folder: Path, top: str, limit: int) -> int:
+    """Unpack a zip file; return the number of files."""
+    count = 0
     with zipfile.ZipFile(archive) as content:
         total = _bounded(sum(info.file_size for info in content.infolist()), limit, archive)
         check_space(folder, total, f"the content of {archive.name}")
@@ -256,14 +258,18 @@ def _unpack_zip(archive: Path, folder: Path, top: str, limit: int) -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with content.open(info) as source, target.open("wb") as out:
                     shutil.copyfileobj(source, out, _CHUNK)
+                count += 1
+    return count
 
 
-def _unpack_gz(archive: Path, target: Path, limit: int) -> None:
+def _unpack_gz(archive: Path, target: Path, limit: int) -> int:
+    """Unpack a single file; return 1."""
     total = 0
     with gzip.open(archive) as source, target.open("wb") as out:
         while received := source.read(_CHUNK):
             total = _bounded(total + len(received), limit, archive)
             out.write(received)
+    return 1
 
 
 def _below(name: str, top: str) -> str:

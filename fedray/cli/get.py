@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from fedray.activity import end_waiting
 from fedray.command import Command, Name, json_flag
 from fedray.data.known import KnownSet, known_sets
-from fedray.downloads import NotTheFile, Unreachable, fetch, fetch_hub, unpack
+from fedray.downloads import NotTheFile, Unreachable, check_space, fetch, fetch_hub, unpack
 from fedray.errors import UserError, nearest
 from fedray.files import cannot_write, expanded
 from fedray.origins import OriginFile
@@ -151,10 +151,13 @@ def _collect(known: KnownSet, stage: Path, content: Path) -> None:
         shutil.rmtree(content / ".cache", ignore_errors=True)
         return
     by_hand = []
-    for file in known.origin.files:
-        place, done = stage / file.name, stage / f"{file.name}.done"
-        if done.exists():
-            continue
+    remaining = [file for file in known.origin.files if not _mark(file, stage).exists()]
+    archives = [file.bytes or 0 for file in remaining]
+    here = sum(path.stat().st_size for path in stage.iterdir() if path.is_file())
+    needed = sum(archives) + max(archives, default=0) - here  # images hardly shrink in archives
+    check_space(stage, needed, known.title)
+    for file in remaining:
+        place = stage / file.name
         if place.is_file():
             print(f"{file.name}: found in {stage}")
         try:
@@ -170,12 +173,17 @@ def _collect(known: KnownSet, stage: Path, content: Path) -> None:
         if file.checksum is None:
             print(f"{file.name}: no checksum is known, so only its content is checked")
         _settle(file, place, content)
-        done.touch()
+        _mark(file, stage).touch()
     if by_hand:
         raise UserError(
             f"{'; '.join(by_hand)}: download it with a browser into {stage}, then run fedray get "
             f"{known.name} again"
         )
+
+
+def _mark(file: OriginFile, stage: Path) -> Path:
+    """Return the empty file that marks a file as unpacked."""
+    return stage / f"{file.name}.done"
 
 
 def _settle(file: OriginFile, place: Path, content: Path) -> None:
@@ -234,18 +242,22 @@ def _rows() -> Iterator[dict[str, str]]:
         begun = root is not None and root.with_name(f"{root.name}.part").is_dir()
         state = "here" if root is not None and root.is_dir() else "begun" if begun else "-"
         place = str(root) if state == "here" else known.origin.page
-        yield {"name": known.name, "state": state, "title": known.title, "place": place}
+        title = _sized(known.title, sum(file.bytes or 0 for file in known.origin.files))
+        yield {"name": known.name, "state": state, "title": title, "place": place}
     for weights in known_weights().values():
         state = "here" if weights.is_here else "-"
-        size = f" ({size_of(weights.bytes)})" if weights.bytes else ""
         here = f"package {weights.package}" if weights.package else str(hub_cache())
         place = here if state == "here" else weights.origin.page
         yield {
             "name": weights.name,
             "state": state,
-            "title": weights.title + size,
+            "title": _sized(weights.title, weights.bytes or 0),
             "place": place,
         }
+
+
+def _sized(title: str, size: int) -> str:
+    return f"{title} ({size_of(size)})" if size else title
 
 
 def _table(rows: Sequence[dict[str, str]]) -> Iterator[str]:
