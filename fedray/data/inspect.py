@@ -26,8 +26,10 @@ from fedray.data.decoding import (
 )
 from fedray.data.imageset import TEST, TRAIN, VALIDATION, ImageSet
 from fedray.data.layout import check_regular, folders_of, is_image, is_split, is_visible, walk
-from fedray.data.sources import Row, Source, domains_of, only_tested, sources, untrained
+from fedray.data.listing import Row, domains_of, only_tested, part_note, untrained
+from fedray.data.sources import Source, sources
 from fedray.data.sources.coop import is_coop
+from fedray.data.sources.torchvision import torchvision_source
 from fedray.errors import UserError
 
 THUMBNAIL = 48
@@ -103,17 +105,19 @@ class Look:
 
 
 def source_for(root: Path) -> str:
-    """Return the `data.source` that reads a folder: parquet, coop, domain_folder or image_folder.
+    """Return the `data.source` that reads a folder: parquet, coop, domain_folder, ....
 
     Raises:
         UserError: if the folder does not exist or cannot be listed.
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder; name the folder of your images")
-    if any(path.suffix == ".parquet" for path in walk(root, strict=False)):
+    if any(path.suffix in (".parquet", ".arrow") for path in walk(root, strict=False)):
         return "parquet"
     if is_coop(root):
         return "coop"
+    if (torchvision := torchvision_source(root)) is not None:
+        return torchvision
     with _readable():
         folders = folders_of(root)
         inside = [path for folder in folders for path in folder.iterdir() if is_visible(path.name)]
@@ -166,6 +170,8 @@ def inspect_folder(root: Path, source: str) -> Look:
             look.notes += reader.notes(root, AS_STORED)
         except UserError as error:
             look.stops.append(str(error))
+    domains = {row.domain for row in look.rows if row.domain is not None}
+    look.notes += part_note(look.class_names, domains, len(look.rows))
     look.notes = [*_remarks(look), *look.notes, *_duplicates(copies.values())]
     return look
 
@@ -185,7 +191,7 @@ def _decoded(row: Row, where: str) -> tuple[str, tuple[int, int], Thumbnail]:
             raise UserError(
                 f"{where} cannot be read: {error.strerror or error}; correct or remove it"
             ) from None
-    assert isinstance(content, bytes)  # the sources of `source_for` list files or bytes
+    assert isinstance(content, bytes | np.ndarray)  # what the sources of `source_for` list
     digest = hashlib.sha256(content).hexdigest()
     return digest, measure(content, where), thumbnail(content, where, THUMBNAIL)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
@@ -124,6 +124,29 @@ def images_in(folder: Path, remedy: str) -> list[Path]:
     deeper = next((path for path in walk(folder, strict=False) if is_image(path.name)), None)
     hint = "" if deeper is None else f" but its folder {deeper.parent.relative_to(folder)} does;"
     raise UserError(f"{folder} contains no image ({suffixes});{hint} {remedy}")
+
+
+PACKED = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
+"""The suffixes of archives and compressed files."""
+
+
+def packed_hint(root: Path, archives: Collection[str] = ()) -> str:
+    """Return a remark, for a folder without images, on an archive or Arrow files in it; "" if none.
+
+    Args:
+        root: the folder, which may be missing.
+        archives: the names that count; all if empty.
+    """
+    names = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
+    names = [name for name in names if name in archives or not archives]
+    if archive := next((name for name in names if name.lower().endswith(PACKED)), None):
+        return f", but {archive} is packed: unpack it there"
+    if any(name.endswith(".arrow") for name in names) or "dataset_dict.json" in names:
+        return (
+            ", but files of datasets' save_to_disk, which are no parquet files: write some with "
+            "load_from_disk(FOLDER)[SPLIT].to_parquet('SPLIT.parquet')"
+        )
+    return ""
 
 
 def split_folders(root: Path) -> list[tuple[int, Path]]:

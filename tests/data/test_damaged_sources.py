@@ -28,7 +28,8 @@ from image_files import (
 from PIL import Image
 
 from fedray.data import ReadOptions, load_images
-from fedray.data.sources import check_names, sources
+from fedray.data.listing import check_names
+from fedray.data.sources import sources
 from fedray.errors import UserError
 
 

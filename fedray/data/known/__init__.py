@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from pydantic import Field
 
 from fedray.config import Frozen, parse_yaml
 from fedray.errors import UserError, nearest
@@ -73,7 +75,7 @@ class KnownSet(Frozen):
     layout: str
     classes: tuple[str, ...] = ()
     class_count: int
-    aliases: dict[str, str] = {}
+    aliases: Mapping[str, str] = Field(default_factory=dict)
     domains: tuple[str, ...] = ()
     images: Split
     image_size: tuple[int, int] | None = None
@@ -176,6 +178,11 @@ def _spellings(name: str) -> dict[str, str]:
             *zip(data_set.classes, data_set.classes, strict=True),
         )
     }
+
+
+def spellings() -> list[dict[str, str]]:
+    """Return the spellings of all sets, of which the class names of decoded images depend."""
+    return [_spellings(name) for name in known_sets()]
 
 
 def _text(name: str) -> str:
