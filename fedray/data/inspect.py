@@ -191,9 +191,10 @@ def _decoded(row: Row, where: str) -> tuple[str, tuple[int, int], Thumbnail]:
             raise UserError(
                 f"{where} cannot be read: {error.strerror or error}; correct or remove it"
             ) from None
-    assert isinstance(content, bytes | np.ndarray)  # what the sources of `source_for` list
-    digest = hashlib.sha256(content).hexdigest()
-    return digest, measure(content, where), thumbnail(content, where, THUMBNAIL)
+    digest = hashlib.sha256(
+        content if isinstance(content, bytes) else np.asarray(content).tobytes()
+    )
+    return digest.hexdigest(), measure(content, where), thumbnail(content, where, THUMBNAIL)
 
 
 def check_sizes(root: Path, source: str) -> None:

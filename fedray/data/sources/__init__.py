@@ -164,7 +164,7 @@ class Source(Configurable, ABC):
         origin = np.array([row.origin for row in rows], np.int8)
         if options.split is not None:
             origin = self._split(root, options.split, options, rows)
-        present = {row.domain for row in rows}
+        present = {row.domain for row in rows if row.domain is not None}
         domains = domains_of(rows, [name for name in domain_names if name in present])
         encoded: Collection[Encoded] = [row.image for row in rows]
         if any(isinstance(image, bytes) and not image for image in encoded):

@@ -33,12 +33,15 @@ def _sets() -> dict[str, KnownSet]:
 
 def _origin(data_set: KnownSet) -> str:
     """Return where to get a data set."""
-    files = " and ".join(file.url for file in data_set.origin.files)
-    by_hand = f": {data_set.origin.by_hand}" if data_set.origin.by_hand else ""
-    return (
-        f"get {data_set.title} from {files or data_set.origin.page}{by_hand}, arranged as {_GUIDE} "
-        "says"
-    )
+    files = [
+        f"{file.to} from {file.url}" if file.to else f"from {file.url}"
+        for file in data_set.origin.files
+        if not data_set.origin.by_hand or file.to
+    ]
+    if data_set.origin.by_hand:
+        files.insert(0, f"from {data_set.origin.page} ({data_set.origin.by_hand})")
+    name = _layout(data_set).name
+    return f"get {name} {' and '.join(files)}, as {_GUIDE} says"
 
 
 def _below(path: str) -> str:
@@ -91,7 +94,7 @@ class CoOp(Source):
         if missing:
             raise UserError(
                 f"data.source=coop: {missing[0]} and {len(missing) - 1} more of the {len(images)} "
-                f"images in the split of {data_set.title} are missing{packed_hint(root)}; "
+                f"images in the split of {_layout(data_set).name} are missing{packed_hint(root)}; "
                 f"{_origin(data_set)}"
             )
         return [*_lists(root, data_set), *images]

@@ -102,7 +102,8 @@ def _images(root: Path) -> Iterator[tuple[Path, str, int, str]]:
             remedy = f"expected {split.name}/<class>/<image>: fill or remove the folder"
             name = composed(folder.name)
             inner = folder / _INNER
-            images = inner if folders_of(folder) == [inner] and not _has_images(folder) else folder
+            deeper = not _has_images(folder) and folders_of(folder) == [inner]
+            images = inner if deeper else folder
             yield from ((image, name, origin, split.name) for image in images_in(images, remedy))
 
 

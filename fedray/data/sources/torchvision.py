@@ -43,9 +43,9 @@ class _TorchVision(Source):
         if not download:
             raise UserError(
                 f"data.source={self.name}: no files in {root / self.folder}"
-                f"{packed_hint(root, self._archives())}; copy torchvision's files (from {self.url}) "
-                f"there, set data.root to the folder that contains {Path(self.folder).parts[0]}, or "
-                "set data.download=true"
+                f"{packed_hint(root, self._archives())}; copy torchvision's files there (from "
+                f"{self.url}), set data.root to the folder that contains "
+                f"{Path(self.folder).parts[0]}, or set data.download=true"
             )
         try:
             with node_lock(root / f".{self.name}"):
