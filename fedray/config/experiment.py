@@ -70,10 +70,11 @@ class DataConfig(Frozen):
     """Required content hash of images and labels, as in result.json; None accepts any data."""
     image_size: int | None = Field(None, ge=4, le=1024)
     """Pixels per side; None keeps the source's size."""
-    resize: Literal["bilinear", "bicubic"] | None = None
+    resize: Literal["bilinear", "bicubic", "squash"] | None = None
     """Filter for scaling images to `image_size`, with sides and margins rounded as by torchvision's
-    Resize and CenterCrop (bicubic: bit-identical to CLIP's preprocessing). None: the source
-    decides, bicubic for CoOp's data sets, else bilinear."""
+    Resize and CenterCrop (bicubic: bit-identical to CLIP's preprocessing); squash: both sides are
+    scaled, without a crop, as by Resize((S, S)). None: the source decides, bicubic for CoOp's data
+    sets, else bilinear."""
     channels: Literal[1, 3] | None = None
     """Colour channels: 1 for grey, 3 for RGB; None keeps the source's."""
     classes: tuple[str, ...] | None = Field(None, min_length=2)
