@@ -106,7 +106,8 @@ class DataConfig(Frozen):
     """Share of each client's images that is held out for its test if test=local (FedTSP: 25 %)."""
     split: PathText | None = None
     """JSON file below data.root that replaces the official split: lists of paths `train` and
-    `test`, optionally by domain (parquet, image_folder, domain_folder, coop)."""
+    `test`, optionally by domain (parquet, image_folder, domain_folder, coop); lists: the set's own
+    lists in data.root, `<domain>_train.pkl` (FedBN) or `.txt` (DomainNet), and `_test`."""
     test_samples: int | None = Field(None, ge=1, le=MOST_IMAGES)
     """Size of a random subset of the official test images to use; None uses all."""
     validation_fraction: float | None = Field(None, gt=0, lt=1)
@@ -182,7 +183,8 @@ class TextConfig(Frozen):
     (handcrafted, plain, ensemble, name)."""
     names: tuple[str, ...] | Annotated[PathText, NamesFile(".json")] | None = None
     """Other class names for the texts, in the order of the labels (FedGLCL's proxy texts): a list,
-    the name of a shipped list (imagenet100, domainnet10, office_caltech10), or a JSON file."""
+    the name of a shipped list (imagenet100) or of shipped descriptions (domainnet10), or a JSON
+    file."""
     template: str = Field("A photo of a {label}: {description}", max_length=1000)
     """Text made of a class name and a description: Eq. (3) of FedTSP, with the official code's
     article."""

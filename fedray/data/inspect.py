@@ -25,6 +25,7 @@ from fedray.data.decoding import (
     transparency_note,
 )
 from fedray.data.imageset import TEST, TRAIN, VALIDATION, ImageSet
+from fedray.data.known import ids_among
 from fedray.data.layout import check_regular, folders_of, is_image, is_split, is_visible, walk
 from fedray.data.listing import Row, domains_of, only_tested, part_note, untrained
 from fedray.data.sources import Source, sources
@@ -242,7 +243,8 @@ def _remarks(look: Look) -> Iterator[str]:
     if 0 < look.grey < sum(look.sizes.values()):
         yield f"{look.grey:,} grey images are converted to colour, like the others (data.channels)"
     yield from transparency_note(look.transparent, len(look.rows))
-    wordless = [name for name in look.class_names if sum(map(str.isalpha, name)) < 2]
+    few_letters = [name for name in look.class_names if sum(map(str.isalpha, name)) < 2]
+    wordless = ids_among(look.class_names) or few_letters
     if wordless:
         yield (
             f"{_some(wordless)}: class names without words, which a text encoder needs; rename the "

@@ -180,6 +180,22 @@ def _spellings(name: str) -> dict[str, str]:
     }
 
 
+def ids_among(names: Sequence[str]) -> list[str]:
+    """Return the class names that are identifiers rather than words.
+
+    Those are WordNet ids and hashes, and all names if every name is a number or a numbered
+    abbreviation: 7, 003, class_3 or c0012. A few among words may be words (707-320, an aircraft).
+    """
+    plain = [re.sub(r"[\W_]+", "", name).casefold() for name in names]
+    if all(_NUMBERED.fullmatch(text) for text in plain):
+        return list(names)
+    return [name for name, text in zip(names, plain, strict=True) if _ID.fullmatch(text)]
+
+
+_ID = re.compile(r"n\d{8}|(?=.*\d)[0-9a-f]{16,}")
+_NUMBERED = re.compile(r"([a-z]{1,2}|class|label|category|cls)?\d+")
+
+
 def spellings() -> list[dict[str, str]]:
     """Return the spellings of all sets, of which the class names of decoded images depend."""
     return [_spellings(name) for name in known_sets()]

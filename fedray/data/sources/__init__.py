@@ -139,7 +139,7 @@ class Source(Configurable, ABC):
         if not self.reads:
             return ()
         everything = replace(options, classes=None)
-        split = [] if options.split is None else [root / options.split]
+        split = [] if options.split is None else splits.split_files(root, options.split)
         reads = f"data.source={self.name} reads {self.reads}"
         listing = self.chosen(root, everything)
         has_all = type(self).files is Source.files
@@ -202,7 +202,7 @@ class Source(Configurable, ABC):
         """Return each row's part of the split; the split file may list other classes, too."""
         all_rows = rows if options.classes is None else self.listing(root, options).rows
         paths, known_paths = self._paths(root, rows), self._paths(root, all_rows)
-        return splits.origins(splits.find_split_file(root, split), paths, known_paths)
+        return splits.origins(splits.split_files(root, split), paths, known_paths)
 
     def _paths(self, root: Path, rows: Iterable[Row]) -> list[str]:
         """Return the images' paths as a split file writes them."""
@@ -219,7 +219,7 @@ class Source(Configurable, ABC):
 
     def _key(self, root: Path, options: ReadOptions) -> str:
         """Return the cache name of the images, computed from their files without decoding them."""
-        split = [] if options.split is None else [splits.find_split_file(root, options.split)]
+        split = [] if options.split is None else splits.split_files(root, options.split)
         files = [*split, *self.files(root, options)]
         code = version_of(type(self)), plugin_of(type(self))
         params = self.params.model_dump(mode="json")
