@@ -131,21 +131,33 @@ PACKED = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
 
 
 def packed_hint(root: Path, archives: Collection[str] = ()) -> str:
-    """Return a remark, for a folder without images, on an archive or Arrow files in it; "" if none.
+    """Return a remark on an archive or compressed file in a folder; "" if there is none.
 
     Args:
         root: the folder, which may be missing.
         archives: the names that count; all if empty.
     """
     names = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
-    names = [name for name in names if name in archives or not archives]
-    if archive := next((name for name in names if name.lower().endswith(PACKED)), None):
-        return f", but {archive} is packed: unpack it there"
+    packed = [name for name in names if name.lower().endswith(PACKED)]
+    named = [name for name in packed if name in archives or not archives]
+    return f", but {named[0]} is packed: unpack it there" if named else ""
+
+
+def other_files_hint(root: Path) -> str:
+    """Return a remark on what a folder holds instead of what a source reads; "" without one."""
+    if packed := packed_hint(root):
+        return packed
+    names = [path.name for path in root.iterdir()] if root.is_dir() else []
     if any(name.endswith(".arrow") for name in names) or "dataset_dict.json" in names:
         return (
             ", but files of datasets' save_to_disk, which are no parquet files: write some with "
             "load_from_disk(FOLDER)[SPLIT].to_parquet('SPLIT.parquet')"
         )
+    if any(name.endswith(".parquet") for name in names):
+        return ", but parquet files: set data.source=parquet"
+    files = walk(root, strict=False) if root.is_dir() else iter(())
+    if any(is_image(path.name) and path.parent != root for path in files):
+        return ", but folders of images: set data.source=image_folder or domain_folder"
     return ""
 
 

@@ -109,8 +109,12 @@ class CoOp(Source):
 
 
 def is_coop(root: Path) -> bool:
-    """Return True if a folder holds a data set in CoOp's layout."""
-    return any((root / split).is_file() for split in _sets())
+    """Return True if a folder holds a data set in CoOp's layout, even without its split file."""
+    return any(
+        (root / split).is_file()
+        or (root.name == data_set.folder and (root / _layout(data_set).images).is_dir())
+        for split, data_set in _sets().items()
+    )
 
 
 def _layout(data_set: KnownSet) -> CoOpLayout:

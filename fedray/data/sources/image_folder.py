@@ -13,7 +13,7 @@ from fedray.data.layout import (
     images_in,
     is_image,
     is_split,
-    packed_hint,
+    other_files_hint,
     split_folders,
     validation_note,
     with_official_test,
@@ -61,7 +61,8 @@ class DomainFolder(Source):
         folders = folders_of(root)
         if not folders:
             raise UserError(
-                f"data.root={root} contains no folder; expected <domain>/<class>/<image>"
+                f"data.root={root} contains no folder{other_files_hint(root)}; "
+                "expected <domain>/<class>/<image>"
             )
         for folder in filter(is_split, folders):
             raise UserError(
@@ -88,7 +89,7 @@ def _images(root: Path) -> Iterator[tuple[Path, str, int, str]]:
     splits = split_folders(root)
     if not any(folders_of(split) for _, split in splits):
         raise UserError(
-            f"{root} contains no folder of images{packed_hint(root)}; "
+            f"{root} contains no folder of images{other_files_hint(root)}; "
             "expected <class>/<image> or train/<class>/<image> below it"
         )
     lists = {split: annotations_of(split) for _, split in splits}

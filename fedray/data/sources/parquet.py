@@ -15,7 +15,7 @@ from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TRAIN
 from fedray.data.layout import (
     check_regular,
-    packed_hint,
+    other_files_hint,
     split_of,
     split_words,
     validation_note,
@@ -85,7 +85,7 @@ def _parquet_files(root: Path) -> list[Path]:
     files = [path for path in walk(root) if path.suffix == ".parquet"]
     if not files:
         raise UserError(
-            f"no *.parquet file below data.root={root}{packed_hint(root)}; "
+            f"no *.parquet file below data.root={root}{other_files_hint(root)}; "
             "expected for example train-00000-of-00001.parquet there"
         )
     _check_complete(root, files)
