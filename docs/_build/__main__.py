@@ -13,6 +13,7 @@ from _build.privacy import privacy_page
 from _build.published import published, published_pages
 from _build.registry import hooks_page, keys_page, listing, reference
 from _build.results import FINDINGS, RESULTS, details, not_run, summary, take, with_part
+from _build.sets import OWN_DATA, sets_table
 from _build.settings import settings_page
 from fedray.command import PATH, Command, run
 from fedray.errors import UserError
@@ -63,6 +64,7 @@ def pages(root: Path) -> dict[Path, str]:
             _read(root / RESULTS), summary([*tables.values()], not_run(root))
         ),
         FINDINGS: with_part(_read(root / FINDINGS), details([*tables.values()])),
+        OWN_DATA: with_part(_read(root / OWN_DATA), sets_table(), "sets"),
         **published_pages(root, tables),
         **method_pages(),
         **notebook_pages(root),
