@@ -22,6 +22,7 @@ from fedray.records import sealed
 from fedray.studies.store import DATA, check_table, commits_in
 
 RESULTS, FINDINGS = "docs/results.md", "docs/findings.md"
+BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
 TAKEN = ("table.md", "table.tex")
 FIGURE = "figure.png"
 TABLES = "tune/tables"
@@ -75,7 +76,7 @@ def _without_folders(table: Tree) -> Callable[[str], str]:
 
 
 def with_part(text: str, part: str, name: str = "claims") -> str:
-    """Insert a generated part into a page between the marks of its name, if the page has them."""
+    """Insert a generated part into a page between the marks of this name, if it has them."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     if begin not in text or end not in text:
         return text

@@ -190,7 +190,7 @@ def test_two_sets_in_one_folder_are_refused(tmp_path):
         (
             "coop",
             "oxford_pets",
-            rf"; get OxfordPets from http.*Pets.json from .*{GUIDE} says",
+            "; get it with: fedray get oxford_pets",
         ),
         ("coop", "pets", rf"; {GUIDE} says where CoOp's sets come from"),
         (

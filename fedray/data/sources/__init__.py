@@ -29,7 +29,7 @@ from fedray.data.decoding import (
     transparency_note,
 )
 from fedray.data.imageset import ImageSet, dominant_classes
-from fedray.data.known import spellings
+from fedray.data.known import known_sets, spellings
 from fedray.data.layout import unread_note
 from fedray.data.listing import (
     Listing,
@@ -116,6 +116,16 @@ class Source(Configurable, ABC):
                 f"data.root={root} is not a folder; set data.root to the folder of the data"
             )
         return root
+
+    def get_hint(self, root: Path) -> str:
+        """Return the command that gets the data of a folder, as the end of a sentence, or "".
+
+        It is known for the folders that the shipped experiments read from this source.
+        """
+        for known in known_sets().values():
+            if (known.folder, known.source) == (root.name, self.name):
+                return f"; get it with: fedray get {known.name}"
+        return ""
 
     def download_hint(self, root: Path) -> str:
         """Return where to get the data that `root` should hold, as the end of a sentence."""
