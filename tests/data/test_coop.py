@@ -143,7 +143,7 @@ def test_a_missing_set_says_where_it_comes_from(tmp_path, name, home, there):
     printed = str(caught.value)
     assert f"{tmp_path / home / f'split_zhou_{name}.json'} is missing" in printed
     assert f"get {name} from http" in printed
-    assert f"split_zhou_{name}.json from https://drive.google.com/uc?id=1" in printed
+    assert f"split_zhou_{name}.json from https://drive" in printed
     assert printed.endswith(f"as {GUIDE} says")
 
 
