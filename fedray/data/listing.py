@@ -163,8 +163,8 @@ def _check_domains(domains: Collection[str], known: Recognised | None, where: st
     if missing and len(missing) + len(here) == len(known.data_set.domains):
         raise UserError(
             f"{where}: {known.data_set.title} is incomplete, without its domain"
-            f"{'s' * (len(missing) > 1)} {', '.join(missing)}; add what is missing, or move the "
-            "domains that you want to a folder with other names"
+            f"{'s' * (len(missing) > 1)} {', '.join(missing)}; add what is missing (to use a part "
+            "on purpose, rename one of its domains)"
         )
 
 
