@@ -218,7 +218,7 @@ def check_set(known: KnownSet, root: Path) -> str:
     source: Source = build(Component(name=known.source), "data source", "data.source")
     if known.coop is not None:
         source.files(root, AS_STORED)  # raises if an image of the split is missing
-    listing = source.listing(root, AS_STORED)
+    listing = source.chosen(root, AS_STORED)
     images = sum(1 for _ in listing.rows)
     expected = known.images.train + known.images.validation + known.images.test
     classes = len(listing.class_names)

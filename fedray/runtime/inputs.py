@@ -9,7 +9,7 @@ from fedray.config import Component, DataConfig, Experiment, parameters
 from fedray.core import algorithms
 from fedray.data.configurable import build
 from fedray.data.sources import Source
-from fedray.data.splits import find_split_file
+from fedray.data.splits import split_files
 from fedray.errors import UserError
 from fedray.plugins import use
 from fedray.registry import registry
@@ -43,7 +43,7 @@ def _missing_data(keys: DataConfig) -> list[str]:
     try:
         found = source.find_root(root, download=False)
         if keys.split is not None:
-            find_split_file(found, keys.split)
+            split_files(found, keys.split)
     except UserError as error:
         return [str(error)]
     return []

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from pydantic import Field
 
 from fedray.config import Frozen, parse_yaml
 from fedray.errors import UserError, nearest
@@ -26,60 +28,57 @@ class Split(Frozen):
     """Numbers of images of the official split."""
 
     train: int
+    """Training images."""
     validation: int = 0
+    """Validation images, which only few-shot protocols use."""
     test: int = 0
+    """Test images."""
 
 
 class CoOpLayout(Frozen):
-    """How a set is called in CoOp's layout.
-
-    Attributes:
-        name: its name in that of the split file, split_zhou_<name>.json.
-        images: the folder of its images, "" for the set's folder itself.
-        split: the file that identifies the set: the split file, or the first official list.
-    """
+    """How a set is called in CoOp's layout."""
 
     name: str
+    """Its name in that of the split file, split_zhou_<name>.json."""
     images: str
+    """The folder of its images, "" for the set's folder itself."""
     split: str
+    """The file that identifies the set: the split file, or the first official list."""
 
 
 class KnownSet(Frozen):
-    """A public data set.
-
-    Attributes:
-        name: its name in fedray, that of its YAML file.
-        title: its name in texts.
-        folder: its folder below $FEDRAY_DATA in the shipped experiments.
-        source: the `data.source` of the shipped paper-scale experiments.
-        layout: the files of that source, in words.
-        classes: its classes in the papers' words, in the order of their labels; empty if only the
-            files say them (CoOp's split files).
-        class_count: C.
-        aliases: other spellings of class names, such as WordNet ids, with the paper's word.
-            Case, underscores, blanks, punctuation and leading numbers need no alias.
-        domains: its domains, sorted; empty without.
-        images: the number of images of the official split; all in `train` if there is none.
-        image_size: width and height of all pictures; None if sizes differ.
-        more_classes: whether the public files hold further classes (DomainNet has 345).
-        coop: its names in CoOp's layout; None if it does not belong to it.
-        origin: where it comes from.
-    """
+    """A public data set."""
 
     name: str
+    """Its name in fedray, that of its YAML file."""
     title: str
+    """Its name in texts."""
     folder: str
+    """Its folder below $FEDRAY_DATA in the shipped experiments."""
     source: str
+    """The `data.source` of the shipped paper-scale experiments."""
     layout: str
+    """The files of that source, in words."""
     classes: tuple[str, ...] = ()
+    """Its classes in the papers' words, in the order of their labels; empty if only the files say
+    them (CoOp's split files)."""
     class_count: int
-    aliases: dict[str, str] = {}
+    """C."""
+    aliases: Mapping[str, str] = Field(default_factory=dict)
+    """Other spellings of class names, such as WordNet ids, with the paper's word. Case,
+    underscores, blanks, punctuation and leading numbers need no alias."""
     domains: tuple[str, ...] = ()
+    """Its domains, sorted; empty without."""
     images: Split
+    """The number of images of the official split; all in `train` if there is none."""
     image_size: tuple[int, int] | None = None
+    """Width and height of all pictures; None if sizes differ."""
     more_classes: bool = False
+    """Whether the public files hold further classes (DomainNet has 345)."""
     coop: CoOpLayout | None = None
+    """Its names in CoOp's layout; None if it does not belong to it."""
     origin: Origin
+    """Where it comes from."""
 
 
 @cache
@@ -176,6 +175,27 @@ def _spellings(name: str) -> dict[str, str]:
             *zip(data_set.classes, data_set.classes, strict=True),
         )
     }
+
+
+def ids_among(names: Sequence[str]) -> list[str]:
+    """Return the class names that are identifiers rather than words.
+
+    Those are WordNet ids and hashes, and all names if every name is a number or a numbered
+    abbreviation: 7, 003, class_3 or c0012. A few among words may be words (707-320, an aircraft).
+    """
+    plain = [re.sub(r"[\W_]+", "", name).casefold() for name in names]
+    if all(_NUMBERED.fullmatch(text) for text in plain):
+        return list(names)
+    return [name for name, text in zip(names, plain, strict=True) if _ID.fullmatch(text)]
+
+
+_ID = re.compile(r"n\d{8}|(?=.*\d)[0-9a-f]{16,}")
+_NUMBERED = re.compile(r"([a-z]{1,2}|class|label|category|cls)?\d+")
+
+
+def spellings() -> list[dict[str, str]]:
+    """Return the spellings of all sets, of which the class names of decoded images depend."""
+    return [_spellings(name) for name in known_sets()]
 
 
 def _text(name: str) -> str:
