@@ -35,7 +35,7 @@ from fedray.language.encoders.bert_files import (
     read_config,
     weight_files,
 )
-from fedray.language.encoders.weights import digest, get_line
+from fedray.language.encoders.weights import check_size, digest, get_line
 
 
 class BertTextChoice(EncoderChoice[P]):
@@ -218,7 +218,9 @@ class BertEncoder(TokenEncoder):
     @cached_property
     def _tokenizer(self) -> Any:
         """The tokenizer; loaded on first use, since texts in the node's cache need none."""
-        return load_tokenizer(self._folder, len(self.bert.tensors[WORDS]))
+        tokenizer, rows = load_tokenizer(self._folder), len(self.bert.tensors[WORDS])
+        check_size(len(tokenizer), rows, f"text.encoder: {self._folder}")
+        return tokenizer
 
     @property
     def token_width(self) -> int:

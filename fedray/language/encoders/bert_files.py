@@ -23,7 +23,7 @@ from fedray.language.encoders.bert_blocks import (
     bert_sizes,
 )
 from fedray.language.encoders.weights import (
-    check_vocabulary,
+    check_words,
     hub_folder,
     read_weights,
     unreachable,
@@ -220,16 +220,12 @@ def _check_sizes(
         )
 
 
-def load_tokenizer(folder: Path, rows: int) -> Any:
+def load_tokenizer(folder: Path) -> Any:
     """Load a tokenizer of transformers.
 
-    Args:
-        folder: the model's folder.
-        rows: number of word embeddings of the model.
-
     Raises:
-        UserError: if the files are damaged or missing, the tokenizer cannot pad, does not fit the
-            model, or would put the texts of a cased vocabulary in lower case.
+        UserError: if the files are damaged or missing, the tokenizer cannot pad, or would put the
+            texts of a cased vocabulary in lower case.
     """
     from transformers import AutoTokenizer, BertTokenizer
 
@@ -238,7 +234,7 @@ def load_tokenizer(folder: Path, rows: int) -> Any:
         tokenizer = loader.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # damaged files raise many types
         raise _unreadable(folder, error) from None
-    check_vocabulary(tokenizer, rows, f"text.encoder: {folder}")
+    check_words(tokenizer, f"text.encoder: {folder}")
     if tokenizer.pad_token is None:
         raise UserError(
             f"text.encoder: the tokenizer in {folder} cannot pad, unlike BERT's; give another "

@@ -281,31 +281,31 @@ def unreachable(
         return UserError(f"{what} has no such file on the hub ({_short(error)}): {instead}")
     why = "HF_HUB_OFFLINE is set" if constants.is_offline_mode() else kind
     why = _short(error) if isinstance(error, Unreachable) else why
-    get = f"run {get_line(name)} where there is a network, " if get_line(name) else ""
+    get = f"; where there is a network, {get_line(name)} downloads it" if get_line(name) else ""
     return UserError(
-        f"{what} is not in the local cache and the hub is out of reach ({why}): {get}{instead}, or "
-        f"use {_WITHOUT_DOWNLOAD[key]}"
+        f"{what} is not in the local cache and the hub is out of reach ({why}): {instead}, or use "
+        f"{_WITHOUT_DOWNLOAD[key]}{get}"
     )
 
 
-def check_vocabulary(tokenizer: Any, rows: int, place: str) -> None:
-    """Check a tokenizer of transformers against the embeddings of its model.
+def check_words(tokenizer: Any, place: str) -> None:
+    """Raise a UserError if a tokenizer of transformers has no words.
 
     Args:
         tokenizer: the tokenizer.
-        rows: number of word embeddings.
-        place: the tokenizer's key and folder, as the beginning of messages.
-
-    Raises:
-        UserError: if the tokenizer has no words, or more words than there are embeddings.
+        place: its key and folder, as the beginning of the message.
     """
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers' answer to no files
         raise UserError(
             f"{place} has no tokenizer, so that all words would read the same; add "
             "its tokenizer.json or vocab.txt, which save_pretrained of the tokenizer writes"
         )
-    if len(tokenizer) > rows:
+
+
+def check_size(words: int, rows: int, place: str) -> None:
+    """Raise a UserError if a tokenizer has more words than its model has word embeddings."""
+    if words > rows:
         raise UserError(
-            f"{place} has a tokenizer of {len(tokenizer)} words for a model with {rows} word "
+            f"{place} has a tokenizer of {words} words for a model with {rows} word "
             "embeddings; give the tokenizer files of this model"
         )
