@@ -128,7 +128,7 @@ def test_what_does_not_fit_is_named(tmp_path):
     refused({"epoch": 3}, "holds no state dict")
     path = tmp_path / "broken.pth"
     path.write_bytes(b"not a checkpoint")
-    with pytest.raises(UserError, match=r"broken.pth cannot be read: "):
+    with pytest.raises(UserError, match=r"broken.pth is not a weight file \(it is a text\)"):
         load_pretrained(ours("resnet18"), "resnet18", str(path))
 
 
@@ -161,13 +161,12 @@ def test_torchvisions_names_are_known():
     check_pretrained("AlexNet_Weights.IMAGENET1K_V1", ["alexnet"])
 
 
-def test_weights_out_of_reach_are_said_so(monkeypatch):
-    from torchvision.models import ResNet18_Weights
-
-    def fail(self, *args, **kwargs):
+def test_weights_out_of_reach_are_said_so(monkeypatch, tmp_path):
+    def fail(url):
         raise OSError("no network")
 
-    monkeypatch.setattr(ResNet18_Weights, "get_state_dict", fail)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr("fedray.models.pretrained.check_reachable", fail)
     with pytest.raises(UserError, match=r"could not be downloaded \(no network\); pass a local fi"):
         load_pretrained(ours("resnet18"), "resnet18", "ResNet18_Weights.IMAGENET1K_V1")
 

@@ -35,7 +35,7 @@ from fedray.language.encoders.bert_files import (
     read_config,
     weight_files,
 )
-from fedray.language.encoders.weights import check_size, digest, get_line
+from fedray.language.encoders.weights import check_ids, digest, get_line
 
 
 class BertTextChoice(EncoderChoice[P]):
@@ -218,9 +218,7 @@ class BertEncoder(TokenEncoder):
     @cached_property
     def _tokenizer(self) -> Any:
         """The tokenizer; loaded on first use, since texts in the node's cache need none."""
-        tokenizer, rows = load_tokenizer(self._folder), len(self.bert.tensors[WORDS])
-        check_size(len(tokenizer), rows, f"text.encoder: {self._folder}")
-        return tokenizer
+        return load_tokenizer(self._folder)
 
     @property
     def token_width(self) -> int:
@@ -247,6 +245,7 @@ class BertEncoder(TokenEncoder):
             padding_side="right",
             return_tensors="pt",
         )
+        check_ids(padded["input_ids"], len(self.bert.tensors[WORDS]))
         device = self.bert.device
         ids = padded["input_ids"].to(device)
         mask = padded["attention_mask"].to(device).bool()

@@ -1,4 +1,4 @@
-"""Weight files: reading them, their identity, and downloads that never wait for a silent network."""
+"""Weight files: reading them, their identity, and downloads that do not wait for a dead network."""
 
 from __future__ import annotations
 
@@ -90,13 +90,18 @@ def read_weights(path: Path, what: str, cure: str = "download it again") -> dict
     Raises:
         UserError: if the file holds no tensors or cannot be read.
     """
+    reason = _no_weights(_head(path))
     try:
-        if reason := _no_weights(_head(path)):
-            raise ValueError(reason)
-        state = _read(path)
+        state = {} if reason else _read(path)
     except Exception as error:  # damaged files raise many types
-        reason = one_line(error) if isinstance(error, ValueError) else _short(error)
-        raise UserError(f"{what}: {path} is not a weight file ({reason}); {cure}") from None
+        state, reason = {}, _short(error)
+    if reason:
+        raise UserError(f"{what}: {path} is not a weight file ({reason}); {cure}")
+    if not state:
+        raise UserError(
+            f"{what}: {path} holds no state dict; expected tensors by name, as "
+            "torch.save(model.state_dict(), file) writes them"
+        )
     for wrapper in _WRAPPERS:
         if all(name.startswith(wrapper) for name in state):
             state = {name.removeprefix(wrapper): tensor for name, tensor in state.items()}
@@ -119,13 +124,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
             content = content[name]
     items = content.items() if isinstance(content, Mapping) else ()
-    tensors = {name: value for name, value in items if isinstance(value, Tensor)}
-    if not tensors:
-        raise ValueError(
-            "it holds no state dict: expected tensors by name, as torch.save(model.state_dict(), "
-            "file) writes them"
-        )
-    return tensors
+    return {name: value for name, value in items if isinstance(value, Tensor)}
 
 
 def _head(path: Path) -> bytes:
@@ -196,10 +195,15 @@ def check_hub() -> None:
         check_reachable(constants.ENDPOINT)
 
 
-def hub_file(repository: str, names: Sequence[str]) -> Path:
+def hub_file(repository: str, names: Sequence[str], other: Path | None = None) -> Path:
     """Return the first of several files that a repository of the hub has.
 
     Files in the cache are used without asking the hub.
+
+    Args:
+        repository: the name on the hub.
+        names: the files' names, best first.
+        other: a file in another cache, used if none of the files is in the hub's cache.
 
     Raises:
         Exception: if the hub is out of reach or has none of the files; see `unreachable`.
@@ -210,6 +214,8 @@ def hub_file(repository: str, names: Sequence[str]) -> Path:
     for name in names:
         if isinstance(cached := try_to_load_from_cache(repository, name), str):
             return Path(cached)
+    if other is not None and other.is_file():
+        return other
     check_hub()
     for name in names[:-1]:
         try:
@@ -302,10 +308,10 @@ def check_words(tokenizer: Any, place: str) -> None:
         )
 
 
-def check_size(words: int, rows: int, place: str) -> None:
-    """Raise a UserError if a tokenizer has more words than its model has word embeddings."""
-    if words > rows:
+def check_ids(ids: Tensor, rows: int) -> None:
+    """Raise a UserError if a tokenizer gives ids for which its model has no word embedding."""
+    if int(ids.max()) >= rows:
         raise UserError(
-            f"{place} has a tokenizer of {words} words for a model with {rows} word "
-            "embeddings; give the tokenizer files of this model"
+            f"the tokenizer of the text encoder gives the id {int(ids.max())}, but its model has "
+            f"{rows} word embeddings; give the tokenizer files of this model"
         )
