@@ -90,8 +90,8 @@ def read_weights(path: Path, what: str, cure: str = "download it again") -> dict
     Raises:
         UserError: if the file holds no tensors or cannot be read.
     """
-    reason = _no_weights(_head(path))
     try:
+        reason = _no_weights(_head(path))
         state = {} if reason else _read(path)
     except Exception as error:  # damaged files raise many types
         state, reason = {}, _short(error)
