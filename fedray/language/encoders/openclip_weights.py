@@ -13,6 +13,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from fedray.config import Frozen, InputFile, PathText, Seed
+from fedray.config.input_files import WEIGHT_CONFIG as _CONFIG
 from fedray.errors import UserError, nearest
 from fedray.files import read_json
 from fedray.language.encoders.clip_layouts import (
@@ -38,7 +39,6 @@ from fedray.language.encoders.weights import (
 )
 from fedray.node_cache import Arrays, content_key, kept_arrays
 
-_CONFIG = "open_clip_config.json"
 _WEIGHTS = (
     "open_clip_model.safetensors",
     "open_clip_pytorch_model.safetensors",
