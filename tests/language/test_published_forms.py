@@ -185,6 +185,25 @@ def test_clip_in_the_hub_cache(tmp_path, architectures, no_network, kind):
     assert clip.vision.mean.flatten().tolist() == pytest.approx([0.4, 0.5, 0.6])
 
 
+def test_text_tower_with_the_tokenizer_of_another_repository(tmp_path, no_network, clip_tokenizer):
+    import open_clip
+
+    (folder := tmp_path / "folder").mkdir()
+    model = clips.save_clip(
+        folder, hf_tokenizer_name="a/words", tokenizer_kwargs={"use_fast": True}
+    )
+    in_hub_cache(no_network, "laion/clip", folder)
+    in_hub_cache(no_network, "a/words", clip_tokenizer)
+    choice = choose("openclip", model="hf-hub:laion/clip")
+    ids = open_clip.SimpleTokenizer(context_length=32)(TEXTS)
+    with torch.no_grad():
+        expected = model.encode_text(ids)
+    report({"text": float((choice.build().features(TEXTS) - expected).abs().max())})
+    before = choice.identity()
+    (no_network / "models--a--words" / "snapshots" / COMMIT / "merges.txt").write_text("")
+    assert choice.identity() != before
+
+
 # --- transformers' CLIPModel ---------------------------------------------------------------------
 
 

@@ -80,6 +80,20 @@ def test_pickles_of_other_objects_are_refused(tmp_path):
         read_weights(tmp_path / "model.pt", "key")
 
 
+@pytest.mark.parametrize("content", [POINTER, b"\n<!DOCTYPE html>\n<p>404</p>"])
+def test_vocabularies_that_are_pointers_or_pages(bert, tmp_path, content):
+    (bert / "tokenizer.json").unlink()
+    (bert / "vocab.txt").write_bytes(content)
+    with pytest.raises(
+        UserError, match=r"vocab\.txt cannot be used \(it is a .*; download it again"
+    ):
+        load_bert(bert).tokenize(["a cat"])
+    folder = Path(shutil.copytree(small_clip_folder(), tmp_path / "clip"))
+    (folder / "tokenizer.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"tokenizer\.json cannot be used \(it is a "):
+        choose("openclip", path=str(folder)).build()
+
+
 # --- BERT ----------------------------------------------------------------------------------------
 
 
@@ -252,7 +266,8 @@ def test_layers_that_an_architecture_does_not_have(tmp_path, tower):
     config = json.loads((tmp_path / "open_clip_config.json").read_text())
     config["model_cfg"][tower]["layers"] = 2
     (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"12 tensors that the model lacks, .*resblocks\.2\."):
+    match = r"12 tensors that the model lacks, .*resblocks\.2\..*; give the configuration of these"
+    with pytest.raises(UserError, match=match):
         load_clip(path=str(tmp_path))
     encoder = choose("openclip", path=str(tmp_path))
     if tower == "text_cfg":

@@ -23,6 +23,7 @@ from fedray.language.encoders.bert_blocks import (
     bert_sizes,
 )
 from fedray.language.encoders.weights import (
+    check_texts,
     check_words,
     hub_folder,
     read_weights,
@@ -229,6 +230,7 @@ def load_tokenizer(folder: Path) -> Any:
     """
     from transformers import AutoTokenizer, BertTokenizer
 
+    check_texts([path for pattern in TEXT_FILES for path in folder.glob(pattern)], "text.encoder")
     loader = AutoTokenizer if read_config(folder).get("model_type") else BertTokenizer
     try:
         tokenizer = loader.from_pretrained(folder, local_files_only=True)

@@ -58,13 +58,11 @@ def from_transformers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, tensor in state.items():
         if name in _PROJECTIONS:
             converted[_PROJECTIONS[name]] = tensor.T
-        elif ".self_attn.q_proj." in name:
+        elif ".q_proj." in name:
             parts = [state[name.replace(".q_proj.", f".{part}_proj.")] for part in "qkv"]
             joined = name.replace(".self_attn.q_proj.", ".attn.in_proj_")
             converted[_renamed(joined)] = torch.cat(parts)
-        elif not name.endswith((".position_ids", "k_proj.weight", "k_proj.bias")) and (
-            ".self_attn.v_proj." not in name
-        ):
+        elif not any(part in name for part in (".k_proj.", ".v_proj.", ".position_ids")):
             converted[_renamed(name)] = tensor
     return converted
 

@@ -28,6 +28,7 @@ from fedray.language.encoders.clip_layouts import (
 )
 from fedray.language.encoders.weights import (
     check_reachable,
+    check_texts,
     check_words,
     digest,
     hub_file,
@@ -160,6 +161,7 @@ class WeightSource:
         try:
             if folder is None:
                 return open_clip.get_tokenizer(self._described)
+            check_texts(_tokenizer_files(folder), self.key)
             options = text.get("tokenizer_kwargs") or {}
             tokenizer = HFTokenizer(
                 str(folder),
@@ -167,6 +169,8 @@ class WeightSource:
                 tokenizer_mode=text.get("tokenizer_mode"),
                 **options,
             )
+        except UserError:
+            raise
         except Exception as error:  # damaged files raise many types
             raise UserError(
                 f"{place} has no readable tokenizer ({type(error).__name__}: {error}); give the "
@@ -222,7 +226,7 @@ class WeightSource:
             files.append(config)
         tokenizer = self._tokenizer_folder(self.config()["text_cfg"])
         if tokenizer is not None:
-            files += {path for name in _TOKENIZER_FILES for path in tokenizer.glob(name)}
+            files += _tokenizer_files(tokenizer)
         return digest(files)
 
     @property
@@ -424,10 +428,11 @@ def fill(module: nn.Module, source: WeightSource, part: str = "") -> None:
     state = read_weights(path, source.key, _CURE)
     if is_of_transformers(state) and source.folder is None:
         raise UserError(
-            f"{source.key}: {path} holds a CLIPModel of transformers; set {source.key}.path to its "
-            f"folder, whose config.json says what the weights do not, and remove {source.key}.model"
+            f"{source.key}: {source.weights} holds a CLIPModel of transformers; set "
+            f"{source.key}.path to its folder, whose config.json says what the weights do not, and "
+            f"remove {source.key}.model"
         )
-    state = _standard(state)
+    state = with_text_prefix(from_transformers(state) if is_of_transformers(state) else state)
     expected = {name: parameter.shape for name, parameter in module.named_parameters()}
     weights = {
         name.removeprefix(part): tensor.float()  # does not copy a float32 tensor
@@ -443,11 +448,6 @@ def fill(module: nn.Module, source: WeightSource, part: str = "") -> None:
 
 
 _CURE = "give a .safetensors file or a state_dict saved by torch, or download it again"
-
-
-def _standard(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the tensors of any layout to those of `open_clip.CustomTextCLIP`."""
-    return with_text_prefix(from_transformers(state) if is_of_transformers(state) else state)
 
 
 def _check_settings(source: WeightSource, *, is_openai: bool) -> None:
@@ -469,8 +469,7 @@ def _check_settings(source: WeightSource, *, is_openai: bool) -> None:
             'write "quick_gelu": true into its configuration'
         )
     place = source.weights.parent / _CONFIG
-    is_described = source.weights.name in _WEIGHTS and place.is_file()
-    if source.folder is not None or source.tag is not None or not is_described:
+    if source.folder is not None or source.tag is not None or not place.is_file():
         return
 
     def flat(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -505,18 +504,23 @@ def _check_shapes(
         for name, shape in expected.items()
         if name not in weights or weights[name].shape != shape
     )
+    cure = (
+        f"set {source.key}.model to the weights' architecture"
+        if source.folder is None
+        else "give the configuration of these weights"
+    )
     if wrong:
         shape = tuple(weights[wrong[0]].shape) if wrong[0] in weights else "nothing"
         raise UserError(
             f"{source.key}: {len(wrong)} of {len(expected)} parameters of {what} are not "
             f"in {source.weights} as expected, first '{wrong[0]}': found {shape}, expected "
-            f"{tuple(expected[wrong[0]])}; set {source.key}.model to the weights' architecture"
+            f"{tuple(expected[wrong[0]])}; {cure}"
         )
     surplus = sorted(weights.keys() - expected.keys())
     if surplus:
         raise UserError(
             f"{source.key}: {source.weights} has {len(surplus)} tensors that {what} lacks, first "
-            f"'{surplus[0]}'; set {source.key}.model to the weights' architecture"
+            f"'{surplus[0]}'; {cure}"
         )
 
 
@@ -537,6 +541,10 @@ def _mappable(path: Path, key: str) -> Path:
 
     name = content_key("all tensors", digest([path]))
     return kept_arrays("weights", name, "converted weights", write).folder / _COPY
+
+
+def _tokenizer_files(folder: Path) -> set[Path]:
+    return {path for name in _TOKENIZER_FILES for path in folder.glob(name)}
 
 
 def _has_tokenizer(folder: Path) -> bool:

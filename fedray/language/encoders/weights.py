@@ -34,6 +34,7 @@ _ANSWER_SECONDS = 8
 _NESTED = ("state_dict", "model_state_dict", "model")
 _WRAPPERS = ("module.", "_orig_mod.")  # DataParallel, torch.compile
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_PAGES = (b"<!doctype", b"<html", b"<?xml")
 
 
 def get_line(name: str) -> str:
@@ -130,6 +131,21 @@ def _read(path: Path) -> dict[str, Tensor]:
 def _head(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(512)
+
+
+def check_texts(files: Iterable[Path], what: str) -> None:
+    """Raise a UserError if a text file, such as a vocabulary, is something else instead.
+
+    Args:
+        files: the files.
+        what: their key, as the beginning of the message.
+    """
+    for path in files:
+        head = _head(path)
+        if head.startswith(_LFS_POINTER) or head.lstrip()[:9].lower().startswith(_PAGES):
+            raise UserError(
+                f"{what}: {path} cannot be used ({_no_weights(head)}); download it again"
+            )
 
 
 def _no_weights(head: bytes) -> str:
