@@ -14,7 +14,7 @@ from pydantic import Field
 import fedray
 from fedray.cli.dry_run import check_command
 from fedray.command import WORD, Command, json_flag
-from fedray.config import Frozen, MissingRoot, read_mapping, validate
+from fedray.config import Frozen, MissingRoot, missing_roots_allowed, read_mapping, validate
 from fedray.errors import UserError, nearest
 from fedray.shipped import files
 from fedray.studies.file import Item as StudyItem
@@ -199,7 +199,24 @@ def command(paper: str | None, item: str | None, checks: bool, as_json: bool) ->
         print(f"{'' if number == 0 else chr(10)}{entry.title} ({name}): {entry.paper}")
         for one in entry.items:
             print("\n".join(_summary_lines(one) if paper is None else _detail_lines(one)))
+            if item is not None:
+                for sentence in missing_of(one):
+                    print("\n".join(_wrapped(f"missing: {sentence}")), flush=True)
     return 0
+
+
+def missing_of(item: Item) -> Iterator[str]:
+    """Yield what an item's commands need and this machine lacks, one sentence each."""
+    from fedray.runtime.inputs import missing_inputs
+
+    told = set[str]()
+    for _, words in item.commands():
+        with missing_roots_allowed():
+            runs = check_command(words)
+        for sentence in (one for run in runs for one in missing_inputs(run.experiment)):
+            if sentence not in told:
+                told.add(sentence)
+                yield sentence
 
 
 def select(papers: dict[str, Paper], name: str | None, item: str | None) -> dict[str, Paper]:
@@ -245,11 +262,16 @@ def _summary_lines(item: Item) -> list[str]:
     return [line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."]
 
 
+def _wrapped(text: str) -> list[str]:
+    indent = "  "
+    return wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+
+
 def _detail_lines(item: Item) -> list[str]:
     lines = ["", item.item]
     offline = f"needs a network: {item.offline}" if item.offline else ""
     for text in (item.asks, f"measured: {item.measure}", offline):
-        lines += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
+        lines += _wrapped(text)
     for scale in SCALES:
         commands = getattr(item, scale)
         if commands:

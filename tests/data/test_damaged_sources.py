@@ -28,7 +28,8 @@ from image_files import (
 from PIL import Image
 
 from fedray.data import ReadOptions, load_images
-from fedray.data.sources import check_names, sources
+from fedray.data.listing import check_names
+from fedray.data.sources import sources
 from fedray.errors import UserError
 
 
@@ -238,7 +239,7 @@ PARQUET = [
     (nothing_but_a_table_without_rows, "data.source=parquet: .* holds no images"),
     (rows(labels=[0, None, 1]), "train-0.parquet, row 1: label None is not an integer"),
     (rows(labels=[0, 2]), "row 1: label 2 is outside the 2 classes"),
-    (rows(labels=[0, -1]), "row 1: label -1 is outside the 2 classes"),
+    (rows(labels=[0, -1]), "row 1: label -1 stands for an image without a label"),
     (rows(labels=pa.array([0, 2**63], pa.uint64())), "row 1: label 9223372036854775808 is outside"),
     (rows(labels=[0.0, 1.0]), "row 0: label 0.0 is not an integer"),
     (rows(labels=["cat", "dog"]), "row 0: label 'cat' is not an integer"),
