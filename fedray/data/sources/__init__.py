@@ -229,8 +229,9 @@ class Source(Configurable, ABC):
 
     def _key(self, root: Path, options: ReadOptions) -> str:
         """Return the cache name of the images, computed from their files without decoding them."""
-        split = [] if options.split is None else splits.split_files(root, options.split)
-        files = [*split, *self.files(root, options)]
+        files = self.files(root, options)  # first, because it finds more than a missing split
+        if options.split is not None:
+            files = [*files, *splits.split_files(root, options.split)]
         code = version_of(type(self)), plugin_of(type(self))
         params = self.params.model_dump(mode="json")
         key = images_key(root, files, params, asdict(options), spellings(), *code)
