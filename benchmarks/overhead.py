@@ -60,6 +60,8 @@ class Workload:
         eval_every: rounds between tests of all clients; 0 for none.
         threads: threads of the loops and of the serial executor.
         stacked: clients that fedray trains together; the loops train clients one by one.
+        feature_dim: `model.feature_dim`.
+        plugins: files that define the group.
     """
 
     summary: str
@@ -75,6 +77,8 @@ class Workload:
     eval_every: int = 0
     threads: int = 2
     stacked: int = 1
+    feature_dim: int = 512
+    plugins: tuple[str, ...] = ()
 
 
 WORKLOADS = {
@@ -89,53 +93,53 @@ WORKLOADS = {
     "W3": Workload(
         "100 clients of digits, perceptron 64-128-10, 20 %, 1 epoch, batch 16",
         100, 0, 0.2, 1, 16, "mlp", 50, 10, {"loop": 1.25, "loop-kept": 1.25}, threads=1,
+        feature_dim=128,
     ),
     "W3-stacked": Workload(
         "W3, all clients of a round trained together (stacked=20)",
         100, 0, 0.2, 1, 16, "mlp", 50, 10, {"loop": 0.3, "loop-kept": 0.3}, stacked=20, threads=1,
+        feature_dim=128,
     ),
     "W4": Workload(
         "W3, and every client tested after every round",
         100, 0, 0.2, 1, 16, "mlp", 20, 10, {"loop": 1.0, "loop-kept": 1.0}, eval_every=1, threads=1,
+        feature_dim=128,
     ),
 }  # fmt: skip
 
 
-def experiment(name: str, root: Path, threads: int) -> Any:
+def experiment(workload: Workload, root: Path, threads: int) -> Any:
     """Return a workload's experiment on images of noise below `root`, or on the digits."""
+    from fedray.config import with_plugins
     from fedray.runtime.resolve import from_tree
 
-    workload = WORKLOADS[name]
     data: dict[str, object] = {"source": "digits", "test_fraction": 0.25}
     if workload.samples:
-        data = {"source": "parquet", "root": str(make_images(name, root)), "test_fraction": 0.01}
-    return from_tree(
-        {
-            "algorithm": "fedavg",
-            "rounds": 100_000,
-            "participation": workload.participation,
-            "local_epochs": workload.epochs,
-            "batch_size": workload.batch,
-            "lr": 0.01,
-            "eval_every": workload.eval_every,
-            "stacked": workload.stacked,
-            "checkpoint_every": 0,
-            "workers": 2,
-            "threads": threads,
-            "model": {
-                "group": workload.group,
-                "feature_dim": 128 if workload.group == "mlp" else 512,
-            },
-            "data": {**data, "clients": workload.clients, "partition": "iid"},
-        }
-    )
+        images = make_images(workload, root)
+        data = {"source": "parquet", "root": str(images), "test_fraction": 0.01}
+    tree: dict[str, object] = {
+        "algorithm": "fedavg",
+        "rounds": 100_000,
+        "participation": workload.participation,
+        "local_epochs": workload.epochs,
+        "batch_size": workload.batch,
+        "lr": 0.01,
+        "eval_every": workload.eval_every,
+        "stacked": workload.stacked,
+        "checkpoint_every": 0,
+        "workers": 2,
+        "threads": threads,
+        "model": {"group": workload.group, "feature_dim": workload.feature_dim},
+        "data": {**data, "clients": workload.clients, "partition": "iid"},
+    }
+    return from_tree(with_plugins(tree, (), workload.plugins))
 
 
-def make_images(name: str, root: Path) -> Path:
+def make_images(workload: Workload, root: Path) -> Path:
     """Write a workload's images, those of its test split included; return their folder."""
-    workload = WORKLOADS[name]
     tested = 3 if workload.samples > 100 else 1
-    return common.write_noise(root / name, workload.clients * (workload.samples + tested), 32)
+    count = workload.clients * (workload.samples + tested)
+    return common.write_noise(root / f"noise-{count}", count, 32)
 
 
 class BareLoop:
@@ -237,16 +241,8 @@ def rounds_of(
             keep_freed_memory()
         loop = BareLoop(assembly)
         return loop.round, lambda: loop.weights, lambda: None
-    import torch
-
-    from fedray.federation import Federation
-
-    cpu = torch.device("cpu")
     executor, close = _executor(mode, assembly)
-    federation = Federation(
-        assembly.algorithm, executor, assembly.gate, assembly.plan, assembly.server(cpu),
-        assembly.streams,
-    )  # fmt: skip
+    federation = federation_of(assembly, executor)
     rounds = federation.rounds()
     next(rounds)  # round 0: only initialisation
     return (
@@ -254,6 +250,16 @@ def rounds_of(
         lambda: dict(federation.snapshot.server.get("model", {})),
         close,
     )
+
+
+def federation_of(assembly: Any, executor: Any) -> Any:
+    """Return the federation of an experiment; its server computes on the CPU."""
+    import torch
+
+    from fedray.federation import Federation
+
+    a, server = assembly, assembly.server(torch.device("cpu"))
+    return Federation(a.algorithm, executor, a.gate, a.plan, server, a.streams)
 
 
 def _executor(mode: str, assembly: Any) -> tuple[Any, Callable[[], None]]:
@@ -284,7 +290,8 @@ def serve_rounds(name: str, mode: str, root: Path) -> None:
     from fedray.runtime.assembly import Assembly
 
     torch.set_num_threads(threads)
-    assembly = Assembly(experiment(name, root, threads if mode == "serial" else 1))
+    setting = experiment(WORKLOADS[name], root, threads if mode == "serial" else 1)
+    assembly = Assembly(setting)
     one_round, global_model, close = rounds_of(mode, assembly)
     number = 0
 
@@ -317,7 +324,7 @@ def compare(name: str, turns: int, root: Path) -> dict[str, Any]:
 
     workload = WORKLOADS[name]
     if workload.samples:
-        make_images(name, root)
+        make_images(workload, root)
     children = {mode: start(name, mode, root) for mode in MODES}
     first = {mode: child.ask("round") for mode, child in children.items()}
 

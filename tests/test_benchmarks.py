@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import gpu
+from benchmarks import gpu, numerics
 from benchmarks.common import ROOT, Child, environment, free_port, ratio, time_in_turns
 from benchmarks.overhead import start
 from benchmarks.text_tower import start_side
 from fedray.runtime import devices
+from fedray.runtime.conformance import Trace
 
 COMMANDS = (
-    "faults", "fooling", "gpu", "null_tables", "originals", "overhead", "prompts", "scale", "soak",
-    "sweep", "text_tower",
+    "faults", "fooling", "gpu", "null_tables", "numerics", "originals", "overhead", "prompts",
+    "scale", "soak", "sweep", "text_tower",
 )  # fmt: skip
 
 
@@ -30,7 +33,7 @@ def test_every_benchmark_has_help(name):
 
 
 def test_every_benchmark_is_listed_here():
-    files = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"common"}
+    files = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"common", "anchor_cnn"}
     packages = {path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py")}
     assert {*COMMANDS} == files | packages
 
@@ -47,12 +50,12 @@ def test_a_checkout_that_does_not_import_is_quoted(tmp_path):
     (tmp_path / "fedray").mkdir()
     (tmp_path / "fedray" / "__init__.py").write_text("raise RuntimeError('half a checkout')")
     with pytest.raises(SystemExit, match=r"(?s)older side: .*half a checkout"):
-        start_side("older", tmp_path, [10, 1, 1], tmp_path).ask("step")
+        start_side("older", tmp_path, ["cpu", "", 10, 1, 1], tmp_path).ask("step")
 
 
 def test_a_folder_without_fedray_is_not_measured_as_the_installed_one(tmp_path):
     with pytest.raises(SystemExit, match=f"{tmp_path} is no checkout of fedray"):
-        start_side("older", tmp_path, [10, 1, 1], tmp_path).ask("step")
+        start_side("older", tmp_path, ["cpu", "", 10, 1, 1], tmp_path).ask("step")
 
 
 def test_a_child_answers_lines(tmp_path):
@@ -65,14 +68,44 @@ def test_a_child_answers_lines(tmp_path):
 @pytest.mark.ray
 @pytest.mark.slow
 def test_clients_per_second_are_measured_without_a_gpu_too(tmp_path):
-    rate, *samples = gpu.measure(("perceptron", 1, 1), 0, 0.1, tmp_path)
+    processes = gpu.Processes(0, 0.1, tmp_path)
+    failed, *_ = processes.measure(gpu.Variant("perceptron", 0, 1), (1, 1e9))
+    assert failed.startswith("failed: ")
+    rate, steps, teraflops, *samples = processes.measure(gpu.Variant("perceptron", 1, 1), (2, 1e12))
+    processes.close()
     assert float(rate) > 0
+    assert float(steps) == pytest.approx(2 * float(rate), abs=1)
+    assert float(teraflops) == pytest.approx(float(rate), rel=0.01)
     assert len(samples) == 2
 
 
+def test_steps_and_operations_of_a_client_are_counted(tmp_path):
+    steps, operations = gpu.work_of_a_client("perceptron", tmp_path)
+    assert steps == 1  # 13 images of 1347 / 100, batches of 16
+    images = 1347 / 100
+    forward = 2 * (64 * 128 + 128 * 10)
+    backward = 2 * forward - 2 * 64 * 128  # nobody needs the gradient of the images
+    assert operations == pytest.approx(images * (forward + backward), rel=0.1)
+
+
 @pytest.mark.slow
-def test_a_variant_that_fails_is_said_in_its_row(tmp_path):
-    assert gpu.measure(("perceptron", 0, 1), 0, 0.1, tmp_path)[0].startswith("failed: ")
+def test_numbers_on_a_device_are_compared_with_the_cpus(tmp_path):
+    words = ["fedavg", "nothing", "--device", "pretended", "--json", str(tmp_path / "out")]
+    words = [sys.executable, "-m", "benchmarks.numerics", *words]
+    subprocess.run(words, cwd=ROOT, env=environment(), check=True, capture_output=True)
+    found = {line["method"]: line for line in json.loads((tmp_path / "out").read_text())}
+    assert found["fedavg"]["same_twice"]
+    assert found["fedavg"]["difference"] == found["fedavg"]["with_tf32"] == 0
+    assert "nothing" in found["nothing"]["failure"]
+
+
+def test_the_largest_difference_of_two_runs_has_a_name():
+    traces = [
+        [Trace(1, {}, {"server/a": torch.tensor([4.0, value]), "server/b": torch.zeros(2)})]
+        for value in (1.0, 3.0)
+    ]
+    assert numerics.largest(*traces) == (0.5, "server/a")
+    assert numerics.largest(traces[0], traces[0]) == (0.0, "")
 
 
 def test_without_a_gpu_the_benchmark_ends_with_one_sentence(monkeypatch):

@@ -11,6 +11,7 @@ from fedray.data.configurable import build
 from fedray.data.sources import Source
 from fedray.data.splits import LISTS, split_files
 from fedray.errors import UserError
+from fedray.plugins import use
 from fedray.registry import registry
 from fedray.units import size_of
 from fedray.weights import find_weights, hub_cache, is_cached
@@ -50,6 +51,7 @@ def _missing_data(keys: DataConfig) -> list[str]:
 
 def missing_weights(experiment: Experiment) -> list[str]:
     """Return a sentence for each of an experiment's models whose weights are not here."""
+    use(experiment.plugins)
     requires = algorithms.get(experiment.algorithm.name).requires
     sentences = []
     if requires.text:

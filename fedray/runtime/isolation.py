@@ -22,14 +22,14 @@ from fedray.core.state import StateTree, map_tensors
 _Flag: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
-def _cudnn() -> tuple[bool, bool, bool]:
+def _cudnn() -> tuple[bool, bool, bool, bool]:
     cudnn = torch.backends.cudnn
-    return cudnn.benchmark, cudnn.deterministic, cudnn.enabled
+    return cudnn.benchmark, cudnn.deterministic, cudnn.enabled, cudnn.allow_tf32
 
 
-def _set_cudnn(flags: tuple[bool, bool, bool]) -> None:
+def _set_cudnn(flags: tuple[bool, bool, bool, bool]) -> None:
     cudnn = torch.backends.cudnn
-    cudnn.benchmark, cudnn.deterministic, cudnn.enabled = flags
+    cudnn.benchmark, cudnn.deterministic, cudnn.enabled, cudnn.allow_tf32 = flags
 
 
 FLAGS: tuple[_Flag, ...] = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from tensors import same
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import Client, ClientState, algorithms
-from fedray.runtime.isolation import Isolation, generators
+from fedray.runtime import devices
+from fedray.runtime.devices import pick_device
+from fedray.runtime.isolation import FLAGS, Isolation, generators
 
 VICTIM, ROUND = 1, 1
 CHANGES = {"faults.on_client_error": "drop", "model.group": "cnn2"}
@@ -165,3 +168,22 @@ def test_every_draw_is_seen():
         before = generators(cpu)
         np.random.bytes(4 * 624)  # noqa: NPY002
         assert generators(cpu) != before
+
+
+def test_float32_on_a_gpu_is_float32_in_every_step(monkeypatch):
+    flags = [read() for read, _ in FLAGS]
+    environment, kept = dict(os.environ), torch.backends.cuda.matmul.allow_tf32
+    monkeypatch.setattr(devices, "accelerator", lambda: "cuda")
+    try:
+        assert pick_device(1) == torch.device("cuda")
+        assert not torch.backends.cudnn.allow_tf32
+        assert not torch.backends.cuda.matmul.allow_tf32
+        with Isolation(torch.device("cpu")).step(0):
+            torch.backends.cudnn.allow_tf32 = True
+        assert not torch.backends.cudnn.allow_tf32
+    finally:
+        os.environ.clear()
+        os.environ.update(environment)
+        torch.backends.cuda.matmul.allow_tf32 = kept
+        for (_, restore), value in zip(FLAGS, flags, strict=True):
+            restore(value)

@@ -1,0 +1,44 @@
+"""The network of pfl-research's CIFAR-10 benchmark, as a plug-in.
+
+Its `simple_cnn` (benchmarks/model/pytorch/cnn.py): two unpadded 3x3 convolutions of 32 and 64, one
+max-pool, dropout 0.25, a layer of 128, dropout 0.5; Glorot's uniform weights.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from fedray.plugin import Architecture, architectures
+
+
+def _anchor_cnn(channels: int, image_size: int) -> nn.Sequential:
+    """Build all layers but the last, which is the classifier's head."""
+    side = (image_size - 4) // 2
+    layers = nn.Sequential(
+        nn.Conv2d(channels, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(64 * side**2, 128),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+    )
+    for layer in layers:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
+    return layers
+
+
+architectures.add(
+    Architecture(
+        name="anchor_cnn",
+        summary="pfl-research's CNN for CIFAR-10",
+        make=_anchor_cnn,
+        raw=128,
+        min_image_size=6,
+        keeps_init=True,
+    )
+)
