@@ -229,8 +229,11 @@ class Source(Configurable, ABC):
 
     def _key(self, root: Path, options: ReadOptions) -> str:
         """Return the cache name of the images, computed from their files without decoding them."""
-        split = [] if options.split is None else splits.split_files(root, options.split)
-        files = [*split, *self.files(root, options)]
+        split = options.split
+        files = [] if split in (None, splits.LISTS) else splits.split_files(root, split)
+        files = [*files, *self.files(root, options)]
+        if split == splits.LISTS:  # later, because a domain without images is worse
+            files += splits.split_files(root, split)
         code = version_of(type(self)), plugin_of(type(self))
         params = self.params.model_dump(mode="json")
         key = images_key(root, files, params, asdict(options), spellings(), *code)
