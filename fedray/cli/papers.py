@@ -220,9 +220,8 @@ def command(paper: str | None, item: str | None, checks: bool, as_json: bool) ->
         print(f"{'' if number == 0 else chr(10)}{entry.title} ({name}): {entry.paper}")
         for one in entry.items:
             print("\n".join(_summary_lines(one) if paper is None else _detail_lines(one)))
-            if item is not None:
-                for sentence in missing_of(one):
-                    print("\n".join(_wrapped(f"missing: {sentence}")), flush=True)
+            for sentence in missing_of(one) if item is not None else ():
+                print("\n".join(_wrapped(f"missing: {sentence}")), flush=True)
     return 0
 
 
