@@ -79,6 +79,7 @@ BESIDE = {
     ("node_cache", "files"),
     ("node_cache", "integrity"),
     ("node_cache", "units"),
+    ("node_cache", "units"),
     ("plugins", "errors"),
     ("plugins", "files"),
     ("plugins", "registry"),
