@@ -1,14 +1,14 @@
 """Scale `printed`: a paper's own protocol, derived from the paper scale of a study.
 
 Nothing is tuned: the experiments' fixed settings are the paper's. Nothing is held out and the round
-is chosen as the experiment says, often on the test. Controls and claims, which no paper has, go; a
-sweep keeps its axis. The entry `printed` of a study's `scales` states only what differs from this
-rule.
+is chosen as the experiment says, often on the test. Claims go, and controls for which the paper has
+no number; a sweep keeps its axis. The entry `printed` of a study's `scales` states only what
+differs from this rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
 from typing import Any
 
 from fedray.config import Tree
@@ -17,8 +17,8 @@ from fedray.errors import UserError
 PRINTED, PAPER = "printed", "paper"
 SEEDS = (0, 1, 2)
 """Seeds at this scale: FedTSP, FedGLCL and FedMGP report the mean of three; DP2FL does not say."""
-TUNED = ("space", "tuned_as")
-"""Keys of a row that choose its configuration."""
+LEFT_OUT = ("space", "tuned_as", "control", "of", "over")
+"""Keys of a row that choose its configuration, or that make it a control."""
 
 
 def can_be_printed(scales: Mapping[str, Any]) -> bool:
@@ -48,9 +48,15 @@ def as_printed(tree: Tree, where: str) -> Tree:
     if tree.get("rows") is not None:
         study = {**study, "select": None, "space": {}, "tuning": {}}
         scale = {key: value for key, value in scale.items() if key not in ("space", "tuning")}
-        study["rows"], left = _fixed(tree["rows"])
-        changed, _ = _fixed(scale.get("rows") or {})
-        scale["rows"] = {name: row for name, row in changed.items() if name not in left}
+        has_number = _mapping(_mapping(tree.get("paper")).get("numbers"))
+        left = {
+            name
+            for name, row in tree["rows"].items()
+            if _mapping(row).get("control") and name not in has_number
+        }
+        study["rows"] = _fixed(tree["rows"], left)
+        study["glosses"] = _fixed(_mapping(tree.get("glosses")), left)
+        scale["rows"] = _fixed(_mapping(scale.get("rows")), left)
     study["validation_fraction"] = None
     study["report"] = {"seeds": list(SEEDS)}
     both = {
@@ -61,15 +67,15 @@ def as_printed(tree: Tree, where: str) -> Tree:
     return {**study, "scales": {PRINTED: {**scale, **own, **both}}}
 
 
-def _fixed(rows: Mapping[str, Any]) -> tuple[Tree, Sequence[str]]:
-    """Return the rows without controls and searches, and the names of the controls."""
-    left = [name for name, row in rows.items() if _mapping(row).get("control")]
-    fixed: Tree = {}
-    for name, row in rows.items():
-        if name not in left:
-            is_plain = not isinstance(row, Mapping)
-            fixed[name] = row if is_plain else {k: v for k, v in row.items() if k not in TUNED}
-    return fixed, left
+def _fixed(rows: Mapping[str, Any], left: Set[str]) -> Tree:
+    """Return entries by row without those of `left`, and rows without what tunes or controls."""
+    return {
+        name: {key: value for key, value in row.items() if key not in LEFT_OUT}
+        if isinstance(row, Mapping)
+        else row
+        for name, row in rows.items()
+        if name not in left
+    }
 
 
 def _mapping(tree: Any) -> Mapping[str, Any]:

@@ -53,7 +53,7 @@ def printed(write):
 
 def test_nothing_is_tuned_held_out_or_claimed(printed):
     plan = printed()
-    assert list(plan.rows) == ["mine", "base", "follower"]  # no paper has the control
+    assert list(plan.rows) == ["mine", "base", "follower"]
     assert plan.claims == []
     assert plan.report.seeds == [0, 1, 2]
     for row in plan.rows:
@@ -65,6 +65,14 @@ def test_nothing_is_tuned_held_out_or_claimed(printed):
             == plan.experiment_of(Place("mine", "Dir(1)"), {}, "report", 0).local_epochs
         )
     assert plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.momentum == 0.9
+
+
+def test_a_control_stays_if_the_paper_has_its_number(printed):
+    paper = {"source": "a paper", "numbers": {"null": 40.5}}
+    plan = printed(paper=paper, glosses={"null": "trains alone", "mine": "with prototypes"})
+    assert plan.rows["null"].control is None
+    assert [*plan.glosses] == ["null", "mine"]
+    assert [*printed(glosses={"null": "trains alone", "mine": "x"}).glosses] == ["mine"]
 
 
 def test_the_round_is_chosen_as_the_experiment_says(printed):
