@@ -1,14 +1,14 @@
 """Scale `printed`: a paper's own protocol, derived from the paper scale of a study.
 
-Nothing is tuned: the experiments' fixed settings are the paper's. Nothing is held out and the round
-is chosen as the experiment says, often on the test. Controls and claims, which no paper has, go; a
-sweep keeps its axis. The entry `printed` of a study's `scales` states only what differs from this
-rule.
+Nothing is tuned: the experiments' fixed settings are the paper's. Nothing is held out, and the
+rounds that are tested and the round that is chosen, often on the test, are the experiment's.
+Controls and claims, which no paper has, go; a sweep keeps its axis. The entry `printed` of a
+study's `scales` states only what differs from this rule; a control that it names stays as a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fedray.config import Tree
@@ -17,8 +17,8 @@ from fedray.errors import UserError
 PRINTED, PAPER = "printed", "paper"
 SEEDS = (0, 1, 2)
 """Seeds at this scale: FedTSP, FedGLCL and FedMGP report the mean of three; DP2FL does not say."""
-TUNED = ("space", "tuned_as")
-"""Keys of a row that choose its configuration."""
+CHOSEN = ("space", "tuned_as", "control", "of", "over")
+"""Keys of a row that choose its configuration or make it a control."""
 
 
 def can_be_printed(scales: Mapping[str, Any]) -> bool:
@@ -48,28 +48,45 @@ def as_printed(tree: Tree, where: str) -> Tree:
     if tree.get("rows") is not None:
         study = {**study, "select": None, "space": {}, "tuning": {}}
         scale = {key: value for key, value in scale.items() if key not in ("space", "tuning")}
-        study["rows"], left = _fixed(tree["rows"])
-        changed, _ = _fixed(scale.get("rows") or {})
-        scale["rows"] = {name: row for name, row in changed.items() if name not in left}
+        left = _controls(tree["rows"]) - set(_mapping(own.get("rows")))
+        study["rows"] = _fixed(tree["rows"], left)
+        study["glosses"] = _without(study.get("glosses"), left)
+        scale["rows"] = _fixed(_mapping(scale.get("rows")), left)
+        numbers = _mapping(study.get("paper"))
+        if numbers:
+            study["paper"] = {**numbers, "numbers": _without(numbers.get("numbers"), left)}
     study["validation_fraction"] = None
     study["report"] = {"seeds": list(SEEDS)}
-    both = {
-        key: {**_mapping(scale.get(key)), **_mapping(own.get(key))}
-        for key in ("set", "rows")
-        if key in scale or key in own
+    keys = {**_mapping(scale.get("set")), **_mapping(own.get("set"))}
+    if "eval_every" not in _mapping(own.get("set")):
+        keys.pop("eval_every", None)
+    rows = _merged(_mapping(scale.get("rows")), _mapping(own.get("rows")))
+    return {**study, "scales": {PRINTED: {**scale, **own, "set": keys, "rows": rows}}}
+
+
+def _controls(rows: Mapping[str, Any]) -> set[str]:
+    return {name for name, row in rows.items() if _mapping(row).get("control")}
+
+
+def _fixed(rows: Mapping[str, Any], left: Collection[str]) -> Tree:
+    """Return the rows that are not left out, without what makes a control or a search."""
+    return {
+        name: {k: v for k, v in row.items() if k not in CHOSEN} if isinstance(row, Mapping) else row
+        for name, row in _without(rows, left).items()
     }
-    return {**study, "scales": {PRINTED: {**scale, **own, **both}}}
 
 
-def _fixed(rows: Mapping[str, Any]) -> tuple[Tree, Sequence[str]]:
-    """Return the rows without controls and searches, and the names of the controls."""
-    left = [name for name, row in rows.items() if _mapping(row).get("control")]
-    fixed: Tree = {}
-    for name, row in rows.items():
-        if name not in left:
-            is_plain = not isinstance(row, Mapping)
-            fixed[name] = row if is_plain else {k: v for k, v in row.items() if k not in TUNED}
-    return fixed, left
+def _without(tree: Any, left: Collection[str]) -> Tree:
+    return {name: value for name, value in _mapping(tree).items() if name not in left}
+
+
+def _merged(rows: Mapping[str, Any], own: Mapping[str, Any]) -> Tree:
+    """Return the rows of the paper scale with the keys that `own` gives for the same rows."""
+    merged = {**rows, **own}
+    for name, row in own.items():
+        if isinstance(row, Mapping) and isinstance(rows.get(name), Mapping):
+            merged[name] = {**rows[name], **row}
+    return merged
 
 
 def _mapping(tree: Any) -> Mapping[str, Any]:
