@@ -1,8 +1,8 @@
 """Scale `printed`: a paper's own protocol, derived from the paper scale of a study.
 
-Nothing is tuned: the experiments' fixed settings are the paper's. Nothing is held out and the round
-is chosen as the experiment says, often on the test. Controls and claims, which no paper has, go; a
-sweep keeps its axis. The entry `printed` of a study's `scales` states only what differs from this
+Nothing is tuned: the experiments' fixed settings are the paper's. Nothing is held out, and the
+rounds that are tested and the round that is chosen, often on the test, are the experiment's.
+Controls and claims, which no paper has, go; a sweep keeps its axis. The entry `printed` of a study's `scales` states only what differs from this
 rule.
 """
 
@@ -53,12 +53,11 @@ def as_printed(tree: Tree, where: str) -> Tree:
         scale["rows"] = {name: row for name, row in changed.items() if name not in left}
     study["validation_fraction"] = None
     study["report"] = {"seeds": list(SEEDS)}
-    both = {
-        key: {**_mapping(scale.get(key)), **_mapping(own.get(key))}
-        for key in ("set", "rows")
-        if key in scale or key in own
-    }
-    return {**study, "scales": {PRINTED: {**scale, **own, **both}}}
+    keys = {**_mapping(scale.get("set")), **_mapping(own.get("set"))}
+    if "eval_every" not in _mapping(own.get("set")):
+        keys.pop("eval_every", None)
+    rows = _merged(_mapping(scale.get("rows")), _mapping(own.get("rows")))
+    return {**study, "scales": {PRINTED: {**scale, **own, "set": keys, "rows": rows}}}
 
 
 def _fixed(rows: Mapping[str, Any]) -> tuple[Tree, Sequence[str]]:
@@ -70,6 +69,15 @@ def _fixed(rows: Mapping[str, Any]) -> tuple[Tree, Sequence[str]]:
             is_plain = not isinstance(row, Mapping)
             fixed[name] = row if is_plain else {k: v for k, v in row.items() if k not in TUNED}
     return fixed, left
+
+
+def _merged(rows: Mapping[str, Any], own: Mapping[str, Any]) -> Tree:
+    """Return the rows of the paper scale with the keys that `own` gives for the same rows."""
+    merged = {**rows, **own}
+    for name, row in own.items():
+        if isinstance(row, Mapping) and isinstance(rows.get(name), Mapping):
+            merged[name] = {**rows[name], **row}
+    return merged
 
 
 def _mapping(tree: Any) -> Mapping[str, Any]:
