@@ -19,8 +19,8 @@ def _word(name: str) -> Callable[[Sequence[str]], int]:
     predict, report, run, show, sweep, table, upload, verify,
 ) = map(
     _word,
-    ("analyse", "check", "convert", "cost", "cp", "data", "decide", "diff", "doctor", "generate", "get",
-     "ls", "new", "papers", "predict", "report", "run", "show", "sweep", "table", "upload",
+    ("analyse", "check", "convert", "cost", "cp", "data", "decide", "diff", "doctor", "generate",
+     "get", "ls", "new", "papers", "predict", "report", "run", "show", "sweep", "table", "upload",
      "verify"),
 )  # fmt: skip
 

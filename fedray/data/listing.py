@@ -216,9 +216,8 @@ def _check_exist(wanted: Sequence[str], names: Sequence[str], where: str) -> Non
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UserError(
-            f"data.classes names '{missing[0]}'{more}, which {where} does not have among its "
-            f"{len(names)} classes; correct the spelling."
-            f"{nearest(missing[0], sorted(names))}"
+            f"{where}: data.classes names '{missing[0]}'{more}, which it does not have among its "
+            f"{len(names)} classes; correct the spelling.{nearest(missing[0], sorted(names))}"
         )
 
 

@@ -9,7 +9,7 @@ from fedray.config import Component, DataConfig, Experiment, parameters
 from fedray.core import algorithms
 from fedray.data.configurable import build
 from fedray.data.sources import Source
-from fedray.data.splits import split_files
+from fedray.data.splits import LISTS, split_files
 from fedray.errors import UserError
 from fedray.plugins import use
 from fedray.registry import registry
@@ -42,7 +42,7 @@ def _missing_data(keys: DataConfig) -> list[str]:
         return [f"data.root={root} is not on this machine{hint}"]
     try:
         found = source.find_root(root, download=False)
-        if keys.split is not None:
+        if keys.split not in (None, LISTS):  # a source names what is worse than missing lists
             split_files(found, keys.split)
     except UserError as error:
         return [str(error)]

@@ -182,7 +182,7 @@ def test_a_domain_without_its_second_list_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"data.split=lists: dslr_test is missing in data.root="):
         load_images("domain_folder", tmp_path, ReadOptions(split="lists"))
     with pytest.raises(UserError, match=r"there is no <domain>_train.pkl or .txt in data.root="):
-        load_images("domain_folder", tmp_path / "amazon", ReadOptions(split="lists"))
+        load_images("image_folder", tmp_path / "amazon", ReadOptions(split="lists"))
 
 
 def test_a_folder_of_the_other_kind_says_which_source_reads_it(tmp_path):
