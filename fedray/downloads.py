@@ -253,12 +253,13 @@ def _unpack_zip(archive: Path, folder: Path, top: str, limit: int) -> int:
         check_space(folder, total, f"the content of {archive.name}")
         for info in content.infolist():
             name = _below(info.filename, top)
-            if name and not info.is_dir() and not stat.S_ISLNK(info.external_attr >> 16):
-                target = folder / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with content.open(info) as source, target.open("wb") as out:
-                    shutil.copyfileobj(source, out, _CHUNK)
-                count += 1
+            if not name or info.is_dir() or stat.S_ISLNK(info.external_attr >> 16):
+                continue
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with content.open(info) as source, target.open("wb") as out:
+                shutil.copyfileobj(source, out, _CHUNK)
+            count += 1
     return count
 
 
@@ -309,8 +310,7 @@ def fetch_hub(repo: str, kind: str, patterns: Sequence[str], folder: Path | None
     Args:
         repo: OWNER/NAME.
         kind: "model" or "dataset".
-        patterns: names of files with wildcards; of weights in two formats, list the preferred
-            format first (see `_chosen`).
+        patterns: names of files with wildcards.
         folder: where the files go; None: the hub's cache.
         say: called with progress.
 
@@ -318,16 +318,9 @@ def fetch_hub(repo: str, kind: str, patterns: Sequence[str], folder: Path | None
         Unreachable: if the hub does not answer within seconds.
         UserError: if the disk is too small, the repository is missing, or a file is wrong.
     """
-    import requests
     from huggingface_hub import HfApi, constants, snapshot_download
 
-    if constants.HF_HUB_OFFLINE:
-        raise Unreachable("HF_HUB_OFFLINE is set; unset it to download from the hub")
-    try:
-        requests.head(constants.ENDPOINT, timeout=(CONNECT_SECONDS, READ_SECONDS))
-    except requests.RequestException as error:
-        why = one_line(f"{type(error).__name__}: {error}")[:200]
-        raise Unreachable(f"{constants.ENDPOINT} is out of reach ({why})") from None
+    _reach_hub()
     api = HfApi(endpoint=constants.ENDPOINT)
     try:
         describe = api.dataset_info if kind == "dataset" else api.model_info
@@ -352,16 +345,32 @@ def fetch_hub(repo: str, kind: str, patterns: Sequence[str], folder: Path | None
         raise
     except Exception as error:  # the network, the hub and its cache raise many types
         raise _explained(repo, error) from None
-    if checked.mismatches:
-        wrong = checked.mismatches[0]
-        for mismatch in checked.mismatches:
-            path = checked.verified_path / mismatch["path"]
-            path.resolve().unlink()
-            path.unlink(missing_ok=True)
+    for wrong in checked.mismatches:
+        path = checked.verified_path / wrong["path"]
+        path.resolve().unlink()
+        path.unlink(missing_ok=True)
         raise UserError(
             f"{repo}: {wrong['path']} has the {wrong['algorithm']} {wrong['actual']}, expected "
             f"{wrong['expected']}; it was removed, run the same command again"
         )
+
+
+def _reach_hub() -> None:
+    """Ask the hub for any answer, because huggingface_hub itself waits for minutes.
+
+    Raises:
+        Unreachable: if there is none within seconds.
+    """
+    import requests
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        raise Unreachable("HF_HUB_OFFLINE is set; unset it to download from the hub")
+    try:
+        requests.head(constants.ENDPOINT, timeout=(CONNECT_SECONDS, READ_SECONDS))
+    except requests.RequestException as error:
+        why = one_line(f"{type(error).__name__}: {error}")[:200]
+        raise Unreachable(f"{constants.ENDPOINT} is out of reach ({why})") from None
 
 
 def _chosen(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
@@ -369,6 +378,8 @@ def _chosen(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
     files = [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
     if any(name.endswith(".safetensors") for name in files):
         files = [name for name in files if not name.endswith(".bin")]
+    if not files:
+        raise UserError(f"the repository has none of the files {', '.join(patterns)}; it has moved")
     return files
 
 

@@ -26,6 +26,8 @@ _TENSORS = (
     "open_clip_pytorch_model.bin",
 )
 """Names of weight files in repositories of transformers and open_clip."""
+_WORDS = ("tokenizer.json", "vocab.txt")
+"""Names of the files with the words of a tokenizer of transformers."""
 
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
@@ -54,7 +56,11 @@ class KnownWeights(Frozen):
         """True if the weights are in the hub's cache, or their package is installed."""
         if self.package is not None:
             return find_spec(self.package) is not None
-        return self.origin.hub is not None and is_cached(self.origin.hub)
+        repo = str(self.origin.hub)
+        has_texts = "*.txt" not in self.files or (
+            is_cached(repo, "config.json") and any(is_cached(repo, name) for name in _WORDS)
+        )
+        return has_texts and is_cached(repo)
 
 
 @cache
@@ -64,10 +70,10 @@ def known_weights() -> dict[str, KnownWeights]:
     return {name: KnownWeights(name=name, **entry) for name, entry in tree.items()}
 
 
-def find_weights(used_as: str) -> KnownWeights | None:
-    """Return the described weights that experiments name like this; None if there are none."""
+def find_weights(name: str) -> KnownWeights | None:
+    """Return the weights of this name, or that experiments name like this; None if unknown."""
     described = known_weights().values()
-    return next((weights for weights in described if used_as in weights.used_as), None)
+    return next((one for one in described if name in (one.name, *one.used_as)), None)
 
 
 def hub_cache() -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
@@ -220,10 +220,13 @@ def command(paper: str | None, item: str | None, checks: bool, as_json: bool) ->
         print(f"{'' if number == 0 else chr(10)}{entry.title} ({name}): {entry.paper}")
         for one in entry.items:
             print("\n".join(_summary_lines(one) if paper is None else _detail_lines(one)))
-            if item is not None:
-                for sentence in missing_of(one):
-                    print("\n".join(_wrapped(f"missing: {sentence}")), flush=True)
+            _print_missing([] if item is None else missing_of(one))
     return 0
+
+
+def _print_missing(sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        print("\n".join(_wrapped(f"missing: {sentence}")), flush=True)
 
 
 def missing_of(item: Item) -> Iterator[str]:

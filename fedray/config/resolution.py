@@ -109,8 +109,7 @@ def _with_absolute_paths(experiment: Experiment) -> Experiment:
         except MissingRoot as error:
             if not _may_miss.get():
                 source = registry("data source").get(data.source.name)()
-                advice = source.get_hint(Path(root)) or source.download_hint(Path(root))
-                raise MissingRoot(f"{error}{advice}") from None
+                raise MissingRoot(f"{error}{source.get_hint(Path(root))}") from None
     model, text = with_absolute_files(experiment.model), with_absolute_files(experiment.text)
     return experiment.model_copy(update={"data": data, "model": model, "text": text})
 

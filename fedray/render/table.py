@@ -19,7 +19,6 @@ from fedray.render.page import Picture, Section, html, latex_table, markdown
 from fedray.render.record import Made
 from fedray.render.report import best_rows, titled
 from fedray.render.table_figure import draw
-from fedray.studies.printed import PRINTED
 from fedray.units import size_of, time_of
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def page(outcome: Outcome, made: Made) -> list[Section]:
 
 def _comparisons(outcome: Outcome) -> list[Section]:
     """Return what the numbers are compared with: claims and rows; at scale printed, the paper."""
-    if outcome.plan.scale == PRINTED:
+    if outcome.plan.is_printed:
         return [beside_paper(outcome)]
     return [_claims(outcome), _controls(outcome), _differences(outcome), _aggregates(outcome)]
 

@@ -362,8 +362,8 @@ def _plan_scale(study: Study, name: str, label: str, scale: Scale, assignments: 
     choose = study.choose or metrics[0]
     _check_tuned(rows, columns, assignments.get("set", {}), where)
     _check_metrics(rows, metrics, choose, where)
-    as_experiment = study.is_sweep or label == PRINTED
-    select = _select(study, scale, assignments, bases[experiment] if as_experiment else {}, where)
+    base = bases[experiment] if study.is_sweep or label == PRINTED else {}
+    select = _select(study, scale, assignments, base, where)
     plan = StudyPlan(
         kind="sweep" if study.is_sweep else "table",
         name=name,
@@ -380,15 +380,14 @@ def _plan_scale(study: Study, name: str, label: str, scale: Scale, assignments: 
         choose=choose,
         select=select,
         validation_fraction=study.validation_fraction if select == "validation" else None,
-        at=study.at,
         tuning=_limit_to_space(tuning, rows),
         report=report,
         claims=[] if label == PRINTED else _claims(study, rows, columns, metrics, where),
         paper=_paper(study, where),
-        confidence=study.confidence,
         test=_test(study, assignments, where),
         glosses=_glosses(study, where),
         mean_over=scale.mean_over or study.mean_over,
+        **study.model_dump(include={"at", "confidence"}),
         **scale.model_dump(include={"max_concurrent", "hours", "left_out"}),
     )
     _check_sweep(plan, where)

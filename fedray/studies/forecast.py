@@ -12,7 +12,6 @@ from fedray.compare.paired import WANTED, PairedTest
 from fedray.records import find_metric
 from fedray.studies.cell import Cell, CellState, RunSpec
 from fedray.studies.plan import StudyPlan, known_metrics
-from fedray.studies.printed import PRINTED
 from fedray.studies.space import count_points, grid
 from fedray.studies.study import Study
 
@@ -111,7 +110,7 @@ def _describe_table(study: Study) -> list[str]:
     plan, tuning, first = study.plan, study.plan.tuning, study.cells[0]
     controls = sum(row.control is not None for row in plan.rows.values())
     size = f"{len(plan.rows)} rows x {len(plan.columns)} columns"
-    if plan.scale == PRINTED:
+    if plan.is_printed:
         run = first.run_spec(first.first[0], "report", plan.report.seeds[0]).experiment
         return [
             f"{size}, as the paper prints them: nothing is tuned; {len(plan.report.seeds)} seeds x "
@@ -135,7 +134,7 @@ def _detectable(plan: StudyPlan) -> list[str]:
 
     The significance level is that of the first step of Holm's correction.
     """
-    if plan.scale == PRINTED:
+    if plan.is_printed:
         return []
     seeds, claims = len(plan.report.seeds), len(plan.parsed_claims())
     controls = sum(row.control is not None for row in plan.rows.values())
@@ -258,7 +257,7 @@ def protocols(study: Study) -> list[str]:
 
 def untested_rows(plan: StudyPlan) -> list[str]:
     """Return a line that names the rows that no claim or control uses; empty without any."""
-    if plan.is_sweep or plan.scale == PRINTED:
+    if plan.is_sweep or plan.is_printed:
         return []
     tested = {side.row for claim in plan.parsed_claims() for side in (claim.better, claim.worse)}
     for name, row in plan.rows.items():

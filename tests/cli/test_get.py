@@ -324,6 +324,9 @@ def test_pickled_weights_only_where_there_are_no_others(origin, tmp_path):
     assert get(["bert"]) == 0
     folder = next((tmp_path / "hub").glob("models--bert-base-uncased/snapshots/*"))
     assert len(list(folder.iterdir())) == 3
+    next(folder.glob("vocab.txt")).unlink()  # as after an interruption
+    assert get(["bert"]) == 0
+    assert len(list(folder.iterdir())) == 3
 
 
 def test_a_hub_out_of_reach(tmp_path, monkeypatch, capsys):

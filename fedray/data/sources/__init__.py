@@ -118,17 +118,19 @@ class Source(Configurable, ABC):
         return root
 
     def get_hint(self, root: Path) -> str:
-        """Return the command that gets the data of a folder, as the end of a sentence, or "".
+        """Return where to get the data that `root` should hold, as the end of a sentence.
 
-        It is known for the folders that the shipped experiments read from this source.
+        For the folders of known sets, this is the command that gets them.
         """
-        for known in known_sets().values():
-            if (known.folder, known.source) == (root.name, self.name):
-                return f"; get it with: fedray get {known.name}"
-        return ""
+        known = next((one for one in known_sets().values() if one.folder == root.name), None)
+        if known is not None and known.source == self.name:
+            return f"; get it with: fedray get {known.name}"
+        if known is None or self.download_hint(root):
+            return self.download_hint(root)
+        return f"; fedray get {known.name} gets it for data.source={known.source}"
 
     def download_hint(self, root: Path) -> str:
-        """Return where to get the data that `root` should hold, as the end of a sentence."""
+        """Return a source's own advice for a folder that is no known set's, or ""."""
         return ""
 
     def chosen(self, root: Path, options: ReadOptions) -> Listing:

