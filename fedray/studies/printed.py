@@ -17,6 +17,8 @@ from fedray.errors import UserError
 PRINTED, PAPER = "printed", "paper"
 SEEDS = (0, 1, 2)
 """Seeds at this scale: FedTSP, FedGLCL and FedMGP report the mean of three; DP2FL does not say."""
+FOR_CHOICE = ("eval_every", "data.shots", "data.validation_fraction")
+"""Keys by which a table tests at fewer rounds and holds images out: the experiment's count."""
 CHOSEN = ("space", "tuned_as", "control", "of", "over")
 """Keys of a row that choose its configuration or make it a control."""
 
@@ -55,11 +57,13 @@ def as_printed(tree: Tree, where: str) -> Tree:
         numbers = _mapping(study.get("paper"))
         if numbers:
             study["paper"] = {**numbers, "numbers": _without(numbers.get("numbers"), left)}
+    if {"columns", "curve"} & own.keys():
+        scale = {key: value for key, value in scale.items() if key not in ("columns", "curve")}
+        study = {key: value for key, value in study.items() if key not in ("columns", "curve")}
     study["validation_fraction"] = None
     study["report"] = {"seeds": list(SEEDS)}
-    keys = {**_mapping(scale.get("set")), **_mapping(own.get("set"))}
-    if "eval_every" not in _mapping(own.get("set")):
-        keys.pop("eval_every", None)
+    study["set"] = _without(study.get("set"), FOR_CHOICE)
+    keys = {**_without(scale.get("set"), FOR_CHOICE), **_mapping(own.get("set"))}
     rows = _merged(_mapping(scale.get("rows")), _mapping(own.get("rows")))
     return {**study, "scales": {PRINTED: {**scale, **own, "set": keys, "rows": rows}}}
 

@@ -44,7 +44,6 @@ EXPECTED = {
     "dp2fl_beta",
     "dp2fl_gamma",
     "dp2fl_alpha_beta_gamma",
-    "fedmgp_shots",
     "fedotp",
     "fedpgp",
     "promptfolio",
