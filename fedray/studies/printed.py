@@ -1,9 +1,9 @@
 """Scale `printed`: a paper's own protocol, derived from the paper scale of a study.
 
 Nothing is tuned: the experiments' fixed settings are the paper's. Nothing is held out, and the
-rounds that are tested and the round that is chosen, often on the test, are the experiment's.
-Controls and claims, which no paper has, go; a sweep keeps its axis. The entry `printed` of a study's `scales` states only what differs from this
-rule.
+rounds that are tested and the round that is chosen, often on the test, are the experiment's. Claims
+go, and so do controls, unless the paper has numbers of them; a sweep keeps its axis. The entry
+`printed` of a study's `scales` states only what differs from this rule.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fedray.errors import UserError
 PRINTED, PAPER = "printed", "paper"
 SEEDS = (0, 1, 2)
 """Seeds at this scale: FedTSP, FedGLCL and FedMGP report the mean of three; DP2FL does not say."""
-TUNED = ("space", "tuned_as")
-"""Keys of a row that choose its configuration."""
+LEFT_OUT = ("space", "tuned_as", "control", "of", "over")
+"""Keys of a row that choose its configuration or make it a control."""
 
 
 def can_be_printed(scales: Mapping[str, Any]) -> bool:
@@ -48,9 +48,13 @@ def as_printed(tree: Tree, where: str) -> Tree:
     if tree.get("rows") is not None:
         study = {**study, "select": None, "space": {}, "tuning": {}}
         scale = {key: value for key, value in scale.items() if key not in ("space", "tuning")}
-        study["rows"], left = _fixed(tree["rows"])
-        changed, _ = _fixed(scale.get("rows") or {})
-        scale["rows"] = {name: row for name, row in changed.items() if name not in left}
+        numbers = _mapping(_mapping(tree.get("paper")).get("numbers"))
+        controls = [name for name, row in tree["rows"].items() if _mapping(row).get("control")]
+        left = [name for name in controls if name not in numbers]
+        study["rows"] = _fixed(tree["rows"], left)
+        scale["rows"] = _fixed(_mapping(scale.get("rows")), left)
+        glosses = _mapping(tree.get("glosses"))
+        study["glosses"] = {name: text for name, text in glosses.items() if name not in left}
     study["validation_fraction"] = None
     study["report"] = {"seeds": list(SEEDS)}
     keys = {**_mapping(scale.get("set")), **_mapping(own.get("set"))}
@@ -60,15 +64,14 @@ def as_printed(tree: Tree, where: str) -> Tree:
     return {**study, "scales": {PRINTED: {**scale, **own, "set": keys, "rows": rows}}}
 
 
-def _fixed(rows: Mapping[str, Any]) -> tuple[Tree, Sequence[str]]:
-    """Return the rows without controls and searches, and the names of the controls."""
-    left = [name for name, row in rows.items() if _mapping(row).get("control")]
+def _fixed(rows: Mapping[str, Any], left: Sequence[str]) -> Tree:
+    """Return the rows without those named in `left` and without what is searched."""
     fixed: Tree = {}
     for name, row in rows.items():
         if name not in left:
             is_plain = not isinstance(row, Mapping)
-            fixed[name] = row if is_plain else {k: v for k, v in row.items() if k not in TUNED}
-    return fixed, left
+            fixed[name] = row if is_plain else {k: v for k, v in row.items() if k not in LEFT_OUT}
+    return fixed
 
 
 def _merged(rows: Mapping[str, Any], own: Mapping[str, Any]) -> Tree:
