@@ -1,9 +1,9 @@
 """Scale `printed`: a paper's own protocol, derived from the paper scale of a study.
 
 Nothing is tuned: the experiments' fixed settings are the paper's. Nothing is held out, and the
-rounds that are tested and the round that is chosen, often on the test, are the experiment's.
-Controls and claims, which no paper has, go; a sweep keeps its axis. The entry `printed` of a
-study's `scales` states only what differs from this rule; a control that it names stays as a row.
+rounds that are tested and the round that is chosen, often on the test, are the experiment's. Claims
+go, and so do controls, unless the paper has numbers of them or the entry names them; a sweep keeps
+its axis. The entry `printed` of a study's `scales` states only what differs from this rule.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ PRINTED, PAPER = "printed", "paper"
 SEEDS = (0, 1, 2)
 """Seeds at this scale: FedTSP, FedGLCL and FedMGP report the mean of three; DP2FL does not say."""
 FOR_CHOICE = ("eval_every", "data.shots", "data.validation_fraction")
-"""Keys by which a table tests at fewer rounds and holds images out: the experiment's count."""
-CHOSEN = ("space", "tuned_as", "control", "of", "over")
+"""Keys by which a table holds images out and tests fewer rounds; the experiment's own count."""
+LEFT_OUT = ("space", "tuned_as", "control", "of", "over")
 """Keys of a row that choose its configuration or make it a control."""
 
 
@@ -50,16 +50,14 @@ def as_printed(tree: Tree, where: str) -> Tree:
     if tree.get("rows") is not None:
         study = {**study, "select": None, "space": {}, "tuning": {}}
         scale = {key: value for key, value in scale.items() if key not in ("space", "tuning")}
-        left = _controls(tree["rows"]) - set(_mapping(own.get("rows")))
+        numbers = _mapping(_mapping(tree.get("paper")).get("numbers"))
+        controls = [name for name, row in tree["rows"].items() if _mapping(row).get("control")]
+        left = [name for name in controls if name not in {*numbers, *_mapping(own.get("rows"))}]
         study["rows"] = _fixed(tree["rows"], left)
-        study["glosses"] = _without(study.get("glosses"), left)
         scale["rows"] = _fixed(_mapping(scale.get("rows")), left)
-        numbers = _mapping(study.get("paper"))
-        if numbers:
-            study["paper"] = {**numbers, "numbers": _without(numbers.get("numbers"), left)}
+        study["glosses"] = _without(tree.get("glosses"), left)
     if {"columns", "curve"} & own.keys():
-        scale = {key: value for key, value in scale.items() if key not in ("columns", "curve")}
-        study = {key: value for key, value in study.items() if key not in ("columns", "curve")}
+        study, scale = (_without(part, ("columns", "curve")) for part in (study, scale))
     study["validation_fraction"] = None
     study["report"] = {"seeds": list(SEEDS)}
     study["set"] = _without(study.get("set"), FOR_CHOICE)
@@ -68,20 +66,16 @@ def as_printed(tree: Tree, where: str) -> Tree:
     return {**study, "scales": {PRINTED: {**scale, **own, "set": keys, "rows": rows}}}
 
 
-def _controls(rows: Mapping[str, Any]) -> set[str]:
-    return {name for name, row in rows.items() if _mapping(row).get("control")}
-
-
 def _fixed(rows: Mapping[str, Any], left: Collection[str]) -> Tree:
-    """Return the rows that are not left out, without what makes a control or a search."""
+    """Return the rows without those named in `left` and without what is searched."""
     return {
-        name: {k: v for k, v in row.items() if k not in CHOSEN} if isinstance(row, Mapping) else row
+        name: _without(row, LEFT_OUT) if isinstance(row, Mapping) else row
         for name, row in _without(rows, left).items()
     }
 
 
-def _without(tree: Any, left: Collection[str]) -> Tree:
-    return {name: value for name, value in _mapping(tree).items() if name not in left}
+def _without(tree: Any, keys: Collection[str]) -> Tree:
+    return {key: value for key, value in _mapping(tree).items() if key not in keys}
 
 
 def _merged(rows: Mapping[str, Any], own: Mapping[str, Any]) -> Tree:

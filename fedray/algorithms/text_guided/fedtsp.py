@@ -117,10 +117,10 @@ class FedTSP(SummingMethod, PrototypeSharing):
         learn_tau: StrictBool = False
         """Whether 1/τ is trained together with the prompts (official code)."""
         prompt_length: int | None = Field(None, ge=0, le=512)
-        """m of Eq. (4), context tokens per class; 0 freezes the text. null: as in the paper, 1 for up
-        to 10 classes and 10 for more, but 1 if a text is shorter."""
+        """m of Eq. (4), context tokens per class; 0 freezes the text. null: the paper's, 1 for up to
+        10 classes and 10 for more, but 1 if a text is shorter."""
         server_epochs: int | None = Field(None, ge=0, le=10_000)
-        """E_s, steps of the prompts per round. null: as in the paper, 1 for up to 10 classes and 20
+        """E_s, steps of the prompts per round. null: the paper's, 1 for up to 10 classes and 20
         for more."""
         prompt_lr: LearningRate = 0.01
         """Learning rate of the prompts' SGD. Official code: 0.01."""
@@ -144,8 +144,11 @@ class FedTSP(SummingMethod, PrototypeSharing):
 
         @classmethod
         def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """Return `official_code`, the authors' settings, data loader and text encoder, and
-            `paper`, the printed equations, which are the defaults."""
+            """Return `official_code` and `paper`.
+
+            The first has the authors' settings, data loader and text encoder; the second has the
+            printed equations, which are the defaults.
+            """
             official: Tree = {
                 "algorithm.past_text": True,
                 "algorithm.proto_agg": "uniform",
