@@ -7,35 +7,15 @@ all its items; an item states what differs. To add a paper, add its settings, it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
+from printed import Fact, Facts, assert_as_printed, assert_numbers, of_run, use_empty_folders
 
-from fedray.cli.dry_run import PlannedRun, check_command, split_command
+from fedray.cli.dry_run import check_command
 from fedray.cli.papers import read_papers
-from fedray.config import Experiment
-from fedray.studies.file import plan_study
-from fedray.studies.plan import StudyPlan
 
-
-class Fact(NamedTuple):
-    """All values at a key.
-
-    Attributes:
-        values: the values.
-        place: page, section or file where the paper or its code says so.
-        methods: the methods that the fact is about; empty: all.
-    """
-
-    values: set[Any]
-    place: str
-    methods: tuple[str, ...] = ()
-
-
-Facts = Mapping[str, Fact]
 TSP, DP2FL = ("fedtsp", "fedtsp_global"), ("dp2fl",)
 BASELINES = {
     *("fedproto", "fedtgp", "alignfed", "lg_fedavg", "fedgh", "fedgen", "feddistill"),
@@ -386,68 +366,12 @@ NUMBERS: Mapping[tuple[str, str], Mapping[str, Mapping[str, float]]] = {
 
 @pytest.fixture(autouse=True)
 def _data(tmp_path, monkeypatch):
-    """Every data.root is an empty folder of that name."""
-
-    def folder(root: str) -> Path:
-        path = tmp_path / Path(root).name
-        path.mkdir(exist_ok=True)
-        return path
-
-    monkeypatch.setattr("fedray.config.resolution.resolve_root", folder)
-
-
-def printed_studies(paper: str, item: str) -> Iterator[tuple[str, StudyPlan]]:
-    """Yield an item's commands at scale printed with their plans."""
-    [found] = [one for one in read_papers()[paper].items if one.item == item]
-    for command in found.printed:
-        word, args = split_command(command)
-        if word in ("table", "sweep"):
-            yield command, plan_study(word, args[0], scale="printed")
-
-
-def of_run(experiment: Experiment, key: str) -> Any:
-    """Return the value at a key; the file name of a folder, None where a component lacks it."""
-    value: Any = experiment
-    for part in key.split("."):
-        params = getattr(value, "params", {})
-        value = getattr(value, part) if hasattr(value, part) else params.get(part)
-    return Path(value).name if key == "data.root" else value
-
-
-def of_plan(plan: StudyPlan, key: str) -> set[Any]:
-    """Return the values of a study as a whole."""
-    match key:
-        case "seeds":
-            return {tuple(plan.report.seeds)}
-        case "metric":
-            return {plan.metrics[0]}
-        case "row_metrics":
-            return {plan.measures(row)[plan.metrics[0]] for row in plan.rows}
-    return {getattr(plan, key)}
+    use_empty_folders(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(("paper", "item"), FACTS, ids=" ".join)
 def test_an_item_as_printed_has_the_papers_settings(paper, item):
-    facts = dict(FACTS[paper, item])
-    methods = facts.pop("methods").values
-    runs: list[PlannedRun] = []
-    plans = []
-    for command, plan in printed_studies(paper, item):
-        runs += check_command(command)
-        plans.append(plan)
-    assert plans
-    assert {run.experiment.algorithm.name for run in runs} == methods
-    for key, fact in facts.items():
-        if key in ("seeds", "select", "metric", "row_metrics", "at"):
-            values = set().union(*(of_plan(plan, key) for plan in plans))
-        else:
-            about = [
-                run.experiment
-                for run in runs
-                if not fact.methods or run.experiment.algorithm.name in fact.methods
-            ]
-            values = {of_run(experiment, key) for experiment in about}
-        assert values == fact.values, f"{key} ({fact.place})"
+    assert_as_printed(paper, item, FACTS[paper, item])
 
 
 @pytest.mark.parametrize("paper", dict.fromkeys(paper for paper, _ in FACTS))
@@ -458,14 +382,7 @@ def test_every_item_of_a_paper_has_facts(paper):
 
 @pytest.mark.parametrize(("kind", "name"), NUMBERS, ids=" ".join)
 def test_a_printed_number_stands_in_the_studys_file(kind, name):
-    plan = plan_study(kind, name, scale="printed")
-    for row, columns in NUMBERS[kind, name].items():
-        assert row in plan.rows
-        for column, number in columns.items():
-            assert column in [*plan.columns, "mean"]
-            paper = plan.paper_of(row, None if column == "mean" else column)
-            assert paper is not None
-            assert paper[0] == number, (row, column)
+    assert_numbers(kind, name, NUMBERS[kind, name])
 
 
 @pytest.mark.parametrize(
