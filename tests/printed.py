@@ -100,7 +100,7 @@ def assert_commands(commands: Sequence[str], facts: Facts) -> None:
             values = {of_run(experiment, key) for experiment in about}
         if values != fact.values:
             wrong[key] = f"{values}, not {fact.values} ({fact.place})"
-    assert not wrong
+    assert not wrong, wrong
 
 
 def assert_numbers(kind: Kind, name: str, numbers: Mapping[str, Mapping[str, float]]) -> None:

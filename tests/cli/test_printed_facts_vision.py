@@ -70,16 +70,16 @@ CIFAR: Facts = {
     "at": Fact({"best"}, "official code; Table 15 has best rounds"),
     "metric": Fact({"global_accuracy"}, "Sec. 5.1: the global model on the official test images"),
 }
+WITHIN = ("data.partition.alpha", "data.partition.min_samples")
+"""Keys of a split inside a domain, which has one client."""
 OFFICE: Facts = {
-    **CIFAR,
+    **{key: fact for key, fact in CIFAR.items() if key not in WITHIN},
     "lr": Fact({1e-4}, "Sec. 5.1; official code: 0.01"),
     "rounds": Fact({300}, "official code: 299; open in the paper"),
     "batch_size": Fact({32}, "Sec. 5.1"),
     "data.root": Fact({"office_caltech10"}, "Table 1"),
     "data.clients": Fact({4}, "Sec. 5.1: a domain is a client"),
     "data.partition.name": Fact({"domains"}, "Sec. 5.1"),
-    "data.partition.alpha": Fact({None}, "a domain is a client"),
-    "data.partition.min_samples": Fact({1}, "a domain is a client"),
     "data.split": Fact({"lists"}, "appendix C.1: 8:2; official code's lists"),
     "data.image_size": Fact({256}, "official code, office_fedglcl.py"),
     "model.group": Fact({"alexnet"}, "Sec. 5.1"),
@@ -169,7 +169,7 @@ FEDGLCL: Mapping[str, Facts] = {
         EVERYWHERE,
         {
             "rounds": Fact({100, 300, 1050}, "Fig. 3"),
-            "data__partition__alpha": Fact({None, 0.1, 0.5, 1.0}, "Table 2"),
+            "data__partition__alpha": Fact({0.1, 0.5, 1.0}, "Table 2"),
             "methods": Fact(SKEW["methods"].values | DOMAINS["methods"].values, "Fig. 3"),
         },
     ),
