@@ -82,6 +82,27 @@ def test_a_file_states_only_what_differs(printed):
     assert plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.momentum == 0.9
 
 
+def test_every_round_is_tested_unless_the_file_says_otherwise(printed):
+    paper = {**TABLE["scales"]["paper"], "set": {"lr": 0.01, "eval_every": 5}}
+    for own, every in ((None, 1), ({"set": {"eval_every": 2}}, 2)):
+        plan = printed(scales={"paper": paper, **({"printed": own} if own else {})})
+        assert plan.experiment_of(Place("mine", "Dir(1)"), {}, "report", 0).eval_every == every
+
+
+def test_a_control_of_which_the_paper_has_a_number_stays(printed):
+    numbers = {**TABLE["paper"]["numbers"], "null": 12.5}
+    plan = printed(paper={**TABLE["paper"], "numbers": numbers}, glosses={"null": "no exchange"})
+    assert plan.rows["null"].control is None
+    assert plan.paper_of("null", "Dir(1)") == (12.5, None)
+    assert "null" not in printed(glosses={"null": "no exchange"}).glosses
+
+
+def test_a_row_keeps_what_the_printed_entry_does_not_name(printed):
+    plan = printed({"rows": {"base": {"label": "Base"}}})
+    assert plan.rows["base"].label == "Base"
+    assert plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.momentum == 0.9
+
+
 def test_rows_may_be_picked_at_every_scale(write):
     write(**TABLE)
     plan = plan_words("table", "tiny", scale="printed", rows=["base"])
