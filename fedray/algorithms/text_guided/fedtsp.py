@@ -117,8 +117,8 @@ class FedTSP(SummingMethod, PrototypeSharing):
         learn_tau: StrictBool = False
         """Whether 1/τ is trained together with the prompts (official code)."""
         prompt_length: int | None = Field(None, ge=0, le=512)
-        """m of Eq. (4), context tokens per class; 0 freezes the text. null: the paper's, 1 for up to
-        10 classes and 10 for more, but 1 if a text is shorter."""
+        """m of Eq. (4), context tokens per class; 0 freezes the text. null: the paper's, 1 up to 10
+        classes and 10 for more, but 1 if a text is shorter."""
         server_epochs: int | None = Field(None, ge=0, le=10_000)
         """E_s, steps of the prompts per round. null: the paper's, 1 for up to 10 classes and 20
         for more."""
