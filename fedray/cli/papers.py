@@ -69,6 +69,8 @@ class PaperFile(Frozen):
     """The paper's name for its method."""
     paper: str = Field(min_length=1)
     """Authors, venue, arXiv number."""
+    printed: str = ""
+    """What scale printed takes where paper and official code differ, and how to get the other."""
     order: list[str] = Field(min_length=1)
     """The items' names, in the paper's order."""
     items: list[Item] = Field(default_factory=list)
@@ -82,11 +84,13 @@ class Paper(NamedTuple):
         title: its name for its method.
         paper: authors, venue, arXiv number.
         items: its items in order.
+        printed: what scale printed takes where paper and official code differ.
     """
 
     title: str
     paper: str
     items: list[Item]
+    printed: str = ""
 
 
 class PaperCommand(NamedTuple):
@@ -143,7 +147,7 @@ def _paper(path: Path, answers: Mapping[tuple[str, str], Sequence[Answer]]) -> P
         if name not in own_items and not studies:
             raise UserError(f"{path.name}: nothing answers {name}")
         items.append(_item(own_items.get(name), name, studies))
-    return Paper(file.title, file.paper, items)
+    return Paper(file.title, file.paper, items, file.printed)
 
 
 def _item(own_item: Item | None, name: str, studies: Sequence[Answer]) -> Item:

@@ -121,6 +121,12 @@ class TextTower:
         """d', the width of a context token."""
         return self._token_encoder.token_width
 
+    @property
+    def shortest_text(self) -> int:
+        """The number of tokens of the shortest text, special tokens included."""
+        _ = self._token_encoder  # sets `_tokens`
+        return self._tokens.shortest
+
     def frozen_prototypes(self, *, of_unit_length: bool = False) -> Tensor:
         """Return text prototypes [C, d] without prompts (m = 0), cached on disk.
 

@@ -8,7 +8,6 @@ import pytest
 
 from fedray.cli.dry_run import check_command
 from fedray.cli.papers import every_command, read_papers
-from fedray.shipped import files
 from fedray.studies.file import plan_study
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +15,6 @@ COMMANDS = every_command(read_papers())
 CLIP_AND_BERT = {"text.encoder.name": {"openclip", "bert"}}
 CIFAR = {"data.root": {"cifar10", "cifar100"}}
 FACTS = {
-    "Fig. 3": {**CIFAR, "data.partition.alpha": {0.5}, "model.group": {"htfe9"}},
     "Fig. 4": {"data.partition.alpha": {0.5}, "model.group": {"htfe3"}},
     "Fig. 6": {**CIFAR, "data.partition.alpha": {0.5}, "model.group": {"htfe3"}},
     "Fig. 7": {**CLIP_AND_BERT, "data.root": {"cifar100"}},
@@ -129,16 +127,15 @@ COMPARISON = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
+    ("name", "scale"),
     [
-        (kind, name)
-        for kind in ("sweep", "table")
-        for name in ("fedtsp_table1", "fedtsp_table2", "fedtsp_table3")
-        if name in files(f"{kind}s")
+        (f"fedtsp_{name}", scale)
+        for name in ("table1", "table2", "table3", "generalisation")
+        for scale in ("paper", "printed")
     ],
 )
-def test_fedtsps_comparison_is_its_repositorys_at_paper_scale(kind, name):
-    asked = check_command(f"python -m fedray.{kind} {name} --scale paper")
+def test_fedtsps_comparison_is_its_repositorys(name, scale):
+    asked = check_command(f"python -m fedray.table {name} --scale {scale}")
     methods = set()
     for each in asked:
         experiment, algorithm = each.experiment, each.experiment.algorithm
@@ -150,5 +147,4 @@ def test_fedtsps_comparison_is_its_repositorys_at_paper_scale(kind, name):
         if algorithm.name == "fedtsp" and encoder.name == "bert":
             assert encoder.params["bert_compat"] is True
     assert methods >= set(COMPARISON) - ({"fedmrl"} if name == "fedtsp_table3" else set())
-    folder = ROOT / "tune" / ("tables" if kind == "table" else "")
-    assert "FedTSP's repository" in (folder / f"{name}.yaml").read_text()
+    assert "FedTSP's repository" in (ROOT / "tune" / "tables" / f"{name}.yaml").read_text()

@@ -11,7 +11,7 @@ from tensors import same
 from fedray.algorithms.averaging.extra_parameters import ExtendedModel
 from fedray.algorithms.text_guided.fedglcl import BIAS, WEIGHT, cosines, text_contrast
 from fedray.config import Component
-from fedray.core import ClientState, LocalContext
+from fedray.core import ClientState, LocalContext, algorithms
 from fedray.language.encoders import encoder_choice
 from fedray.language.tower import TextTower
 from fedray.language.trainable import TowerShape, class_embeddings
@@ -93,9 +93,15 @@ def test_one_client_is_centralised_training(run):
 
 # --- FedGLCL-L ------------------------------------------------------------------------------------
 
+LAYER = {**ONE_KIND, "algorithm.blocks": 0}
+
+
+def test_the_whole_encoder_is_trained_by_default():
+    assert algorithms.get("fedglcl_l").HParams().blocks == "all"
+
 
 def test_the_trained_text_is_the_sent_one_through_the_projection(assemble):
-    algorithm = assemble("fedglcl_l", ONE_KIND).algorithm
+    algorithm = assemble("fedglcl_l", LAYER).algorithm
 
     def text(vectors, projection):
         state = ClientState({}, {"text": vectors})
@@ -111,7 +117,7 @@ def test_the_trained_text_is_the_sent_one_through_the_projection(assemble):
 
 
 def test_before_round_1_the_trained_text_is_fedglcls(run):
-    plain, trained = run("fedglcl", ONE_KIND), run("fedglcl_l", ONE_KIND)
+    plain, trained = run("fedglcl", ONE_KIND), run("fedglcl_l", LAYER)
     assert trained.results[0].per_client == plain.results[0].per_client
     assert set(trained.servers[0]["extra"]) == {WEIGHT, BIAS}
     assert same(trained.servers[0]["model"], plain.servers[0]["model"])
@@ -119,7 +125,7 @@ def test_before_round_1_the_trained_text_is_fedglcls(run):
 
 def test_one_client_trains_image_encoder_and_text_jointly(run):
     changes = {
-        **ONE_KIND,
+        **LAYER,
         "data.clients": 1,
         "rounds": 2,
         "optimizer.momentum": 0.9,
@@ -149,7 +155,7 @@ def test_one_client_trains_image_encoder_and_text_jointly(run):
 
 def test_predictions_use_the_global_projection(run):
     """One that turns the texts around changes what the same image encoder says."""
-    done = run("fedglcl_l", {**ONE_KIND, "rounds": 4, "data.partition": "iid"})
+    done = run("fedglcl_l", {**LAYER, "rounds": 4, "data.partition": "iid"})
     runtime, last = ClientRuntime(done.assembly, torch.device("cpu")), done.servers[-1]
     state = ClientState({}, done.memories[0])
 

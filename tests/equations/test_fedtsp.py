@@ -244,6 +244,26 @@ def test_server_loss_falls_over_prompt_steps(server):
     assert losses[0] - losses[-1] > 0.03
 
 
+@pytest.mark.parametrize(
+    ("classes", "text", "keys", "expected"),
+    [
+        (10, "a very long text with many more tokens of {} in it", {}, (1, 1)),
+        (11, "a very long text with many more tokens of {} in it", {}, (10, 20)),
+        (11, "a {}", {}, (1, 20)),
+        (11, "a {}", {"past_text": True}, (10, 20)),
+        (11, "a {}", {"prompt_length": 2, "server_epochs": 3}, (2, 3)),
+        (11, "a {}", {"prompt_length": 0}, (0, 20)),
+    ],
+)
+def test_tokens_and_steps_follow_the_number_of_classes(tiny_bert, classes, text, keys, expected):
+    words = "zero one two three four thin dark line photo of with".split()[:classes]
+    setting = replace(SETTING, class_names=tuple(words))
+    tower = TextTower(bert(tiny_bert), [[text.format(word)] for word in words], CPU)
+    server = Server(1, setting, tower, CPU, lambda name: {}, ("mlp",) * 4, lambda name: None)
+    method = FedTSP(FedTSP.HParams(**keys), setting)
+    assert (method._prompt_length(server), method._server_epochs) == expected
+
+
 def test_server_epochs_are_steps_in_a_row(server):
     many = fedtsp(server_epochs=3, prompt_lr=0.5, tau=0.5)
     single = fedtsp(server_epochs=1, prompt_lr=0.5, tau=0.5)

@@ -227,10 +227,10 @@ ROWS = [
     ),
     *(
         Row(
-            method, model_up, model_down, {**PROJECTED, **HALF},
+            method, model_up, model_down, {**PROJECTED, **HALF, **more},
             first_down=counted(text_embeddings=lambda s: s.all * C * D), keeps=("text",),
         )
-        for method in ("fedglcl", "fedglcl_l")
+        for method, more in (("fedglcl", {}), ("fedglcl_l", {"algorithm.blocks": 0}))
     ),
     Row(
         "fedfa_anchors", both(model_up, counted(prototypes=lambda s: s.n * C * D)),

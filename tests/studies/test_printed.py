@@ -67,14 +67,6 @@ def test_nothing_is_tuned_held_out_or_claimed(printed):
     assert plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.momentum == 0.9
 
 
-def test_a_control_stays_if_the_paper_has_its_number(printed):
-    paper = {"source": "a paper", "numbers": {"null": 40.5}}
-    plan = printed(paper=paper, glosses={"null": "trains alone", "mine": "with prototypes"})
-    assert plan.rows["null"].control is None
-    assert [*plan.glosses] == ["null", "mine"]
-    assert [*printed(glosses={"null": "trains alone", "mine": "x"}).glosses] == ["mine"]
-
-
 def test_the_round_is_chosen_as_the_experiment_says(printed):
     assert printed().select == "test"
     paper = {**TABLE["scales"]["paper"], "select": None}
@@ -88,6 +80,51 @@ def test_a_file_states_only_what_differs(printed):
     run = plan.experiment_of(Place("mine", "Dir(1)"), {}, "report", 0)
     assert (run.lr, run.rounds) == (0.5, 7)
     assert plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.momentum == 0.9
+
+
+def test_every_round_is_tested_unless_the_file_says_otherwise(printed):
+    paper = {**TABLE["scales"]["paper"], "set": {"lr": 0.01, "eval_every": 5}}
+    for own, every in ((None, 1), ({"set": {"eval_every": 2}}, 2)):
+        plan = printed(scales={"paper": paper, **({"printed": own} if own else {})})
+        assert plan.experiment_of(Place("mine", "Dir(1)"), {}, "report", 0).eval_every == every
+
+
+def test_a_control_of_which_the_paper_has_a_number_stays(printed):
+    numbers = {**TABLE["paper"]["numbers"], "null": 12.5}
+    plan = printed(paper={**TABLE["paper"], "numbers": numbers}, glosses={"null": "no exchange"})
+    assert plan.rows["null"].control is None
+    assert plan.paper_of("null", "Dir(1)") == (12.5, None)
+    assert "null" not in printed(glosses={"null": "no exchange"}).glosses
+
+
+def test_a_row_keeps_what_the_printed_entry_does_not_name(printed):
+    plan = printed({"rows": {"base": {"label": "Base"}}})
+    assert plan.rows["base"].label == "Base"
+    assert plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.momentum == 0.9
+
+
+def test_a_control_that_the_entry_names_stays(printed):
+    plan = printed({"rows": {"null": {}}})
+    assert plan.rows["null"].control is None
+    assert plan.configurations("null") == [{}]
+
+
+def test_images_that_a_table_adds_to_hold_them_out_are_not_added(printed):
+    """The table takes two images per class more and a fraction; the paper takes the experiment's."""
+    partition = {"data.partition": "class_chunks", "data.shots": 6}
+    paper = {**TABLE["scales"]["paper"], "set": {"lr": 0.01, **partition}}
+    study = {"set": {"data.validation_fraction": 0.5}, "columns": {"all": {}}}
+    for own, shots in ((None, None), ({"set": {"data.shots": 4}}, 4)):
+        scales = {"paper": paper, **({"printed": own} if own else {})}
+        run = printed(scales=scales, **study).experiment_of(Place("mine", "all"), {}, "report", 0)
+        assert (run.data.shots, run.data.validation_fraction) == (shots, None)
+
+
+def test_columns_of_the_entry_replace_a_curve(printed):
+    curve = {"columns": {}, "curve": {"data.partition.alpha": [0.1, 1]}}
+    assert list(printed(**curve).columns) == ["alpha=0.1", "alpha=1"]
+    own = {"columns": {"Dir(0.3)": {"data.partition.alpha": 0.3}}}
+    assert list(printed(own, **curve).columns) == ["Dir(0.3)"]
 
 
 def test_rows_may_be_picked_at_every_scale(write):

@@ -13,8 +13,8 @@ values for pFedMe, so the defaults are pFedMe's.
 
 Deviations:
     - By default, training images are not cropped randomly but prepared like test images.
-    - By default, one layer has MaPLe's prompts (`depth=1`); the experiments of scale "paper" have
-      nine layers, as in MaPLe.
+    - Prompts are inputs of the towers alone (`depth=1`), as DP2FL says after Eq. (3); MaPLe's own
+      file has nine layers.
 """
 
 from __future__ import annotations

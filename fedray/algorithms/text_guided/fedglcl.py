@@ -23,9 +23,8 @@ Deviations:
     - FedGLCL-L: the paper does not state which part of the text encoder is trained, its initial
       weights and its learning rate. Here training starts from the pre-trained encoder, with the
       model's optimiser and without dropout, so that FedGLCL-L equals FedGLCL before round 1.
-      `blocks` selects the trained part: all blocks, as Table 4 suggests, the last blocks, or (0,
-      the default) no block but an additional linear layer from V to V, which starts as the
-      identity. Layers below the trained part stay frozen and are computed once.
+      `blocks` selects the trained part: all blocks (the default, Sec. 5.5), the last blocks, or (0)
+      no block but an additional linear layer from V to V, which starts as the identity. Layers below the trained part stay frozen and are computed once.
 """
 
 from __future__ import annotations
@@ -159,7 +158,7 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     class HParams(FedGLCL.HParams):
         """Hyper-parameters of FedGLCL and of the trained part of the text encoder."""
 
-        blocks: Blocks = 0
+        blocks: Blocks = "all"
         """Number of last blocks of the text encoder that are trained, with its projection if it has
         one; all includes the embeddings. 0 trains a linear layer on top of the encoder. Encoders:
         minilm, bert, align."""

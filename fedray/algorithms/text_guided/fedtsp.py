@@ -74,6 +74,8 @@ from fedray.records import Metric
 
 UNTRAINED = "text_similarity_untrained"
 """The matrix of the prototypes before the first server step."""
+FEW = 10
+"""The largest number of classes for which the paper takes m = 1 and E_s = 1 (supplementary C.4)."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +116,12 @@ class FedTSP(SummingMethod, PrototypeSharing):
         none."""
         learn_tau: StrictBool = False
         """Whether 1/τ is trained together with the prompts (official code)."""
-        prompt_length: int = Field(1, ge=0, le=512)
-        """m of Eq. (4), context tokens per class; 0 freezes the text. Paper: 1 for 10 classes, 10
-        for 100 and 200."""
-        server_epochs: int = Field(1, ge=0, le=10_000)
-        """E_s, steps of the prompts per round. Paper: 1 for 10 classes, 20 for 100 and 200."""
+        prompt_length: int | None = Field(None, ge=0, le=512)
+        """m of Eq. (4), context tokens per class; 0 freezes the text. null: the paper's, 1 up to 10
+        classes and 10 for more, but 1 if a text is shorter."""
+        server_epochs: int | None = Field(None, ge=0, le=10_000)
+        """E_s, steps of the prompts per round. null: the paper's, 1 for up to 10 classes and 20
+        for more."""
         prompt_lr: LearningRate = 0.01
         """Learning rate of the prompts' SGD. Official code: 0.01."""
         keep_special: StrictBool = False
@@ -141,7 +144,11 @@ class FedTSP(SummingMethod, PrototypeSharing):
 
         @classmethod
         def presets(cls, experiment: Tree) -> dict[str, Tree]:
-            """Return `official_code`, the authors' settings, data loader and text encoder."""
+            """Return `official_code` and `paper`.
+
+            The first has the authors' settings, data loader and text encoder; the second has the
+            printed equations, which are the defaults.
+            """
             official: Tree = {
                 "algorithm.past_text": True,
                 "algorithm.proto_agg": "uniform",
@@ -153,7 +160,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
             }
             if experiment.get("text", {}).get("encoder", {}).get("name") == "bert":
                 official["text.encoder.bert_compat"] = True
-            return {"official_code": official}
+            return {"official_code": official, "paper": {}}
 
     hp: HParams
 
@@ -164,7 +171,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
             UserError: if `model.feature_dim` is not the width of the text encoder, or m > 0 and
                 the encoder has no tokens.
         """
-        m, tower = self.hp.prompt_length, server.tower
+        m, tower = self._prompt_length(server), server.tower
         state = {"log_scale": -torch.tensor(self.hp.tau).log()}
         if m > 0:
             random = server.streams.torch("prompts")
@@ -211,7 +218,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
         log_scale = state["log_scale"].clone().to(server.device).requires_grad_(self.hp.learn_tau)
         optimizer = TorchSGD([prompts, log_scale], self.hp.prompt_lr)
         rows, targets = present.to(server.device), image.to(server.device)
-        for _ in range(self.hp.server_epochs):
+        for _ in range(self._server_epochs):
             text = self._encode(prompts, rows, server)
             loss = server_loss(text, targets[rows], log_scale, self.hp.server_dir)
             optimizer.zero_grad()
@@ -226,7 +233,20 @@ class FedTSP(SummingMethod, PrototypeSharing):
 
     @property
     def _trains_prompts(self) -> bool:
-        return self.hp.prompt_length > 0 and self.hp.server_epochs > 0
+        return self.hp.prompt_length != 0 and self._server_epochs > 0
+
+    @property
+    def _server_epochs(self) -> int:
+        few = self.setting.num_classes <= FEW
+        return (1 if few else 20) if self.hp.server_epochs is None else self.hp.server_epochs
+
+    def _prompt_length(self, server: Server) -> int:
+        if self.hp.prompt_length is not None:
+            return self.hp.prompt_length
+        if self.setting.num_classes <= FEW:
+            return 1
+        first = int(self.hp.keep_special)
+        return 10 if self.hp.past_text or server.tower.shortest_text >= 10 + first else 1
 
     @torch.no_grad()
     def _initial_prototypes(self, state: ServerState, server: Server) -> Tensor:

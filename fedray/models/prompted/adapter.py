@@ -13,6 +13,9 @@ from fedray.models.inputs import Inputs
 from fedray.models.prompted.fixed import ZeroShotClip
 from fedray.models.prompted.texts import unit
 
+PICTURE = "a picture of a {}"
+"""The text of a class in FedCLIP's official code."""
+
 
 class AdapterClip(ZeroShotClip):
     """A CLIP with a trained gate on image features and fixed texts.
@@ -25,7 +28,7 @@ class AdapterClip(ZeroShotClip):
     """
 
     def __init__(self, clip: FrozenClip, names: Sequence[str]) -> None:
-        super().__init__(clip, names)
+        super().__init__(clip, names, PICTURE)
         width = clip.dim
         with torch.device("meta"):  # so that PyTorch's global generator is not used
             adapter = nn.Sequential(
@@ -38,6 +41,9 @@ class AdapterClip(ZeroShotClip):
         initialise(self.adapter, generator)
 
     def image_features(self, x: Inputs) -> Tensor:
-        """Return softmax(W_2 tanh(W_1 I + b_1) + b_2) * I, scaled to unit length [B, d]."""
-        image = super().image_features(x)
+        """Return softmax(W_2 tanh(W_1 I + b_1) + b_2) * I, scaled to unit length [B, d].
+
+        I is the tower's output, which is not scaled before the gate, as in the official code.
+        """
+        image = self.encode(x)
         return unit(self.adapter(image) * image)

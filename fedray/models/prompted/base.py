@@ -123,13 +123,17 @@ class PromptedClip(Classifier, ABC):
         Raises:
             TypeError: if the input is neither `Pixels` nor of the type that the model reads.
         """
+        return unit(self.encode(x))
+
+    def encode(self, x: Inputs) -> Tensor:
+        """Return the frozen tower's features, as `image_features` before their scaling."""
         if isinstance(x, Pixels):
             with torch.no_grad():  # no prompt is involved
                 image, patches = self.clip.vision.encode(
                     self.clip.vision.embed(values_of(x, Pixels))
                 )
-            return unit(patches if self.reads is PatchFeatures else image)
-        return unit(values_of(x, self.reads, Pixels))
+            return patches if self.reads is PatchFeatures else image
+        return values_of(x, self.reads, Pixels)
 
     def logits(self, image: Tensor, text: Tensor) -> Tensor:
         """Return exp(logit_scale) times the cosines of [B, d] and [K, d]: [B, K]."""

@@ -1,0 +1,115 @@
+"""What tests of scale `printed` share: facts of a paper against an item's resolved commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from fedray.cli.dry_run import PlannedRun, check_command, split_command
+from fedray.cli.papers import read_papers
+from fedray.config import Experiment
+from fedray.studies.file import Kind, plan_study
+from fedray.studies.plan import StudyPlan
+
+OF_PLAN = ("seeds", "select", "metric", "row_metrics", "at", "columns")
+"""Facts about a study as a whole."""
+
+
+class Fact(NamedTuple):
+    """All values at a key.
+
+    Attributes:
+        values: the values.
+        place: page, section or file where the paper or its code says so.
+        methods: the methods that the fact is about; empty: all.
+    """
+
+    values: set[Any]
+    place: str
+    methods: tuple[str, ...] = ()
+
+
+Facts = Mapping[str, Fact]
+
+
+def use_empty_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every data.root an empty folder of that name."""
+
+    def folder(root: str) -> Path:
+        path = tmp_path / Path(root).name
+        path.mkdir(exist_ok=True)
+        return path
+
+    monkeypatch.setattr("fedray.config.resolution.resolve_root", folder)
+
+
+def of_run(experiment: Experiment, key: str) -> Any:
+    """Return the value at a key; the file name of a folder, None where a component lacks it."""
+    value: Any = experiment
+    for part in key.split("."):
+        params = getattr(value, "params", {})
+        value = getattr(value, part) if hasattr(value, part) else params.get(part)
+    return Path(value).name if key == "data.root" and value is not None else value
+
+
+def of_plan(plan: StudyPlan, key: str) -> set[Any]:
+    """Return the values of a study as a whole."""
+    match key:
+        case "seeds":
+            return {tuple(plan.report.seeds)}
+        case "metric":
+            return {plan.metrics[0]}
+        case "row_metrics":
+            return {plan.measures(row)[plan.metrics[0]] for row in plan.rows}
+        case "columns":
+            return set(plan.columns)
+    return {getattr(plan, key)}
+
+
+def assert_as_printed(paper: str, item: str, facts: Facts) -> None:
+    """Compare an item's commands at scale printed with the facts."""
+    [found] = [one for one in read_papers()[paper].items if one.item == item]
+    assert_commands(found.printed, facts)
+
+
+def assert_commands(commands: Sequence[str], facts: Facts) -> None:
+    """Compare all runs of commands at scale printed with the facts; `methods` are all methods."""
+    runs: list[PlannedRun] = []
+    plans = []
+    for command in commands:
+        word, args = split_command(command)
+        runs += check_command(command)
+        if word in ("table", "sweep"):
+            plans.append(plan_study(word, args[0], scale="printed"))
+    assert {run.experiment.algorithm.name for run in runs} == facts["methods"].values
+    wrong = {}
+    for key, fact in facts.items():
+        if key == "methods" or (key in OF_PLAN and not plans):
+            continue
+        if key in OF_PLAN:
+            values = set().union(*(of_plan(plan, key) for plan in plans))
+        else:
+            about = [
+                run.experiment
+                for run in runs
+                if not fact.methods or run.experiment.algorithm.name in fact.methods
+            ]
+            values = {of_run(experiment, key) for experiment in about}
+        if values != fact.values:
+            wrong[key] = f"{values}, not {fact.values} ({fact.place})"
+    assert not wrong, wrong
+
+
+def assert_numbers(kind: Kind, name: str, numbers: Mapping[str, Mapping[str, float]]) -> None:
+    """Compare numbers by row and column with those of a study's file at scale printed."""
+    plan = plan_study(kind, name, scale="printed")
+    for row, columns in numbers.items():
+        assert row in plan.rows
+        for column, number in columns.items():
+            assert column in [*plan.columns, "mean"]
+            paper = plan.paper_of(row, None if column == "mean" else column)
+            assert paper is not None
+            assert paper[0] == number, (row, column)
