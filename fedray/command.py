@@ -223,7 +223,8 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character gets a "?"
             stream.reconfigure(errors="replace")
-    before, sys.stdout = sys.stdout, cast(TextIO, _Escaping(sys.stdout))
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast(TextIO, _Escaping(stream)) for stream in before)
     try:
         with sigterm_raised():
             code = _invoked(command, list(sys.argv[1:] if argv is None else argv), prog)
@@ -251,11 +252,11 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         return RUN_ERROR
     finally:
         end_waiting()
-        sys.stdout = before
+        sys.stdout, sys.stderr = before
 
 
 class _Escaping:
-    """Standard output that escapes control characters, which files of strangers may hold.
+    """A standard stream that escapes control characters, which files of strangers may hold.
 
     Bold and coloured text, and the return to the start of a line that is counted on, stay.
     """

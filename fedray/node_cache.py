@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,14 @@ from numpy.typing import DTypeLike, NDArray
 from fedray.errors import UserError
 from fedray.files import cache_folder, node_lock, remedy_of
 from fedray.integrity import Damaged, check, read_meta, seal, stamp, was_checked
+from fedray.units import size_of
 
 _log = logging.getLogger(__name__)
+
+ANNOUNCED_BYTES = 5_000_000_000
+"""A cache that will be larger is announced."""
+LARGE_BYTES = 1_000_000_000
+"""Larger arrays are announced in every cache that is above `ANNOUNCED_BYTES`."""
 
 
 class CacheUnwritable(UserError):
@@ -69,6 +76,7 @@ class Arrays:
         A second call with the same name discards the first array.
         """
         path = self.folder / f"{name}.npy"
+        self._check_space(math.prod(shape) * np.dtype(dtype).itemsize)
         try:
             path.unlink(missing_ok=True)  # an earlier attempt may still be mapped
             if 0 in shape:  # an empty file cannot be mapped
@@ -82,6 +90,36 @@ class Arrays:
             raise _unwritable(self.what, error) from None
         self.arrays[name] = array
         return array
+
+    def _check_space(self, size: int) -> None:
+        """Check the disk before an array is made; announce a cache that becomes large."""
+        free = shutil.disk_usage(self.folder).free
+        if size > free:
+            raise CacheUnwritable(
+                f"the {self.what} need {size_of(size)}, but only {size_of(free)} are free below "
+                f"{cache_folder()}; free some space, or set FEDRAY_CACHE to another folder"
+            )
+        before = cache_bytes()
+        if before + size > ANNOUNCED_BYTES and (size > LARGE_BYTES or before <= ANNOUNCED_BYTES):
+            _log.warning(
+                "the %s take %s, so that %s will hold %s (%s are free); it may be deleted whenever "
+                "nothing runs, and FEDRAY_CACHE names another folder",
+                self.what,
+                size_of(size),
+                cache_folder(),
+                size_of(before + size),
+                size_of(free),
+            )
+
+
+def cache_bytes() -> int:
+    """Return the size of this node's cache."""
+    total = 0
+    for folder, _, files in os.walk(cache_folder()):
+        for name in files:
+            with suppress(OSError):  # another process may remove it
+                total += os.lstat(os.path.join(folder, name)).st_size
+    return total
 
 
 def content_key(*parts: Any) -> str:

@@ -15,12 +15,12 @@ def _word(name: str) -> Callable[[Sequence[str]], int]:
 
 
 (
-    analyse, check, convert, cost, cp, data, decide, diff, doctor, generate, ls, new, papers,
+    analyse, check, convert, cost, cp, data, decide, diff, doctor, generate, get, ls, new, papers,
     predict, report, run, show, sweep, table, upload, verify,
 ) = map(
     _word,
     ("analyse", "check", "convert", "cost", "cp", "data", "decide", "diff", "doctor", "generate",
-     "ls", "new", "papers", "predict", "report", "run", "show", "sweep", "table", "upload",
+     "get", "ls", "new", "papers", "predict", "report", "run", "show", "sweep", "table", "upload",
      "verify"),
 )  # fmt: skip
 
@@ -32,6 +32,8 @@ def plan_words(
     scale: str | None = None,
     plugins: Sequence[str] = (),
     samples: int | None = None,
+    rows: Sequence[str] = (),
 ) -> StudyPlan:
     """Plan a study with keys as a command line has them, "key=value"."""
-    return plan_study(kind, name, parse_assignments(assignments), scale, plugins, samples)
+    pairs = parse_assignments(assignments)
+    return plan_study(kind, name, pairs, scale, plugins, samples, rows)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -397,3 +398,34 @@ def test_checksums_cover_every_byte_in_any_number_of_threads(tmp_path, monkeypat
         with pytest.raises(Damaged, match="a is not as it was written"):
             integrity.check(tmp_path)
         content[place] ^= 128
+
+
+# --- space ---------------------------------------------------------------------------------------
+
+
+def allocate(cache, size):
+    """Make a cache folder with one array of so many bytes."""
+    return kept_arrays("t", content_key(size), "things", lambda a: a.allocate("x", (size,), "u1"))
+
+
+def test_an_array_that_exceeds_the_disk_is_refused_before_it_is_made(cache, monkeypatch):
+    usage = SimpleNamespace(total=10, used=9, free=1_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
+    with pytest.raises(CacheUnwritable, match=r"need 2\.0 kB, but only 1\.0 kB are free"):
+        allocate(cache, 2_000)
+    assert not list(cache.rglob("*.npy"))
+
+
+def test_a_large_cache_is_announced_once(cache, monkeypatch, caplog):
+    monkeypatch.setattr(node_cache, "ANNOUNCED_BYTES", 5_000)
+    monkeypatch.setattr(node_cache, "LARGE_BYTES", 4_000)
+    allocate(cache, 2_000)
+    assert not caplog.records
+    allocate(cache, 3_000)
+    assert "the things take 3.0 kB, so that" in caplog.text
+    caplog.clear()
+    allocate(cache, 1_000)  # small, in a cache that was announced
+    assert not caplog.records
+    allocate(cache, 4_500)
+    assert len(caplog.records) == 1
+    assert node_cache.cache_bytes() > 10_000

@@ -13,10 +13,13 @@ from _build.privacy import privacy_page
 from _build.published import published, published_pages
 from _build.registry import hooks_page, keys_page, listing, reference
 from _build.results import FINDINGS, RESULTS, details, not_run, summary, take, with_part
+from _build.sets import sets_table
 from _build.settings import settings_page
 from fedray.command import PATH, Command, run
 from fedray.errors import UserError
 from fedray.files import write_atomic
+
+OWN_DATA = "docs/own-data.md"
 
 
 @click.command(cls=Command)
@@ -62,6 +65,7 @@ def pages(root: Path) -> dict[Path, str]:
         RESULTS: with_part(
             _read(root / RESULTS), summary([*tables.values()], not_run(root))
         ),
+        OWN_DATA: with_part(_read(root / OWN_DATA), sets_table(), "sets"),
         FINDINGS: with_part(_read(root / FINDINGS), details([*tables.values()])),
         **published_pages(root, tables),
         **method_pages(),

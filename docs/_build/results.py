@@ -75,12 +75,13 @@ def _without_folders(table: Tree) -> Callable[[str], str]:
     return short
 
 
-def with_part(text: str, part: str) -> str:
-    """Insert the generated part into a page between its marks, if the page has them."""
-    if BEGIN not in text or END not in text:
+def with_part(text: str, part: str, name: str = "claims") -> str:
+    """Insert a generated part into a page between the marks of this name, if it has them."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    if begin not in text or end not in text:
         return text
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    return f"{before}{BEGIN}\n\n{part.strip()}\n\n{END}{after}"
+    before, after = text.split(begin)[0], text.split(end)[1]
+    return f"{before}{begin}\n\n{part.strip()}\n\n{end}{after}"
 
 
 def not_run(root: Path) -> int:

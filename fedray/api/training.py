@@ -69,6 +69,9 @@ def begin(
     Raises:
         UserError: if something is missing, or the cluster is too small.
     """
+    from fedray.runtime.inputs import check_inputs
+
+    check_inputs(experiment)
     if executor == "serial":
         from fedray.runtime.devices import device_of_this_process
         from fedray.runtime.serial import SerialExecutor, unused_keys

@@ -13,6 +13,7 @@ from fedray.command import Command, Name, json_flag, keys, plugins
 from fedray.render.page import Section
 from fedray.render.terminal import print_sections
 from fedray.run_config import check_config
+from fedray.runtime.inputs import check_inputs
 from fedray.runtime.resolve import resolve
 from fedray.shipped import names
 from fedray.units import size_of
@@ -32,6 +33,7 @@ def command(experiment: str, keys: Sequence[str], as_json: bool, plugin: Sequenc
     """
     check_config(Path(experiment))
     resolved = resolve(experiment, keys, plugin, trusted=False)
+    check_inputs(resolved)
     sides = costs(resolved)
     if as_json:
         print(json.dumps([side.tree() for side in sides], indent=1))

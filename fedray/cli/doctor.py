@@ -10,7 +10,7 @@ import socket
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
@@ -20,12 +20,15 @@ import click
 
 import fedray
 from fedray.command import RUN_ERROR, Command, json_flag
+from fedray.data.known import known_sets
 from fedray.errors import FedrayError, UserError, named
 from fedray.files import cache_folder, results_home
 from fedray.masking import mask
+from fedray.node_cache import cache_bytes
 from fedray.processors import allowed_cpus
 from fedray.records import environment, versions
 from fedray.units import size_of
+from fedray.weights import hub_cache, known_weights
 
 ANSWER_SECONDS = 3.0
 WORTH_BFLOAT16 = 0.8
@@ -225,7 +228,9 @@ def folders() -> Iterator[Finding]:
         ("results", results_home(), "FEDRAY_RESULTS"),
         ("cache", cache_folder(), "FEDRAY_CACHE"),
     ):
-        yield _writable(what, folder, variable)
+        finding = _writable(what, folder, variable)
+        used = f"; holds {size_of(cache_bytes())}" if what == "cache" else ""
+        yield replace(finding, found=f"{finding.found}{used}")
     if results_home().is_dir():
         yield from _shared(results_home())
     data = os.environ.get("FEDRAY_DATA")
@@ -240,6 +245,21 @@ def folders() -> Iterator[Finding]:
         more = f" and {len(names) - 12} more" if len(names) > 12 else ""
         content = f"{', '.join(names[:12])}{more}" or "no folders"
         yield Finding("data", "ok", f"{data} contains {content}")
+        sets = [
+            known.name for known in known_sets().values() if (Path(data) / known.folder).is_dir()
+        ]
+        text = f"known sets: {', '.join(sets) or 'none'} (fedray get --list)"
+        yield Finding("data", "ok", text)
+
+
+def weights() -> Iterator[Finding]:
+    """Report which of the papers' weights are on this machine."""
+    described = known_weights().values()
+    here = [entry.name for entry in described if entry.is_here]
+    missing = [entry.name for entry in described if not entry.is_here]
+    lacking = f"; fedray get {' '.join(missing)} fetches the others" if missing else ""
+    text = f"{', '.join(here) or 'none'} of the papers' (the hub's cache is {hub_cache()}){lacking}"
+    yield Finding("weights", "ok", text)
 
 
 def _writable(what: str, folder: Path, variable: str) -> Finding:
@@ -338,6 +358,7 @@ CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "PyTorch": devices,
     "Ray": ray_cluster,
     "folders": folders,
+    "weights": weights,
     "MLflow": tracker,
     "extras": extras,
     "plug-ins": plugins,

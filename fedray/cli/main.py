@@ -89,6 +89,7 @@ COMMANDS: Mapping[str, CommandEntry] = MappingProxyType(
         "check": CommandEntry(
             OWN, "check that a method's results are reproducible", "fedray.cli.check"
         ),
+        "get": CommandEntry(EXPERIMENTS, "fetch public data sets and weights", "fedray.cli.get"),
         "data": CommandEntry(OWN, "check your own images before a run", "fedray.cli.data"),
         "generate": CommandEntry(
             OWN, "ask a language model for class descriptions", "fedray.language.generate"

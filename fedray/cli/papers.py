@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
@@ -14,15 +15,22 @@ from pydantic import Field
 import fedray
 from fedray.cli.dry_run import check_command
 from fedray.command import WORD, Command, json_flag
-from fedray.config import Frozen, MissingRoot, read_mapping, validate
+from fedray.config import Frozen, MissingRoot, missing_roots_allowed, read_mapping, validate
 from fedray.errors import UserError, nearest
 from fedray.shipped import files
+from fedray.studies.file import SCALES, Study, replace_old_keys
 from fedray.studies.file import Item as StudyItem
-from fedray.studies.file import Study, replace_old_keys
+from fedray.studies.printed import PRINTED, can_be_printed
 
 PAPERS = Path(fedray.__file__).parent / "papers"
 WIDTH = 80
-SCALES = ("laptop", "desktop", "paper")
+MEANINGS = {
+    "laptop": "minutes on two cores",
+    "desktop": "hours of a core",
+    "paper": "the paper's data and models, all rows tuned alike",
+    "printed": "the paper's own settings, nothing tuned",
+}
+"""What the commands of a scale do."""
 
 
 class Item(Frozen):
@@ -39,7 +47,11 @@ class Item(Frozen):
     desktop: list[str] = Field(default_factory=list)
     """Commands that take one to seven hours on one core."""
     paper: list[str] = Field(default_factory=list)
-    """Commands with the paper's setting."""
+    """Commands with the paper's data and models, all rows tuned alike."""
+    printed: list[str] = Field(default_factory=list)
+    """Commands with the paper's own settings."""
+    numbers: int = 0
+    """How many of the paper's numbers stand in the files of these studies."""
     offline: str = ""
     """What needs a network, why, and what is tested instead."""
 
@@ -83,7 +95,7 @@ class PaperCommand(NamedTuple):
     Attributes:
         paper: the name of the paper's file.
         item: the name of the item.
-        scale: laptop, desktop or paper.
+        scale: laptop, desktop, paper or printed.
         words: the command line.
     """
 
@@ -141,15 +153,23 @@ def _item(own_item: Item | None, name: str, studies: Sequence[Answer]) -> Item:
         raise UserError(f"no study of {name} says what it asks")
     commands = {scale: list(getattr(own_item, scale, ())) for scale in SCALES}
     for kind, study_name, study, item in studies:
-        for scale in study.scales:
+        labels = [*study.scales, *([PRINTED] if can_be_printed(study.scales) else [])]
+        for scale in dict.fromkeys(labels):
             commands[scale] += _commands(kind, study_name, scale, item.then)
     return Item(
         item=name,
         asks=source.asks,
         measure=source.measure,
         offline=source.offline,
+        numbers=sum(_numbers(study) for _, _, study, _ in studies),
         **commands,
     )
+
+
+def _numbers(study: Study) -> int:
+    """Return how many numbers of the paper a study's file has."""
+    rows = (study.paper or {}).get("numbers", {}).values()
+    return sum(len(row) if isinstance(row, Mapping) else 1 for row in rows)
 
 
 def _commands(kind: str, name: str, scale: str, then: Sequence[str]) -> Iterator[str]:
@@ -183,7 +203,8 @@ def every_command(papers: Mapping[str, Paper]) -> list[PaperCommand]:
 def command(paper: str | None, item: str | None, checks: bool, as_json: bool) -> int:
     """List the papers' tables and figures with the commands that reproduce them.
 
-    PAPER is fedtsp, fedglcl, dp2fl or fedmgp; ITEM is for example "Table 4".
+    PAPER is fedtsp, fedglcl, dp2fl or fedmgp; ITEM is for example "Table 4", or the beginning of an
+    item's name.
     """
     papers = select(read_papers(), paper, item)
     if checks:
@@ -199,11 +220,33 @@ def command(paper: str | None, item: str | None, checks: bool, as_json: bool) ->
         print(f"{'' if number == 0 else chr(10)}{entry.title} ({name}): {entry.paper}")
         for one in entry.items:
             print("\n".join(_summary_lines(one) if paper is None else _detail_lines(one)))
+            _print_missing([] if item is None else missing_of(one))
     return 0
 
 
+def _print_missing(sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        print("\n".join(_wrapped(f"missing: {sentence}")), flush=True)
+
+
+def missing_of(item: Item) -> Iterator[str]:
+    """Yield what an item's commands need and this machine lacks, one sentence each."""
+    from fedray.runtime.inputs import missing_inputs
+
+    told = set[str]()
+    for _, words in item.commands():
+        with missing_roots_allowed():
+            runs = check_command(words)
+        for sentence in (one for run in runs for one in missing_inputs(run.experiment)):
+            if sentence not in told:
+                told.add(sentence)
+                yield sentence
+
+
 def select(papers: dict[str, Paper], name: str | None, item: str | None) -> dict[str, Paper]:
-    """Return all papers, one paper, or one item of a paper; upper and lower case are equal.
+    """Return all papers, one paper, or the items whose names are or begin with `item`.
+
+    Case and full stops do not count: "fig 4" is "Fig. 4".
 
     Raises:
         UserError: if there is no such paper or item.
@@ -216,11 +259,19 @@ def select(papers: dict[str, Paper], name: str | None, item: str | None) -> dict
     key = by_name[name.casefold()]
     if item is None:
         return {key: papers[key]}
-    items = [one for one in papers[key].items if one.item.casefold() == item.casefold()]
+    wanted, found = _folded(item), papers[key].items
+    items = [one for one in found if _folded(one.item) == wanted]
+    items = items or [
+        one for one in found if re.match(rf"{re.escape(wanted)}\b", _folded(one.item))
+    ]
     if not items:
         item_names = [one.item for one in papers[key].items]
         raise UserError(f"{key} has no item '{item}'.{nearest(item, item_names)}")
     return {key: papers[key]._replace(items=items)}
+
+
+def _folded(name: str) -> str:
+    return " ".join(name.casefold().replace(".", " ").split())
 
 
 def check(commands: Sequence[PaperCommand]) -> int:
@@ -245,14 +296,21 @@ def _summary_lines(item: Item) -> list[str]:
     return [line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."]
 
 
+def _wrapped(text: str) -> list[str]:
+    indent = "  "
+    return wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+
+
 def _detail_lines(item: Item) -> list[str]:
     lines = ["", item.item]
     offline = f"needs a network: {item.offline}" if item.offline else ""
     for text in (item.asks, f"measured: {item.measure}", offline):
-        lines += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
+        lines += _wrapped(text)
     for scale in SCALES:
         commands = getattr(item, scale)
         if commands:
-            lines.append(f"  {scale}:")
+            lines.append(f"  {scale}, {MEANINGS[scale]}:")
             lines += [f"    {command}" for command in commands]
+    if item.numbers:
+        lines += _wrapped(f"{item.numbers} numbers of the paper stand beside the results")
     return lines

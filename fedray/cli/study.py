@@ -79,6 +79,7 @@ def sweep(**words: Any) -> int:
 @click.command(cls=Command, epilog="fedray ls tables lists the available tables.")
 @_common("table")
 @published
+@click.option("--rows", metavar="NAMES", help="Run only these rows, separated by commas.")
 @click.option("--register", is_flag=True, help="Save the plan and its hash before the first run.")
 def table(**words: Any) -> int:
     """Compare methods, each tuned with the same effort, and test claims over seeds.
@@ -118,6 +119,7 @@ def request_of(
     plugin: Sequence[str],
     plan: bool = False,
     published: Sequence[Path] = (),
+    rows: str | None = None,
     **words: Any,
 ) -> Request:
     """Return the request of a command line."""
@@ -129,6 +131,7 @@ def request_of(
         pairs=parse_assignments(keys),
         plugins=plugin,
         published=published,
+        rows=[row.strip() for row in rows.split(",")] if rows else [],
         track=not no_track,
         only_plan=plan,
         **words,

@@ -51,6 +51,7 @@ from fedray.config.resolution import (
     MissingRoot,
     completed,
     load_experiment,
+    missing_roots_allowed,
     resolve_root,
 )
 from fedray.config.schema import (

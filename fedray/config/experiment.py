@@ -70,10 +70,11 @@ class DataConfig(Frozen):
     """Required content hash of images and labels, as in result.json; None accepts any data."""
     image_size: int | None = Field(None, ge=4, le=1024)
     """Pixels per side; None keeps the source's size."""
-    resize: Literal["bilinear", "bicubic"] | None = None
+    resize: Literal["bilinear", "bicubic", "squash"] | None = None
     """Filter for scaling images to `image_size`, with sides and margins rounded as by torchvision's
-    Resize and CenterCrop (bicubic: bit-identical to CLIP's preprocessing). None: the source
-    decides, bicubic for CoOp's data sets, else bilinear."""
+    Resize and CenterCrop (bicubic: bit-identical to CLIP's preprocessing); squash: both sides are
+    scaled, without a crop, as by Resize((S, S)). None: the source decides, bicubic for CoOp's data
+    sets, else bilinear."""
     channels: Literal[1, 3] | None = None
     """Colour channels: 1 for grey, 3 for RGB; None keeps the source's."""
     classes: tuple[str, ...] | None = Field(None, min_length=2)
@@ -105,7 +106,8 @@ class DataConfig(Frozen):
     """Share of each client's images that is held out for its test if test=local (FedTSP: 25 %)."""
     split: PathText | None = None
     """JSON file below data.root that replaces the official split: lists of paths `train` and
-    `test`, optionally by domain (parquet, image_folder, domain_folder, coop)."""
+    `test`, optionally by domain (parquet, image_folder, domain_folder, coop); lists: the set's own
+    lists in data.root, `<domain>_train.pkl` (FedBN) or `.txt` (DomainNet), and `_test`."""
     test_samples: int | None = Field(None, ge=1, le=MOST_IMAGES)
     """Size of a random subset of the official test images to use; None uses all."""
     validation_fraction: float | None = Field(None, gt=0, lt=1)
@@ -181,7 +183,8 @@ class TextConfig(Frozen):
     (handcrafted, plain, ensemble, name)."""
     names: tuple[str, ...] | Annotated[PathText, NamesFile(".json")] | None = None
     """Other class names for the texts, in the order of the labels (FedGLCL's proxy texts): a list,
-    the name of a shipped list (imagenet100, domainnet10, office_caltech10), or a JSON file."""
+    the name of a shipped list (imagenet100) or of shipped descriptions (domainnet10), or a JSON
+    file."""
     template: str = Field("A photo of a {label}: {description}", max_length=1000)
     """Text made of a class name and a description: Eq. (3) of FedTSP, with the official code's
     article."""

@@ -21,6 +21,9 @@ from fedray.config.files import COMPONENTS
 from fedray.config.schema import Component, Frozen, parameters
 from fedray.files import check_path
 
+WEIGHT_CONFIG = "open_clip_config.json"
+"""The configuration that open_clip writes beside a weight file."""
+
 
 class NamesFile:
     """Annotation of a text that is a path, whose content is part of the experiment's identity.
@@ -130,6 +133,8 @@ def _whole(field: FieldInfo) -> Any:
 
 def _items(value: Any, annotation: Any) -> list[tuple[Any, Any, Any]]:
     """Return key, value and annotation of each item of a list, tuple or mapping."""
+    if not isinstance(value, list | tuple | Mapping):
+        return []
     for alternative in _alternatives(annotation):
         origin, kinds = get_origin(alternative), get_args(alternative)
         if not isinstance(origin, type) or not isinstance(value, origin):
@@ -144,7 +149,7 @@ def _items(value: Any, annotation: Any) -> list[tuple[Any, Any, Any]]:
 
 def _is_file(value: Any, annotation: Any) -> bool:
     """Return True if an annotation marks a value as the path of an input file."""
-    return any(
+    return isinstance(value, str | Path) and any(
         mark.matches(value)
         for alternative in _alternatives(annotation)
         for mark in (
@@ -167,11 +172,14 @@ def _alternatives(annotation: Any) -> Iterator[Any]:
 def content_of(path: str) -> str:
     """Return the SHA-256 of a file, or of the files in a folder with their names; "" if missing.
 
-    A missing file is reported later, by the code that reads it.
+    A configuration that is read with a weight file counts, too. A missing file is reported later,
+    by the code that reads it.
     """
     place = Path(path)
     if not place.is_dir():
-        return _file_content(place)
+        content, beside = _file_content(place), _file_content(place.parent / WEIGHT_CONFIG)
+        both = hashlib.sha256(f"{content}\0{beside}".encode()).hexdigest()
+        return both if content and beside else content
     names = sorted(file.relative_to(place) for file in place.rglob("*") if file.is_file())
     visible = [name for name in names if not any(part.startswith(".") for part in name.parts)]
     lines = "".join(f"{name.as_posix()}\0{_file_content(place / name)}\0" for name in visible)

@@ -6,7 +6,9 @@ A resolved experiment does not depend on how it was written; its config.yaml res
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from fedray.config.plugins import completed_by_installed, with_plugins
 from fedray.config.schema import Component, Frozen, Tree, parameters, validate
 from fedray.errors import UserError, nearest
 from fedray.registry import parameters_of, registry
+
+_may_miss: ContextVar[bool] = ContextVar("_may_miss", default=False)
 
 
 def load_experiment(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
@@ -103,14 +107,25 @@ def _with_absolute_paths(experiment: Experiment) -> Experiment:
         try:
             data = data.model_copy(update={"root": str(resolve_root(root))})
         except MissingRoot as error:
-            source = registry("data source").get(data.source.name)()
-            raise MissingRoot(f"{error}{source.download_hint(Path(root))}") from None
+            if not _may_miss.get():
+                source = registry("data source").get(data.source.name)()
+                raise MissingRoot(f"{error}{source.get_hint(Path(root))}") from None
     model, text = with_absolute_files(experiment.model), with_absolute_files(experiment.text)
     return experiment.model_copy(update={"data": data, "model": model, "text": text})
 
 
 class MissingRoot(UserError):
     """The folder `data.root` does not exist."""
+
+
+@contextmanager
+def missing_roots_allowed() -> Iterator[None]:
+    """Resolve experiments whose data is missing, to find out what else they need."""
+    token = _may_miss.set(True)
+    try:
+        yield
+    finally:
+        _may_miss.reset(token)
 
 
 def resolve_root(root: str) -> Path:

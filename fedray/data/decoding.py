@@ -35,6 +35,9 @@ Encoded: TypeAlias = "bytes | Path | NDArray[np.uint8] | Image.Image"
 Resampling: TypeAlias = Literal["bilinear", "bicubic"]
 """The filter for resizing; CLIP's preprocessing is bicubic."""
 
+Resize: TypeAlias = Literal["bilinear", "bicubic", "squash"]
+"""How images are resized; squash: both sides to the same length, bilinearly, without a crop."""
+
 Allocate: TypeAlias = Callable[[tuple[int, ...]], NDArray[np.uint8]]
 """A function that returns an uninitialised array of a shape."""
 
@@ -45,18 +48,19 @@ class ReadOptions:
 
     Attributes:
         image_size: S; the shorter side is scaled to S pixels, then the central S x S square is
-            cropped. None keeps the size, which must be the same for all images.
+            cropped (but see `resize`). None keeps the size, which must be the same for all images.
         channels: 1 for grey, 3 for RGB; None means 1 if every image is grey, else 3.
         resize: the filter; sides and margins are then rounded as torchvision's Resize and
-            CenterCrop do, which differs from fedray's rounding by at most one pixel. None uses the
-            source's filter and fedray's rounding.
+            CenterCrop do, which differs from fedray's rounding by at most one pixel. "squash"
+            scales both sides to S pixels, bilinearly, as torchvision's Resize((S, S)). None uses
+            the source's filter and fedray's rounding.
         classes: names of the classes to read, in the order of their labels; None for all.
         split: a split file below the root, instead of the official split (see `splits`).
     """
 
     image_size: int | None = None
     channels: int | None = None
-    resize: Resampling | None = None
+    resize: Resize | None = None
     classes: tuple[str, ...] | None = None
     split: str | None = None
 
@@ -70,6 +74,14 @@ class _Fit(NamedTuple):
 
     resampling: Literal["nearest", "bilinear", "bicubic"]
     as_torchvision: bool
+    squash: bool = False
+
+    @classmethod
+    def of(cls, resize: Resize | None, resampling: Literal["nearest"] | Resampling) -> _Fit:
+        """Return the fit of `data.resize`, with another filter if it is None or for masks."""
+        if resize is None or resampling == "nearest":
+            return cls(resampling, resize is not None, resize == "squash")
+        return cls("bilinear" if resize == "squash" else resize, True, resize == "squash")
 
 
 def in_memory(shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -127,7 +139,7 @@ def decode(
         UserError: if an image cannot be decoded or has more than 8 bits per channel, or if sizes
             differ and `options.image_size` is None.
     """
-    fit = _Fit(options.resize or resampling, options.resize is not None)
+    fit = _Fit.of(options.resize, resampling)
     item = next(iter(encoded))
     with _open(item, where(0)) as first:
         stored, grey = _upright_size(first, item), first.mode in _GREY
@@ -260,7 +272,7 @@ def decode_masks(
         UserError: if a mask cannot be decoded, differs in size from its image, or contains an
             unknown class.
     """
-    fit = _Fit("nearest", options.resize is not None)
+    fit = _Fit.of(options.resize, "nearest")
 
     def named(i: int) -> str:
         return str(masks[i]) if isinstance(masks[i], Path) else f"the mask of {where(i)}"
@@ -402,7 +414,7 @@ def _array(
         raise _undecodable(where, error) from None
     if image_size is None:
         return np.asarray(image)
-    if max(image.size) * image_size**2 > min(image.size) * _MOST_PIXELS:
+    if not fit.squash and max(image.size) * image_size**2 > min(image.size) * _MOST_PIXELS:
         raise UserError(
             f"{where} has {image.width}x{image.height} pixels, too oblong for data.image_size="
             f"{image_size}; crop or remove it"
@@ -416,9 +428,11 @@ def reason(error: Exception) -> str:
 
 
 def _fitted(image: Image.Image, size: int, fit: _Fit) -> Image.Image:
-    """Scale the shorter side to `size` and crop the central square."""
+    """Scale the shorter side to `size` and crop the central square, or scale both sides."""
     from PIL import Image
 
+    if fit.squash:
+        return image.resize((size, size), Image.Resampling[fit.resampling.upper()])
     width, height = image.size
     shorter = min(width, height)
     if shorter != size:

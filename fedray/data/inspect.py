@@ -25,9 +25,12 @@ from fedray.data.decoding import (
     transparency_note,
 )
 from fedray.data.imageset import TEST, TRAIN, VALIDATION, ImageSet
+from fedray.data.known import ids_among
 from fedray.data.layout import check_regular, folders_of, is_image, is_split, is_visible, walk
-from fedray.data.sources import Row, Source, domains_of, only_tested, sources, untrained
+from fedray.data.listing import Row, domains_of, only_tested, part_note, untrained
+from fedray.data.sources import Source, sources
 from fedray.data.sources.coop import is_coop
+from fedray.data.sources.torchvision import torchvision_source
 from fedray.errors import UserError
 
 THUMBNAIL = 48
@@ -103,17 +106,19 @@ class Look:
 
 
 def source_for(root: Path) -> str:
-    """Return the `data.source` that reads a folder: parquet, coop, domain_folder or image_folder.
+    """Return the `data.source` that reads a folder: parquet, coop, domain_folder, ....
 
     Raises:
         UserError: if the folder does not exist or cannot be listed.
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder; name the folder of your images")
-    if any(path.suffix == ".parquet" for path in walk(root, strict=False)):
+    if any(path.suffix in (".parquet", ".arrow") for path in walk(root, strict=False)):
         return "parquet"
     if is_coop(root):
         return "coop"
+    if (torchvision := torchvision_source(root)) is not None:
+        return torchvision
     with _readable():
         folders = folders_of(root)
         inside = [path for folder in folders for path in folder.iterdir() if is_visible(path.name)]
@@ -166,6 +171,8 @@ def inspect_folder(root: Path, source: str) -> Look:
             look.notes += reader.notes(root, AS_STORED)
         except UserError as error:
             look.stops.append(str(error))
+    domains = {row.domain for row in look.rows if row.domain is not None}
+    look.notes += part_note(look.class_names, domains, len(look.rows))
     look.notes = [*_remarks(look), *look.notes, *_duplicates(copies.values())]
     return look
 
@@ -185,9 +192,10 @@ def _decoded(row: Row, where: str) -> tuple[str, tuple[int, int], Thumbnail]:
             raise UserError(
                 f"{where} cannot be read: {error.strerror or error}; correct or remove it"
             ) from None
-    assert isinstance(content, bytes)  # the sources of `source_for` list files or bytes
-    digest = hashlib.sha256(content).hexdigest()
-    return digest, measure(content, where), thumbnail(content, where, THUMBNAIL)
+    digest = hashlib.sha256(
+        content if isinstance(content, bytes) else np.asarray(content).tobytes()
+    )
+    return digest.hexdigest(), measure(content, where), thumbnail(content, where, THUMBNAIL)
 
 
 def check_sizes(root: Path, source: str) -> None:
@@ -235,7 +243,8 @@ def _remarks(look: Look) -> Iterator[str]:
     if 0 < look.grey < sum(look.sizes.values()):
         yield f"{look.grey:,} grey images are converted to colour, like the others (data.channels)"
     yield from transparency_note(look.transparent, len(look.rows))
-    wordless = [name for name in look.class_names if sum(map(str.isalpha, name)) < 2]
+    few_letters = [name for name in look.class_names if sum(map(str.isalpha, name)) < 2]
+    wordless = ids_among(look.class_names) or few_letters
     if wordless:
         yield (
             f"{_some(wordless)}: class names without words, which a text encoder needs; rename the "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
@@ -124,6 +124,41 @@ def images_in(folder: Path, remedy: str) -> list[Path]:
     deeper = next((path for path in walk(folder, strict=False) if is_image(path.name)), None)
     hint = "" if deeper is None else f" but its folder {deeper.parent.relative_to(folder)} does;"
     raise UserError(f"{folder} contains no image ({suffixes});{hint} {remedy}")
+
+
+PACKED = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
+"""The suffixes of archives and compressed files."""
+
+
+def packed_hint(root: Path, archives: Collection[str] = ()) -> str:
+    """Return a remark on an archive or compressed file in a folder; "" if there is none.
+
+    Args:
+        root: the folder, which may be missing.
+        archives: the names that count; all if empty.
+    """
+    names = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
+    packed = [name for name in names if name.lower().endswith(PACKED)]
+    named = [name for name in packed if name in archives or not archives]
+    return f", but {named[0]} is packed: unpack it there" if named else ""
+
+
+def other_files_hint(root: Path) -> str:
+    """Return a remark on what a folder holds instead of what a source reads; "" without one."""
+    if packed := packed_hint(root):
+        return packed
+    names = [path.name for path in root.iterdir()] if root.is_dir() else []
+    if any(name.endswith(".arrow") for name in names) or "dataset_dict.json" in names:
+        return (
+            ", but files of datasets' save_to_disk, which are no parquet files: write some with "
+            "load_from_disk(FOLDER)[SPLIT].to_parquet('SPLIT.parquet')"
+        )
+    if any(name.endswith(".parquet") for name in names):
+        return ", but parquet files: set data.source=parquet"
+    files = walk(root, strict=False) if root.is_dir() else iter(())
+    if any(is_image(path.name) and path.parent != root for path in files):
+        return ", but folders of images: set data.source=image_folder or domain_folder"
+    return ""
 
 
 def split_folders(root: Path) -> list[tuple[int, Path]]:

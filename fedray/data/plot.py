@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.errors import printable
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -144,8 +146,8 @@ def plot_samples(
 
 
 def literal(text: str) -> str:
-    """Escape the dollar signs of a text, which matplotlib would read as formulas."""
-    return text.replace("$", r"\$")
+    """Escape control characters, and dollar signs, which matplotlib would read as formulas."""
+    return printable(text).replace("$", r"\$")
 
 
 def _figure(clients: int, class_names: Sequence[str], layout: _Layout, panels: int) -> Figure:

@@ -1,8 +1,8 @@
 """Alternative class names for texts, from shipped lists or files.
 
-The shipped lists are FedGLCL's proxy texts: the names of Office-Caltech-10 (as the official code
-spells them), ten of DomainNet, and a hundred of ImageNet that are no classes of CIFAR-100, drawn
-once, since the paper does not list its hundred.
+The shipped lists are FedGLCL's proxy texts: the classes of the shipped descriptions, such as ten of
+DomainNet, and a hundred of ImageNet that are no classes of CIFAR-100, drawn once, since the paper
+does not list its hundred.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
+from fedray.data.known import ids_among
 from fedray.errors import UserError, nearest
 from fedray.files import read_json
-from fedray.language.descriptions import canonical_name
+from fedray.language.descriptions import FOLDER as DESCRIPTIONS
+from fedray.language.descriptions import canonical_name, read_descriptions, shipped_names
 
 FOLDER = Path(__file__).parent / "names"
 _Name = Annotated[str, StringConstraints(pattern=r"\S")]
@@ -23,7 +25,25 @@ _Name = Annotated[str, StringConstraints(pattern=r"\S")]
 
 def shipped_lists() -> list[str]:
     """Return the names of the shipped lists, sorted."""
-    return sorted(path.stem for path in FOLDER.glob("*.json"))
+    return sorted([*(path.stem for path in FOLDER.glob("*.json")), *shipped_names()])
+
+
+def check_words(names: Sequence[str], remedy: str) -> None:
+    """Refuse class names that are no words, of which no text encoder can make sense.
+
+    Args:
+        names: the class names.
+        remedy: how to give other names, as the end of the message.
+
+    Raises:
+        UserError: for the first names that look like identifiers.
+    """
+    if ids := ids_among(names):
+        more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
+        raise UserError(
+            f"the class names {', '.join(ids[:3])}{more} are no words, but texts are made of them; "
+            f"{remedy}"
+        )
 
 
 def names_for(names: Sequence[str] | str, classes: Sequence[str]) -> tuple[str, ...]:
@@ -62,6 +82,8 @@ def load_names(name_or_path: str) -> tuple[str, ...]:
     if name_or_path.endswith(".json"):
         path = Path(name_or_path).expanduser()
     else:
+        if name_or_path in shipped_names():
+            return tuple(read_descriptions(DESCRIPTIONS / f"{name_or_path}.json"))
         path = FOLDER / f"{name_or_path}.json"
         if name_or_path not in shipped_lists():
             raise UserError(

@@ -16,13 +16,13 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
 from torch import Tensor, nn
 
 from fedray.config import WEIGHT_FILES
-from fedray.errors import UserError, nearest
+from fedray.errors import UserError, nearest, one_line
+from fedray.language.encoders.weights import check_reachable, read_weights
 from fedray.models.architectures import PretrainedLayout, architectures
 
 _log = logging.getLogger(__name__)
@@ -220,36 +220,24 @@ def _reference_names(architecture: str) -> Mapping[str, str]:
 
 @lru_cache(maxsize=1)
 def _from_torchvision(name: str) -> Mapping[str, Tensor]:
+    """Return torchvision's weights, from torch's cache or from the network."""
     from torchvision.models import get_weight
 
-    try:
-        state: Mapping[str, Tensor] = get_weight(name).get_state_dict(
-            progress=False, check_hash=True
-        )
-    except (OSError, RuntimeError) as error:
-        raise UserError(
-            f"model.pretrained={name} could not be downloaded ({error}); pass a local file, "
-            "for example model.pretrained=/path/resnet18.pth"
-        ) from None
-    return state
+    weights = get_weight(name)
+    file = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rpartition("/")[2]
+    if not file.is_file():
+        try:
+            check_reachable(weights.url)
+            weights.get_state_dict(progress=False, check_hash=True)
+        except (OSError, RuntimeError) as error:
+            raise UserError(
+                f"model.pretrained={name} could not be downloaded ({one_line(error)}); pass a "
+                "local file, for example model.pretrained=/path/resnet18.pth"
+            ) from None
+    return read_weights(file, f"model.pretrained={name}", "delete it to have it downloaded again")
 
 
 @lru_cache(maxsize=1)
 def _from_file(source: str, modified: int) -> Mapping[str, Tensor]:
     del modified  # only part of the cache key
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        if source.endswith(".safetensors"):
-            return load_file(source)
-        state = torch.load(source, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, UnpicklingError, SafetensorError) as error:
-        reason = str(error).split("\n", 1)[0]
-        raise UserError(f"model.pretrained={source} cannot be read: {reason}") from None
-    if not isinstance(state, Mapping) or not all(isinstance(t, Tensor) for t in state.values()):
-        raise UserError(
-            f"model.pretrained={source} holds no state dict; expected tensors by name, as "
-            "torch.save(model.state_dict(), file) writes them"
-        )
-    return state
+    return read_weights(Path(source), "model.pretrained", "pass a file of a state dict")

@@ -11,6 +11,7 @@ from html import escape
 
 from jinja2 import Environment, PackageLoader
 
+from fedray.errors import printable
 from fedray.markdown import escape_html, has_words, markdown_table
 
 _SPECIAL = {
@@ -98,13 +99,13 @@ class Section:
 
 def markdown(sections: Sequence[Section]) -> str:
     """Return a page in Markdown; HTML in texts is escaped."""
-    text = _templates().get_template("page.md.j2").render(sections=sections)
+    text = _rendered("page.md.j2", sections=sections)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def html(sections: Sequence[Section]) -> str:
     """Return a page as one HTML file with embedded figures, titled by the first section."""
-    return _templates().get_template("page.html.j2").render(sections=sections)
+    return _rendered("page.html.j2", sections=sections)
 
 
 def latex_table(
@@ -127,22 +128,26 @@ def latex_table(
     cells = [[escape_latex(text) for text in row] for row in rows]
     for row, column in best:
         cells[row][column] = rf"\textbf{{{cells[row][column]}}}"
-    return (
-        _templates()
-        .get_template("table.tex.j2")
-        .render(
-            caption=escape_latex(caption),
-            label=re.sub(r"[^A-Za-z0-9.-]", "-", label),
-            sides="".join("l" if words else "r" for words in has_words(header, rows)),
-            header=map(escape_latex, header),
-            rows=cells,
-        )
+    return _rendered(
+        "table.tex.j2",
+        caption=escape_latex(caption),
+        label=re.sub(r"[^A-Za-z0-9.-]", "-", label),
+        sides="".join("l" if words else "r" for words in has_words(header, rows)),
+        header=map(escape_latex, header),
+        rows=cells,
     )
+
+
+def _rendered(template: str, **values: object) -> str:
+    """Return a filled-in template, whose names of strangers hold no control characters."""
+    text = _templates().get_template(template).render(values)
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def escape_latex(text: str) -> str:
     """Escape a text for LaTeX; the hyphen of a negative number becomes a minus sign."""
-    return "".join(_SPECIAL.get(char, char) for char in _NEGATIVE.sub("−", text))
+    text = _NEGATIVE.sub("−", printable(text))
+    return "".join(_SPECIAL.get(char, char) for char in text)
 
 
 @cache

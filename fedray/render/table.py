@@ -13,6 +13,7 @@ from fedray.compare.labels import config_label
 from fedray.compare.paired import Comparison, Interval, PairedTest, SeedRange, Side
 from fedray.files import write_atomic
 from fedray.records import Metric
+from fedray.render.beside_paper import beside_paper
 from fedray.render.cells import NOTHING, SPREAD, metric_name, p_text
 from fedray.render.page import Picture, Section, html, latex_table, markdown
 from fedray.render.record import Made
@@ -71,15 +72,19 @@ def page(outcome: Outcome, made: Made) -> list[Section]:
     sections = [
         Section(plan.title, [f"{plan.answers}{end}"]),
         *(_main(outcome, metric) for metric in outcome.metrics),
-        _claims(outcome),
-        _controls(outcome),
-        _differences(outcome),
-        _aggregates(outcome),
+        *_comparisons(outcome),
         _chosen(outcome, made),
         Section("Before you compare", items=[f"{note}." for note in outcome.notes]),
         _made(outcome, made),
     ]
     return [section for section in sections if section.text or section.rows or section.items]
+
+
+def _comparisons(outcome: Outcome) -> list[Section]:
+    """Return what the numbers are compared with: claims and rows; at scale printed, the paper."""
+    if outcome.plan.is_printed:
+        return [beside_paper(outcome)]
+    return [_claims(outcome), _controls(outcome), _differences(outcome), _aggregates(outcome)]
 
 
 def latex(outcome: Outcome) -> str:

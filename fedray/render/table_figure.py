@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedray.compare.paired import Interval, Side
+from fedray.data.plot import literal
 from fedray.render.cells import metric_name
 from fedray.render.figures import canvas, error_points, place_values, save_figure
 from fedray.render.palette import COLOURS, colour
@@ -72,7 +73,8 @@ def draw_curves(axes: Axes, outcome: Outcome, key: str) -> None:
                 paper.append((x, entry[0]))
         if points:
             xs, intervals = zip(*points, strict=True)
-            error_points(axes, xs, intervals, shade, plan.rows[row].label, joined=True)
+            label = literal(plan.rows[row].label)
+            error_points(axes, xs, intervals, shade, label, joined=True)
         if paper:
             axes.plot(*zip(*paper, strict=True), "D--", mfc="w", color=shade)
     axes.set_xlabel(key)
@@ -99,7 +101,7 @@ def _values(axes: Axes, outcome: Outcome, column: str) -> None:
     if plan.paper is not None:
         axes.plot([], [], "D", mfc="none", color=PAPER, label="the paper")
     if len(plan.columns) > 1:
-        axes.set_title(column, fontsize=10)
+        axes.set_title(literal(column), fontsize=10)
     axes.set_xlabel(metric_name(metric))
 
 
@@ -120,7 +122,7 @@ def _differences(axes: Axes, outcome: Outcome) -> None:
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_title("paired by seed" + (", mean over columns" if whole is None else ""), fontsize=10)
     unit = ", points" if outcome.metrics[0].is_share else ""
-    axes.set_xlabel(f"{plan.rows[first].label} minus the row{unit}")
+    axes.set_xlabel(f"{literal(plan.rows[first].label)} minus the row{unit}")
 
 
 def _point(
@@ -138,7 +140,7 @@ def _shade(outcome: Outcome, row: str) -> str:
 
 def _name_rows(axes: Axes, outcome: Outcome, *, named: bool) -> None:
     rows = outcome.plan.rows.values()
-    names = [f"{row.label} (control)" if row.control else row.label for row in rows]
+    names = [literal(row.label) + " (control)" * bool(row.control) for row in rows]
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks(range(len(rows)), names if named else [""] * len(rows))
     axes.grid(axis="x", alpha=0.3)

@@ -257,13 +257,15 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
         UserError: when names or descriptions do not fit the classes, or the weights are missing.
     """
     from fedray.language.encoders import encoder_choice
-    from fedray.language.names import names_for
+    from fedray.language.names import check_words, names_for
     from fedray.language.styles import class_texts, text_style
     from fedray.language.tower import TextTower
 
     keys, names = experiment.text, setting.class_names
     if keys.names is not None:
         names = names_for(keys.names, names)
+    else:
+        check_words(names, "give their names, in the order of the labels, with text.names")
     texts = class_texts(text_style(keys.style), names, keys.descriptions, keys.template)
     choice = encoder_choice(keys.encoder)
     flat_texts = tuple(text for texts_of_class in texts for text in texts_of_class)

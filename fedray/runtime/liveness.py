@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -38,6 +40,7 @@ class Liveness:
                 f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
             ),
         }
+        self._head = head
         self._checked = self._arrived = time.monotonic()
         self._reported: set[int] = set()
 
@@ -90,8 +93,8 @@ class Liveness:
         self._arrived = time.monotonic()
 
     def _report_stopped(self) -> None:
-        """Warn once of each stopped process of a local Ray, which nothing else would mention."""
-        for process in psutil.Process().children(recursive=True):
+        """Warn once of each stopped process of Ray on this machine, which nobody else mentions."""
+        for process in self._processes():
             try:
                 is_stopped = process.status() == psutil.STATUS_STOPPED
                 if is_stopped and process.pid not in self._reported:
@@ -106,3 +109,14 @@ class Liveness:
                     )
             except psutil.Error:  # it has ended
                 continue
+
+    def _processes(self) -> Iterator[psutil.Process]:
+        """Yield the processes of a Ray that this one started, and of one that it has joined."""
+        yield from psutil.Process().children(recursive=True)
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if (
+                    process.name() == "raylet"
+                    and f"--gcs-address={self._head}" in process.cmdline()
+                ):
+                    yield from process.children(recursive=True)

@@ -7,13 +7,16 @@ from typing import Any
 
 from fedray.config import (
     Experiment,
+    MissingRoot,
     Tree,
     load_experiment,
+    missing_roots_allowed,
     parse_assignments,
     read_experiment,
     with_read_plugins,
 )
 from fedray.runtime.compatibility import check
+from fedray.runtime.inputs import missing_weights
 
 
 def resolve(
@@ -41,6 +44,16 @@ def resolve(
 
 def from_tree(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
     """Resolve an experiment from a tree and parsed assignments."""
-    experiment = load_experiment(tree, pairs)
+    pairs = list(pairs)
+    try:
+        experiment = load_experiment(tree, pairs)
+    except MissingRoot as error:
+        raise MissingRoot("; ".join([str(error), *_missing_weights(tree, pairs)])) from None
     check(experiment)
     return experiment
+
+
+def _missing_weights(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> list[str]:
+    """Return what an experiment lacks besides its data, so that all of it is named at once."""
+    with missing_roots_allowed():
+        return missing_weights(load_experiment(tree, pairs))

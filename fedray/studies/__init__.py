@@ -2,6 +2,7 @@
 
 file.py      read a study's file in tune/: rows, columns, space, seeds, claims, scales
 space.py     axes, grids and random draws; extension of a grid at its edge
+printed.py   the scale printed, from the paper scale
 claims.py    inequalities between cells
 plan.py      one scale of a study with the command line's keys: everything that defines its runs
 cell.py      the runs that each cell still needs: tune, choose, report

@@ -43,6 +43,7 @@ from fedray.studies.plan import (
     known_metrics,
     rename_seeds,
 )
+from fedray.studies.printed import PAPER, PRINTED, as_printed, can_be_printed
 from fedray.studies.space import (
     MOST_CONFIGURATIONS,
     check_no_select,
@@ -53,7 +54,7 @@ from fedray.studies.space import (
 )
 
 Kind = Literal["sweep", "table"]
-SCALES = ("laptop", "desktop", "paper")
+SCALES = ("laptop", "desktop", PAPER, PRINTED)
 PLUGINS = "plugins"
 BASELINES = ("local", "fedavg", "fedproto")
 """Default baselines of a table."""
@@ -201,7 +202,8 @@ class Study(Frozen):
     """`fixed`: Student's paired t-test, corrected for earlier looks at the verdicts; `anytime`: a
     less powerful test that allows adding seeds until a claim is decided."""
     scales: Tree = Field(default_factory=lambda: {"laptop": {}})
-    """laptop: minutes; desktop: a night on a few cores; paper: GPUs."""
+    """laptop: minutes; desktop: a night on a few cores; paper: GPUs; printed: what differs from the
+    rule of `fedray.studies.printed`."""
 
     @property
     def is_sweep(self) -> bool:
@@ -255,6 +257,7 @@ def plan_study(
     scale: str | None = None,
     plugins: Sequence[str] = (),
     samples: int | None = None,
+    rows: Sequence[str] = (),
 ) -> StudyPlan:
     """Load a study and return the plan of one scale with the command line's keys.
 
@@ -266,17 +269,19 @@ def plan_study(
         kind: the kind of study to look for.
         name: a study's name or file.
         pairs: keys and values of the command line.
-        scale: laptop, desktop or paper; None: the first scale of the file.
+        scale: laptop, desktop, paper or printed; None: the first scale of the file.
         plugins: files and modules in addition to those that the experiments name.
         samples: number of configurations of a sweep; None: the file's.
+        rows: the rows of a table to run; empty: all.
 
     Raises:
         UserError: naming the first defect of the file or of the keys.
     """
     path = find_yaml(name, folders(f"{kind}s"), kind)
     where = f"{kind} {check_name(path.stem)}"
-    study = validate(Study, replace_old_keys(read_mapping(path)), where)
-    scales = {label: _scale(label, tree, where) for label, tree in study.scales.items()}
+    tree = replace_old_keys(read_mapping(path))
+    study = validate(Study, as_printed(tree, where) if scale == PRINTED else tree, where)
+    scales = {label: _scale(label, of_it, where) for label, of_it in study.scales.items()}
     if not scales:
         raise UserError(f"{where}.scales is empty; leave it out, or give laptop: {{}}")
     assignments = {**_sort_assignments(pairs, where), "plugins": plugins}
@@ -284,11 +289,25 @@ def plan_study(
         assignments["tuning"]["configurations"] = samples
     if not study.is_sweep:  # check all scales, because they share the table's claims and rows
         for label, other_scale in scales.items():
-            _plan_scale(study, path.stem, label, other_scale, {"plugins": plugins})
+            if label != PRINTED or scale == PRINTED:
+                _plan_scale(study, path.stem, label, other_scale, {"plugins": plugins})
     scale = next(iter(scales)) if scale is None else scale
     if scale not in scales:
-        raise UserError(f"{where} has no {scale} scale, only {', '.join(scales)}")
-    return _plan_scale(study, path.stem, scale, scales[scale], assignments)
+        more = [PRINTED] if can_be_printed(scales) else []
+        only = ", ".join(dict.fromkeys([*scales, *more]))
+        raise UserError(f"{where} has no {scale} scale, only {only}")
+    chosen = _picked(study, scales[scale], rows, where)
+    return _plan_scale(study, path.stem, scale, chosen, assignments)
+
+
+def _picked(study: Study, scale: Scale, rows: Sequence[str], where: str) -> Scale:
+    """Return a scale with the given rows alone; all rows if none is given."""
+    known = _all_rows(study, where)
+    for name in rows:
+        if study.is_sweep or name not in known:
+            raise UserError(f"{where} has no row {shown(name)}.{nearest(name, known)}")
+    others = {name: None for name in known if name not in rows}
+    return scale.model_copy(update={"rows": {**scale.rows, **others}}) if rows else scale
 
 
 def _scale(label: str, tree: Any, where: str) -> Scale:
@@ -343,7 +362,8 @@ def _plan_scale(study: Study, name: str, label: str, scale: Scale, assignments: 
     choose = study.choose or metrics[0]
     _check_tuned(rows, columns, assignments.get("set", {}), where)
     _check_metrics(rows, metrics, choose, where)
-    select = _select(study, scale, assignments, bases[experiment], where)
+    base = bases[experiment] if study.is_sweep or label == PRINTED else {}
+    select = _select(study, scale, assignments, base, where)
     plan = StudyPlan(
         kind="sweep" if study.is_sweep else "table",
         name=name,
@@ -360,15 +380,14 @@ def _plan_scale(study: Study, name: str, label: str, scale: Scale, assignments: 
         choose=choose,
         select=select,
         validation_fraction=study.validation_fraction if select == "validation" else None,
-        at=study.at,
         tuning=_limit_to_space(tuning, rows),
         report=report,
-        claims=_claims(study, rows, columns, metrics, where),
+        claims=[] if label == PRINTED else _claims(study, rows, columns, metrics, where),
         paper=_paper(study, where),
-        confidence=study.confidence,
         test=_test(study, assignments, where),
         glosses=_glosses(study, where),
         mean_over=scale.mean_over or study.mean_over,
+        **study.model_dump(include={"at", "confidence"}),
         **scale.model_dump(include={"max_concurrent", "hours", "left_out"}),
     )
     _check_sweep(plan, where)
@@ -423,9 +442,9 @@ def _bases(study: Study, scale: Scale, experiment: str, assignments: Tree) -> di
 
 
 def _select(study: Study, scale: Scale, assignments: Tree, base: Tree, where: str) -> Select:
-    """Return the images on which configurations and rounds are chosen."""
+    """Return the images on which configurations and rounds are chosen; by default as `base`."""
     choice = assignments.get("select") or scale.select or study.select
-    if choice is None and study.is_sweep:
+    if choice is None and base:
         tree = override({"report": base.get("report", {})}, ())
         choice = validate(ReportConfig, tree["report"], "report").select
     choice = choice or "validation"

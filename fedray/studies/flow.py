@@ -59,8 +59,9 @@ class Request:
         kind: sweep or table.
         name: a study in tune/ (sweeps) or tune/tables/ (tables), or a YAML file.
         pairs: keys and values, of the study and of every experiment.
-        scale: laptop, desktop or paper; None: the first scale of the file.
+        scale: laptop, desktop, paper or printed; None: the first scale of the file.
         samples: number of configurations of a sweep; None: the file's.
+        rows: the rows of a table to run; empty: all.
         plugins: files, folders or modules.
         published: folders of tables whose runs are reused.
         out: the folder of the invocation; None: a new one.
@@ -75,6 +76,7 @@ class Request:
     pairs: Sequence[tuple[str, Any]] = ()
     scale: str | None = None
     samples: int | None = None
+    rows: Sequence[str] = ()
     plugins: Sequence[str] = ()
     published: Sequence[Path] = ()
     out: Path | None = None
@@ -158,6 +160,7 @@ def plan_of(request: Request) -> StudyPlan:
         request.scale,
         request.plugins,
         request.samples,
+        request.rows,
     )
 
 

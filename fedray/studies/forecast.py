@@ -81,7 +81,7 @@ def headline(study: Study) -> str:
     plan = study.plan
     lines = [f"{plan.title}: {plan.answers}"]
     lines += (
-        [_describe_sweep(study)] if plan.is_sweep else [*_describe_table(study), _detectable(plan)]
+        [_describe_sweep(study)] if plan.is_sweep else [*_describe_table(study), *_detectable(plan)]
     )
     lines += [_cost(study, runs_of(study)), *_emulation_warning(study)]
     return "\n".join(map(wrap, lines))
@@ -109,10 +109,14 @@ def _describe_sweep(study: Study) -> str:
 def _describe_table(study: Study) -> list[str]:
     plan, tuning, first = study.plan, study.plan.tuning, study.cells[0]
     controls = sum(row.control is not None for row in plan.rows.values())
-    counts = (
-        f"{len(plan.rows)} rows x {len(plan.columns)} columns, "
-        f"{len(plan.parsed_claims())} claims, {controls} controls; each cell:"
-    )
+    size = f"{len(plan.rows)} rows x {len(plan.columns)} columns"
+    if plan.is_printed:
+        run = first.run_spec(first.first[0], "report", plan.report.seeds[0]).experiment
+        return [
+            f"{size}, as the paper prints them: nothing is tuned; {len(plan.report.seeds)} seeds x "
+            f"{run.rounds} rounds, best round by {plan.select} images"
+        ]
+    counts = f"{size}, {len(plan.parsed_claims())} claims, {controls} controls; each cell:"
     tuned = first.run_spec(first.first[0], "tuning", plan.tuning_seeds[0]).experiment.rounds
     rounds = first.run_spec(first.first[0], "report", plan.report.seeds[0]).experiment.rounds
     seeds = len(plan.tuning_seeds)
@@ -125,11 +129,13 @@ def _describe_table(study: Study) -> list[str]:
     return [counts, f"  tuning, {choice}: {effort}", report]
 
 
-def _detectable(plan: StudyPlan) -> str:
-    """Return a line with the gain that the seeds can detect.
+def _detectable(plan: StudyPlan) -> list[str]:
+    """Return a line with the gain that the seeds can detect; none if nothing is claimed.
 
     The significance level is that of the first step of Holm's correction.
     """
+    if plan.is_printed:
+        return []
     seeds, claims = len(plan.report.seeds), len(plan.parsed_claims())
     controls = sum(row.control is not None for row in plan.rows.values())
     comparisons = claims + 2 * controls  # see `controls.control_questions`
@@ -138,16 +144,16 @@ def _detectable(plan: StudyPlan) -> str:
     effect = test.detectable(seeds, test.alpha / max(1, comparisons))
     kind = f"test: {plan.test}"
     if effect is None:
-        return f"  {seeds} seed{'s' * (seeds > 1)} decide no claim, {kind}"
+        return [f"  {seeds} seed{'s' * (seeds > 1)} decide no claim, {kind}"]
     text = (
         f"  {seeds} seeds detect a gain of {effect:.1f} standard deviations with "
         f"{100 * WANTED:.0f} % power, {kind}, {comparisons} comparisons"
     )
     metric = find_metric(plan.metrics[0], known_metrics())
     if metric is None or not metric.is_share:
-        return text
+        return [text]
     low, middle, high = (f"{effect * spread:.1f}" for spread in SPREADS)
-    return f"{text}: {middle} points ({low} to {high}) at the spreads of published tables"
+    return [f"{text}: {middle} points ({low} to {high}) at the spreads of published tables"]
 
 
 def _emulation_warning(study: Study) -> list[str]:
@@ -251,7 +257,7 @@ def protocols(study: Study) -> list[str]:
 
 def untested_rows(plan: StudyPlan) -> list[str]:
     """Return a line that names the rows that no claim or control uses; empty without any."""
-    if plan.is_sweep:
+    if plan.is_sweep or plan.is_printed:
         return []
     tested = {side.row for claim in plan.parsed_claims() for side in (claim.better, claim.worse)}
     for name, row in plan.rows.items():

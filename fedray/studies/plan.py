@@ -29,6 +29,7 @@ from fedray.config import (
 from fedray.errors import UserError, nearest, shown
 from fedray.records import BEST, VALIDATION, Metric, find_metric
 from fedray.studies.claims import ALL, MEAN, Claim, parse_claims
+from fedray.studies.printed import PRINTED
 from fedray.studies.space import MOST_CONFIGURATIONS, Axis, Config, Search, draws, grid, parse_space
 
 MOST_SEEDS = 1_000
@@ -195,7 +196,7 @@ class StudyPlan(Frozen):
     name: FileName
     """The name of the study's file."""
     scale: str
-    """laptop, desktop or paper."""
+    """laptop, desktop, paper or printed."""
     answers: str
     """The question."""
     experiment: str
@@ -257,6 +258,11 @@ class StudyPlan(Frozen):
     def is_sweep(self) -> bool:
         """True if the study is one cell whose configurations are compared over all seeds."""
         return self.kind == "sweep"
+
+    @property
+    def is_printed(self) -> bool:
+        """True at the paper's own protocol, where nothing is tuned or claimed."""
+        return self.scale == PRINTED
 
     @property
     def title(self) -> str:

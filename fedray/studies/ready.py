@@ -42,6 +42,10 @@ def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int
         UserError: if a run can never be placed, results or runs would be lost, or the inputs of all
             runs of a cell are wrong.
     """
+    from fedray.runtime.inputs import check_inputs
+
+    for experiment in firsts:
+        check_inputs(experiment)
     concurrent = _connect(study, firsts, track=track)
     say_next("reading images, partitions and texts")
     mistakes: dict[tuple[object, ...], UserError | None] = {}
@@ -114,8 +118,10 @@ def _mistake_in_inputs(experiment: Experiment) -> UserError | None:
     import torch
 
     from fedray.runtime.assembly import Assembly, text_tower
+    from fedray.runtime.inputs import check_inputs
 
     try:
+        check_inputs(experiment)
         assembly = Assembly(experiment)
         if assembly.algorithm.requires.text:
             tower = text_tower(experiment, assembly.setting, torch.device("cpu"))

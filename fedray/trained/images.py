@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.data.decoding import Encoded, ReadOptions, Resampling, decode
+from fedray.data.decoding import Encoded, ReadOptions, Resampling, Resize, decode
 from fedray.errors import UserError
 from fedray.models import Pixels
 
@@ -35,18 +35,20 @@ class Preprocessing:
         width: width of the input in pixels.
         resampling: filter for scaling images of other sizes; for square inputs, the centre is
             cropped after scaling.
-        as_torchvision: whether sides and margins are rounded as in torchvision's transforms.
+        resize: the experiment's `data.resize`, which replaces the filter (see `ReadOptions`).
     """
 
     channels: int
     height: int
     width: int
     resampling: Resampling = "bilinear"
-    as_torchvision: bool = False
+    resize: Resize | None = None
 
     def __str__(self) -> str:
         colour = "grey" if self.channels == 1 else "RGB"
-        scaled = f", {self.resampling}, centre crop" if self.height == self.width else ""
+        way = f"{self.resize or self.resampling}, centre crop"
+        way = "both sides scaled" if self.resize == "squash" else way
+        scaled = f", {way}" if self.height == self.width else ""
         return f"{self.width}x{self.height} pixels, {colour}{scaled}, in [-1, 1]"
 
     def __call__(self, images: Images) -> Pixels:
@@ -122,8 +124,7 @@ class Preprocessing:
         square = self.height == self.width
         where = [str(x) if isinstance(x, Path) else f"image {i}" for i, x in enumerate(encoded)]
         size = self.height if square else None
-        resize = self.resampling if self.as_torchvision else None
-        options = ReadOptions(size, self.channels, resize)
+        options = ReadOptions(size, self.channels, self.resize if square else None)
         pixels = decode(encoded, lambda i: where[i], options, resampling=self.resampling)
         if pixels.shape[2:] != (self.height, self.width):
             raise UserError(

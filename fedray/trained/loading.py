@@ -62,8 +62,8 @@ class TrainedModels:
     def preprocessing(self) -> Preprocessing:
         """Return the preprocessing of images for the models."""
         keys = self.assembly.experiment.data
-        filter_ = keys.resize or sources.get(keys.source.name).resampling
-        return Preprocessing(*self.facts.image, filter_, keys.resize is not None)
+        resampling = sources.get(keys.source.name).resampling
+        return Preprocessing(*self.facts.image, resampling, keys.resize)
 
     @property
     def is_global(self) -> bool:

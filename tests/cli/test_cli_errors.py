@@ -215,9 +215,9 @@ def test_an_encoder_of_the_hub_while_offline(refused, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # as read at import
     error = refused("fedtsp_digits", "text.encoder={name: bert, model: nobody/no-such-bert}")
-    assert error.startswith("text.encoder 'nobody/no-such-bert' is not in the local cache")
-    assert "HF_HUB_OFFLINE is set" in error
-    assert "pass a local folder as text.encoder.path" in error
+    assert error.startswith("text.encoder=bert needs nobody/no-such-bert of the hub")
+    assert "hf download nobody/no-such-bert" in error
+    assert "text.encoder.path" in error
 
 
 def test_an_encoder_whose_package_is_not_installed(refused, monkeypatch):

@@ -140,3 +140,17 @@ def test_a_requirement_that_is_not_met(monkeypatch):
         doctor, "requires", lambda _: ["nothing-such>=2", "numpy>=999", "x; extra=='y'"]
     )
     assert [each.split()[0] for each in doctor._unmet()] == ["nothing-such>=2", "numpy>=999"]
+
+
+def test_sets_weights_and_the_size_of_the_cache(healthy, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(healthy / "hub"))
+    (healthy / "FEDRAY_DATA" / "cifar10").mkdir()
+    (healthy / "FEDRAY_CACHE" / "images").write_bytes(bytes(12_300))
+    said = {finding.what: finding.found for finding in folders()}
+    assert said["cache"].endswith("holds 12.3 kB")
+    assert said["data"].startswith("known sets: cifar10")
+    (finding,) = doctor.weights()
+    assert "fedray get clip-vit-b16 clip-vit-b32 bert align fetches the others" in finding.found
+    assert str(healthy / "hub") in finding.found

@@ -13,7 +13,15 @@ import fedray
 from _build.papers import papers_page
 from fedray.cli.dry_run import check_command, split_command
 from fedray.cli.main import main
-from fedray.cli.papers import PAPERS, PaperCommand, every_command, read_papers
+from fedray.cli.papers import (
+    PAPERS,
+    Item,
+    Paper,
+    PaperCommand,
+    every_command,
+    read_papers,
+    select,
+)
 from fedray.config import MissingRoot, read_mapping
 from fedray.errors import UserError
 from fedray.shipped import files
@@ -146,6 +154,31 @@ def test_papers_lists_shows_and_refuses(page_of, capsys):
     assert "has no item 'Table 2'. Did you mean 'Table 1'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "items"),
+    [
+        ("table 1", ["Table 1"]),
+        ("fig 2", ["Fig. 2"]),
+        ("TABLE", ["Table 1", "Table 13, Figs. 3, 4"]),
+        ("table 13", ["Table 13, Figs. 3, 4"]),
+    ],
+)
+def test_an_item_is_found_by_its_beginning(words, items):
+    names = ["Table 1", "Fig. 2", "Table 13, Figs. 3, 4"]
+    paper = Paper("FedX", "Somebody", [Item(item=name, asks="?", measure="m") for name in names])
+    assert [item.item for item in select({"fedx": paper}, "fedx", words)["fedx"].items] == items
+    with pytest.raises(UserError, match="has no item 'tab'"):
+        select({"fedx": paper}, "fedx", "tab")
+
+
+def test_a_table_of_a_paper_has_both_commands(capsys):
+    assert main(["papers", "fedglcl", "Table 1, Office-Caltech-10"]) == 0
+    text = capsys.readouterr().out
+    for scale in ("paper", "printed"):
+        assert f"python -m fedray.table fedglcl_table1 --scale {scale}\n" in text
+    assert "numbers of the paper stand beside the results" in text
+
+
 def test_check_says_what_does_not_resolve(page_of, capsys, monkeypatch):
     monkeypatch.delenv("FEDRAY_DATA", raising=False)
     page_of(GOOD)
@@ -193,9 +226,10 @@ def label(command: PaperCommand) -> str:
 @pytest.mark.parametrize("command", COMMANDS, ids=label)
 def test_every_command_resolves(every_root, command):
     asked = check_command(command.words)
+    scale = "paper" if command.scale == "printed" else command.scale
     for each in asked:
-        if command.scale != "desktop":  # its tables take experiments of the other scales
-            assert each.experiment.scale == command.scale, command.words
+        if scale != "desktop":  # its tables take experiments of the other scales
+            assert each.experiment.scale == scale, command.words
 
 
 def test_fedpgp_is_counted_with_two_prompts(every_root):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import click
@@ -39,6 +40,23 @@ def test_what_a_command_prints_has_no_control_characters(capsys, printer, text):
     assert written.startswith("name ")
 
 
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("say", ["log", "print"])
+def test_what_a_command_warns_of_has_none_either(capsys, monkeypatch, say, text):
+    def show() -> None:
+        if say == "print":
+            print(f"name {text}", file=sys.stderr)
+        else:
+            logging.getLogger("fedray").warning("name %s", text)
+
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])  # as in a process without pytest
+    assert command.run(click.Command("show", callback=show), []) == 0
+    written = capsys.readouterr().err
+    assert written.rstrip("\n").isprintable()
+    assert written.startswith("name ")
+
+
 @pytest.mark.parametrize(
     "text", ["\x1b[1mbold\x1b[0m", "\x1b[1;31mred\x1b[0m", "é ± 1\t2\n", "\r3 s"]
 )
@@ -50,10 +68,10 @@ def test_bold_colours_tabs_and_counts_stay(capsys, text):
     assert capsys.readouterr().out == text
 
 
-def test_the_stream_is_the_old_one_afterwards():
-    before = sys.stdout
+def test_the_streams_are_the_old_ones_afterwards():
+    before = sys.stdout, sys.stderr
     command.run(click.Command("show", callback=lambda: None), [])
-    assert sys.stdout is before
+    assert (sys.stdout, sys.stderr) == before
 
 
 @pytest.mark.parametrize("text", ["a\nround 9: 99 %", "a\x1b[2Jb", "a\u202eb"])

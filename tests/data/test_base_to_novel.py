@@ -26,7 +26,9 @@ def images(classes: int = 7, train: int = 20, test: int = 6) -> ImageSet:
     pixels = np.zeros((len(labels), 1, 8, 8), np.uint8)
     pixels[:, 0, 0, 0] = np.arange(len(labels)) % 256
     origin = np.tile(np.array([0] * train + [1] * test, np.int8), classes)
-    return ImageSet("made", pixels, labels, tuple(f"class_{c}" for c in range(classes)), origin)
+    return ImageSet(
+        "made", pixels, labels, tuple(f"kind_{chr(97 + c)}" for c in range(classes)), origin
+    )
 
 
 def federated(clients: int = 2, **changes):
@@ -72,8 +74,8 @@ def test_shots_are_distinct_images_of_each_class():
 def test_clients_train_on_base_classes_and_all_are_evaluated():
     data = federated()
     labels = data.images.labels
-    assert data.class_names == tuple(f"class_{c}" for c in range(4))
-    assert data.novel_names == tuple(f"class_{c}" for c in range(4, 7))
+    assert data.class_names == tuple(f"kind_{chr(97 + c)}" for c in range(4))
+    assert data.novel_names == tuple(f"kind_{chr(97 + c)}" for c in range(4, 7))
     held = [set(labels[indices]) for indices in data.train]
     assert sorted(len(classes) for classes in held) == [2, 2]
     assert held[0] | held[1] == {0, 1, 2, 3}
@@ -112,7 +114,7 @@ def with_images(assemble, name="promptfl", changes=None):
 def test_novel_classes_are_predicted_within_the_novel_subset(assemble):
     """A model that always names one column is right for exactly that class of each set."""
     assembly = with_images(assemble)
-    assert assembly.setting.class_names == tuple(f"class_{c}" for c in range(4))
+    assert assembly.setting.class_names == tuple(f"kind_{chr(97 + c)}" for c in range(4))
     runtime = ClientRuntime(assembly, torch.device("cpu"))
     client = runtime.client(0, 1)
     state = ClientState(initial_prompts(assembly))

@@ -101,7 +101,7 @@ def test_validation_images_are_no_test_beside_a_test(tmp_path, caplog, name):
 @pytest.mark.parametrize(
     ("train", "test", "validation"),
     [
-        ("train-00000-of-00002.parquet", "test-00000-of-00001.parquet", "validation-0.parquet"),
+        ("train-00000-of-00001.parquet", "test-00000-of-00001.parquet", "validation-0.parquet"),
         ("flowers_train.parquet", "flowers_test.parquet", "flowers_dev.parquet"),
         ("data.train.parquet", "data.eval.parquet", "data.valid.parquet"),
         ("flowers-train/0.parquet", "flowers-test/0.parquet", "flowers-val/0.parquet"),

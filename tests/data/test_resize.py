@@ -83,3 +83,43 @@ def test_each_way_has_its_own_images_in_the_cache(tmp_path):
 def test_a_way_to_resize_needs_a_size():
     with pytest.raises(UserError, match=r"set data\.image_size, for example 224"):
         resolve("promptfl_clip", ["data.resize=bicubic", "data.image_size=null"])
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_squash_is_torchvisions_resize_to_both_sides(mode):
+    """As FedBN's and FedGLCL's code, transforms.Resize([S, S])."""
+    from torchvision.transforms import Resize
+
+    for size in SIZES:
+        picture = image(*size, mode)
+        options = ReadOptions(image_size=64, channels=3, resize="squash")
+        (ours,) = decode([encoded(picture)], str, options)
+        expected = np.asarray(Resize([64, 64])(picture.convert("RGB"))).transpose(2, 0, 1)
+        assert np.array_equal(ours, expected), size
+
+
+def test_squash_keeps_the_sides_of_any_image():
+    """Without a crop no image is too oblong, and nothing of it is lost."""
+    pixels = np.zeros((20, 4000, 3), np.uint8)
+    pixels[:, :1000] = 255
+    options = ReadOptions(image_size=16, channels=3, resize="squash")
+    (ours,) = decode([encoded(Image.fromarray(pixels))], str, options)
+    assert (ours > 127).mean() == pytest.approx(0.25, abs=0.01)
+
+
+def test_masks_are_squashed_as_their_images(tmp_path):
+    ids = np.random.default_rng(0).integers(0, 3, (71, 97), dtype=np.uint8)
+    for folder, picture in (("images", image(97, 71)), ("masks", Image.fromarray(ids))):
+        (tmp_path / "a" / "train" / folder).mkdir(parents=True)
+        picture.save(tmp_path / "a" / "train" / folder / "0.png")
+    (tmp_path / "classes.json").write_text('["ground", "cat", "dog"]')
+    found = load_images("mask_folder", tmp_path, ReadOptions(image_size=64, resize="squash"))
+    squashed = Image.fromarray(ids).resize((64, 64), Image.Resampling.NEAREST)
+    assert np.array_equal(found.masks[0], np.asarray(squashed))
+
+
+@pytest.mark.parametrize("name", ["office", "domainnet"])
+def test_fedglcl_squashes_as_its_code(name):
+    data = resolve(f"fedglcl_{name}_paper", ["data.root=/tmp"]).data
+    assert (data.image_size, data.resize, data.split) == (256, "squash", "lists")
+    assert resolve("fedglcl_office", ["data.root=/tmp"]).data.resize is None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from _build.results import BEGIN, END, details, not_run, summary, take, with_part
+from _build.results import details, not_run, summary, take, with_part
 from fedray.errors import UserError
 from fedray.records import sealed
 from fedray.studies.store import check_table
@@ -166,6 +166,8 @@ def test_a_folder_without_a_table_is_refused(tmp_path):
 
 
 def test_what_stands_around_the_summary_stays():
-    text = with_part(f"before\n{BEGIN}\nstale\n{END}\nafter\n", "fresh")
-    assert text == f"before\n{BEGIN}\n\nfresh\n\n{END}\nafter\n"
+    text = with_part(
+        "before\n<!-- claims: begin -->\nstale\n<!-- claims: end -->\nafter\n", "fresh"
+    )
+    assert text == "before\n<!-- claims: begin -->\n\nfresh\n\n<!-- claims: end -->\nafter\n"
     assert with_part("no place for it", "fresh") == "no place for it"

@@ -9,48 +9,12 @@ from fedray.config import Component
 from fedray.errors import UserError
 from fedray.language.encoders import encoder_choice
 
-WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] a photo of seven eight small round with long line"
 TEXTS = ["a photo of a seven", "a photo of a small round eight with a long line"]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """An ALIGN of width 16 that projects to 10, as save_pretrained writes it."""
-    from transformers import AlignConfig, AlignModel, BertTokenizer
-
-    folder = tmp_path_factory.mktemp("tiny_align")
-    words = WORDS.split()
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
-    BertTokenizer(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
-    text = {
-        "vocab_size": len(words),
-        "hidden_size": 16,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 2,
-        "intermediate_size": 32,
-        "max_position_embeddings": 24,
-        "initializer_range": 0.5,
-        "pad_token_id": 0,
-    }
-    vision = {
-        "image_size": 32,
-        "hidden_dim": 16,
-        "depthwise_padding": [],
-        "in_channels": [8],
-        "out_channels": [8],
-        "kernel_sizes": [3],
-        "strides": [1],
-        "num_block_repeats": [1],
-        "expand_ratios": [1],
-        "num_hidden_layers": 1,
-        "width_coefficient": 0.25,
-        "depth_coefficient": 0.1,
-    }
-    config = AlignConfig(text_config=text, vision_config=vision, projection_dim=10)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        AlignModel(config).save_pretrained(folder)
-    return folder
+@pytest.fixture
+def folder(align_folder):
+    return align_folder
 
 
 def choose(folder, name="align"):

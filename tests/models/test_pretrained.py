@@ -15,6 +15,7 @@ from fedray.models import build
 from fedray.models.architectures import architectures
 from fedray.models.classifier import BackboneClassifier, projector
 from fedray.models.pretrained import (
+    _from_torchvision,
     check_pretrained,
     load_pretrained,
     load_projector,
@@ -128,7 +129,7 @@ def test_what_does_not_fit_is_named(tmp_path):
     refused({"epoch": 3}, "holds no state dict")
     path = tmp_path / "broken.pth"
     path.write_bytes(b"not a checkpoint")
-    with pytest.raises(UserError, match=r"broken.pth cannot be read: "):
+    with pytest.raises(UserError, match=r"broken.pth is not a weight file \(it is a text\)"):
         load_pretrained(ours("resnet18"), "resnet18", str(path))
 
 
@@ -161,15 +162,50 @@ def test_torchvisions_names_are_known():
     check_pretrained("AlexNet_Weights.IMAGENET1K_V1", ["alexnet"])
 
 
-def test_weights_out_of_reach_are_said_so(monkeypatch):
-    from torchvision.models import ResNet18_Weights
-
-    def fail(self, *args, **kwargs):
+def test_weights_out_of_reach_are_said_so(monkeypatch, tmp_path):
+    def fail(url):
         raise OSError("no network")
 
-    monkeypatch.setattr(ResNet18_Weights, "get_state_dict", fail)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr("fedray.models.pretrained.check_reachable", fail)
     with pytest.raises(UserError, match=r"could not be downloaded \(no network\); pass a local fi"):
         load_pretrained(ours("resnet18"), "resnet18", "ResNet18_Weights.IMAGENET1K_V1")
+
+
+@pytest.fixture
+def cached(monkeypatch, tmp_path):
+    """The file of ResNet-18's weights in torch's cache, which does not exist yet."""
+    _from_torchvision.cache_clear()
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr("fedray.models.pretrained.check_reachable", lambda url: pytest.fail(url))
+    file = tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth"
+    file.parent.mkdir(parents=True)
+    yield file
+    _from_torchvision.cache_clear()
+
+
+@pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}])
+def test_weights_in_the_cache_are_used_without_the_network(cached, options):
+    state, backbone = theirs("resnet18").state_dict(), ours("resnet18")
+    torch.save(state, cached, **options)
+    load_pretrained(backbone, "resnet18", "ResNet18_Weights.IMAGENET1K_V1")
+    assert torch.equal(backbone.stem[1].running_var, state["bn1.running_var"])
+
+
+@pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html>", b"PK\x03\x04 torn", b"\x80\x02torn"])
+def test_a_damaged_file_in_the_cache_is_named(cached, content):
+    cached.write_bytes(content)
+    with pytest.raises(UserError, match=r"resnet18-f37072fd\.pth is not .*; delete it to have it"):
+        load_pretrained(ours("resnet18"), "resnet18", "ResNet18_Weights.IMAGENET1K_V1")
+
+
+def test_checkpoints_of_training_scripts_are_read(tmp_path):
+    path, state = tmp_path / "model_best.pth", theirs("resnet18").state_dict()
+    wrapped = {f"module.{name}": tensor for name, tensor in state.items()}
+    torch.save({"epoch": 90, "state_dict": wrapped, "best_acc1": 69.8}, path)
+    backbone = ours("resnet18")
+    load_pretrained(backbone, "resnet18", str(path))
+    assert torch.equal(backbone.stem[1].running_var, state["bn1.running_var"])
 
 
 def test_an_experiment_starts_from_a_file(tmp_path, monkeypatch):

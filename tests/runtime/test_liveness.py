@@ -86,6 +86,35 @@ def test_a_stopped_process_is_said_once(ports, monkeypatch, caplog):
     assert line.endswith(f"go on with kill -CONT {process.pid}")
 
 
+def test_a_stopped_process_of_a_joined_cluster_is_said(ports, tmp_path, caplog):
+    alive = Liveness()
+    raylet, pids = tmp_path / "raylet", tmp_path / "pids"
+    raylet.symlink_to(sys.executable)
+    program = (
+        "import os, pathlib, subprocess, sys\n"
+        "child = subprocess.Popen(['sleep', '60'])\n"
+        "pathlib.Path(sys.argv[1]).write_text(f'{os.getpid()} {child.pid} ')\n"
+        "child.wait()"
+    )
+    words = [str(raylet), "-c", program, str(pids), f"--gcs-address={alive._head}"]
+    subprocess.run(["sh", "-c", '"$@" & exit', "-", *words], check=True)
+    while not pids.exists() or not pids.read_text().endswith(" "):
+        time.sleep(0.01)
+    parent, child = (psutil.Process(int(pid)) for pid in pids.read_text().split())
+    try:
+        assert child not in psutil.Process().children(recursive=True)
+        child.suspend()
+        while child.status() != psutil.STATUS_STOPPED:
+            time.sleep(0.01)
+        alive._checked = alive._arrived = -1e9
+        with caplog.at_level(logging.WARNING):
+            alive.look()
+    finally:
+        child.kill()
+        parent.wait(10)
+    assert [line.split(" (")[0] for line in caplog.messages] == [f"process {child.pid}"]
+
+
 def test_notices_of_ray_are_one_line_and_none_repeats_that_the_raylet_died(caplog, monkeypatch):
     monkeypatch.setattr(local_ray.worker, "print_to_stdstream", None)
     local_ray.shorten_notices()

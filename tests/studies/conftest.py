@@ -77,10 +77,12 @@ def write(here) -> Write:
 def play(here, write) -> Callable[..., Study]:
     """`play(curve, key=...)` writes the table tiny and has its runs happen as `curve` says."""
 
-    def play(curve: Curve, words: Sequence[str] = (), /, **changes: object) -> Study:
+    def play(
+        curve: Curve, words: Sequence[str] = (), scale: str | None = None, /, **changes: object
+    ) -> Study:
         write(**changes)
         shutil.rmtree(here / "store", ignore_errors=True)
-        plan = plan_words("table", "tiny", words)
+        plan = plan_words("table", "tiny", words, scale)
         study = Study(here / "out", plan, here / "store", command="the command")
         pretend(study, curve)
         return study

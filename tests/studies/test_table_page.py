@@ -554,3 +554,19 @@ def test_seeds_that_one_row_has_are_named_for_that_row(play, more):
     same = outcome(play(curve, each_seed=True))
     assert "mean over seeds 0, 1 ± half" in markdown(page(same, made))
     assert "both rows have" not in markdown(page(same, made))
+
+
+HOSTILE = "<img src=x>\x1b[31m\\input{/etc/passwd}$$%"
+
+
+def test_names_of_strangers_are_text_on_every_page(play, here):
+    rows = {**ROWS, "mine": {"algorithm": "fedproto", "label": HOSTILE}}
+    book = play(curve, **{**CHANGES, "rows": rows})
+    (here / "out").mkdir()
+    write_table(book)
+    pages = {name: (here / "out" / f"table.{name}").read_text() for name in ("md", "html", "tex")}
+    assert all("\x1b" not in text for text in pages.values())
+    assert "&lt;img src=x" in pages["html"]
+    assert "<img src=x" not in pages["html"] + pages["md"].replace("\\<", "")
+    assert r"\input{" not in pages["tex"]
+    assert r"\$\$\%" in pages["tex"]

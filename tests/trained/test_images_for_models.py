@@ -115,3 +115,14 @@ def test_what_cannot_be_read_is_said(images, said):
 def test_three_grey_images_are_not_taken_for_one_in_rgb(model, images):
     with pytest.raises(UserError, match=r"three grey images or one in RGB; pass them as \[3, 1, 8"):
         model(images)
+
+
+def test_a_model_of_squashed_images_squashes(tmp_path):
+    pixels = np.zeros((20, 80, 3), np.uint8)
+    pixels[:, :20] = 255
+    for resize, white in (("squash", 0.25), (None, 0.0)):
+        model = Preprocessing(3, 16, 16, "bilinear", resize)
+        assert float((model(pixels).values > 0).float().mean()) == pytest.approx(white, abs=0.02)
+    assert str(Preprocessing(3, 16, 16, "bilinear", "squash")) == (
+        "16x16 pixels, RGB, both sides scaled, in [-1, 1]"
+    )

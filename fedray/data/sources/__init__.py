@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,19 @@ from fedray.data.decoding import (
     in_memory,
     transparency_note,
 )
-from fedray.data.imageset import TRAIN, Domains, ImageSet, dominant_classes
-from fedray.data.layout import composed, unread_note
-from fedray.errors import UserError, nearest
+from fedray.data.imageset import ImageSet, dominant_classes
+from fedray.data.known import known_sets, spellings
+from fedray.data.layout import unread_note
+from fedray.data.listing import (
+    Listing,
+    Row,
+    check_trained,
+    domains_of,
+    left_out_note,
+    part_note,
+    understood,
+)
+from fedray.errors import UserError
 from fedray.node_cache import Arrays, kept_arrays
 from fedray.plugins import plugin_of
 from fedray.registry import Registry, version_of
@@ -39,51 +49,6 @@ _log = logging.getLogger(__name__)
 
 _MOST_BYTES = 1 << 28
 """Bytes of encoded images that are held in memory; rows with more are read twice."""
-
-
-class Row(NamedTuple):
-    """One image that is not decoded yet.
-
-    Attributes:
-        image: its file, an encoded file's bytes, or pixels [H, W] or [H, W, 3].
-        label: its class, a position in the class names. For an image with a mask, the dominant
-            class of the mask is used instead.
-        origin: TRAIN, TEST or VALIDATION, its official split.
-        domain: the name of its domain; None without domains.
-        mask: each pixel's class, for dense prediction (see `decode_masks`).
-        where: its name in messages ("train.parquet, row 7"); not needed for a file.
-        path: its path in a split file; not needed for a file below the root.
-    """
-
-    image: Encoded
-    label: int = 0
-    origin: int = TRAIN
-    domain: str | None = None
-    mask: Encoded | None = None
-    where: str = ""
-    path: str | None = None
-
-    def name(self, root: Path | None = None) -> str:
-        """Return the image's name in messages; for a file, its path, relative to `root` if any."""
-        if not isinstance(self.image, Path):
-            return self.where
-        return str(self.image) if root is None else self.image.relative_to(root).as_posix()
-
-
-class Listing(NamedTuple):
-    """The images of a source, not decoded yet.
-
-    Attributes:
-        class_names: C names.
-        rows: the images in the order of a run; a source may read them lazily.
-        domains: the domain names in their order; empty means the names in the rows, sorted.
-        notes: remarks on how the source understands its files, one sentence each.
-    """
-
-    class_names: tuple[str, ...]
-    rows: Iterable[Row]
-    domains: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 class _Again(Collection[Encoded]):
@@ -152,8 +117,20 @@ class Source(Configurable, ABC):
             )
         return root
 
+    def get_hint(self, root: Path) -> str:
+        """Return where to get the data that `root` should hold, as the end of a sentence.
+
+        For the folders of known sets, this is the command that gets them.
+        """
+        known = next((one for one in known_sets().values() if one.folder == root.name), None)
+        if known is not None and known.source == self.name:
+            return f"; get it with: fedray get {known.name}"
+        if known is None or self.download_hint(root):
+            return self.download_hint(root)
+        return f"; fedray get {known.name} gets it for data.source={known.source}"
+
     def download_hint(self, root: Path) -> str:
-        """Return where to get the data that `root` should hold, as the end of a sentence."""
+        """Return a source's own advice for a folder that is no known set's, or ""."""
         return ""
 
     def chosen(self, root: Path, options: ReadOptions) -> Listing:
@@ -162,12 +139,8 @@ class Source(Configurable, ABC):
         Raises:
             UserError: if a requested class does not exist, or a class name is not allowed.
         """
-        listing = _composed(self.listing(root, options))
-        check_names(listing.class_names, f"data.source={self.name}: {root}")
-        if options.classes is None:
-            return listing
-        names = tuple(map(composed, options.classes))
-        return only_classes(listing, names, f"data.source={self.name} ({root})")
+        where = f"data.source={self.name}: {root}"
+        return understood(self.listing(root, options), options.classes, where)
 
     def notes(self, root: Path, options: ReadOptions) -> tuple[str, ...]:
         """Return remarks on splits, and on visible files and folders that are not read.
@@ -178,9 +151,9 @@ class Source(Configurable, ABC):
         if not self.reads:
             return ()
         everything = replace(options, classes=None)
-        split = [] if options.split is None else [root / options.split]
+        split = [] if options.split is None else splits.split_files(root, options.split)
         reads = f"data.source={self.name} reads {self.reads}"
-        listing = self.listing(root, everything)
+        listing = self.chosen(root, everything)
         has_all = type(self).files is Source.files
         read = _paths_in(listing.rows) if has_all else self.files(root, everything)
         return (*listing.notes, *unread_note(root, [*split, *read], reads))
@@ -203,7 +176,8 @@ class Source(Configurable, ABC):
         origin = np.array([row.origin for row in rows], np.int8)
         if options.split is not None:
             origin = self._split(root, options.split, options, rows)
-        domains = domains_of(rows, domain_names)
+        present = {row.domain for row in rows if row.domain is not None}
+        domains = domains_of(rows, [name for name in domain_names if name in present])
         encoded: Collection[Encoded] = [row.image for row in rows]
         if any(isinstance(image, bytes) and not image for image in encoded):
             encoded = _Again(lambda: self.chosen(root, options).rows, len(rows))
@@ -222,6 +196,9 @@ class Source(Configurable, ABC):
             transparent=transparent,
         )
         notes = transparency_note(len(transparent), len(rows))
+        if options.classes is None:
+            notes += part_note(names, domain_names, len(rows))
+        notes += left_out_note(domain_names, present)
         labels, masks = np.array([row.label for row in rows], np.int64), None
         if encoded_masks:
             images = list(encoded)
@@ -237,7 +214,7 @@ class Source(Configurable, ABC):
         """Return each row's part of the split; the split file may list other classes, too."""
         all_rows = rows if options.classes is None else self.listing(root, options).rows
         paths, known_paths = self._paths(root, rows), self._paths(root, all_rows)
-        return splits.origins(splits.find_split_file(root, split), paths, known_paths)
+        return splits.origins(splits.split_files(root, split), paths, known_paths)
 
     def _paths(self, root: Path, rows: Iterable[Row]) -> list[str]:
         """Return the images' paths as a split file writes them."""
@@ -254,11 +231,14 @@ class Source(Configurable, ABC):
 
     def _key(self, root: Path, options: ReadOptions) -> str:
         """Return the cache name of the images, computed from their files without decoding them."""
-        split = [] if options.split is None else [splits.find_split_file(root, options.split)]
-        files = [*split, *self.files(root, options)]
+        split = options.split
+        files = [] if split in (None, splits.LISTS) else splits.split_files(root, split)
+        files = [*files, *self.files(root, options)]
+        if split == splits.LISTS:  # later, because a domain without images is worse
+            files += splits.split_files(root, split)
         code = version_of(type(self)), plugin_of(type(self))
         params = self.params.model_dump(mode="json")
-        key = images_key(root, files, params, asdict(options), *code)
+        key = images_key(root, files, params, asdict(options), spellings(), *code)
         return f"{self.name}-{key}"
 
     def _cached(self, root: Path, options: ReadOptions) -> ImageSet:
@@ -317,17 +297,6 @@ def _without_bytes(row: Row) -> Row:
     return row._replace(image=b"") if isinstance(row.image, bytes) else row
 
 
-def _composed(listing: Listing) -> Listing:
-    """Return a listing with composed names of classes and domains (see `composed`)."""
-
-    def rows() -> Iterator[Row]:
-        for row in listing.rows:
-            yield row if row.domain is None else row._replace(domain=composed(row.domain))
-
-    names, domains = (tuple(map(composed, some)) for some in (listing.class_names, listing.domains))
-    return listing._replace(class_names=names, rows=rows(), domains=domains)
-
-
 sources: Registry[type[Source]] = Registry("data source", "fedray.data.sources")
 
 
@@ -355,109 +324,3 @@ def load_images(
     component = Component(name=source) if isinstance(source, str) else source
     instance: Source = build(component, "data source", "data.source")
     return instance.load(root, options, download=download)
-
-
-def only_classes(listing: Listing, names: tuple[str, ...], where: str) -> Listing:
-    """Return the rows of some classes, labelled by their positions in `names`.
-
-    Raises:
-        UserError: if a class does not exist, or rows have masks, which contain other classes, too.
-    """
-    missing = [name for name in names if name not in listing.class_names]
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise UserError(
-            f"data.classes names '{missing[0]}'{more}, which {where} does not have among its "
-            f"{len(listing.class_names)} classes; correct the spelling."
-            f"{nearest(missing[0], sorted(listing.class_names))}"
-        )
-    label = {listing.class_names.index(name): i for i, name in enumerate(names)}
-
-    def rows() -> Iterator[Row]:
-        for row in listing.rows:
-            if row.mask is not None:
-                raise UserError(
-                    f"data.classes selects images by their class, but the masks of {where} have "
-                    "several classes each; remove data.classes"
-                )
-            if row.label in label:
-                yield row._replace(label=label[row.label])
-
-    return listing._replace(class_names=names, rows=rows())
-
-
-def domains_of(rows: Sequence[Row], names: Sequence[str] = ()) -> Domains | None:
-    """Return the domains of rows; None if no row has one.
-
-    Args:
-        rows: n rows.
-        names: the domain names in their order; empty means the names in the rows, sorted.
-
-    Raises:
-        UserError: if only some rows have a domain, or if there are too many domains.
-    """
-    names = tuple(names) or tuple(sorted({row.domain for row in rows if row.domain}))
-    if not names:
-        return None
-    if len(names) > np.iinfo(np.int16).max:
-        raise UserError(
-            f"the images have {len(names):,} different domains, too many; remove the domains"
-        )
-    without_domain = next((row for row in rows if not row.domain), None)
-    if without_domain is not None:
-        raise UserError(
-            f"{without_domain.name()} has no domain, but others have one ({names[0]}, ...); give "
-            "every image a domain, or none"
-        )
-    position: dict[str | None, int] = {name: i for i, name in enumerate(names)}
-    return Domains(names, np.array([position[row.domain] for row in rows], np.int16))
-
-
-def untrained(
-    names: Sequence[str], labels: NDArray[np.int64], origin: NDArray[np.int8]
-) -> list[str]:
-    """Return the names of the classes that have images, but none to train on."""
-    trained = set(labels[origin == TRAIN].tolist())
-    return [names[label] for label in np.unique(labels).tolist() if label not in trained]
-
-
-def check_trained(
-    names: Sequence[str], labels: NDArray[np.int64], origin: NDArray[np.int8], where: str
-) -> None:
-    """Refuse classes that have test images only; their folders are often no classes.
-
-    Raises:
-        UserError: with the names of a few such classes.
-    """
-    if without := untrained(names, labels, origin):
-        more = f" and {len(without) - 3} more" if len(without) > 3 else ""
-        raise UserError(
-            f"{where}: {only_tested(', '.join(without[:3]) + more)}; sort these images into the "
-            "classes of the training images, or remove them"
-        )
-
-
-def only_tested(names: str) -> str:
-    """Return the message about classes without training images."""
-    return f"{names}: only test images, no image to train on"
-
-
-def check_names(names: Sequence[str], where: str) -> None:
-    """Refuse class names that cannot distinguish classes in texts and files.
-
-    Raises:
-        UserError: for the first name that is empty, duplicate, or not valid Unicode.
-    """
-    first: dict[str, int] = {}
-    for label, name in enumerate(names):
-        if not name.strip():
-            raise UserError(f"{where}: class {label} has an empty name; give it one")
-        if first.setdefault(name, label) != label:
-            raise UserError(
-                f"{where}: the classes {first[name]} and {label} are both called '{name}'; "
-                "give every class a different name"
-            )
-        if any("\ud800" <= character <= "\udfff" for character in name):
-            raise UserError(
-                f"{where}: the name of class {label}, {name!r}, is not UTF-8; rename it"
-            )

@@ -8,66 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, NonNegativeInt
 
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TEST, TRAIN, VALIDATION
+from fedray.data.known import CoOpLayout, KnownSet, known_sets
+from fedray.data.layout import packed_hint
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
 from fedray.files import read_json, read_text
 
 _GUIDE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
-_DRIVE = "https://drive.google.com/file/d/"
-_VGG = "https://www.robots.ox.ac.uk/~vgg/data/"
+_AIRCRAFT = tuple(f"images_variant_{part}.txt" for part in ("train", "val", "test"))
+"""The official lists of FGVC-Aircraft, the one set without a split file of CoOp's."""
 _ORIGINS = {"train": TRAIN, "val": VALIDATION, "test": TEST}
 
 
-class _Set(NamedTuple):
-    """One data set: its folder and its images' folder as CoOp names them, and their sources."""
-
-    name: str
-    home: str
-    images: str
-    source: str
-    split_id: str = ""
-    """Google Drive's id of the split file; a set without one is split by its official lists."""
-
-    @property
-    def split(self) -> str:
-        """Return the name of the file that identifies the data set."""
-        return f"split_zhou_{self.name}.json" if self.split_id else "images_variant_train.txt"
-
-    @property
-    def download_hint(self) -> str:
-        """Return where to get the data set."""
-        split = f" and {self.split} from {_DRIVE}{self.split_id}" if self.split_id else ""
-        return f"get {self.name} from {self.source}{split}, as {_GUIDE} says"
+def _sets() -> dict[str, KnownSet]:
+    """Return the known sets of CoOp's layout by the file that identifies each."""
+    return {data_set.coop.split: data_set for data_set in known_sets().values() if data_set.coop}
 
 
-_CARS = "https://github.com/pytorch/vision/issues/7545#issuecomment-1631441616"
-"""Where to get Stanford Cars, whose own page is offline."""
-_SUN = "http://vision.princeton.edu/projects/2010/SUN/SUN397.tar.gz"
-_FOOD = "https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/"
-_OBJECTS, _CALTECH = "101_ObjectCategories", "https://data.caltech.edu/records/mzrjq-6wc02"
-_EUROSAT = "http://madm.dfki.de/files/sentinel/EuroSAT.zip"
-_AIRCRAFT = f"{_VGG}fgvc-aircraft/archives/fgvc-aircraft-2013b.tar.gz (its data/)"
-_PETS, _FLOWERS = f"{_VGG}pets/data/images.tar.gz", f"{_VGG}flowers/102/102flowers.tgz"
-_DTD = f"{_VGG}dtd/download/dtd-r1.0.1.tar.gz"
-_UCF = f"{_DRIVE}10Jqome3vtUA2keJkNanAiFpgbyC9Hc2O (UCF-101-midframes.zip)"
-_SETS = (
-    _Set("Caltech101", "caltech-101", _OBJECTS, _CALTECH, "1hyarUivQE36mY6jSomru6Fjd-JzwcCzN"),
-    _Set("OxfordPets", "oxford_pets", "images", _PETS, "1501r8Ber4nNKvmlFVQZ8SeUHTcdTTEqs"),
-    _Set("StanfordCars", "stanford_cars", "", _CARS, "1ObCFbaAgVu0I-k_Au-gIUcefirdAuizT"),
-    _Set("OxfordFlowers", "oxford_flowers", "jpg", _FLOWERS, "1Pp0sRXzZFZq15zVOzKjKBu4A9i01nozT"),
-    _Set("Food101", "food-101", "images", _FOOD, "1QK0tGi096I0Ba6kggatX1ee6dJFIcEJl"),
-    _Set("FGVCAircraft", "fgvc_aircraft", "images", _AIRCRAFT),
-    _Set("SUN397", "sun397", "SUN397", _SUN, "1y2RD81BYuiyvebdN-JymPfyWYcd8_MUq"),
-    _Set("DescribableTextures", "dtd", "images", _DTD, "1u3_QfB467jqHgNXC00UIzbLZRQCg2S7x"),
-    _Set("EuroSAT", "eurosat", "2750", _EUROSAT, "1Ip7yaCWFi0eaOFUGga0lUdVi_DDQth1o"),
-    _Set("UCF101", "ucf101", "UCF-101-midframes", _UCF, "1I0S0q91hJfsV9Gf4xDIjgDq4AqBNJb1y"),
-)
+def _origin(data_set: KnownSet) -> str:
+    """Return where to get a data set."""
+    files = [
+        f"{file.to} from {file.url}" if file.to else f"from {file.url}"
+        for file in data_set.origin.files
+        if not data_set.origin.by_hand or file.to
+    ]
+    if data_set.origin.by_hand:
+        files.insert(0, f"from {data_set.origin.page} ({data_set.origin.by_hand})")
+    name = _layout(data_set).name
+    return f"get {name} {' and '.join(files)}, as {_GUIDE} says"
 
 
 def _below(path: str) -> str:
@@ -108,10 +82,10 @@ class CoOp(Source):
         return super().find_root(root, download=download)
 
     def download_hint(self, root: Path) -> str:
-        named_set = next((data_set for data_set in _SETS if data_set.home == root.name), None)
-        if named_set is None:
-            return f"; {_GUIDE} says where CoOp's sets come from"
-        return f"; {named_set.download_hint}"
+        for data_set in _sets().values():
+            if data_set.folder == root.name:
+                return f"; {_origin(data_set)}"
+        return f"; {_GUIDE} says where CoOp's sets come from"
 
     def files(self, root: Path, options: ReadOptions) -> list[Path]:
         """Return the split file, or the official lists, and every image."""
@@ -120,74 +94,84 @@ class CoOp(Source):
         if missing:
             raise UserError(
                 f"data.source=coop: {missing[0]} and {len(missing) - 1} more of the {len(images)} "
-                f"images in the split of {data_set.name} are missing; {data_set.download_hint}"
+                f"images in the split of {_layout(data_set).name} are missing{packed_hint(root)}; "
+                f"{_origin(data_set)}"
             )
         return [*_lists(root, data_set), *images]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return all images: those of train, then val, then test."""
-        data_set = _find(root)
-        images = root / data_set.images
+        data_set, layout = _find(root), _layout(_find(root))
+        images = root / layout.images
         entries = list(_entries(root, data_set))
         rows = [Row(images / path, label, origin) for path, label, _, origin in entries]
-        return Listing(_class_names(entries, root / data_set.split), rows)
+        return Listing(_class_names(entries, root / layout.split), rows)
 
 
 def is_coop(root: Path) -> bool:
-    """Return True if a folder holds a data set in CoOp's layout."""
-    return any((root / data_set.split).is_file() for data_set in _SETS)
+    """Return True if a folder holds a data set in CoOp's layout, even without its split file."""
+    return any(
+        (root / split).is_file()
+        or (root.name == data_set.folder and (root / _layout(data_set).images).is_dir())
+        for split, data_set in _sets().items()
+    )
+
+
+def _layout(data_set: KnownSet) -> CoOpLayout:
+    assert data_set.coop is not None
+    return data_set.coop
 
 
 def _missing(root: Path) -> UserError:
     """Return the error for a root without a data set; it names the one the folder suggests."""
-    for data_set in _SETS:
-        if root.name == data_set.home:
+    for split, data_set in _sets().items():
+        if root.name == data_set.folder:
             return UserError(
-                f"data.source=coop: {root / data_set.split} is missing; {data_set.download_hint}"
+                f"data.source=coop: {root / split} is missing{packed_hint(root)}; "
+                f"{_origin(data_set)}"
             )
     return UserError(
         f"data.source=coop: data.root={root} is not the folder of one of CoOp's data sets, such as "
-        f"{', '.join(data_set.home for data_set in _SETS)} with split_zhou_<Name>.json "
-        f"(fgvc_aircraft: images_variant_train.txt); set data.root to one; {_GUIDE} says where "
-        "to get each"
+        f"{', '.join(data_set.folder for data_set in _sets().values())} with "
+        "split_zhou_<Name>.json (fgvc_aircraft: images_variant_train.txt); set data.root to one; "
+        f"{_GUIDE} says where to get each"
     )
 
 
-def _find(root: Path) -> _Set:
+def _find(root: Path) -> KnownSet:
     """Return the data set that `root` holds."""
-    matches = [data_set for data_set in _SETS if (root / data_set.split).is_file()]
+    matches = [split for split in _sets() if (root / split).is_file()]
     if not matches:
         raise _missing(root)
     if len(matches) > 1:
         raise UserError(
-            f"data.source=coop: {root} holds both {matches[0].split} and {matches[1].split}; every "
+            f"data.source=coop: {root} holds both {matches[0]} and {matches[1]}; every "
             "data set needs a separate folder"
         )
-    return matches[0]
+    return _sets()[matches[0]]
 
 
-def _lists(root: Path, data_set: _Set) -> list[Path]:
+def _lists(root: Path, data_set: KnownSet) -> list[Path]:
     """Return the files that list the images and their classes."""
-    if data_set.split_id:
-        return [root / data_set.split]
-    variants = [f"images_variant_{part}.txt" for part in _ORIGINS]
-    lists = [root / name for name in ("variants.txt", *variants)]
+    split = _layout(data_set).split
+    if split != _AIRCRAFT[0]:
+        return [root / split]
+    lists = [root / name for name in ("variants.txt", *_AIRCRAFT)]
     for path in lists:
         if not path.is_file():
-            raise UserError(f"data.source=coop: {path} is missing; {data_set.download_hint}")
+            raise UserError(f"data.source=coop: {path} is missing; {_origin(data_set)}")
     return lists
 
 
-def _entries(root: Path, data_set: _Set) -> Iterator[tuple[str, int, str, int]]:
+def _entries(root: Path, data_set: KnownSet) -> Iterator[tuple[str, int, str, int]]:
     """Yield (path, label, class name, origin) of every image, in the order train, val, test."""
-    entries = (
-        _zhou(root / data_set.split) if data_set.split_id else _aircraft(*_lists(root, data_set))
-    )
+    lists = _lists(root, data_set)
+    entries = _zhou(*lists) if len(lists) == 1 else _aircraft(*lists)
     paths = set()
     for entry in entries:
         if entry[0] in paths:
             raise UserError(
-                f"{root / data_set.split} names '{entry[0]}' twice; {data_set.download_hint}"
+                f"{root / _layout(data_set).split} names '{entry[0]}' twice; {_origin(data_set)}"
             )
         paths.add(entry[0])
         yield entry

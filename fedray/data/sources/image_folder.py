@@ -11,13 +11,16 @@ from fedray.data.layout import (
     composed,
     folders_of,
     images_in,
+    is_image,
     is_split,
+    other_files_hint,
     split_folders,
     validation_note,
     with_official_test,
 )
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
+from fedray.files import read_text
 
 
 @sources.add
@@ -25,6 +28,9 @@ class ImageFolder(Source):
     """Images in one folder per class: ROOT/<class>/*.png, or ROOT/{train,test}/<class>/*.png.
 
     Class names are the folders' names in alphabetical order.
+
+    Tiny-ImageNet's archive is read, too: images one folder deeper, `<class>/images`, and validation
+    images in `val/images`, whose classes are in `val/val_annotations.txt`.
 
     Folders of class folders whose names have a word for a split (train, training; val, valid,
     validation, dev; test, testing, eval, evaluation) are the official splits, and the classes are
@@ -55,7 +61,8 @@ class DomainFolder(Source):
         folders = folders_of(root)
         if not folders:
             raise UserError(
-                f"data.root={root} contains no folder; expected <domain>/<class>/<image>"
+                f"data.root={root} contains no folder{other_files_hint(root)}; "
+                "expected <domain>/<class>/<image>"
             )
         for folder in filter(is_split, folders):
             raise UserError(
@@ -73,7 +80,8 @@ def _listing(domains: list[tuple[str | None, Path]]) -> Listing:
     splits = {(origin, split) for *_, origin, split in images}
     final = {origin: with_official_test(origin, dict(splits)) for origin, _ in splits}
     rows = [Row(path, label[name], final[o], domain) for domain, path, name, o, _ in images]
-    return Listing(names, rows, notes=validation_note(splits))
+    named = sorted({composed(domain) for domain, _ in domains if domain is not None})
+    return Listing(names, rows, tuple(named), validation_note(splits))
 
 
 def _images(root: Path) -> Iterator[tuple[Path, str, int, str]]:
@@ -81,11 +89,54 @@ def _images(root: Path) -> Iterator[tuple[Path, str, int, str]]:
     splits = split_folders(root)
     if not any(folders_of(split) for _, split in splits):
         raise UserError(
-            f"{root} contains no folder of images; "
+            f"{root} contains no folder of images{other_files_hint(root)}; "
             "expected <class>/<image> or train/<class>/<image> below it"
         )
+    lists = {split: annotations_of(split) for _, split in splits}
     for origin, split in splits:
+        if annotations := lists[split]:
+            yield from ((path, name, origin, split.name) for path, name in _annotated(annotations))
+            continue
+        if any(lists.values()) and _is_unlabelled(split):
+            continue  # Tiny-ImageNet's test/images
         for folder in folders_of(split):
             remedy = f"expected {split.name}/<class>/<image>: fill or remove the folder"
             name = composed(folder.name)
-            yield from ((image, name, origin, split.name) for image in images_in(folder, remedy))
+            inner = folder / _INNER
+            deeper = not _has_images(folder) and folders_of(folder) == [inner]
+            images = inner if deeper else folder
+            yield from ((image, name, origin, split.name) for image in images_in(images, remedy))
+
+
+_INNER = "images"
+"""The folder of images in a class folder, and in a split with annotations, of Tiny-ImageNet."""
+
+
+def _has_images(folder: Path) -> bool:
+    return any(is_image(path.name) for path in folder.iterdir())
+
+
+def annotations_of(split: Path) -> Path | None:
+    """Return the file with the classes of the images in `split/images`; None if there is none."""
+    file = split / f"{split.name}_annotations.txt"
+    return file if file.is_file() and (split / _INNER).is_dir() else None
+
+
+def _is_unlabelled(split: Path) -> bool:
+    return [folder.name for folder in folders_of(split)] == [_INNER]
+
+
+def _annotated(file: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the path and the class of every image that Tiny-ImageNet's list names.
+
+    Raises:
+        UserError: if the list and the images do not match.
+    """
+    folder = file.parent / _INNER
+    lines = [line.split("\t") for line in read_text(file, "the list", 1 << 28).splitlines()]
+    classes = {line[0]: composed(line[1]) for line in lines if len(line) > 1}
+    images = images_in(folder, f"expected the images of {file}")
+    for name in sorted({image.name for image in images} ^ classes.keys()):
+        what = "has no image" if name in classes else "lists no class of"
+        raise UserError(f"{file} {what} {_INNER}/{name}; unpack the archive again")
+    yield from ((image, classes[image.name]) for image in images)

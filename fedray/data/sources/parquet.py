@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import reprlib
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TRAIN
 from fedray.data.layout import (
     check_regular,
+    other_files_hint,
     split_of,
     split_words,
     validation_note,
@@ -26,8 +29,11 @@ from fedray.files import parse_json, read_json
 _IMAGE_COLUMNS = ("image", "img")
 _LABEL_COLUMNS = ("label", "fine_label")
 _INFO = "dataset_info.json"
+_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})")
 _BATCH = 64
-"""Rows that are read at once; their images are in memory together."""
+"""Rows that are read at once, at most; their images are in memory together."""
+_MOST_BYTES = 1 << 30
+"""Bytes that the images of a batch take at most, as far as the file's description tells."""
 _EXAMPLE = '{"class_names": ["...", ...]}'
 _EXPECTED = f"expected a description of the Hugging Face convention, or {_EXAMPLE}"
 
@@ -61,17 +67,19 @@ class Parquet(Source):
         """Return all rows of all files."""
         files = _parquet_files(root)
         names, folders = _class_names(root, files), _domain_folders(root, files)
+        domain_names = _domain_names(root, files)
         origins = {path: _origin(root, path) for path in files}
         final = {path: with_official_test(o, origins.values()) for path, o in origins.items()}
 
         def rows() -> Iterator[Row]:
             for path in files:
-                for row in _rows(path, _name(root, path), len(names)):
+                for row in _rows(path, _name(root, path), len(names), domain_names):
                     domain = row.domain or folders.get(path)
                     yield row._replace(origin=final[path], domain=domain)
 
         named = ((origin, _name(root, path)) for path, origin in origins.items())
-        return Listing(names, rows(), notes=validation_note(named))
+        domains = tuple(sorted(set(folders.values()) or set(domain_names)))
+        return Listing(names, rows(), domains, validation_note(named))
 
 
 def _parquet_files(root: Path) -> list[Path]:
@@ -79,9 +87,10 @@ def _parquet_files(root: Path) -> list[Path]:
     files = [path for path in walk(root) if path.suffix == ".parquet"]
     if not files:
         raise UserError(
-            f"no *.parquet file below data.root={root}; "
+            f"no *.parquet file below data.root={root}{other_files_hint(root)}; "
             "expected for example train-00000-of-00001.parquet there"
         )
+    _check_complete(root, files)
     splits = {path: split_of(_name(root, path), path) for path in files}
     unnamed = [path for path, origin in splits.items() if origin is None]
     if unnamed and len(unnamed) < len(files):
@@ -91,6 +100,37 @@ def _parquet_files(root: Path) -> list[Path]:
             f"{_name(root, named)}; rename it (train, validation or test), or move it out of {root}"
         )
     return sorted(files, key=lambda path: (_origin(root, path), _name(root, path)))
+
+
+def _check_complete(root: Path, files: list[Path]) -> None:
+    """Refuse a data set of several revisions, or without some of its shards.
+
+    Raises:
+        UserError: with the folders of the revisions, or with the first shard that is missing.
+    """
+    folders = [path.parent.parts for path in files]
+    revisions = sorted(
+        {parts[parts.index("snapshots") + 1] for parts in folders if "snapshots" in parts[:-1]}
+    )
+    if len(revisions) > 1:
+        raise UserError(
+            f"data.root={root} holds {len(revisions)} revisions of a data set, "
+            f"{' and '.join(revisions)} in snapshots/; set data.root to the folder of one"
+        )
+    shards = defaultdict[tuple[Path, str, int], list[int]](list)
+    for path in files:
+        if match := _SHARD.match(path.name):
+            prefix, number, total = match.groups()
+            shards[path.parent, prefix, int(total)].append(int(number))
+    for (folder, prefix, total), numbers in shards.items():
+        for number in range(total):
+            if (copies := numbers.count(number)) != 1:
+                where = _name(root, folder / f"{prefix}-{number:05}-of-{total:05}")
+                what = "is missing" if not copies else f"exists {copies} times"
+                raise UserError(
+                    f"data.root={root} is incomplete: of the {total} parts of {prefix}, {where} "
+                    f"{what}; keep each part once"
+                )
 
 
 def _name(root: Path, path: Path) -> str:
@@ -113,7 +153,7 @@ def _domain_folders(root: Path, files: list[Path]) -> dict[Path, str]:
     return tops
 
 
-def _rows(path: Path, file: str, classes: int) -> Iterator[Row]:
+def _rows(path: Path, file: str, classes: int, domain_names: Sequence[str]) -> Iterator[Row]:
     """Yield every row of a file, checked, without its split."""
     table = _open(path, file)
     columns = table.schema_arrow.names
@@ -135,22 +175,42 @@ def _rows(path: Path, file: str, classes: int) -> Iterator[Row]:
                 f"{where}: label {reprlib.repr(label)} is not an integer; "
                 f"expected 0..{classes - 1} in column '{label_column}'"
             )
+        if label == -1:
+            raise UserError(
+                f"{where}: label -1 stands for an image without a label; move {file} out of the "
+                "folder, or remove such rows"
+            )
         if not 0 <= label < classes:
             raise UserError(
                 f"{where}: label {label} is outside the {classes} classes "
                 f"(0..{classes - 1}); correct the row or the class names in {_INFO}"
             )
         domain_name = next(iter(domain), None)
+        if isinstance(domain_name, int) and 0 <= domain_name < len(domain_names):
+            domain_name = domain_names[domain_name]
         if domain_name is not None and not isinstance(domain_name, str):
             raise UserError(
-                f"{where}: the domain {reprlib.repr(domain_name)} is not a string; correct it"
+                f"{where}: the domain {reprlib.repr(domain_name)} is not a string, and "
+                f"neither {_INFO} nor the file's metadata names it; correct it"
             )
         yield Row(content, label, TRAIN, domain_name, where=where, path=name)
 
 
+def _batch_rows(table: Any) -> int:
+    """Return how many rows can be read at once.
+
+    A file may store a large value once and repeat it in every row, so that it takes a thousand
+    times its size in memory. A value is no larger than its column in a group of rows.
+    """
+    groups = [table.metadata.row_group(number) for number in range(table.metadata.num_row_groups)]
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    largest = max((column.total_uncompressed_size for column in columns), default=0)
+    return int(min(_BATCH, max(1, _MOST_BYTES // max(1, largest))))
+
+
 def _values(table: Any, columns: list[str], file: str) -> Iterator[tuple[Any, ...]]:
     """Yield the values of some columns, row by row."""
-    batches = table.iter_batches(batch_size=_BATCH, columns=columns)
+    batches = table.iter_batches(batch_size=_batch_rows(table), columns=columns)
     while True:
         with _readable(file):
             batch = next(batches, None)
@@ -197,15 +257,13 @@ def _class_names(root: Path, files: list[Path]) -> tuple[str, ...]:
     if os.path.lexists(info):
         content = read_json(info, Any, "the file", _EXPECTED)
         names = content.get("class_names") if isinstance(content, dict) else None
-        names = _feature_names(content) if names is None else names
+        names = _feature_names(content, _LABEL_COLUMNS) if names is None else names
         if names is not None:
             return _checked(names, str(info))
     names_by_file = {}
     for path in files:
         file = _name(root, path)
-        metadata = (_open(path, file).schema_arrow.metadata or {}).get(b"huggingface", b"{}")
-        described = parse_json(metadata, Any, f"the metadata `huggingface` of {file}", _EXPECTED)
-        names = _feature_names(described.get("info") if isinstance(described, dict) else None)
+        names = _feature_names(_described(path, file), _LABEL_COLUMNS)
         if names is not None:
             names_by_file[path] = _checked(names, file)
     if not names_by_file:
@@ -221,11 +279,30 @@ def _class_names(root: Path, files: list[Path]) -> tuple[str, ...]:
     return next(iter(names_by_file.values()))
 
 
-def _feature_names(info: Any) -> Any:
-    """Return `features.label.names` of a Hugging Face description, or None."""
-    for label in _LABEL_COLUMNS:
+def _domain_names(root: Path, files: list[Path]) -> tuple[str, ...]:
+    """Return the names of domains that a `domain` column refers to by number; () without names."""
+    info = root / _INFO
+    content = read_json(info, Any, "the file", _EXPECTED) if os.path.lexists(info) else None
+    candidates = [(content, str(info))]
+    candidates += [(_described(path, _name(root, path)), _name(root, path)) for path in files[:1]]
+    for described, where in candidates:
+        if (names := _feature_names(described, ("domain",))) is not None:
+            return _checked(names, where)
+    return ()
+
+
+def _described(path: Path, file: str) -> Any:
+    """Return the description in a file's metadata; None if it has none."""
+    metadata = (_open(path, file).schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+    described = parse_json(metadata, Any, f"the metadata `huggingface` of {file}", _EXPECTED)
+    return described.get("info") if isinstance(described, dict) else None
+
+
+def _feature_names(info: Any, columns: tuple[str, ...]) -> Any:
+    """Return `features.<column>.names` of a Hugging Face description, or None."""
+    for column in columns:
         names = info
-        for key in ("features", label, "names"):
+        for key in ("features", column, "names"):
             names = names.get(key) if isinstance(names, dict) else None
         if names is not None:
             return names

@@ -10,7 +10,8 @@ import numpy as np
 
 from fedray.data.decoding import ReadOptions, reason
 from fedray.data.imageset import TEST, TRAIN
-from fedray.data.layout import walk
+from fedray.data.known import known
+from fedray.data.layout import packed_hint, walk
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
 from fedray.files import cache_folder, node_lock
@@ -23,8 +24,16 @@ class _TorchVision(Source):
     """The class in torchvision.datasets."""
     folder: ClassVar[str]
     """Folder of the data set's files, below the root."""
-    url: ClassVar[str]
-    """The web page of the files."""
+    set_name: ClassVar[str]
+    """The known set."""
+
+    @property
+    def url(self) -> str:
+        """Return the web page of the files."""
+        return known(self.set_name).origin.page
+
+    def _archives(self) -> list[str]:
+        return [file.url.rpartition("/")[2] for file in known(self.set_name).origin.files]
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return `root`, or the cache if None; download missing files if that is allowed."""
@@ -33,8 +42,9 @@ class _TorchVision(Source):
             return root
         if not download:
             raise UserError(
-                f"data.source={self.name}: no files in {root / self.folder}; copy torchvision's "
-                f"files (from {self.url}) there, set data.root to the folder that contains "
+                f"data.source={self.name}: no files in {root / self.folder}"
+                f"{packed_hint(root, self._archives())}; copy torchvision's files there (from "
+                f"{self.url}), set data.root to the folder that contains "
                 f"{Path(self.folder).parts[0]}, or set data.download=true"
             )
         try:
@@ -62,7 +72,8 @@ class _TorchVision(Source):
         except Exception as error:  # torchvision's readers hardly check their input
             raise UserError(
                 f"data.source={self.name}: the files in {root / self.folder} are incomplete "
-                f"({reason(error)}); remove them and set data.download=true"
+                f"({reason(error)}){packed_hint(root / self.folder)}; complete them, or remove "
+                "them and set data.download=true"
             ) from None
         return Listing(names, rows)
 
@@ -94,7 +105,7 @@ class Cifar10(_TorchVision):
     name = "torchvision_cifar10"
     dataset = "CIFAR10"
     folder = "cifar-10-batches-py"
-    url = "https://www.cs.toronto.edu/~kriz/cifar.html"
+    set_name = "cifar10"
 
 
 @sources.add
@@ -104,7 +115,7 @@ class Cifar100(_TorchVision):
     name = "torchvision_cifar100"
     dataset = "CIFAR100"
     folder = "cifar-100-python"
-    url = "https://www.cs.toronto.edu/~kriz/cifar.html"
+    set_name = "cifar100"
 
 
 @sources.add
@@ -114,4 +125,13 @@ class FashionMnist(_TorchVision):
     name = "torchvision_fashion_mnist"
     dataset = "FashionMNIST"
     folder = "FashionMNIST/raw"
-    url = "https://github.com/zalandoresearch/fashion-mnist"
+    set_name = "fashion_mnist"
+
+
+def torchvision_source(root: Path) -> str | None:
+    """Return the name of the source whose files lie below a folder; None if there are none."""
+    for name in sources.names():
+        source = sources.get(name)
+        if issubclass(source, _TorchVision) and any((root / source.folder).glob("*")):
+            return name
+    return None

@@ -7,9 +7,10 @@ bert_files.py        read the weights and tokenizers of a BERT
 frozen.py            fast linear maps with frozen weights
 openclip.py          text towers of CLIP models, through open_clip
 openclip_weights.py  find and read the weights of CLIP models
+clip_layouts.py      convert CLIPs of transformers to open_clip's layout
 vectors.py           word vectors from a file
 controls.py          random or orthogonal vectors, as controls without language
-weights.py           weight files: their identity, and the error if they are missing
+weights.py           weight files: read, download and hash them; the errors if that fails
 """
 
 from fedray.language.encoders.base import (

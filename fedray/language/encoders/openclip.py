@@ -28,6 +28,7 @@ from fedray.language.encoders.openclip_weights import (
     fill,
     locate,
 )
+from fedray.language.encoders.weights import check_ids
 
 MODEL_DEFAULT = "ViT-B-32-quickgelu"
 # open_clip builds text and image towers in pairs; this image tower is never used.
@@ -93,6 +94,7 @@ class OpenClipText(TokenEncoder):
         """Return the tokens of `tokenize` on the CPU, for work that must not wait for a device."""
         cut = self._too_long(texts)
         ids: Tensor = self._tokenizer(list(texts), context_length=self.limit)
+        check_ids(ids, self._tower.token_embedding.num_embeddings)
         read = self._read(ids)
         if self._cuts:
             ids = ids[:, : int(read.max()) + 1]
@@ -203,9 +205,13 @@ class OpenClipText(TokenEncoder):
     def _too_long(self, texts: Sequence[str]) -> tuple[int, ...]:
         import open_clip
 
-        if not isinstance(self._tokenizer, open_clip.SimpleTokenizer):  # no length before cutting
-            return ()
-        lengths = [len(self._tokenizer.encode(text)) + 2 for text in texts]
+        tokenizer = self._tokenizer
+        if isinstance(tokenizer, open_clip.SimpleTokenizer):
+            lengths = [len(tokenizer.encode(text)) + 2 for text in texts]
+        else:  # one of transformers, in open_clip's clothes
+            cleaned = [tokenizer.clean_fn(text) for text in texts]
+            ids = tokenizer.tokenizer(cleaned, truncation=False, verbose=False)["input_ids"]
+            lengths = [len(one) for one in ids]
         return too_long(texts, lengths, self.limit)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-import zipfile
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,33 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from fedray.config import Frozen, InputFile, PathText, Seed
+from fedray.config.input_files import WEIGHT_CONFIG as _CONFIG
 from fedray.errors import UserError, nearest
 from fedray.files import read_json
-from fedray.language.encoders.weights import digest, unreachable
-from fedray.node_cache import Arrays, kept_arrays
+from fedray.language.encoders.clip_layouts import (
+    CLIP_CONFIG,
+    converted_config,
+    converted_preprocessing,
+    described_files,
+    from_transformers,
+    is_of_transformers,
+    kind_of,
+    with_text_prefix,
+)
+from fedray.language.encoders.weights import (
+    check_reachable,
+    check_texts,
+    check_words,
+    digest,
+    hub_file,
+    hub_folder,
+    is_safetensors,
+    is_torchscript,
+    read_weights,
+    unreachable,
+)
+from fedray.node_cache import Arrays, content_key, kept_arrays
 
-_CONFIG = "open_clip_config.json"
 _WEIGHTS = (
     "open_clip_model.safetensors",
     "open_clip_pytorch_model.safetensors",
@@ -27,10 +47,20 @@ _WEIGHTS = (
     "model.safetensors",
     "pytorch_model.bin",
 )
-# Prefixes of the text tower's parameters in CLIP's layout; other layouts have the prefix "text.".
-_TOP = ("token_embedding.", "positional_embedding", "transformer.", "ln_final.", "text_projection")
-# Numbers that OpenAI's archives store among the weights.
+_TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "*.model")
+_TOKENIZER_FILES = (
+    *_TOKENIZERS,
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+# Numbers that OpenAI's files store among the weights.
 _NO_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
+# Tensors that some files have, and that do not change features.
+_WITHOUT_EFFECT = ("logit_bias", "attn_mask", "text.attn_mask")
+# Keys of a configuration that do not change features.
+_TRAINING_KEYS = {"patch_dropout", "output_tokens", "timm_model_pretrained", "hf_model_pretrained"}
 
 
 class OpenClipParams(Frozen):
@@ -68,6 +98,7 @@ class WeightSource:
         weights: the weight file; None for random weights.
         tag: open_clip's name of the weights, or None.
         seed: the seed of random weights.
+        folder: the folder whose configuration describes the model, or None.
     """
 
     key: str
@@ -75,6 +106,7 @@ class WeightSource:
     weights: Path | None
     tag: str | None = None
     seed: int = 0
+    folder: Path | None = None
 
     def config(self) -> dict[str, Any]:
         """Return open_clip's configuration of the architecture.
@@ -84,8 +116,11 @@ class WeightSource:
         """
         import open_clip
 
+        if self._of_transformers:
+            assert self.folder is not None
+            return converted_config(self.folder, self.key)
         try:
-            config: dict[str, Any] = open_clip.get_model_config(self.model)
+            config: dict[str, Any] = open_clip.get_model_config(self._described)
             if not isinstance(config["text_cfg"], dict):
                 raise TypeError("text_cfg is not a mapping")
         except Exception as error:
@@ -101,13 +136,11 @@ class WeightSource:
 
         if self.tag is not None:
             return dict(open_clip.get_pretrained_cfg(self.model, self.tag))
-        if self.model.startswith("local-dir:"):
-            config = Path(self.model.removeprefix("local-dir:")) / _CONFIG
-        elif self.weights is not None:
-            config = self.weights.parent / _CONFIG
-        else:
-            return {}
-        if not config.is_file():
+        if self._of_transformers:
+            assert self.folder is not None
+            return converted_preprocessing(self.folder, self.key)
+        config = None if self.weights is None else self.weights.parent / _CONFIG
+        if config is None or not config.is_file():
             return {}
         expected = "give the configuration that open_clip wrote"
         content = read_json(config, dict[str, Any], f"{self.key}: the file", expected)
@@ -117,13 +150,56 @@ class WeightSource:
         """Return open_clip's tokenizer of this model.
 
         Raises:
-            UserError: if the tokenizer cannot be downloaded from the hub.
+            UserError: if the tokenizer is missing, damaged, or cannot be downloaded from the hub.
         """
         import open_clip
+        from open_clip.tokenizer import HFTokenizer
 
+        text = self.config()["text_cfg"]
+        folder = self._tokenizer_folder(text)
+        place = f"{self.key}: {folder or self.model}"
         try:
-            return open_clip.get_tokenizer(self.model)
-        except Exception as error:  # some towers keep their tokenizer on the hub
+            if folder is None:
+                return open_clip.get_tokenizer(self._described)
+            check_texts(_tokenizer_files(folder), self.key)
+            options = text.get("tokenizer_kwargs") or {}
+            tokenizer = HFTokenizer(
+                str(folder),
+                context_length=text.get("context_length", 77),
+                tokenizer_mode=text.get("tokenizer_mode"),
+                **options,
+            )
+        except UserError:
+            raise
+        except Exception as error:  # damaged files raise many types
+            raise UserError(
+                f"{place} has no readable tokenizer ({type(error).__name__}: {error}); give the "
+                "tokenizer files of this model"
+            ) from None
+        check_words(tokenizer.tokenizer, place)
+        return tokenizer
+
+    def _tokenizer_folder(self, text: Mapping[str, Any]) -> Path | None:
+        """Return the folder of the tokenizer's files; None for a tokenizer that is open_clip's own.
+
+        Args:
+            text: the configuration of the text tower.
+
+        Raises:
+            UserError: if the files are missing.
+        """
+        name = text.get("hf_tokenizer_name")
+        if not name or (self.folder is not None and _has_tokenizer(self.folder)):
+            return self.folder if name else None
+        if self.model.startswith("local-dir:"):
+            raise UserError(
+                f"{self.key}: {self.folder} has no tokenizer, so that all words would read the "
+                "same; add the tokenizer.json that a tokenizer of transformers writes"
+            )
+        repository = self.model.removeprefix("hf-hub:") if self._of_transformers else name
+        try:
+            return hub_folder(repository, _TOKENIZER_FILES, _has_tokenizer, _has_tokenizer)
+        except Exception as error:  # the network, the hub and its cache raise many types
             instead = "use an architecture with CLIP's own tokenizer"
             what = f"{self.key}: the tokenizer of {self.model}"
             raise unreachable(what, error, instead, self.key) from None
@@ -134,21 +210,33 @@ class WeightSource:
         version = importlib.metadata.version("open_clip_torch")
         if self.weights is None:
             return f"openclip:{self.model}:{version}:random:{self.seed}"
-        name = "folder" if self._is_folder else self.model
+        name = self.model if self.folder is None else "folder"
         return f"openclip:{name}:{version}:{self.content}"
 
     @property
     def content(self) -> str:
-        """The hash of weights and configuration; "" for random weights."""
+        """The hash of weights, configuration and tokenizer; "" for random weights."""
         if self.weights is None:
             return ""
-        config = self.weights.parent / _CONFIG
-        is_read = self._is_folder and config.is_file()
-        return digest([self.weights, config] if is_read else [self.weights])
+        files = [self.weights]
+        if self._of_transformers:
+            assert self.folder is not None
+            files += described_files(self.folder)
+        elif self.tag is None and (config := self.weights.parent / _CONFIG).is_file():
+            files.append(config)
+        tokenizer = self._tokenizer_folder(self.config()["text_cfg"])
+        if tokenizer is not None:
+            files += _tokenizer_files(tokenizer)
+        return digest(files)
 
     @property
-    def _is_folder(self) -> bool:
-        return self.model.startswith(("local-dir:", "hf-hub:"))
+    def _described(self) -> str:
+        """open_clip's name of the model; a folder of the hub is in the local cache by now."""
+        return self.model if self.folder is None else f"local-dir:{self.folder}"
+
+    @property
+    def _of_transformers(self) -> bool:
+        return self.folder is not None and not (self.folder / _CONFIG).is_file()
 
 
 def locate(spec: OpenClipParams, key: str, default: str) -> WeightSource:
@@ -163,13 +251,16 @@ def locate(spec: OpenClipParams, key: str, default: str) -> WeightSource:
         UserError: if architecture, tag or file do not exist, or do not match.
     """
     if spec.path is not None:
-        return _local(spec, key, default, Path(spec.path).expanduser().resolve())
+        # Links are not followed: files of the hub's cache are links to files without a suffix.
+        return _local(spec, key, default, Path(spec.path).expanduser().absolute())
     if spec.model is not None and spec.model.startswith("hf-hub:"):
         if spec.pretrained is not None:
             raise UserError(
                 f"{key}.model={spec.model} brings its own weights; remove {key}.pretrained"
             )
-        return WeightSource(key, spec.model, _from_hub(spec.model.removeprefix("hf-hub:"), key))
+        weights = _from_hub(spec.model.removeprefix("hf-hub:"), key)
+        _check_folder(weights.parent, spec.model, key)
+        return WeightSource(key, spec.model, weights, folder=weights.parent)
     model = spec.model or default
     _check_architecture(model, key)
     if spec.pretrained == "random":
@@ -192,49 +283,86 @@ def _tagged(model: str, tag: str | None, key: str) -> WeightSource:
     config = open_clip.get_pretrained_cfg(model, tag)
     _check_activation(model, bool(config.get("quick_gelu", False)), f"the weights '{tag}'", key)
     try:
-        return WeightSource(key, model, Path(open_clip.download_pretrained(config)), tag)
+        return WeightSource(key, model, _tagged_file(config), tag)
     except Exception as error:  # the network, the hub and its cache raise many types
         instead = f"pass a local file of weights as {key}.path"
         what = f"{key} '{model}' with the weights '{tag}'"
-        raise unreachable(what, error, instead, key) from None
+        raise unreachable(what, error, instead, key, f"{model} {tag}") from None
+
+
+def _tagged_file(config: Mapping[str, Any]) -> Path:
+    """Return the file of a tag, from the caches of the hub or of CLIP, or download it.
+
+    Args:
+        config: open_clip's description of the tag. "hf_hub" is a repository and maybe a file.
+    """
+    import open_clip
+
+    repository, _, file = str(config.get("hf_hub") or "").rpartition("/")
+    url = str(config.get("url") or "")
+    archive = Path("~/.cache/clip").expanduser() / url.rpartition("/")[2]
+    if repository:
+        names = (*_WEIGHTS[:1], _WEIGHTS[2]) if file in ("", _WEIGHTS[2]) else (file,)
+        if file.endswith((".bin", ".pth")) and file not in names[1:]:
+            names = (file[:-4] + ".safetensors", file)
+        return hub_file(repository, names, archive)
+    if not archive.is_file():
+        check_reachable(url)
+    return Path(open_clip.download_pretrained(dict(config)))
 
 
 def _local(spec: OpenClipParams, key: str, default: str, path: Path) -> WeightSource:
     if path.is_dir():
         weights = next((path / name for name in _WEIGHTS if (path / name).is_file()), None)
-        if not (path / _CONFIG).is_file() or weights is None:
-            raise UserError(
-                f"{key}.path: the folder {path} lacks {_CONFIG} or {_WEIGHTS[0]}; give a "
-                f"folder with both, or a weight file together with {key}.model"
-            )
+        _check_folder(path, f"the folder {path}", f"{key}.path")
+        if weights is None:
+            raise _incomplete(path, f"the folder {path}", f"{key}.path")
         if spec.model is not None:
-            raise UserError(f"{key}.path: {path / _CONFIG} describes the model; remove {key}.model")
-        return WeightSource(key, f"local-dir:{path}", weights)
+            config = _CONFIG if (path / _CONFIG).is_file() else CLIP_CONFIG
+            raise UserError(f"{key}.path: {path / config} describes the model; remove {key}.model")
+        return WeightSource(key, f"local-dir:{path}", weights, folder=path)
     if not path.is_file():
         raise UserError(f"{key}.path: the file {path} does not exist")
     if spec.model is None:
+        names = [name for name in (_CONFIG, CLIP_CONFIG) if (path.parent / name).is_file()]
+        folder = f", or give the folder {path.parent} with its {names[0]}" if names else ""
         raise UserError(
             f"{key}.path names a weight file, but {key}.model is not set; "
-            f"set it to the architecture of the weights, for example {default}"
+            f"set it to the architecture of the weights, for example {default}{folder}"
         )
     _check_architecture(spec.model, key)
-    if _is_torchscript(path):
+    if is_torchscript(path):
         _check_activation(spec.model, True, f"OpenAI's archive {path.name}", key)
     return WeightSource(key, spec.model, path)
 
 
-def _from_hub(name: str, key: str) -> Path:
-    from huggingface_hub import hf_hub_download
+def _check_folder(folder: Path, what: str, key: str) -> None:
+    """Raise a UserError if no configuration in a folder describes a CLIP."""
+    if not (folder / _CONFIG).is_file() and kind_of(folder, key) != "clip":
+        raise _incomplete(folder, what, key)
 
-    first: Exception | None = None
-    for file in _WEIGHTS:
-        try:
-            return Path(hf_hub_download(name, file))
-        except Exception as error:  # the network, the hub and its cache raise many types
-            first = first or error
-    assert first is not None
-    instead = f"pass a local folder or file as {key}.path"
-    raise unreachable(f"{key} 'hf-hub:{name}'", first, instead, key) from None
+
+def _incomplete(folder: Path, what: str, key: str) -> UserError:
+    kind = kind_of(folder, key)
+    other = f" (its {CLIP_CONFIG} describes a model of the kind '{kind}')" if kind else ""
+    return UserError(
+        f"{key}: {what} lacks {_CONFIG} or {_WEIGHTS[0]}{other}; give a folder with both, a "
+        f"CLIPModel of transformers, or a weight file together with {key.removesuffix('.path')}"
+        ".model"
+    )
+
+
+def _from_hub(name: str, key: str) -> Path:
+    """Return the weight file of a repository, with its configuration beside it."""
+    configs = (_CONFIG, CLIP_CONFIG)
+    try:
+        config, weights = hub_file(name, configs), hub_file(name, _WEIGHTS)
+        if config.parent != weights.parent:  # the repository has changed in between
+            hub_file(name, configs)
+    except Exception as error:  # the network, the hub and its cache raise many types
+        instead = f"pass a local folder or file as {key}.path"
+        raise unreachable(f"{key} 'hf-hub:{name}'", error, instead, key) from None
+    return weights
 
 
 def _check_architecture(model: str, key: str) -> None:
@@ -296,20 +424,72 @@ def fill(module: nn.Module, source: WeightSource, part: str = "") -> None:
         UserError: if the file is no weight file, or has weights of another architecture.
     """
     assert source.weights is not None
-    try:
-        weights = {
-            name.removeprefix(part): tensor.float()  # does not copy a float32 tensor
-            for name, tensor in _tensors(_mappable(source.weights), part).items()
-        }
-    except Exception as error:  # damaged archives raise many types
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    path = _mappable(source.weights, source.key)
+    state = read_weights(path, source.key, _CURE)
+    if is_of_transformers(state) and source.folder is None:
         raise UserError(
-            f"{source.key}: {source.weights} is not a weight file ({reason}); give a .safetensors "
-            "file or a state_dict saved by torch"
-        ) from None
+            f"{source.key}: {source.weights} holds a CLIPModel of transformers; set "
+            f"{source.key}.path to its folder, whose config.json says what the weights do not, and "
+            f"remove {source.key}.model"
+        )
+    state = with_text_prefix(from_transformers(state) if is_of_transformers(state) else state)
     expected = {name: parameter.shape for name, parameter in module.named_parameters()}
+    weights = {
+        name.removeprefix(part): tensor.float()  # does not copy a float32 tensor
+        for name, tensor in state.items()
+        if name.startswith(part) and name not in (*_NO_WEIGHTS, *_WITHOUT_EFFECT)
+    }
+    for name in weights.keys() & expected.keys():
+        if weights[name].numel() == 1 == expected[name].numel():  # [] or [1]
+            weights[name] = weights[name].reshape(expected[name])
     _check_shapes(weights, expected, source, "the text tower" if part else "the model")
+    _check_settings(source, is_openai=_NO_WEIGHTS[0] in state)
     module.load_state_dict({name: weights[name] for name in expected}, strict=False, assign=True)
+
+
+_CURE = "give a .safetensors file or a state_dict saved by torch, or download it again"
+
+
+def _check_settings(source: WeightSource, *, is_openai: bool) -> None:
+    """Raise a UserError for settings that are not those of the weights, but have the same shapes.
+
+    Args:
+        source: the source of the weights.
+        is_openai: whether the file has the numbers that OpenAI stores among the weights.
+    """
+    import open_clip
+
+    assert source.weights is not None
+    key, config = source.key, source.config()
+    if is_openai and not config.get("quick_gelu", False):
+        if source.folder is None:
+            _check_activation(source.model, True, f"OpenAI's weights in {source.weights}", key)
+        raise UserError(
+            f"{key}: {source.folder} holds OpenAI's weights, which were trained with QuickGELU; "
+            'write "quick_gelu": true into its configuration'
+        )
+    place = source.weights.parent / _CONFIG
+    if source.folder is not None or source.tag is not None or not place.is_file():
+        return
+
+    def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+        text = {**asdict(open_clip.CLIPTextCfg()), **config["text_cfg"]}
+        vision = {**asdict(open_clip.CLIPVisionCfg()), **config["vision_cfg"]}
+        whole = {"embed_dim": config["embed_dim"], "quick_gelu": config.get("quick_gelu", False)}
+        whole |= {f"text_cfg.{name}": value for name, value in text.items()}
+        whole |= {f"vision_cfg.{name}": value for name, value in vision.items()}
+        return {n: v for n, v in whole.items() if n.rpartition(".")[2] not in _TRAINING_KEYS}
+
+    folder = source.weights.parent
+    described = flat(WeightSource(key, f"local-dir:{folder}", None, folder=folder).config())
+    named = flat(config)
+    for name in {**described, **named}:
+        if described.get(name) != named.get(name):
+            raise UserError(
+                f"{key}.model={source.model} has {name}={named.get(name)}, but {place} beside the "
+                f"weights says {described.get(name)}; set {key}.path={folder} and remove "
+                f"{key}.model"
+            )
 
 
 def _check_shapes(
@@ -324,12 +504,23 @@ def _check_shapes(
         for name, shape in expected.items()
         if name not in weights or weights[name].shape != shape
     )
+    cure = (
+        f"set {source.key}.model to the weights' architecture"
+        if source.folder is None
+        else "give the configuration of these weights"
+    )
     if wrong:
         shape = tuple(weights[wrong[0]].shape) if wrong[0] in weights else "nothing"
         raise UserError(
             f"{source.key}: {len(wrong)} of {len(expected)} parameters of {what} are not "
             f"in {source.weights} as expected, first '{wrong[0]}': found {shape}, expected "
-            f"{tuple(expected[wrong[0]])}; set {source.key}.model to the weights' architecture"
+            f"{tuple(expected[wrong[0]])}; {cure}"
+        )
+    surplus = sorted(weights.keys() - expected.keys())
+    if surplus:
+        raise UserError(
+            f"{source.key}: {source.weights} has {len(surplus)} tensors that {what} lacks, first "
+            f"'{surplus[0]}'; {cure}"
         )
 
 
@@ -337,52 +528,24 @@ _SMALL_BYTES = 32 * 2**20
 _COPY = "weights.safetensors"
 
 
-def _mappable(path: Path) -> Path:
+def _mappable(path: Path, key: str) -> Path:
     """Return the file if small or safetensors, else the node's copy as float32 safetensors."""
-    if path.suffix == ".safetensors" or path.stat().st_size < _SMALL_BYTES:
+    if path.stat().st_size < _SMALL_BYTES or is_safetensors(path):
         return path
     from safetensors.torch import save_file
 
     def write(arrays: Arrays) -> None:
-        tensors = _tensors(path, "")
+        tensors = read_weights(path, key, _CURE)
         whole = {name: tensor.float().contiguous() for name, tensor in tensors.items()}
         save_file(whole, arrays.folder / _COPY)
 
-    return kept_arrays("weights", digest([path]), "converted weights", write).folder / _COPY
+    name = content_key("all tensors", digest([path]))
+    return kept_arrays("weights", name, "converted weights", write).folder / _COPY
 
 
-def _tensors(path: Path, part: str) -> dict[str, Tensor]:
-    """Read the tensors whose names in `open_clip.CustomTextCLIP` begin with `part`."""
-    if path.suffix == ".safetensors":
-        from safetensors import safe_open
-
-        with safe_open(path, framework="pt") as file:
-            return _named(file.keys(), file.get_tensor, part)
-    if _is_torchscript(path):
-        program = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-        state = program.state_dict()
-    else:
-        mapped = zipfile.is_zipfile(path)
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    state = state.get("state_dict", state)
-    return _named(state, state.__getitem__, part)
+def _tokenizer_files(folder: Path) -> set[Path]:
+    return {path for name in _TOKENIZER_FILES for path in folder.glob(name)}
 
 
-def _named(names: Iterable[str], read: Callable[[str], Tensor], part: str) -> dict[str, Tensor]:
-    stored = {name: name.removeprefix("module.") for name in names}
-    has_text_prefix = any(bare.startswith("text.") for bare in stored.values())
-    tensors: dict[str, Tensor] = {}
-    for name, bare in stored.items():
-        in_text_tower = not has_text_prefix and bare.startswith(_TOP)
-        target = f"text.{bare}" if in_text_tower else bare
-        if target.startswith(part) and target not in _NO_WEIGHTS:
-            tensors[target] = read(name)
-    return tensors
-
-
-def _is_torchscript(path: Path) -> bool:
-    """Return True for a TorchScript program, such as OpenAI's files, instead of a state dict."""
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+def _has_tokenizer(folder: Path) -> bool:
+    return any(any(folder.glob(name)) for name in _TOKENIZERS)

@@ -13,6 +13,7 @@ from fedray.errors import UserError, shown
 from fedray.language.distinct import equal_tokens, refuse_equal
 from fedray.language.encoders import TokenEncoder, Tokens
 from fedray.language.encoders.openclip import OpenClipText
+from fedray.language.names import check_words
 
 PHOTO = "a photo of a {}."
 MOST_SUBSETS = 32
@@ -23,8 +24,9 @@ def check_distinct(encoder: OpenClipText, names: Sequence[str]) -> tuple[str, ..
     """Return class names as words, with blanks for underscores.
 
     Raises:
-        UserError: if the encoder reads two of them as the same tokens.
+        UserError: if one is no word, or the encoder reads two of them as the same tokens.
     """
+    check_words(names, "rename the classes: the folders, or class_names in dataset_info.json")
     words = tuple(name.replace("_", " ") for name in names)
     pair = equal_tokens(encoder.tokens(words))
     refuse_equal(pair, words, "the CLIP of model.clip", "rename one of them")

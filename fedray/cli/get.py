@@ -1,0 +1,267 @@
+"""`fedray get NAME ...`: fetch public data sets and weights, and check them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+from filelock import FileLock, Timeout
+
+from fedray.activity import end_waiting
+from fedray.command import Command, Name, json_flag
+from fedray.data.known import KnownSet, known_sets
+from fedray.downloads import NotTheFile, Unreachable, check_space, fetch, fetch_hub, unpack
+from fedray.errors import UserError, nearest
+from fedray.files import cannot_write, expanded
+from fedray.origins import OriginFile
+from fedray.units import size_of
+from fedray.weights import KnownWeights, hub_cache, known_weights
+
+
+def _names() -> list[str]:
+    return [*known_sets(), *known_weights()]
+
+
+@click.command(
+    cls=Command,
+    epilog="A set lands in its folder below $FEDRAY_DATA, where the shipped experiments look; "
+    "weights land in the hub's cache (HF_HOME). A stopped download goes on where it was.",
+)
+@click.argument("names", nargs=-1, type=Name(_names), metavar="NAME...")
+@click.option("--list", "lists", is_flag=True, help="List all names and what is on this machine.")
+@json_flag
+def command(names: Sequence[str], lists: bool, as_json: bool) -> None:
+    """Fetch public data sets and weights of the papers.
+
+    Files are downloaded, compared with their known checksums, unpacked and counted. What must be
+    fetched with a browser is named, and unpacked and checked once it is there.
+    """
+    if lists or not names:
+        rows = list(_rows())
+        print(json.dumps(rows, indent=1) if as_json else "\n".join(_table(rows)))
+        return
+    unknown = [name for name in names if name not in _names()]
+    if unknown:
+        raise UserError(
+            f"fedray does not know where to get '{unknown[0]}'; fedray get --list lists the names."
+            f"{nearest(unknown[0], _names())}"
+        )
+    for name in names:
+        if name in known_weights():
+            get_weights(known_weights()[name])
+        else:
+            get_set(known_sets()[name], data_home())
+
+
+def data_home() -> Path:
+    """Return the folder $FEDRAY_DATA.
+
+    Raises:
+        UserError: if it is not set.
+    """
+    chosen = os.environ.get("FEDRAY_DATA")
+    if not chosen:
+        raise UserError("FEDRAY_DATA is not set; set it to the folder that holds your data sets")
+    return expanded(chosen, "FEDRAY_DATA").resolve()
+
+
+# --- weights --------------------------------------------------------------------------------------
+
+
+def get_weights(known: KnownWeights) -> None:
+    """Fetch weights into the hub's cache.
+
+    Raises:
+        UserError: if they cannot be fetched.
+    """
+    if known.origin.hub is None:
+        if not known.is_here:
+            raise UserError(f"{known.title} comes with a package: {known.origin.by_hand}")
+        print(f"{known.name}: the package {known.package} is installed")
+        return
+    if known.is_here:
+        print(f"{known.name}: {known.title} is in {hub_cache()}")
+        return
+    _introduce(known.name, known.title, known.origin.page, known.origin.licence)
+    fetch_hub(known.origin.hub, "model", known.files, None, _say)
+    print(f"{known.name}: {known.title} is in {hub_cache()}, equal to the hub's checksums")
+
+
+# --- sets -----------------------------------------------------------------------------------------
+
+
+def get_set(known: KnownSet, home: Path) -> None:
+    """Fetch a data set into its folder.
+
+    Everything is prepared in FOLDER.part, which is renamed when it is complete and checked.
+
+    Args:
+        known: the set.
+        home: the folder that holds the data sets.
+
+    Raises:
+        UserError: if it cannot be fetched, or what was fetched is not the set.
+    """
+    root = home / known.folder
+    if root.exists():
+        print(f"{known.name}: {check_set(known, root)}")
+        return
+    stage = home / f"{known.folder}.part"
+    try:
+        stage.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(stage / ".lock")
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(f"{stage} belongs to another fedray get that is still running") from None
+    except OSError as error:
+        raise cannot_write(stage, error) from None
+    with lock:
+        _introduce(known.name, known.title, known.origin.page, known.origin.licence)
+        content = stage / "content"
+        _collect(known, stage, content)
+        try:
+            counted = check_set(known, content)
+        except UserError as error:
+            todo = known.origin.by_hand
+            advice = f"{todo}, and put it into {content}" if todo else f"remove {stage}"
+            raise UserError(f"{error}; {advice}, then run fedray get {known.name} again") from None
+        content.rename(root)
+        shutil.rmtree(stage)
+    print(f"{known.name}: {counted.replace(str(content), str(root))}")
+
+
+def _introduce(name: str, title: str, page: str, licence: str) -> None:
+    print(f"{name}: {title}, {page}; licence: {licence or 'not stated, see the page'}", flush=True)
+
+
+def _say(line: str) -> None:
+    end_waiting()
+    print(line, flush=True)
+
+
+def _collect(known: KnownSet, stage: Path, content: Path) -> None:
+    """Download and unpack all files of a set; name those that need a browser."""
+    content.mkdir(exist_ok=True)
+    if known.origin.hub is not None:
+        fetch_hub(known.origin.hub, "dataset", ("*.parquet",), content, _say)
+        shutil.rmtree(content / ".cache", ignore_errors=True)
+        return
+    by_hand = []
+    remaining = [file for file in known.origin.files if not _mark(file, stage).exists()]
+    archives = [file.bytes or 0 for file in remaining]
+    here = sum(path.stat().st_size for path in stage.iterdir() if path.is_file())
+    needed = sum(archives) + max(archives, default=0) - here  # images hardly shrink in archives
+    check_space(stage, needed, known.title)
+    for file in remaining:
+        place = stage / file.name
+        if place.is_file():
+            print(f"{file.name}: found in {stage}")
+        try:
+            fetch(file, place, _say)
+        except NotTheFile as error:
+            by_hand.append(str(error))
+            continue
+        except Unreachable as error:
+            raise Unreachable(
+                f"{error}; run fedray get {known.name} again, which goes on there, or put "
+                f"{file.name} into {stage} yourself"
+            ) from None
+        if file.checksum is None:
+            print(f"{file.name}: no checksum is known, so only its content is checked")
+        _settle(file, place, content)
+        _mark(file, stage).touch()
+    if by_hand:
+        raise UserError(
+            f"{'; '.join(by_hand)}: download it with a browser into {stage}, then run fedray get "
+            f"{known.name} again"
+        )
+
+
+def _mark(file: OriginFile, stage: Path) -> Path:
+    """Return the empty file that marks a file as unpacked."""
+    return stage / f"{file.name}.done"
+
+
+def _settle(file: OriginFile, place: Path, content: Path) -> None:
+    """Unpack an archive and remove it, or move any other file to its place."""
+    target = content / file.to
+    if not file.unpack:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        place.replace(target)
+        return
+    print(f"{file.name}: unpacking {size_of(place.stat().st_size)}", flush=True)
+    unpack(place, target, file.top)
+    if file.inner:
+        unpack(target / file.inner, target)
+        (target / file.inner).unlink()
+    place.unlink()
+
+
+def check_set(known: KnownSet, root: Path) -> str:
+    """Count the images of a set in a folder, as the source of the shipped experiments reads it.
+
+    Returns:
+        The sentence with the numbers.
+
+    Raises:
+        UserError: if the folder lacks images or classes, or the source cannot read it.
+    """
+    from fedray.config import Component
+    from fedray.data.configurable import build
+    from fedray.data.decoding import AS_STORED
+    from fedray.data.sources import Source
+
+    source: Source = build(Component(name=known.source), "data source", "data.source")
+    if known.coop is not None:
+        source.files(root, AS_STORED)  # raises if an image of the split is missing
+    listing = source.chosen(root, AS_STORED)
+    images = sum(1 for _ in listing.rows)
+    expected = known.images.train + known.images.validation + known.images.test
+    classes = len(listing.class_names)
+    if images < expected or classes < known.class_count:
+        raise UserError(
+            f"{root} has {images:,} images of {classes} classes, but {known.title} has "
+            f"{expected:,} of {known.class_count}"
+        )
+    return f"{root} has {images:,} images of {classes} classes"
+
+
+# --- the list -------------------------------------------------------------------------------------
+
+
+def _rows() -> Iterator[dict[str, str]]:
+    """Yield each known set and model with its place, or where it comes from."""
+    chosen = os.environ.get("FEDRAY_DATA")
+    home = Path(chosen).expanduser() if chosen else None
+    for known in known_sets().values():
+        root = None if home is None else home / known.folder
+        begun = root is not None and root.with_name(f"{root.name}.part").is_dir()
+        state = "here" if root is not None and root.is_dir() else "begun" if begun else "-"
+        place = str(root) if state == "here" else known.origin.page
+        title = _sized(known.title, sum(file.bytes or 0 for file in known.origin.files))
+        yield {"name": known.name, "state": state, "title": title, "place": place}
+    for weights in known_weights().values():
+        state = "here" if weights.is_here else "-"
+        here = f"package {weights.package}" if weights.package else str(hub_cache())
+        place = here if state == "here" else weights.origin.page
+        yield {
+            "name": weights.name,
+            "state": state,
+            "title": _sized(weights.title, weights.bytes or 0),
+            "place": place,
+        }
+
+
+def _sized(title: str, size: int) -> str:
+    return f"{title} ({size_of(size)})" if size else title
+
+
+def _table(rows: Sequence[dict[str, str]]) -> Iterator[str]:
+    """Yield one line per row."""
+    widths = {key: max(len(row[key]) for row in rows) for key in ("name", "state", "title")}
+    for row in rows:
+        yield "  ".join([*(row[key].ljust(width) for key, width in widths.items()), row["place"]])

@@ -1,0 +1,136 @@
+"""Scale `printed`: the paper's own protocol, cell by cell beside the paper's numbers."""
+
+from __future__ import annotations
+
+import pytest
+from commands import plan_words
+
+from fedray.cli.main import main
+from fedray.errors import UserError
+from fedray.studies.outcome import outcome
+from fedray.studies.pages import write_table
+from fedray.studies.plan import Place
+
+ROWS = {
+    "mine": {"algorithm": "fedproto", "space": {"algorithm.lambda": {"grid": [1, 5]}}},
+    "base": {"algorithm": "fedavg"},
+    "follower": {"algorithm": "fedprox", "tuned_as": "base"},
+    "null": {"algorithm": "local", "control": "that prototypes help", "space": {"lr": None}},
+}
+TABLE = {
+    "rows": ROWS,
+    "baselines": [],
+    "columns": {"Dir(0.1)": {"data.partition.alpha": 0.1}, "Dir(1)": {}},
+    "space": {"lr": {"grid": [0.1, 0.3]}},
+    "tuning": {"configurations": 9},
+    "claims": ["mine > base"],
+    "report": {"seeds": [0, 1, 2, 3, 4]},
+    "paper": {"source": "a paper", "numbers": {"mine": {"Dir(0.1)": [70, 0.5]}, "base": 50.25}},
+    "scales": {
+        "laptop": {},
+        "paper": {
+            "set": {"lr": 0.01},
+            "select": "test",
+            "rows": {"base": {"set": {"optimizer.momentum": 0.9}, "space": {"lr": None}}},
+            "space": {"local_epochs": {"grid": [1, 2]}},
+            "tuning": {"configurations": 9, "rounds": 2},
+        },
+    },
+}
+
+
+@pytest.fixture
+def printed(write):
+    """`printed(scale entry, words)`: the plan of the table at scale printed."""
+
+    def printed(own=None, words=(), **changes):
+        scales = {**TABLE["scales"], **({} if own is None else {"printed": own})}
+        write(**{**TABLE, "scales": scales, **changes})
+        return plan_words("table", "tiny", words, scale="printed")
+
+    return printed
+
+
+def test_nothing_is_tuned_held_out_or_claimed(printed):
+    plan = printed()
+    assert list(plan.rows) == ["mine", "base", "follower"]
+    assert plan.claims == []
+    assert plan.report.seeds == [0, 1, 2]
+    for row in plan.rows:
+        assert plan.configurations(row) == [{}]
+        run = plan.experiment_of(Place(row, "Dir(1)"), {}, "report", 0)
+        assert (run.lr, run.data.validation_fraction) == (0.01, None)
+        assert (
+            run.local_epochs
+            == plan.experiment_of(Place("mine", "Dir(1)"), {}, "report", 0).local_epochs
+        )
+    assert plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.momentum == 0.9
+
+
+def test_a_control_stays_if_the_paper_has_its_number(printed):
+    paper = {"source": "a paper", "numbers": {"null": 40.5}}
+    plan = printed(paper=paper, glosses={"null": "trains alone", "mine": "with prototypes"})
+    assert plan.rows["null"].control is None
+    assert [*plan.glosses] == ["null", "mine"]
+    assert [*printed(glosses={"null": "trains alone", "mine": "x"}).glosses] == ["mine"]
+
+
+def test_the_round_is_chosen_as_the_experiment_says(printed):
+    assert printed().select == "test"
+    paper = {**TABLE["scales"]["paper"], "select": None}
+    assert printed(scales={"paper": paper}).select == "validation"
+    assert printed(scales={"paper": paper, "printed": {"select": "test"}}).select == "test"
+
+
+def test_a_file_states_only_what_differs(printed):
+    plan = printed({"set": {"rounds": 7}, "rows": {"mine": {"set": {"lr": 0.5}}, "follower": None}})
+    assert list(plan.rows) == ["mine", "base"]
+    run = plan.experiment_of(Place("mine", "Dir(1)"), {}, "report", 0)
+    assert (run.lr, run.rounds) == (0.5, 7)
+    assert plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.momentum == 0.9
+
+
+def test_rows_may_be_picked_at_every_scale(write):
+    write(**TABLE)
+    plan = plan_words("table", "tiny", scale="printed", rows=["base"])
+    assert list(plan.rows) == ["base"]
+    plan = plan_words("table", "tiny", scale="laptop", rows=["mine"])
+    assert list(plan.rows) == ["mine"]
+    assert plan.claims == []
+    with pytest.raises(UserError, match="table tiny has no row 'bse'"):
+        plan_words("table", "tiny", rows=["bse"])
+
+
+def test_a_study_without_a_paper_scale_has_none(write):
+    write(**{**TABLE, "scales": {"laptop": {}}})
+    with pytest.raises(UserError, match="has no printed scale, because it has no paper scale"):
+        plan_words("table", "tiny", scale="printed")
+    write(**TABLE)
+    with pytest.raises(UserError, match="no desktop scale, only laptop, paper, printed"):
+        plan_words("table", "tiny", scale="desktop")
+
+
+def test_each_cell_stands_beside_the_papers_number(play, here):
+    def curve(wanted):
+        value = {"mine": 0.695, "base": 0.6, "follower": 0.3}[wanted.place.row]
+        return [(0.0, 0.0), (0.0, value + wanted.seed / 100)]
+
+    book = play(curve, (), "printed", **TABLE)
+    (here / "out").mkdir()
+    write_table(book)
+    page = (here / "out" / "table.md").read_text()
+    assert outcome(book).claims == []
+    assert "verdict" not in page
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]
+    assert ["mine", "Dir(0.1)", "70.50", "69.50 to 71.50", "70 ± 0.5", "+0.50", "yes"] in lines
+    assert ["base", "Dir(1)", "61.00", "60.00 to 62.00", "50.25", "+10.75", "no"] in lines
+    assert "1 of 3 printed numbers lie within the spread of our seeds." in page
+
+
+def test_the_plan_says_what_is_run(write, here, capsys):
+    write(**TABLE)
+    words = ["table", "tiny", "--scale", "printed", "--rows", "mine, base", "--plan"]
+    assert main(words) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "2 rows x 2 columns, as the paper prints them: nothing is tuned; 3 seeds" in text
+    assert "claim" not in text
