@@ -177,6 +177,7 @@ def settings(
         merged,
         override,
         parse_assignments,
+        preset_keys,
         read_chain,
         sources_of,
         with_read_plugins,
@@ -194,7 +195,10 @@ def settings(
     root = data.pop("root", None) if isinstance(data, dict) else None
     resolved = load_experiment(tree, loadable).record()
     resolved["data"]["root"] = root
-    sources = sources_of(chain) | dict.fromkeys(flatten(override({}, pairs)), GIVEN)
+    keys = preset_keys(tree)
+    by_preset = dict.fromkeys(keys, f"preset {tree['algorithm']['preset']}") if keys else {}
+    given = dict.fromkeys(flatten(override({}, pairs)), GIVEN)
+    sources = sources_of(chain) | by_preset | given
     return [
         Setting(key, value, _source(key, sources, bool(plugins)))
         for key, value in flatten(resolved).items()

@@ -52,6 +52,7 @@ from fedray.config.resolution import (
     completed,
     load_experiment,
     missing_roots_allowed,
+    preset_keys,
     resolve_root,
 )
 from fedray.config.schema import (

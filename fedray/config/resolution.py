@@ -80,17 +80,29 @@ def _with_preset(tree: Tree, pairs: list[tuple[str, Any]]) -> Tree:
     algorithm = whole.get("algorithm", {})
     if not isinstance(algorithm, dict) or algorithm.get("preset") is None:
         return whole
+    whole = override(override(whole, preset_keys(whole).items()), pairs)
+    whole["algorithm"].pop("preset")
+    return whole
+
+
+def preset_keys(tree: Tree) -> Tree:
+    """Return the keys that `algorithm.preset` sets; empty without a preset.
+
+    Raises:
+        UserError: if the method has no such preset.
+    """
+    algorithm = with_canonical_names(tree).get("algorithm", {})
+    if not isinstance(algorithm, dict) or algorithm.get("preset") is None:
+        return {}
     hparams = parameters_of(registry("algorithm").get(str(algorithm.get("name"))))
-    presets: dict[str, Tree] = hparams.presets(whole) if hasattr(hparams, "presets") else {}
+    presets: dict[str, Tree] = hparams.presets(tree) if hasattr(hparams, "presets") else {}
     preset = str(algorithm["preset"])
     if preset not in presets:
         raise UserError(
             f"algorithm.preset: {algorithm.get('name')} has no preset '{preset}'."
             f"{nearest(preset, presets)}"
         )
-    whole = override(override(whole, presets[preset].items()), pairs)
-    whole["algorithm"].pop("preset")
-    return whole
+    return presets[preset]
 
 
 def _replaced(experiment: Experiment, key: str, component: Component) -> Experiment:

@@ -85,10 +85,11 @@ def test_show_gives_resolved_values_and_their_sources_without_the_data(capsys):
     assert found["algorithm.lambda"]["value"] == 1.0
     assert found["algorithm.lambda"]["source"].startswith("paper, supplementary C.4")
     assert found["algorithm.prompt_length"]["source"] == GIVEN
+    assert found["algorithm.prompt_lr"]["source"] == DEFAULT
     assert found["algorithm.learn_tau"] == {
         "key": "algorithm.learn_tau",
-        "value": False,
-        "source": DEFAULT,
+        "value": True,
+        "source": "preset official_code",
     }
     assert found["data.root"]["value"] == "cifar100"
 
