@@ -256,8 +256,9 @@ def test_server_loss_falls_over_prompt_steps(server):
     ],
 )
 def test_tokens_and_steps_follow_the_number_of_classes(tiny_bert, classes, text, keys, expected):
-    words = [*NAMES, "thin", "dark", "line", "photo", "of", "with"][:classes]
-    setting = replace(SETTING, class_names=tuple(words))
+    names = ("zero", "one", "two", "three", "four", "thin", "dark", "line", "photo", "of", "with")
+    words = names[:classes]
+    setting = replace(SETTING, class_names=words)
     tower = TextTower(bert(tiny_bert), [[text.format(word)] for word in words], CPU)
     server = Server(1, setting, tower, CPU, lambda name: {}, ("mlp",) * 4, lambda name: None)
     method = FedTSP(FedTSP.HParams(**keys), setting)
