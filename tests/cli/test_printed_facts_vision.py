@@ -458,7 +458,7 @@ def _data(tmp_path, monkeypatch):
     use_empty_folders(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize(("paper", "item"), FACTS, ids=" ".join)
+@pytest.mark.parametrize(("paper", "item"), FACTS)
 def test_an_item_as_printed_has_the_papers_settings(paper, item):
     assert_as_printed(paper, item, FACTS[paper, item])
 
