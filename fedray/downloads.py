@@ -345,10 +345,12 @@ def fetch_hub(repo: str, kind: str, patterns: Sequence[str], folder: Path | None
         raise
     except Exception as error:  # the network, the hub and its cache raise many types
         raise _explained(repo, error) from None
-    for wrong in checked.mismatches:
-        path = checked.verified_path / wrong["path"]
+    for mismatch in checked.mismatches:
+        path = checked.verified_path / mismatch["path"]
         path.resolve().unlink()
         path.unlink(missing_ok=True)
+    if checked.mismatches:
+        wrong = checked.mismatches[0]
         raise UserError(
             f"{repo}: {wrong['path']} has the {wrong['algorithm']} {wrong['actual']}, expected "
             f"{wrong['expected']}; it was removed, run the same command again"

@@ -135,9 +135,6 @@ def judge(folder: Path, subject: str, reader: str, name: str, undisturbed: str) 
     if reader == "resume" and subject != "study":
         whole = folder / "templates" / "finished run" / RUN
         return "same", difference(folder / "results" / RUN, whole)
-    now, before = (re.sub(r"\s", "", shown).count(Path(name).name) for shown in (text, undisturbed))
-    if subject == "study" and now > before:
-        return "said as the reason of a failed trial", ""
     differs = PRIVATE in text or (text != undisturbed and Path(name).name not in NOT_CHECKED)
     return "same", f"{reader}: another answer: {text[-400:]}" if differs else ""
 

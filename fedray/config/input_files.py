@@ -133,6 +133,8 @@ def _whole(field: FieldInfo) -> Any:
 
 def _items(value: Any, annotation: Any) -> list[tuple[Any, Any, Any]]:
     """Return key, value and annotation of each item of a list, tuple or mapping."""
+    if not isinstance(value, list | tuple | Mapping):
+        return []
     for alternative in _alternatives(annotation):
         origin, kinds = get_origin(alternative), get_args(alternative)
         if not isinstance(origin, type) or not isinstance(value, origin):
@@ -147,7 +149,7 @@ def _items(value: Any, annotation: Any) -> list[tuple[Any, Any, Any]]:
 
 def _is_file(value: Any, annotation: Any) -> bool:
     """Return True if an annotation marks a value as the path of an input file."""
-    return any(
+    return isinstance(value, str | Path) and any(
         mark.matches(value)
         for alternative in _alternatives(annotation)
         for mark in (

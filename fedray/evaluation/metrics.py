@@ -241,8 +241,10 @@ def check_spelling(method: type[Algorithm], name: str) -> None:
         UserError: with the known name.
     """
     declared = (*declared_metrics(), *analysis_metrics(method))
+    if find_metric(name, declared) is not None:
+        return
     near = get_close_matches(name, [metric.name for metric in declared], n=1, cutoff=NEAR)
-    if near and find_metric(name, declared) is None:
+    if near:
         raise UserError(f"there is no metric {shown(name)}. Did you mean '{near[0]}'?")
 
 

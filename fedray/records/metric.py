@@ -52,6 +52,8 @@ class Metric:
 
     def matches(self, name: str) -> bool:
         """Return True if `name` is this metric's name or matches its placeholders."""
+        if "{" not in self.name:
+            return name == self.name
         fixed = re.split(r"\{\w+\}", self.name)
         return re.fullmatch(".+".join(map(re.escape, fixed)), name) is not None
 

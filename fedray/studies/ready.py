@@ -132,12 +132,22 @@ def _mistake_in_inputs(experiment: Experiment) -> UserError | None:
 
 
 def check_stored(study: Study) -> None:
-    """Raise an error if the images have changed since a stored run that the study would reuse.
+    """Raise an error if a study cannot reuse or resume a run in its store.
 
     Raises:
-        UserError: with the possible remedies.
+        UserError: if such a run is damaged, or the images have changed since it finished.
     """
     study.states()  # fills study.stored
+    for folder in map(RunFolder, study.unmeasured_folders()):
+        if not folder.has_result:
+            continue
+        try:
+            folder.read()
+            folder.test_images()
+        except UserError as error:
+            raise UserError(
+                f"{error}; or remove {folder.path}, so that {study.plan.name} runs it again"
+            ) from None
     if study.stored:
         say_next("comparing images with those of the finished runs")
         runs = [(RunFolder(study.folder(k)), w.experiment) for k, w in study.stored.items()]

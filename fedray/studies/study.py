@@ -167,6 +167,11 @@ class Study:
         failed = self.failures.get(key) or self._published_failures.get(key)
         return failed or self._lacking.get((key, row))
 
+    def unmeasured_folders(self) -> list[Path]:
+        """Return the folders of needed runs without a result that their row can use."""
+        keys = [*self._numbers, *(key for key, _ in self._lacking)]
+        return [self.folder(key) for key in dict.fromkeys(keys) if key not in self.failures]
+
     @property
     def reasons(self) -> list[str]:
         """All distinct reasons of missing results."""

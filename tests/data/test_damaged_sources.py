@@ -616,3 +616,24 @@ def test_names_of_classes():
     ):
         with pytest.raises(UserError, match=match):
             check_names(names, "here")
+
+
+@pytest.mark.parametrize(("most", "fits"), [(2**24, True), (2**40, False)])
+def test_a_small_file_that_repeats_a_large_value_takes_little_memory(
+    tmp_path, monkeypatch, most, fits
+):
+    monkeypatch.setattr("fedray.data.sources.parquet._MOST_BYTES", most)
+    images = pa.array([{"bytes": encoded() + bytes(2**23), "path": None}] * 64)
+    table = pa.table({"image": images, "label": pa.array([0, 1] * 32)})
+    path = tmp_path / "train.parquet"
+    pq.write_table(table, path, compression="zstd", dictionary_pagesize_limit=2**30)
+    write_names(tmp_path, ["cat", "dog"])
+    assert path.stat().st_size < 2**16
+    own, usual = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    pa.set_memory_pool(own)
+    try:
+        listing = sources.get("parquet")().listing(tmp_path, ReadOptions())
+        assert sum(1 for _ in listing.rows) == 64
+    finally:
+        pa.set_memory_pool(usual)
+    assert (own.max_memory() < 2**27) == fits

@@ -53,7 +53,7 @@ def printed(write):
 
 def test_nothing_is_tuned_held_out_or_claimed(printed):
     plan = printed()
-    assert list(plan.rows) == ["mine", "base", "follower"]  # no paper has the control
+    assert list(plan.rows) == ["mine", "base", "follower"]
     assert plan.claims == []
     assert plan.report.seeds == [0, 1, 2]
     for row in plan.rows:

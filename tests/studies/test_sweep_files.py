@@ -26,6 +26,7 @@ from fedray.studies.ready import get_ready
 from fedray.studies.space import grid, parse_axis
 from fedray.studies.study import DIVERGED, Study, latest_unfinished
 from fedray.studies.trials import best_command
+from fedray.studies.tune import config_of, reports
 from fedray.sweep import main
 
 TOGETHER = {"rounds, lr": {"grid": [[1, 0.1], [1, 0.2], [2, 0.3]]}}
@@ -281,6 +282,30 @@ def test_runs_of_other_images_than_there_are_now_are_not_taken_for_new_ones(
     error = capsys.readouterr().err
     assert "the images, or other files that the experiment names, have changed since 1 " in error
     assert str(run.folder) in error
+
+
+@pytest.mark.parametrize("rounds", [1, 2], ids=["interrupted", "finished"])
+@pytest.mark.parametrize("name", ["rounds.jsonl", "result.json", "partition.json"])
+def test_a_stored_run_that_was_damaged_is_refused_before_a_study_starts(here, capsys, name, rounds):
+    write_sweep()
+    study = sweep()
+    study.store = here / "results" / "store"
+    run = study.next()
+    run.folder = study.folder(run.spec.key)
+    all_reports = reports(config_of(run, study.plan), "best")
+    while next(all_reports)["round"] < rounds:
+        pass
+    all_reports.close()
+    file = run.folder / name
+    file.write_bytes(file.read_bytes()[:-9] + b"\n")
+    assert main(["tiny", "--no-track"]) == 2
+    error = capsys.readouterr().err
+    assert str(file) in error
+    assert f"remove {run.folder}" in error or name == "result.json"
+    assert error.count("\n") == 1
+    assert not (here / "results" / "tiny").exists()
+    shutil.rmtree(run.folder)
+    assert main(["tiny", "--no-track", "--plan"]) == 0
 
 
 def test_a_plan_that_was_damaged_is_not_read(here):

@@ -31,7 +31,9 @@ _LABEL_COLUMNS = ("label", "fine_label")
 _INFO = "dataset_info.json"
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})")
 _BATCH = 64
-"""Rows that are read at once; their images are in memory together."""
+"""Rows that are read at once, at most; their images are in memory together."""
+_MOST_BYTES = 1 << 30
+"""Bytes that the images of a batch take at most, as far as the file's description tells."""
 _EXAMPLE = '{"class_names": ["...", ...]}'
 _EXPECTED = f"expected a description of the Hugging Face convention, or {_EXAMPLE}"
 
@@ -194,9 +196,21 @@ def _rows(path: Path, file: str, classes: int, domain_names: Sequence[str]) -> I
         yield Row(content, label, TRAIN, domain_name, where=where, path=name)
 
 
+def _batch_rows(table: Any) -> int:
+    """Return how many rows can be read at once.
+
+    A file may store a large value once and repeat it in every row, so that it takes a thousand
+    times its size in memory. A value is no larger than its column in a group of rows.
+    """
+    groups = [table.metadata.row_group(number) for number in range(table.metadata.num_row_groups)]
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    largest = max((column.total_uncompressed_size for column in columns), default=0)
+    return int(min(_BATCH, max(1, _MOST_BYTES // max(1, largest))))
+
+
 def _values(table: Any, columns: list[str], file: str) -> Iterator[tuple[Any, ...]]:
     """Yield the values of some columns, row by row."""
-    batches = table.iter_batches(batch_size=_BATCH, columns=columns)
+    batches = table.iter_batches(batch_size=_batch_rows(table), columns=columns)
     while True:
         with _readable(file):
             batch = next(batches, None)
