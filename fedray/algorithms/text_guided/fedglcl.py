@@ -24,8 +24,8 @@ Deviations:
       weights and its learning rate. Here training starts from the pre-trained encoder, with the
       model's optimiser and without dropout, so that FedGLCL-L equals FedGLCL before round 1.
       `blocks` selects the trained part: all blocks (the default, Sec. 5.5), the last blocks, or (0)
-      no block but an additional linear layer from V to V, which starts as the identity. Layers below
-      the trained part stay frozen and are computed once.
+      no block but an additional linear layer from V to V, which starts as the identity. Layers
+      below the trained part stay frozen and are computed once.
 """
 
 from __future__ import annotations
