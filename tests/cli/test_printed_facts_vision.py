@@ -135,7 +135,9 @@ FEDGLCL: Mapping[str, Facts] = {
         {
             "data__clients": Fact({1, 10, 4}, "Fig. 1a: centralised, two federated scenarios"),
             "data__partition__name": Fact({"fedtsp_dirichlet", "domains", "iid"}, "Fig. 1a"),
-            "metric": Fact({"global_accuracy", "accuracy_domains"}, "Fig. 1a: all test images"),
+            "metric": Fact(
+                {"global_accuracy", "local_accuracy_weighted"}, "Fig. 1a: all test images"
+            ),
             **_methods("fedglcl", "fedavg", place="Fig. 1a"),
         },
     ),
