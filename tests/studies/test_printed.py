@@ -110,7 +110,7 @@ def test_a_control_that_the_entry_names_stays(printed):
 
 
 def test_images_that_a_table_adds_to_hold_them_out_are_not_added(printed):
-    """The table takes two more images per class and a fraction; the paper the experiment's."""
+    """The table takes more images per class and a fraction; the paper what the experiment says."""
     partition = {"data.partition": "class_chunks", "data.shots": 6}
     paper = {**TABLE["scales"]["paper"], "set": {"lr": 0.01, **partition}}
     study = {"set": {"data.validation_fraction": 0.5}, "columns": {"all": {}}}
