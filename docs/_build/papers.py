@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from _build.templates import render
-from fedray.cli.papers import MEANINGS, SCALES, read_papers
+from fedray.cli.papers import SCALES, numbers_of, read_papers
 
 
 def papers_page() -> str:
@@ -14,6 +14,5 @@ def papers_page() -> str:
         papers=papers,
         count=sum(len(paper.items) for paper in papers),
         scales=SCALES,
-        meanings=MEANINGS,
-        numbers=sum(item.numbers for paper in papers for item in paper.items),
+        numbers=sum(numbers_of(item) for paper in papers for item in paper.items),
     )

@@ -18,7 +18,7 @@ from fedray.command import WORD, Command, json_flag
 from fedray.config import Frozen, MissingRoot, missing_roots_allowed, read_mapping, validate
 from fedray.errors import UserError, nearest
 from fedray.shipped import files
-from fedray.studies.file import SCALES, Study, replace_old_keys
+from fedray.studies.file import SCALES, Study, plan_study, replace_old_keys
 from fedray.studies.file import Item as StudyItem
 from fedray.studies.printed import PRINTED, can_be_printed
 
@@ -50,8 +50,6 @@ class Item(Frozen):
     """Commands with the paper's data and models, all rows tuned alike."""
     printed: list[str] = Field(default_factory=list)
     """Commands with the paper's own settings."""
-    numbers: int = 0
-    """How many of the paper's numbers stand in the files of these studies."""
     offline: str = ""
     """What needs a network, why, and what is tested instead."""
 
@@ -165,15 +163,20 @@ def _item(own_item: Item | None, name: str, studies: Sequence[Answer]) -> Item:
         asks=source.asks,
         measure=source.measure,
         offline=source.offline,
-        numbers=sum(_numbers(study) for _, _, study, _ in studies),
         **commands,
     )
 
 
-def _numbers(study: Study) -> int:
-    """Return how many numbers of the paper a study's file has."""
-    rows = (study.paper or {}).get("numbers", {}).values()
-    return sum(len(row) if isinstance(row, Mapping) else 1 for row in rows)
+def numbers_of(item: Item) -> int:
+    """Return how many numbers of the paper stand beside the cells of an item's printed tables."""
+    words = [command.split() for command in item.printed if ".table " in command]
+    plans = [plan_study("table", name, scale=PRINTED) for _, _, _, name, *_ in words]
+    return sum(
+        plan.paper_of(row, column) is not None
+        for plan in plans
+        for row in plan.rows
+        for column in [*plan.columns, *([None] if len(plan.columns) > 1 else [])]
+    )
 
 
 def _commands(kind: str, name: str, scale: str, then: Sequence[str]) -> Iterator[str]:
@@ -315,6 +318,6 @@ def _detail_lines(item: Item) -> list[str]:
         if commands:
             lines.append(f"  {scale}, {MEANINGS[scale]}:")
             lines += [f"    {command}" for command in commands]
-    if item.numbers:
-        lines += _wrapped(f"{item.numbers} numbers of the paper stand beside the results")
+    if numbers := numbers_of(item):
+        lines += _wrapped(f"{numbers} numbers of the paper stand beside the results")
     return lines
