@@ -41,7 +41,7 @@ OF_STUDY = {
     "resume": SWEEP_WORDS,
 }
 PAGES = {"trials.csv", "best.yaml", "sweep.png", "sweep.yaml"}
-"""Files that a study writes and never reads; an upload counts those that are there."""
+"""Pages of a study and its copied file; an upload counts those that are there."""
 NOT_CHECKED = {"partition.png", ".lock", ".trial.lock", "error.txt", "tracking.json", *PAGES}
 """Files without a checksum, on which no number depends."""
 Kind = Callable[[Path, Path], object]

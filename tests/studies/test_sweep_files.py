@@ -319,6 +319,17 @@ def test_a_stored_run_that_was_damaged_is_refused_before_a_study_starts(here, ca
     assert main(["tiny", "--no-track", "--plan"]) == 0
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff\x00", b"answers: something else\n"])
+def test_a_copied_file_that_differs_is_noted_and_kept(here, capsys, content):
+    study, request = begun(), Request("sweep", "tiny", resume=True)
+    flow.copy_study_file(request, study)
+    assert "note" not in capsys.readouterr().out
+    (study.home / "sweep.yaml").write_bytes(content)
+    flow.copy_study_file(request, study)
+    assert "continues with its original copy" in capsys.readouterr().out
+    assert (study.home / "sweep.yaml").read_bytes() == content
+
+
 def test_a_plan_that_was_damaged_is_not_read(here):
     study = begun()
     file = study.home / "plan.json"
