@@ -40,7 +40,9 @@ OF_STUDY = {
     **{name: READERS[name] for name in ("report", "upload")},
     "resume": SWEEP_WORDS,
 }
-NOT_CHECKED = {"partition.png", ".lock", ".trial.lock", "error.txt", "tracking.json"}
+PAGES = {"trials.csv", "best.yaml", "sweep.png", "sweep.yaml"}
+"""Pages of a study and its copied file; an upload counts those that are there."""
+NOT_CHECKED = {"partition.png", ".lock", ".trial.lock", "error.txt", "tracking.json", *PAGES}
 """Files without a checksum, on which no number depends."""
 Kind = Callable[[Path, Path], object]
 

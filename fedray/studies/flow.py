@@ -316,7 +316,7 @@ def copy_study_file(request: Request, study: Study) -> None:
         raise
     if not copy.exists():
         write_atomic(copy, text)
-    elif copy.read_text(encoding="utf-8") != text:
+    elif copy.read_bytes() != text.encode():
         print(f"note: {path} has changed; {copy.parent} continues with its original copy")
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from filelock import FileLock
+
 from fedray.activity import say_next
+from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment
 from fedray.errors import UserError
 from fedray.plugins import use
 from fedray.records import RunFolder
-from fedray.studies.study import Study
+from fedray.studies.study import TRIAL_LOCK, Study
 from fedray.tracking import uri_of
 from fedray.tracking.mlflow_store import sqlite_path
 
@@ -142,8 +146,7 @@ def check_stored(study: Study) -> None:
         if not folder.has_result:
             continue
         try:
-            folder.read()
-            folder.test_images()
+            _check_run(folder)
         except UserError as error:
             raise UserError(
                 f"{error}; or remove {folder.path}, so that {study.plan.name} runs it again"
@@ -152,6 +155,19 @@ def check_stored(study: Study) -> None:
         say_next("comparing images with those of the finished runs")
         runs = [(RunFolder(study.folder(k)), w.experiment) for k, w in study.stored.items()]
         check_current(runs, "remove these folders, or set FEDRAY_RESULTS to another place")
+
+
+def _check_run(folder: RunFolder) -> None:
+    """Raise a UserError if files that a study reads or resumes are damaged."""
+    folder.read()
+    folder.test_images()
+    if folder.is_finished:
+        return
+    store = CheckpointStore(folder.path, folder.read_head().identity)
+    with suppress(OSError), FileLock(folder.path / TRIAL_LOCK, timeout=0):  # else it is running
+        folder.read_matrices("first")
+        store.load()
+        store.states.close()
 
 
 def check_current(runs: Iterable[tuple[RunFolder, Experiment]], otherwise: str) -> None:

@@ -32,6 +32,8 @@ from fedray.studies.registration import Registration
 from fedray.studies.store import Measured, Published, read_measured
 
 FILE = "plan.json"
+TRIAL_LOCK = ".trial.lock"
+"""File in a run's folder that is locked while a trial runs it."""
 FORMAT = 1
 DIED = "it died"
 """First words of the reason of a run whose processes died."""

@@ -39,7 +39,7 @@ from fedray.runtime.server import Losses
 from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.progress import Progress
 from fedray.studies.store import sign_of
-from fedray.studies.study import DIED, DIVERGED, Status, Study, StudyRun
+from fedray.studies.study import DIED, DIVERGED, TRIAL_LOCK, Status, Study, StudyRun
 from fedray.studies.tracking import StudyTracker
 
 FOLDER = "tune"
@@ -133,7 +133,7 @@ def reports(trial: Mapping[str, Any], at: str) -> Generator[dict[str, Any], None
     began, folder = time.time(), RunFolder(Path(trial["folder"]))
     experiment = unpack_experiment(trial["experiment"])
     folder.path.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.path / ".trial.lock"):  # another study may have begun the same run
+    with FileLock(folder.path / TRIAL_LOCK):  # another study may have begun the same run
         done = list(folder.rounds()) if folder.has_result else []
         if folder.is_finished:
             yield _report(trial, experiment, done, at)

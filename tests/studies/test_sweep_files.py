@@ -6,10 +6,12 @@ import re
 import shlex
 import shutil
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
 from commands import plan_words
+from filelock import FileLock
 from pretended_runs import pretend
 from sweeps import EXPERIMENT, carry_out, laptop, sweep, write_sweep
 
@@ -24,7 +26,7 @@ from fedray.studies.forecast import headline
 from fedray.studies.plan import StudyPlan
 from fedray.studies.ready import get_ready
 from fedray.studies.space import grid, parse_axis
-from fedray.studies.study import DIVERGED, Study, latest_unfinished
+from fedray.studies.study import DIVERGED, TRIAL_LOCK, Study, latest_unfinished
 from fedray.studies.trials import best_command
 from fedray.studies.tune import config_of, reports
 from fedray.sweep import main
@@ -284,8 +286,13 @@ def test_runs_of_other_images_than_there_are_now_are_not_taken_for_new_ones(
     assert str(run.folder) in error
 
 
-@pytest.mark.parametrize("rounds", [1, 2], ids=["interrupted", "finished"])
-@pytest.mark.parametrize("name", ["rounds.jsonl", "result.json", "partition.json"])
+@pytest.mark.parametrize(
+    ("name", "rounds"),
+    [
+        *product(["rounds.jsonl", "result.json", "partition.json"], [1, 2]),
+        ("checkpoints/states.sqlite", 1),
+    ],
+)
 def test_a_stored_run_that_was_damaged_is_refused_before_a_study_starts(here, capsys, name, rounds):
     write_sweep()
     study = sweep()
@@ -298,6 +305,10 @@ def test_a_stored_run_that_was_damaged_is_refused_before_a_study_starts(here, ca
     all_reports.close()
     file = run.folder / name
     file.write_bytes(file.read_bytes()[:-9] + b"\n")
+    with FileLock(run.folder / TRIAL_LOCK):  # as while another study runs it
+        is_read = name != "checkpoints/states.sqlite"
+        assert main(["tiny", "--no-track", "--plan"]) == (2 if is_read else 0)
+    capsys.readouterr()
     assert main(["tiny", "--no-track"]) == 2
     error = capsys.readouterr().err
     assert str(file) in error
@@ -306,6 +317,17 @@ def test_a_stored_run_that_was_damaged_is_refused_before_a_study_starts(here, ca
     assert not (here / "results" / "tiny").exists()
     shutil.rmtree(run.folder)
     assert main(["tiny", "--no-track", "--plan"]) == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\x00", b"answers: something else\n"])
+def test_a_copied_file_that_differs_is_noted_and_kept(here, capsys, content):
+    study, request = begun(), Request("sweep", "tiny", resume=True)
+    flow.copy_study_file(request, study)
+    assert "note" not in capsys.readouterr().out
+    (study.home / "sweep.yaml").write_bytes(content)
+    flow.copy_study_file(request, study)
+    assert "continues with its original copy" in capsys.readouterr().out
+    assert (study.home / "sweep.yaml").read_bytes() == content
 
 
 def test_a_plan_that_was_damaged_is_not_read(here):
