@@ -249,8 +249,9 @@ def test_fedtsps_personal_half_is_shown():
 def test_every_table_answers_an_item_at_each_of_its_scales():
     commands = [each.words for each in COMMANDS]
     for name, path in files("tables").items():
-        if "_" in name:
-            for scale in read_mapping(path)["scales"]:
+        tree = read_mapping(path)
+        if "_" in name and "not in the paper" not in tree["answers"]:
+            for scale in tree["scales"]:
                 start = f"python -m fedray.table {name} --scale {scale}"
                 assert any(command.startswith(start) for command in commands), start
 
