@@ -96,8 +96,9 @@ CHEAP: Mapping[str, int] = {
     "inner_steps": 2,
     "length": 2,
     "cluster_rounds": 1,
+    "blocks": 0,
 }
-"""Cheap values of hyper-parameters that only affect run time, for methods that have them."""
+"""Cheap values of hyper-parameters, for methods that have them; a CLIP trains no blocks of text."""
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ def tree(method: str) -> dict[str, Any]:
     made["algorithm"] = {"name": method, **{k: v for k, v in CHEAP.items() if k in fields}}
     if "prompt_length" in fields:
         made["algorithm"]["prompt_length"] = 0
+    if "blocks" in fields:
+        made["algorithm"]["blocks"] = 0
     if wanted.requires.prompts:
         made |= {"lr": 0.001, "model": {"clip": "small"}, "rounds": 5}
         made["data"] = {**TINY["data"], "image_size": 32, "samples": 50, "clients": 3}
