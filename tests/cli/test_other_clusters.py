@@ -34,7 +34,13 @@ def environment(tmp_path, monkeypatch) -> Iterator[dict[str, str]]:
                 "answers": "does it start?",
                 "search": "grid",
                 "space": {"lr": {"grid": [0.1]}},
-                "scales": {"laptop": {"experiment": "fedavg_digits", "set": SMALL}},
+                "scales": {
+                    "laptop": {
+                        "experiment": "fedavg_digits",
+                        "select": SMALL["report.select"],
+                        "set": {key: SMALL[key] for key in SMALL.keys() - {"report.select"}},
+                    }
+                },
             }
         )
     )

@@ -63,7 +63,7 @@ WRONG_PROMPTS = {
     "promptfl-size": ("data.image_size=16", "the images have 16x16 pixels, but the CLIP of"),
     "promptfl-length": ("algorithm.length=30", "algorithm.length=30 leaves no room for the class"),
     "fedmgp-length": ("algorithm.text_length=30", "algorithm.text_length=30 leaves no room for"),
-    "fedmgp-selected": ("algorithm.selected=6", "algorithm: selected=6 of groups=5 cannot be"),
+    "fedmgp-selected": ("algorithm.selected=6", "algorithm: selected=6 exceeds groups=5"),
     "maple_local-depth": (
         "algorithm.depth=4",
         "algorithm.depth=4, but a tower of model.clip has only 3 blocks",
