@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -121,7 +122,10 @@ def _single_runs(folders: Sequence[Path], homes: Sequence[Path]) -> list[Path]:
 
 def _alone(folder: Path) -> tuple[str, list[Callable[[], TrackedRun]]]:
     """Return the MLflow experiment of a run, and a function that returns the run."""
-    run, info = tracked_run(folder), RunFolder(folder).read().info
+    files = RunFolder(folder)
+    if not os.path.lexists(files.config):
+        raise UserError(f"{folder} lacks {files.config.name}; restore it from a copy")
+    run, info = tracked_run(folder), files.read().info
     usual = experiment_name(info.name, info.config)
     return read_metadata(folder).get("experiment") or usual, [lambda: run]
 
