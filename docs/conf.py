@@ -19,12 +19,18 @@ ROOT = DOCS.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SOURCE = "source"
 """Folder of the site for the files of the repository that pages link to."""
-TOP_FILES = {
+ELSEWHERE = {
     "contributing": "CONTRIBUTING.md",
     "architecture": "ARCHITECTURE.md",
     "changelog": "CHANGELOG.md",
+    "clusters/index": "clusters/README.md",
+    "clusters/laptop": "clusters/laptop/README.md",
+    "clusters/cloud": "clusters/cloud/README.md",
+    "clusters/kuberay": "clusters/kuberay/README.md",
+    "clusters/slurm": "clusters/slurm/README.md",
+    "clusters/mlflow": "mlflow/README.md",
 }
-"""Pages whose text is a file in the top folder of the repository."""
+"""Pages whose text is a file outside docs/."""
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#([^)\s]*))?\)")
 
 
@@ -67,6 +73,7 @@ html_css_files = ["narrow.css"]
 html_title = f"fedray {version}"
 html_show_copyright = False
 html_copy_source = False
+html_search_scorer = str(DOCS / "_static" / "search.js")
 intersphinx_mapping = {name: (url, None) for name, url in INVENTORIES.items() if is_online(url)}
 default_role = "code"
 nitpicky = True
@@ -92,7 +99,7 @@ def resolve_links(text: str, folder: Path, site: str) -> str:
         if folder.is_relative_to(DOCS) and path.is_relative_to(DOCS):
             return link[0]
         name = path.relative_to(ROOT).as_posix()
-        page = next((f"{page}.md" for page, file in TOP_FILES.items() if file == name), "")
+        page = next((f"{page}.md" for page, file in ELSEWHERE.items() if file == name), "")
         if path.is_relative_to(DOCS):
             page = path.relative_to(DOCS).as_posix()
         if page:
@@ -122,8 +129,9 @@ def line_anchor(path: Path, name: str | None) -> str:
 def replace_source(app: Sphinx, page: str, source: list[str]) -> None:
     """Replace the text of a page that Sphinx is about to parse (event `source-read`)."""
     site = "../" * page.count("/")
-    if page in TOP_FILES:
-        source[0] = resolve_links((ROOT / TOP_FILES[page]).read_text(encoding="utf-8"), ROOT, site)
+    if page in ELSEWHERE:
+        file = ROOT / ELSEWHERE[page]
+        source[0] = resolve_links(file.read_text(encoding="utf-8"), file.parent, site)
     else:
         source[0] = resolve_links(source[0], Path(app.env.doc2path(page)).parent, site)
 

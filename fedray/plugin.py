@@ -7,11 +7,13 @@ its kind: `@algorithms.add`, `@architecture("name")`, `@sources.add`, ...
 
 A method extends `Algorithm` or one of its partial implementations: `LocalTraining` (add a loss per
 batch), `FedAvg` (the same, and models are averaged), `SummingMethod` (add a server step on sums of
-uploads), `PromptMethod` (prompts around a frozen CLIP). A client step gets a `Client`, its
-`ClientState` and its download; a server step gets `Uplinks` and the `Server`.
+uploads), `PromptMethod` (prompts around a frozen CLIP, a `PromptedClip`), `PromptAveraging` (the
+same, and prompts are averaged). A client step gets a `Client`, its `ClientState` and its download;
+a server step gets `Uplinks` and the `Server`, which has the texts of the classes, a `TextTower`.
 """
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
+from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
 from fedray.config import Frozen, InputFile, LearningRate, LossWeight, NoParams, Temperature
 from fedray.core import (
     Algorithm,
@@ -51,6 +53,7 @@ from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
 from fedray.evaluation.metrics import Evaluated, Measure, metrics
 from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
+from fedray.language.tower import TextTower
 from fedray.models import (
     Classifier,
     ClassifierOutput,
@@ -59,5 +62,7 @@ from fedray.models import (
     normalisation_tensors,
 )
 from fedray.models.architectures import Architecture, architectures
+from fedray.models.clip import FrozenClip
 from fedray.models.groups import groups
+from fedray.models.prompted import ContextClip, PromptedClip
 from fedray.records import Metric

@@ -17,6 +17,8 @@ from fedray.plugins import check_module_name
 TEMPLATES = Path(__file__).parent / "templates"
 KINDS = {"method": "algorithms", "model": "architectures", "source": "sources"}
 """The kinds of single files, and the listing of each."""
+EXPERIMENTS = {"text": "fedglcl_digits", "prompts": "promptfl_clip"}
+"""The kinds of methods with language, and an experiment to try them in."""
 PROJECT = {
     "README.md": "README.md",
     "new_project.yaml": "{name}.yaml",
@@ -33,14 +35,17 @@ LONGEST = 40
 @click.command(cls=Command)
 @click.argument("kind", type=click.Choice([*KINDS, "project"]))
 @click.argument("name")
-def command(kind: str, name: str) -> None:
+@click.option("--text", "uses", flag_value="text", help="A method that uses texts of the classes.")
+@click.option("--prompts", "uses", flag_value="prompts", help="A method of prompts around CLIP.")
+def command(kind: str, name: str, uses: str | None) -> None:
     """Create a method, model, data source or project from a template.
 
     NAME consists of letters, digits and underscores. The new file runs without changes.
     """
+    if uses and kind != "method":
+        raise UserError(f"--{uses} is for methods: fedray new method {name} --{uses}")
     check(kind, name)
-    single = Path(f"{name}.py")
-    written = project(name) if kind == "project" else {single: _named(kind, single.name, name)}
+    written = project(name) if kind == "project" else {Path(f"{name}.py"): single(kind, name, uses)}
     taken = [path for path in written if path.exists()]
     if taken or (kind == "project" and Path(name).exists()):
         raise UserError(f"{taken[0] if taken else name} is there already; take another name")
@@ -48,7 +53,7 @@ def command(kind: str, name: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text)
         print(f"wrote {path}")
-    print(f"run it: {run_command(kind, name)}")
+    print(f"run it: {run_command(kind, name, uses)}")
 
 
 def check(kind: str, name: str) -> None:
@@ -80,17 +85,23 @@ def project(name: str) -> dict[Path, str]:
     return texts
 
 
-def run_command(kind: str, name: str) -> str:
+def run_command(kind: str, name: str, uses: str | None = None) -> str:
     """Return the command that runs a new file or project."""
     if kind == "project":
         return f"cd {name} && fedray run {name}.yaml"
     key = {"method": "algorithm", "model": "model.group", "source": "data.source"}[kind]
-    return f"fedray run fedavg_digits --plugin {name}.py {key}={name}"
+    experiment = EXPERIMENTS[uses] if uses else "fedavg_digits"
+    return f"fedray run {experiment} --plugin {name}.py {key}={name}"
 
 
-def _named(kind: str, file: str, name: str) -> str:
+def single(kind: str, name: str, uses: str | None = None) -> str:
+    """Return the text of a single file; `uses` is a kind of method with language, or None."""
+    return _named(kind, f"{name}.py", name, f"{kind}_{uses}" if uses else kind)
+
+
+def _named(kind: str, file: str, name: str, template: str = "") -> str:
     """Return the text of a template with its placeholder name replaced."""
-    text = (TEMPLATES / f"{kind}.py").read_text(encoding="utf-8")
+    text = (TEMPLATES / f"{template or kind}.py").read_text(encoding="utf-8")
     title = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
     text = text.replace(f"new_{kind}.py", file).replace(f"new_{kind}", name)
     return text.replace(f"New{kind.capitalize()}", title)

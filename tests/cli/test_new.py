@@ -28,9 +28,10 @@ def here(tmp_path, monkeypatch):
     use(())
 
 
-@pytest.mark.parametrize("kind", ["method", "model", "source"])
+@pytest.mark.parametrize("kind", ["method", "method --text", "method --prompts", "model", "source"])
 def test_a_file_runs_by_the_command_that_is_printed(kind, capsys):
-    assert fedray(["new", kind, "my_own"]) == 0
+    kind, *uses = kind.split()
+    assert fedray(["new", kind, "my_own", *uses]) == 0
     wrote, command = capsys.readouterr().out.splitlines()
     assert wrote == "wrote my_own.py"
     words = command.removeprefix("run it: fedray run ").split()
@@ -90,6 +91,8 @@ def test_a_project_passes_its_own_test_and_lint_and_types(tmp_path, capsys):
         (["source", "json"], "a plug-in cannot be called 'json'"),
         (["method", "there"], "there.py is there already"),
         (["project", "folder"], "folder is there already"),
+        (["model", "mine", "--text"], "--text is for methods: fedray new method mine --text"),
+        (["project", "mine", "--prompts"], "--prompts is for methods"),
     ],
 )
 def test_names_that_cannot_be_taken(words, message, capsys):

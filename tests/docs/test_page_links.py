@@ -77,7 +77,7 @@ def test_a_dead_link_is_seen(tmp_path, monkeypatch):
 def test_every_page_is_in_the_site():
     listed = {
         (index.parent / name).resolve()
-        for index in (DOCS / "index.md", *DOCS.glob("*/index.md"))
+        for index in DOCS.rglob("*.md")
         for tree in TREE.findall(index.read_text("utf-8"))
         for name in tree.split()
         if not name.startswith(":")

@@ -12,6 +12,7 @@ import pytest
 from commands import run
 from pages import DOCS, files, ours
 
+from fedray.cli.new import single
 from fedray.plugins import use
 from fedray.records import RunFolder
 
@@ -19,6 +20,8 @@ RECIPES = sorted((DOCS / "recipes").glob("*.md"))
 PAGES = [page for page in RECIPES if page.stem != "index"]
 SMALL = ["rounds=2", "local_epochs=1", "data.clients=3", "workers=1"]
 SERIAL = ["--executor", "serial", "--no-track"]
+NEW = {"text-guidance": ("guided", "text"), "own-prompts": ("mixed", "prompts")}
+"""Recipes whose file `fedray new method` writes: its name and its option."""
 METRICS = {"drift": "client/drift", "spread": "local_accuracy_range"}
 """Metrics that a recipe's plug-in adds, by its file's name."""
 
@@ -54,7 +57,7 @@ def test_a_recipe_runs(page):
 @pytest.mark.long
 def test_the_recipes_with_state_keep_the_laws():
     plugins, methods = [], []
-    for page in ("personal-parameter", "payload", "prototypes", "server-step"):
+    for page in ("personal-parameter", "payload", "prototypes", "server-step", *NEW):
         for name, text in files(DOCS / "recipes" / f"{page}.md").items():
             Path(name).write_text(text)
             plugins += ["--plugin", name]
@@ -67,6 +70,14 @@ def test_the_recipes_with_state_keep_the_laws():
         text=True,
     )
     assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize("recipe", NEW)
+def test_a_recipe_shows_what_fedray_new_writes(recipe):
+    name, uses = NEW[recipe]
+    page = DOCS / "recipes" / f"{recipe}.md"
+    assert files(page)[f"{name}.py"] == f"# {name}.py\n" + single("method", name, uses)
+    assert f"`fedray new method {name} --{uses}`" in page.read_text()
 
 
 def test_the_index_names_every_recipe():

@@ -1,0 +1,97 @@
+"""NewMethod: federated averaging whose image features are guided by the classes' texts.
+
+Replace the guidance by your own idea. Run the method with
+
+    fedray run fedglcl_digits --plugin new_method.py algorithm=new_method
+
+The server encodes one text per class once, with the language model of the key `text.encoder`, and
+gives the vectors to every client. docs/hooks.md of fedray lists all methods that you can override.
+
+    Eq. (1) -> guidance
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedray.plugin import (
+    Batch,
+    ClassifierOutput,
+    Exchange,
+    FedAvg,
+    LocalContext,
+    LossWeight,
+    Payload,
+    Requires,
+    Server,
+    ServerState,
+    Temperature,
+    algorithms,
+    payload_field,
+)
+
+
+@dataclass(frozen=True)
+class ClassVectors(Payload):
+    """A gift that clients keep: T, unit vectors of the classes' texts [C, d]."""
+
+    text: Tensor = payload_field("text_embeddings", "C d", reveals="the classes' names")
+
+
+@algorithms.add  # registers `name`, for `algorithm=new_method`
+class NewMethod(FedAvg):  # inherits the rest from FedAvg: payloads and averaging on the server
+    """FedAvg whose image features are guided by the classes' texts."""
+
+    name = "new_method"
+    title = "NewMethod"
+    paper = "-"  # for example "Doe et al., CVPR 2027, arXiv:2701.00001"
+    travels = "models; text embeddings once"
+    requires = Requires(text=True)  # the server then has a text tower, `server.tower`
+    downloads = (*FedAvg.downloads, ClassVectors)
+
+    class HParams(FedAvg.HParams):
+        """Hyper-parameters of NewMethod, each with a type, bounds, default and description."""
+
+        lambda_: LossWeight = Field(1.0, alias="lambda")  # the key is `algorithm.lambda`
+        """λ, weight of the guidance; 0 gives FedAvg."""
+        tau: Temperature = 0.1
+        """τ, temperature of the guidance."""
+
+    hp: HParams
+
+    def init_server(self, server: Server) -> ServerState:
+        """Return FedAvg's state and T. `server.tower` has the texts and their frozen encoder."""
+        text = server.tower.frozen_prototypes(of_unit_length=True)
+        server.check_width(text)  # model.feature_dim must be the encoder's width
+        return {**super().init_server(server), "text": text}
+
+    def give(self, state: ServerState, exchange: Exchange) -> ServerState:
+        """Give T to each client once, also to those that fail or join later."""
+        vectors = ClassVectors(state["text"])
+        return exchange.give(state, "text", dict.fromkeys(range(self.setting.clients), vectors))
+
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+        """Return the loss of one batch: the cross-entropy of FedAvg plus λ times the guidance.
+
+        `output` contains features [B, d] and logits [B, C]; `local.state.memory` contains the
+        client's gifts by the names of their fields.
+        """
+        guided = guidance(output.features, batch.labels, local.state.memory["text"], self.hp.tau)
+        return super().loss(output, batch, local) + self.hp.lambda_ * guided
+
+
+def guidance(features: Tensor, labels: Tensor, text: Tensor, tau: float) -> Tensor:
+    """Return the mean of -log softmax_y(cos(f, T_j) / tau) over a batch; Eq. (1).
+
+    Args:
+        features: f, image features [B, d].
+        labels: y, classes [B].
+        text: T, unit vectors [C, d].
+        tau: temperature.
+    """
+    cosines = F.normalize(features, dim=1) @ text.T
+    return F.cross_entropy(cosines / tau, labels)
