@@ -46,7 +46,7 @@ def files(page: Path) -> dict[str, str]:
 
 def pages() -> list[Path]:
     """Every page that a person wrote, and the written ones below docs/."""
-    top = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md")
+    top = ("README.md", "AGENTS.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md")
     folders = (*DOCS.rglob("*.md"), *(ROOT / "clusters").rglob("*.md"), ROOT / "mlflow/README.md")
     found = [*(ROOT / name for name in top), *sorted(folders)]
     return [page for page in found if page.is_file()]

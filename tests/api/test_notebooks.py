@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbformat import NotebookNode
 
 import fedray
 
 FOLDER = Path(fedray.__file__).parents[1] / "notebooks"
-NAMES = ["compare_two_methods", "write_a_method"]
+NAMES = ["compare_methods", "write_a_method"]
+CLEAN = {"kernelspec", "language_info"}
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="notebooks/ is not part of the wheel")
 
@@ -20,17 +23,33 @@ pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="notebooks/ is not p
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    stored = deepcopy(notebook.cells)
     notebook.cells += deepcopy(notebook.cells)  # as readers do
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert kinds(notebook.cells[: len(stored)]) == kinds(stored)
     assert (tmp_path / "results" / "runs").is_dir()
 
 
-def test_notebooks_are_kept_without_outputs():
+def kinds(cells: list[NotebookNode]) -> list[set[str]]:
+    """The kinds of the outputs of each cell, without what went to stderr."""
+    return [
+        {output.output_type for output in cell.get("outputs", ()) if output.get("name") != "stderr"}
+        for cell in cells
+    ]
+
+
+def test_notebooks_are_kept_with_outputs():
+    """As `jupyter execute --inplace` stores them, without times and without the machine's paths."""
     assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == NAMES
     for name in NAMES:
         notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
         nbformat.validate(notebook)
-        assert not any(cell.get("outputs") for cell in notebook.cells)
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        assert all(cell.execution_count == number for number, cell in enumerate(code, 1))
+        assert set(notebook.metadata) == CLEAN
+        assert not any(cell.metadata for cell in notebook.cells)
+        outputs = str([cell.outputs for cell in code])
+        assert "error" not in outputs
+        assert not re.search(r"/(?:tmp|root|home|work)/", outputs)

@@ -64,6 +64,9 @@ def test_an_address_of_the_readers_own_is_none(text):
     assert addresses(text) == []
 
 
-def test_the_first_command_installs_the_checkout():
+def test_every_installation_is_from_a_checkout():
     first = re.findall(r"^```\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.S | re.M)[0]
-    assert first.split() == ["pip", "install", '".[text]"']
+    assert first.split() == ["make", "demo", "make", "test"]
+    for page in (ROOT / "README.md", ROOT / "docs" / "start.md"):
+        installed = re.findall(r"pip install (.*?)[`\n]", page.read_text("utf-8"))
+        assert set(installed) <= {'".[text]"', '-e ".[text]"'}
