@@ -46,7 +46,7 @@ def rounds_of(executor: str, rounds: int, out: Path) -> Iterator[Round]:
         "moon_digits",
         [
             *(f"rounds={rounds}", "local_epochs=1", "participation=0.5", "eval_every=5"),
-            *("data.clients=8", "data.samples=320", "faults.late=0.1", "lr=0.01", "workers=2"),
+            *("data.clients=8", "data.samples=320", "faults.drop=0.1", "lr=0.01", "workers=2"),
         ],
     )
     if executor == "serial":

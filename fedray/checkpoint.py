@@ -1,4 +1,4 @@
-"""The checkpoint of a run: the server, all clients and delayed replies after one round.
+"""The checkpoint of a run: the server and all clients after one round.
 
     <out>/checkpoints/states.sqlite    round, experiment, small states, the names of large ones
     <out>/checkpoints/states/          large states, a safetensors file each, written once
@@ -20,15 +20,15 @@ from typing import Any
 from fedray.core import StateTree
 from fedray.core.state import map_tensors
 from fedray.errors import UserError
-from fedray.federation import LateReply, Snapshot
+from fedray.federation import Snapshot
 from fedray.files import remove
 from fedray.records import own_entries
-from fedray.states import Entry, Place, StateDatabase, StateStore, join_payload, split_payload
+from fedray.states import Entry, Place, StateDatabase, StateStore
 
 PLACE = "checkpoints"
 """The name of the checkpoint's folder in the run's folder."""
-SERVER, LATE = -1, -2
-"""The ids under which the server's state and the delayed uploads are stored, next to clients."""
+SERVER = -1
+"""The id under which the server's state is stored, next to clients."""
 
 
 @dataclass(frozen=True)
@@ -81,21 +81,16 @@ class CheckpointStore:
             rounds: file descriptor of the records, which are flushed to the disk first.
         """
         self.wait()
-        late, payloads = [], {}
-        for index, item in enumerate(snapshot.late):
-            payload, payloads[str(index)] = split_payload(item.uplink)
-            late.append({"client": item.client, "step": item.step, "due": item.due, **payload})
         facts = {
             "identity": self.identity,
             "rounds_checksum": rounds_checksum,
             "round": snapshot.round,
-            "late": late,
         }
         entries: dict[int, Entry] = {
             client: state if isinstance(state, Place) else vars(state)
             for client, state in self.states.begin().items()
         }
-        entries |= {SERVER: _copied(snapshot.server), LATE: _copied(payloads)}
+        entries[SERVER] = _copied(snapshot.server)
         self._writing = self._thread.submit(_write, self.states.database, facts, entries, rounds)
         if not self.states.database.places:
             self.wait()
@@ -146,17 +141,7 @@ class CheckpointStore:
                 f"{database.path} belongs to another experiment or other data; pass the experiment "
                 f"and keys that {self.folder.parent / 'config.yaml'} shows, or another --out"
             )
-        payloads = database.read(LATE)
-        late = [
-            LateReply(
-                item["client"],
-                item["step"],
-                item["due"],
-                join_payload(item, payloads[str(index)], database.path),
-            )
-            for index, item in enumerate(facts["late"])
-        ]
-        snapshot = Snapshot(facts["round"], database.read(SERVER), late)
+        snapshot = Snapshot(facts["round"], database.read(SERVER))
         return Checkpoint(snapshot, self.states, facts["rounds_checksum"])
 
 

@@ -100,16 +100,6 @@ class Executor(Protocol):
         """Release the states."""
 
 
-@dataclass(frozen=True, eq=False)
-class LateReply:
-    """A delayed upload, which arrives in round `due`."""
-
-    client: int
-    step: str
-    due: int
-    uplink: Payload
-
-
 @dataclass(frozen=True)
 class Snapshot:
     """The state of a federation after a round, without the clients' states.
@@ -117,12 +107,10 @@ class Snapshot:
     Attributes:
         round: the last finished round.
         server: the method's server state.
-        late: delayed uploads that have not arrived.
     """
 
     round: int
     server: StateTree
-    late: Sequence[LateReply] = ()
 
 
 @dataclass(frozen=True)
@@ -232,7 +220,7 @@ class Federation:
         steps: Callable[[RoundExchange], ServerState],
     ) -> Round:
         started = time.perf_counter()
-        exchange = RoundExchange(self, number, participants, self.snapshot.late)
+        exchange = RoundExchange(self, number, participants)
         try:
             with counted() as tally:
                 state = steps(exchange)
@@ -269,7 +257,7 @@ class Federation:
         is_evaluated = self.plan.is_evaluated(exchange.round)
         if is_evaluated:
             state = self.algorithm.give(state, exchange)
-        snapshot = Snapshot(exchange.round, make_contiguous(state), exchange.late)
+        snapshot = Snapshot(exchange.round, make_contiguous(state))
         spent = self.accountant.spent(exchange.round) if self.accountant else None
         facts = self.plan.facts_at(exchange.round)
         lr = self.plan.lr(exchange.round) if self.plan.lr and exchange.round else None
@@ -403,20 +391,13 @@ def _means(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
 class RoundExchange(Exchange):
     """The exchange of one round: runs its calls, injects faults, and counts traffic and work."""
 
-    def __init__(
-        self,
-        federation: Federation,
-        round_: int,
-        participants: Sequence[int],
-        late: Sequence[LateReply] = (),
-    ) -> None:
+    def __init__(self, federation: Federation, round_: int, participants: Sequence[int]) -> None:
         self.round = round_
         self.participants = participants
         self.everyone: Sequence[int] = federation.plan.joined(round_)
         self.replied: set[int] = set()
         self.absent: set[int] = set()
         self.server = replace(federation.server, round=round_, joined=self.everyone)
-        self.late = list(late)
         self.up = Traffic()
         self.down = Traffic()
         self.events: list[Event] = []
@@ -440,23 +421,17 @@ class RoundExchange(Exchange):
                 self._noised.setdefault(step, set()).update(reached)
             else:
                 self._count(replace(release, void=True))
-        arrived = self._due(step)
-        uplinks = self._collect(step, replies)
-        for client, uplink in arrived.items():
-            fate = "replaced" if client in uplinks else "arrived"
-            self.events.append(Event(client, f"late reply {fate}"))
-            uplinks.setdefault(client, uplink)
-        return gate.release(dict(sorted(uplinks.items())), round_=self.round, step=step)
+        return gate.release(self._collect(step, replies), round_=self.round, step=step)
 
     def total(self, step: str, down: Downlinks) -> Total:
         """Send downloads, run a step and sum the uploads; see `core.Exchange.total`.
 
-        Under privacy or with late replies, uploads are collected one by one and summed here.
+        Under privacy, uploads are collected one by one and summed here.
         """
         federation = self._federation
         algorithm = federation.algorithm
         assert isinstance(algorithm, SummingMethod)
-        if federation.gate.privacy is not None or federation.plan.faults.late > 0:
+        if federation.gate.privacy is not None:
             return total_of(algorithm.summand, self.call(step, down))
         if not (reached := self._send(down)):
             return Total()
@@ -469,7 +444,7 @@ class RoundExchange(Exchange):
         self.replied = set()
         passed, traffic = _once(self._federation.gate.down, dict(sorted(down.items())))
         self.down = Traffic.total([self.down, *traffic.values()])
-        absent = {client for client in passed if self._strikes("drop", client)}
+        absent = {client for client in passed if self._drops(client)}
         self.absent |= absent
         dropped = [Event(client, "dropped") for client in sorted(absent)]
         self.events += [event for event in dropped if event not in self.events]  # once a round
@@ -503,7 +478,7 @@ class RoundExchange(Exchange):
         self._federation.accountant.add(release)
 
     def _collect(self, step: str, replies: Mapping[int, Reply]) -> dict[int, Payload]:
-        """Record replies; return the uploads that the scenario does not delay."""
+        """Record replies; return the uploads, sorted by client."""
         uplinks: dict[int, Payload] = {}
         sizes: list[Traffic] = []
         for client, reply in sorted(replies.items()):
@@ -518,32 +493,18 @@ class RoundExchange(Exchange):
             self.reports.append(reply.reports)
             if reply.train_loss is not None:
                 self.train_losses.append(reply.train_loss)
-            if reply.uplink is None:
-                continue
-            if self._strikes("late", client):
-                due = self.round + self._federation.plan.faults.late_rounds
-                self.late.append(LateReply(client, step, due, reply.uplink))
-                self.events.append(Event(client, f"late, due in round {due}"))
-            else:
+            if reply.uplink is not None:
                 uplinks[client] = reply.uplink
         self.up = Traffic.total([self.up, *sizes])
         return uplinks
 
-    def _strikes(self, fault: str, client: int) -> bool:
-        """Return True if a fault of the scenario hits this client; no fault occurs in round 0."""
-        probability: float = getattr(self._federation.plan.faults, fault)
+    def _drops(self, client: int) -> bool:
+        """Return True if the scenario makes this client drop out; nobody does in round 0."""
+        probability = self._federation.plan.faults.drop
         if probability == 0 or self.round == 0:
             return False
-        random = self._federation.streams.numpy(f"fault_{fault}", round_=self.round, client=client)
+        random = self._federation.streams.numpy("fault_drop", round_=self.round, client=client)
         return bool(random.random() < probability)
-
-    def _due(self, step: str) -> dict[int, Payload]:
-        """Remove and return the delayed uploads of a step that arrive in this round."""
-        due, later = list[LateReply](), list[LateReply]()
-        for late in self.late:
-            (due if late.step == step and late.due <= self.round else later).append(late)
-        self.late = later
-        return {late.client: late.uplink for late in due}
 
     def fail(self, client: int, step: str, failure: Failure) -> None:
         """Record a client's failure; with faults.on_client_error=stop, raise a ClientError."""

@@ -14,8 +14,8 @@ from torch import Tensor
 from fedray.checkpoint import Checkpoint, CheckpointStore
 from fedray.core import ClientState, Payload, payload_field
 from fedray.errors import UserError
-from fedray.federation import LateReply, Snapshot
-from fedray.states import StateDatabase, database
+from fedray.federation import Snapshot
+from fedray.states import StateDatabase, database, join_payload, split_payload
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,6 @@ def test_everything_comes_back(store):
     save(store, Snapshot(5, server), clients.items())
     found = load(store)
     assert found.snapshot.round == 5
-    assert found.snapshot.late == []
     assert_same_tree(found.snapshot.server, server)
     assert list(found.clients) == [0, 3, 11]
     for client, before in clients.items():
@@ -111,27 +110,16 @@ def test_views_and_shared_memory_come_back_whole(store):
     assert torch.equal(server["again"], base)
 
 
-def test_replies_on_their_way_come_back(store):
-    parcel = Parcel(torch.randn(2, 3), {"fc.weight": torch.randn(2), "b": torch.ones(1)}, 12, 0.25)
-    other = Parcel(torch.zeros(1, 3), {}, 1, 1.0)
-    late = [LateReply(4, "client_update", 9, parcel), LateReply(2, "distil", 8, other)]
-    save(store, Snapshot(7, {}, late), [])
-    found = load(store).snapshot.late
-    assert [(item.client, item.step, item.due) for item in found] == [
-        (4, "client_update", 9),
-        (2, "distil", 8),
-    ]
-    for before, after in zip(late, found, strict=True):
-        assert type(after.uplink) is Parcel
-        assert torch.equal(after.uplink.vectors, before.uplink.vectors)
-        assert after.uplink.weights.keys() == before.uplink.weights.keys()
-        for name, tensor in before.uplink.weights.items():
-            assert torch.equal(after.uplink.weights[name], tensor)
-        assert (after.uplink.samples, after.uplink.tau) == (
-            before.uplink.samples,
-            before.uplink.tau,
-        )
-        assert type(after.uplink.samples) is int
+def test_a_payload_comes_back_with_its_types(tmp_path):
+    before = Parcel(torch.randn(2, 3), {"fc.weight": torch.randn(2), "b": torch.ones(1)}, 12, 0.25)
+    after = join_payload(*split_payload(before), tmp_path)
+    assert type(after) is Parcel
+    assert torch.equal(after.vectors, before.vectors)
+    assert after.weights.keys() == before.weights.keys()
+    for name, tensor in before.weights.items():
+        assert torch.equal(after.weights[name], tensor)
+    assert (after.samples, after.tau) == (before.samples, before.tau)
+    assert type(after.samples) is int
 
 
 # --- files that come and go -------------------------------------------------------------------
@@ -250,12 +238,11 @@ def test_a_damaged_state_is_refused_though_it_did_not_step(store):
         load(store)
 
 
-def test_a_reply_of_a_type_that_is_gone_is_refused(store, monkeypatch):
-    parcel = Parcel(torch.randn(2, 3), {"fc.weight": torch.randn(2)}, 12, 0.25)
-    save(store, Snapshot(0, {}, [LateReply(4, "client_update", 9, parcel)]))
+def test_a_payload_of_a_type_that_is_gone_is_refused(tmp_path, monkeypatch):
+    split = split_payload(Parcel(torch.randn(2, 3), {"fc.weight": torch.randn(2)}, 12, 0.25))
     monkeypatch.delitem(Payload.types, Parcel.full_name())
     with pytest.raises(UserError, match=r"holds a payload of type \S+Parcel, which this version"):
-        load(store)
+        join_payload(*split, tmp_path)
 
 
 # --- whose ------------------------------------------------------------------------------------

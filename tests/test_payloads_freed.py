@@ -1,4 +1,4 @@
-"""What travelled in a round is gone when the round is over, but for what is late."""
+"""What travelled in a round is gone when the round is over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHANGES = {"rounds": 3, "participation": 0.75, "eval_every": 1, "model.group": "
 
 @pytest.fixture
 def alive(monkeypatch, assemble):
-    """`alive(method, changes)` gives, round by round, how many payloads are left, and are late."""
+    """`alive(method, changes)` gives, round by round, how many payloads are left."""
     made: list[weakref.ref] = []
 
     def noting(original):
@@ -36,11 +36,8 @@ def alive(monkeypatch, assemble):
         federation = Federation(
             a.algorithm, SerialExecutor(a, CPU), a.gate, a.plan, a.server(CPU), a.streams
         )
-        found = []
-        for _ in federation.rounds():
-            left = sum(each() is not None for each in made)
-            found.append((left, len(federation.snapshot.late)))
-        return found, len(made)
+        left = [sum(each() is not None for each in made) for _ in federation.rounds()]
+        return left, len(made)
 
     gc.disable()  # a cycle would be freed some time, and memory is wanted now
     yield alive
@@ -53,13 +50,7 @@ def alive(monkeypatch, assemble):
 def test_nothing_that_travelled_outlives_its_round(alive, method):
     found, made = alive(method, {})
     assert made > 3
-    assert found == [(0, 0)] * 4
-
-
-def test_only_late_uploads_do(alive):
-    found, _ = alive("fedavg", {"faults.late": 0.5})
-    assert all(left == late for left, late in found)
-    assert any(late for _, late in found)
+    assert found == [0] * 4
 
 
 def test_nor_what_a_client_was_sent_that_failed(alive, monkeypatch):
@@ -71,4 +62,4 @@ def test_nor_what_a_client_was_sent_that_failed(alive, monkeypatch):
     monkeypatch.setattr(FedAvg, "finish", finish)
     found, made = alive("fedavg", {"faults.on_client_error": "drop"})
     assert made == 7  # a download for each round's participants, and one for the tests of each
-    assert found == [(0, 0)] * 4
+    assert found == [0] * 4

@@ -6,7 +6,7 @@ study.py          `fedray sweep`, `table` and `decide`
 names.py, show.py `fedray ls`, `cp` and `show`
 listing.py        registered names, read from listing.json; catalogue.py reads them from the code
 cost.py, data.py, check.py, doctor.py, predict.py, report.py, analyse.py, verify.py, diff.py,
-upload.py, convert.py, papers.py
+upload.py, papers.py
                   one subcommand each
 dry_run.py        resolves a command without running it, for `fedray papers --check` and tests
 new.py            `fedray new`, which copies templates/

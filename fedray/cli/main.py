@@ -77,9 +77,6 @@ COMMANDS: Mapping[str, CommandEntry] = MappingProxyType(
             RESULTS, "analyse one aspect of finished runs", "fedray.cli.analyse"
         ),
         "upload": CommandEntry(RESULTS, "upload results that MLflow lacks", "fedray.cli.upload"),
-        "convert": CommandEntry(
-            RESULTS, "convert results of fedray's second edition", "fedray.cli.convert"
-        ),
         "predict": CommandEntry(
             RESULTS, "classify images with a run's models", "fedray.cli.predict"
         ),

@@ -195,10 +195,6 @@ class FaultConfig(Frozen):
 
     drop: float = Field(0.0, ge=0, le=1)
     """Probability that a participant does not reply and counts as absent."""
-    late: float = Field(0.0, ge=0, le=1)
-    """Probability that a participant's reply arrives `late_rounds` rounds later."""
-    late_rounds: int = Field(1, ge=1, le=MOST_ROUNDS)
-    """Delay of a late reply, in rounds."""
     on_client_error: Literal["stop", "drop"] = "stop"
     """Reaction to an error in a client step: stop the run, or drop the client for the round."""
     max_failures: int = Field(3, ge=0, le=1_000_000)

@@ -50,7 +50,7 @@ from fedray.records.release import ReleaseLog
 from fedray.records.run import Costs, Round, Run, RunInfo, Summary
 
 SCHEMA = 5
-"""Version of result.json; in versions 1 to 4 (first and second edition), it held the rounds."""
+"""Version of result.json; in versions 1 to 4, it held the rounds."""
 RESULT = "result.json"
 ROUNDS = "rounds.jsonl"
 LIST = "runs.json"
@@ -158,18 +158,15 @@ class RunFolder:
         tree = read_json(self.result)
         if not isinstance(tree, dict) or not {"config", "identity"} <= tree.keys():
             raise UserError(f"{self.result} is not a run's result")
-        if "rounds" in tree:
+        schema = tree.get("schema")
+        if "rounds" in tree or (type(schema) is int and schema != SCHEMA):
             raise UserError(
-                f"{self.result} was written by the second edition of fedray; convert it once with "
-                f"fedray convert {self.path}"
+                f"{self.result} has schema {shown(schema)}, but this version of fedray reads "
+                f"{SCHEMA}; use the version that wrote it"
             )
         tree = check(tree, self.result)
-        schema = tree.pop("schema", None)
-        if schema != SCHEMA:
-            raise UserError(
-                f"{self.result} has schema {schema}, but this version of fedray reads {SCHEMA}; "
-                "use the version that wrote it"
-            )
+        if tree.pop("schema", None) != SCHEMA:
+            raise UserError(f"{self.result} is not a run's result")
         try:
             return _HEAD.validate_python(tree)
         except ValidationError as error:

@@ -104,7 +104,7 @@ class Work:
 
 @dataclass(frozen=True, config=RECORD)
 class Event:
-    """An incident in a round: a reply that was dropped, delayed or arrived late, or an error."""
+    """An incident in a round: a reply that was dropped, or an error."""
 
     client: int
     what: str

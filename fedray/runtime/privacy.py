@@ -74,9 +74,6 @@ def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
     if experiment.wire.up_bits < 32:
         bits = experiment.wire.up_bits
         obstacles.append(f"wire.up_bits={bits} changes updates after clipping; set it to 32")
-    if faults.late > 0:
-        late = f"faults.late={faults.late:g} brings updates of another round's sample"
-        obstacles.append(f"{late}; set it to 0")
     if faults.on_client_error == "drop":
         drop = (
             "faults.on_client_error=drop lets a client's data change the number of averaged clients"

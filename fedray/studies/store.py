@@ -34,7 +34,7 @@ from fedray.studies.plan import Phase, StudyPlan
 
 DATA = "table.json"
 FORMAT = 3
-"""In format 3, identities of runs hash file contents; `fedray convert` converts format 2."""
+"""Version of table.json; in format 3, identities of runs hash file contents."""
 RUNS = "runs"
 
 
@@ -302,14 +302,9 @@ def check_table(path: Path) -> Tree:
     if not isinstance(tree, dict) or "format" not in tree:
         raise UserError(f"{path} cannot be read: it is not the file of a table")
     if tree["format"] != FORMAT:
-        second = tree["format"] == FORMAT - 1
-        remedy = (
-            f"convert it once with fedray convert {path.parent}"
-            if second
-            else "run the table again in the results folder that has its runs"
-        )
         raise UserError(
-            f"{path} has format {shown(tree['format'])}, this version reads {FORMAT}; {remedy}"
+            f"{path} has format {shown(tree['format'])}, this version reads {FORMAT}; run the "
+            "table again in the results folder that has its runs"
         )
     return read_checked(path)
 

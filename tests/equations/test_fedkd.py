@@ -168,7 +168,6 @@ def test_the_uncompressed_small_model_is_the_mean_of_the_clients(run):
 SCENES = {
     "half": {"participation": 0.5},
     "absent": {"faults.drop": 0.4},
-    "late": {"faults.late": 0.5},
 }
 
 

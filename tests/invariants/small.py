@@ -143,20 +143,14 @@ def numbers(out: Path) -> dict[str, Any]:
 
 
 def tensors(out: Path) -> dict[str, torch.Tensor]:
-    """All tensors of the last checkpoint: the server's, the clients', those on their way."""
+    """All tensors of the last checkpoint: the server's and the clients'."""
     identity = json.loads((out / "result.json").read_text())["identity"]
     found = CheckpointStore(out, identity).load()
     assert found is not None
     tree: dict[str, Any] = {"server": found.snapshot.server}
     for client, state in found.clients.items():
         tree[str(client)] = {"model": state.model, "memory": state.memory}
-    everything = {"/".join(path): tensor for path, tensor in leaves(tree)}
-    for item in found.snapshot.late:
-        everything |= {
-            f"late/{item.client}/{item.due}/{place}": tensor
-            for place, _, _, tensor in item.uplink.tensors()
-        }
-    return everything
+    return {"/".join(path): tensor for path, tensor in leaves(tree)}
 
 
 def last_round(out: Path) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from fedray.config import FaultConfig
 from fedray.core import Algorithm, Gate, Payload, payload_field
 from fedray.errors import ClientError, RunFailed, UserError
 from fedray.evaluation.score import Score
-from fedray.federation import Federation, Plan, Reply, RoundExchange
+from fedray.federation import Federation, Plan, Reply
 from fedray.runtime.session import Session
 from fedray.streams import Streams
 
@@ -64,7 +63,7 @@ def test_dropped_is_as_if_absent(small, tmp_path, monkeypatch, method):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-# --- by scenario: late ----------------------------------------------------------------------------
+# --- by scenario: how often -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -74,17 +73,13 @@ class Made(Payload):
     round: int = payload_field("statistics")
 
 
-class Notes(Algorithm):
-    """Notes what the server got in each round."""
+class Nothing(Algorithm):
+    """A method whose steps do nothing."""
 
-    name = "notes"
+    name = "nothing"
 
     def __init__(self) -> None:
-        self.notes = SimpleNamespace(got={})
-
-    def server_update(self, state: Any, uplinks: Mapping[int, Made], server: Any) -> Any:
-        self.notes.got[server.round] = {client: made.round for client, made in uplinks.items()}
-        return state
+        pass
 
 
 class Prompt:
@@ -106,71 +101,18 @@ class NoServer:
 def federation(rounds: int, **faults: Any) -> Federation:
     plan = Plan(rounds, 3, 1.0, 1, FaultConfig(**faults))
     gate = Gate({})
-    return Federation(Notes(), Prompt(), gate, plan, NoServer(), Streams(0))
-
-
-def scenario(monkeypatch, late: set[tuple[int, int]]) -> None:
-    """Make exactly these (round, client) late."""
-
-    def strikes(self: RoundExchange, fault: str, client: int) -> bool:
-        return fault == "late" and (self.round, client) in late
-
-    monkeypatch.setattr(RoundExchange, "_strikes", strikes)
+    return Federation(Nothing(), Prompt(), gate, plan, NoServer(), Streams(0))
 
 
 def events_of(result: Any) -> list[tuple[int, str]]:
     return [(event.client, event.what) for event in result.events]
 
 
-def test_a_late_reply_counts_in_the_round_it_is_due(monkeypatch):
-    scenario(monkeypatch, {(1, 0), (2, 0), (3, 0)})
-    run = federation(4, late_rounds=2)
-    _, one, _, three, four = run.rounds()
-    assert run.algorithm.notes.got == {
-        1: {1: 1, 2: 1},
-        2: {1: 2, 2: 2},
-        3: {0: 1, 1: 3, 2: 3},
-        4: {0: 4, 1: 4, 2: 4},
-    }
-    assert events_of(one) == [(0, "late, due in round 3")]
-    assert events_of(three) == [(0, "late, due in round 5"), (0, "late reply arrived")]
-    assert events_of(four) == [(0, "late reply replaced")]
-    assert [(item.client, item.due) for item in run.snapshot.late] == [(0, 5)]
-
-
-def test_a_late_reply_of_somebody_who_is_not_asked_any_more(monkeypatch):
-    scenario(monkeypatch, {(1, 0)})
-    run = federation(2)
-    monkeypatch.setattr(run, "_cohort", lambda round_: [[], [0, 1], [1, 2]][round_])
-    _, one, two = run.rounds()
-    assert run.algorithm.notes.got == {1: {1: 1}, 2: {0: 1, 1: 2, 2: 2}}
-    assert (one.participants, two.participants) == ([0, 1], [1, 2])
-
-
-def test_a_fresh_reply_replaces_the_late_one(monkeypatch):
-    scenario(monkeypatch, {(1, 0), (1, 1), (2, 1)})
-    run = federation(3)
-    _, _, two, three = run.rounds()
-    assert run.algorithm.notes.got == {1: {2: 1}, 2: {0: 2, 1: 1, 2: 2}, 3: {0: 3, 1: 3, 2: 3}}
-    assert (0, "late reply replaced") in events_of(two)
-    assert (1, "late reply arrived") in events_of(two)
-    assert events_of(three) == [(1, "late reply replaced")]
-
-
-def test_a_late_reply_is_sent_and_counted_when_it_is_made(small):
-    record = numbers(small.undisturbed("faults.late=1.0"))["rounds"][1]
-    punctual = numbers(small.undisturbed())["rounds"][1]
-    assert record["up"]["bytes"] == punctual["up"]["bytes"]
-    assert [event["what"] for event in record["events"]] == ["late, due in round 2"] * 6
-
-
-def test_faults_strike_as_often_as_they_should():
-    run = federation(200, drop=0.3, late=0.2)
+def test_clients_drop_out_as_often_as_they_should():
+    run = federation(200, drop=0.3)
     events = [what for result in run.rounds() for _, what in events_of(result)]
     asked = 200 * 3
     assert events.count("dropped") == pytest.approx(0.3 * asked, abs=4 * (0.21 * asked) ** 0.5)
-    late = sum(what.startswith("late, due") for what in events)
-    assert late == pytest.approx(0.2 * 0.7 * asked, abs=4 * (0.12 * asked) ** 0.5)
 
 
 def test_what_precedes_the_first_round_is_spared(small):

@@ -150,7 +150,7 @@ def test_a_client_whose_only_batch_is_one_larger_does_not_join_smaller_clients()
 
 
 BLOCKS = ("rounds=3", "data.clients=7", "model.group=mlp", "batch_size=16", "stacked=3")
-PARTIAL = ("participation=0.8", "faults.drop=0.2", "faults.late=0.3")
+PARTIAL = ("participation=0.8", "faults.drop=0.2")
 
 
 @pytest.mark.ray

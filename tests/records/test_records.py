@@ -245,7 +245,7 @@ def test_a_damaged_line_is_refused_with_one_sentence(tmp_path, line, reason):
         ({"seed": None}, "its content does not fit its checksum"),
         (
             {"rounds": [{"round": 1}]},
-            "second edition of fedray; convert it once with fedray convert",
+            "has schema 5, but this version of fedray reads 5; use the version that wrote it",
         ),
         ({"seed": 3}, "its content does not fit its checksum"),
         ({"checksum": None}, "it has no checksum"),
