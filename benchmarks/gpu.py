@@ -15,7 +15,7 @@ samples; memory is the largest sample, of all processes together. Variants that 
 
 With --counts, every method runs two rounds of small batches on the pretended accelerator of
 `fedray check`. It counts operators (calls that compute), copies to the device and synchronisations
-(results that the CPU waits for), see `fedray/runtime/pretended_device.py`: per batch, without the
+(results that the CPU waits for), see `tests/pretended_device.py`: per batch, without the
 first batch of an epoch, and per client step, including its batches.
 """
 
@@ -244,10 +244,11 @@ def matrix_rate(device: str, side: int = 8192) -> dict[str, float]:
 def count(methods: Sequence[str]) -> None:
     """Print the counts of a batch and a client step of each method on the pretended accelerator."""
     from fedray.core import algorithms
-    from fedray.runtime import pretended_device
+    from fedray.runtime.conformance import small_experiment
+    from tests.device_laws import count_steps
+    from tests.pretended_device import device
 
-    pretended_device.device()  # before autograd runs
-    from fedray.runtime.conformance import count_steps, small_experiment
+    device()  # before autograd runs
 
     kinds = ("operators", "copies", "synchronisations")
     print("| method | batch: " + " | ".join(kinds) + " | step: " + " | ".join(kinds) + " |")

@@ -79,11 +79,11 @@ def compare(method: str, kind: str) -> Numbers:
     """Run a method on the CPU and on the device `kind`; return their differences."""
     import torch
 
-    from fedray.runtime import pretended_device
     from fedray.runtime.assembly import Assembly
     from fedray.runtime.conformance import serial, small_experiment, trace
     from fedray.runtime.devices import pick_device
     from fedray.runtime.serial import SerialExecutor
+    from tests import pretended_device
 
     torch.set_num_threads(1)
     device = pretended_device.device() if kind == "pretended" else pick_device(1)

@@ -1,7 +1,7 @@
 """The pretended accelerator, and devices whose memory runs out.
 
-`make check` runs every method on it. `test_devices.py` runs this
-file in a process of its own: autograd knows the devices that were there at the first backward pass.
+`test_devices.py` runs this file in a process of its own: autograd knows the devices that were there
+at the first backward pass.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from fedray.core import algorithms
 from fedray.errors import ClientError, ServerError, UserError
 from fedray.models.prompted.transport import transport_plan
 from fedray.runtime import devices
-from fedray.runtime.conformance import count_steps, small_experiment
-from fedray.runtime.pretended_device import COUNTS, MixedDevicesError, device
+from fedray.runtime.conformance import Violation, small_experiment
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from tests.device_laws import check_batches, check_device
+from tests.pretended_device import COUNTS, MixedDevicesError, device
 
 PRETENDED = {"gpus": 1.0, "server_gpus": 0.5}
 CPU = torch.device("cpu")
@@ -174,19 +175,27 @@ def test_the_transport_on_an_accelerator_looks_at_its_end_every_ten_iterations()
         assert torch.equal(there.cpu(), here)
 
 
-EXCEPTIONS = {"fedfa_augmentation": "draws noise", "fedotp": "checks every ten iterations"}
+# --- the laws ------------------------------------------------------------------------------------
+
+WAITING = ("fedfa_augmentation", "fedotp")
+"""Methods that copy or wait between batches: one draws its noise on the CPU, so that every device
+gets the same; the other looks every ten iterations whether its transport has converged."""
 
 
-def test_all_other_methods_claim_neither_to_copy_nor_to_wait_between_batches():
-    """`make check` runs each of them."""
-    assert {m.name for m in algorithms.entries() if m.waits_per_batch} == EXCEPTIONS.keys()
+@pytest.mark.parametrize("method", algorithms.names())
+def test_a_method_gives_the_cpus_numbers_on_the_device(method):
+    check_device(small_experiment(method))
 
 
-@pytest.mark.parametrize("method", EXCEPTIONS)
-def test_the_methods_that_copy_or_wait_between_batches_say_why(method):
-    assert EXCEPTIONS[method] in algorithms.get(method).waits_per_batch
-    inside = count_steps(small_experiment(method)).inside
-    assert inside["copies"] + inside["synchronisations"]
+@pytest.mark.parametrize("method", [name for name in algorithms.names() if name not in WAITING])
+def test_no_tensor_moves_between_batches(method):
+    check_batches(small_experiment(method))
+
+
+@pytest.mark.parametrize("method", WAITING)
+def test_the_methods_that_wait_between_batches_are_found(method):
+    with pytest.raises(Violation, match="in the batches of two rounds; create or move tensors"):
+        check_batches(small_experiment(method))
 
 
 # --- which device --------------------------------------------------------------------------------

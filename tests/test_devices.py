@@ -12,6 +12,7 @@ FILE = Path(__file__).with_name("on_pretended_device.py")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_pretended_accelerator():
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FILE)]
     done = subprocess.run(words, capture_output=True, text=True, cwd=FILE.parents[1])

@@ -131,10 +131,6 @@ class Algorithm:
     """Whether clients trained together (`core.stacked`) get the same numbers as clients trained
     separately. A subclass that changes the training must set it again (`CLAIMS`)."""
 
-    waits_per_batch: ClassVar[str] = ""
-    """The reason why the method copies tensors to or from an accelerator for every batch; "" if it
-    copies none. `fedray check` counts these copies."""
-
     class HParams(HyperParameters):
         """The hyper-parameters of a method without any.
 

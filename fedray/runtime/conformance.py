@@ -7,10 +7,9 @@ not affect pure steps, and reports the first number that differs.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,14 +20,12 @@ import torch.nn.functional as F
 from ray import cloudpickle
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
 from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment, Tree, with_plugins
 from fedray.core import (
     Algorithm,
-    Batch,
     Client,
     ClientState,
     Downlinks,
@@ -39,7 +36,6 @@ from fedray.core import (
     Total,
     algorithms,
     total_over,
-    training,
 )
 from fedray.core.state import StateTree, leaves, map_tensors
 from fedray.errors import FedrayError, one_line
@@ -48,21 +44,17 @@ from fedray.models import Classifier
 from fedray.models.clip import small_clip_folder
 from fedray.plugins import use
 from fedray.records import Round
-from fedray.runtime import pretended_device
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.cluster import connect
 from fedray.runtime.isolation import Isolation
 from fedray.runtime.pool import WorkerPool
-from fedray.runtime.pretended_device import COUNTS
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 
 CPU = torch.device("cpu")
-ROUNDING = 1e-4
-"""Tolerance between devices, whose kernels round differently, over two rounds."""
 STACKING = 1e-3
 """Tolerance between stacked and unstacked clients, over two rounds.
 
@@ -88,8 +80,6 @@ SMALL: Tree = {
     "report": {"select": "test"},
 }
 """Three clients, two per round; all of them get new images before the last round."""
-FEW = 4
-"""Batch size for counting batches; small, so that every client has several."""
 CHEAP: Mapping[str, int] = {
     "server_epochs": 1,
     "target_steps": 2,
@@ -357,14 +347,9 @@ def attributes(algorithm: Algorithm) -> dict[str, bytes]:
 
 
 class Conformance:
-    """Checks methods one after the other; the first check on Ray starts the workers.
-
-    Create it before this process computes any gradient: autograd does not find devices that are
-    registered later.
-    """
+    """Checks methods one after the other; the first check on Ray starts the workers."""
 
     def __init__(self) -> None:
-        pretended_device.device()
         self._pools: list[WorkerPool] = []
 
     def check(self, experiment: Experiment) -> Iterator[Verdict]:
@@ -407,9 +392,6 @@ class Conformance:
             yield "dropout", description, lambda: check_dropout(experiment)
         description = "a subclass with an entry in the server's state that its steps do not name"
         yield "entries", description, lambda: check_entries(experiment, first)
-        yield "device", "a pretended accelerator", lambda: check_device(experiment)
-        description = "no copy and no synchronisation in the batch loop"
-        yield "batches", description, lambda: check_batches(experiment)
         if algorithms.get(experiment.algorithm.name).stacks:
             stacked = Assembly(experiment.model_copy(update={"stacked": 2}))
             description = "two clients trained together, states to 1e-3"
@@ -501,87 +483,3 @@ def check_entries(experiment: Experiment, expected: Sequence[Trace]) -> None:
         if done.tensors.pop(f"server/{ENTRY}", None) is None:
             raise Violation(f"round {done.round}: the server's state has lost the entry {ENTRY!r}")
     compare(expected, traces)
-
-
-def check_device(experiment: Experiment) -> None:
-    """Compare runs on the CPU and on a pretended accelerator."""
-    with sdpa_kernel(SDPBackend.MATH):  # the only attention that both devices support
-        on_cpu = trace(Assembly(experiment), serial)
-    compare(on_cpu, _on_device(experiment), ROUNDING)
-
-
-@dataclass
-class StepCounts:
-    """Counts on the pretended device; see `pretended_device.COUNTS`.
-
-    Attributes:
-        batches: batches that clients trained on, without the first of each epoch.
-        inside: counts within these batches.
-        steps: client steps.
-        whole: counts within the steps, including their batches.
-    """
-
-    batches: int = 0
-    inside: Counter[str] = field(default_factory=Counter)
-    steps: int = 0
-    whole: Counter[str] = field(default_factory=Counter)
-
-
-def count_steps(experiment: Experiment) -> StepCounts:
-    """Run an experiment in small batches on the pretended device; count what client steps do."""
-    experiment = from_tree(experiment.tree(), [("batch_size", FEW)])
-    counts, batches = StepCounts(), training._Epochs._batches
-
-    def counted(epochs: Any) -> Iterator[Batch]:
-        before: Counter[str] | None = None  # skip the first batch, which may do one-off work
-        for batch in batches(epochs):
-            yield batch
-            if before is not None:
-                counts.batches += 1
-                counts.inside.update(COUNTS - before)
-            before = Counter(COUNTS)
-
-    @contextmanager
-    def step(name: str, clients: int) -> Iterator[None]:
-        before = Counter(COUNTS)
-        yield
-        if name == "client_update":
-            counts.steps += clients
-            counts.whole.update(COUNTS - before)
-
-    class Counting(SerialExecutor):
-        def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-            with step(name, len(down)):
-                return super().step(name, round_, down)
-
-        def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
-            with step(name, len(down)):
-                return super().total(name, round_, down)
-
-    training._Epochs._batches = counted  # type: ignore[assignment, method-assign]
-    try:
-        _on_device(experiment, Counting)
-    finally:
-        training._Epochs._batches = batches  # type: ignore[method-assign]
-    return counts
-
-
-def check_batches(experiment: Experiment) -> None:
-    """Check that no tensor moves to or from the accelerator while clients train on batches."""
-    if algorithms.get(experiment.algorithm.name).waits_per_batch:
-        return
-    inside = count_steps(experiment).inside
-    transfers = [f"{inside[n]} {n}" for n in ("copies", "synchronisations") if inside[n]]
-    if transfers:
-        raise Violation(
-            f"{' and '.join(transfers)} in the batches of two rounds; create or move tensors "
-            "before the batches, and do not read any on the CPU"
-        )
-
-
-def _on_device(
-    experiment: Experiment, executor: type[SerialExecutor] = SerialExecutor
-) -> list[Trace]:
-    device = pretended_device.device()
-    with sdpa_kernel(SDPBackend.MATH):
-        return trace(Assembly(experiment), partial(executor, device=device), device)

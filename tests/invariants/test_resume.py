@@ -17,7 +17,6 @@ from small import (
     on_workers,
     serially,
     stop_after,
-    tensors,
     wait_for,
 )
 

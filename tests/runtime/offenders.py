@@ -208,17 +208,6 @@ class UndeclaredPayload(FedAvg):
 
 
 @algorithms.add
-class WrongDevice(FedAvg):
-    """Multiplies by a tensor that stays on the CPU."""
-
-    name = "wrong_device"
-
-    def loss(self, output, batch, local):
-        weights = torch.linspace(0.5, 1, self.setting.num_classes)
-        return torch.nn.functional.cross_entropy(output.logits * weights, batch.labels)
-
-
-@algorithms.add
 class ModuleMemory(FedAvg):
     """Keeps each client's last loss in a variable of the module."""
 
@@ -230,14 +219,3 @@ class ModuleMemory(FedAvg):
         loss = super().loss(output, batch, local)
         self.losses[local.client.id] = loss.item()
         return loss * before
-
-
-@algorithms.add
-class CopyPerBatch(FedAvg):
-    """Moves a tensor to the device for every batch."""
-
-    name = "copy_per_batch"
-
-    def loss(self, output, batch, local):
-        weights = torch.linspace(0.5, 1, self.setting.num_classes).to(local.client.device)
-        return torch.nn.functional.cross_entropy(output.logits * weights, batch.labels)

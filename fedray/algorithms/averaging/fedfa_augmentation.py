@@ -77,7 +77,6 @@ class FedFAAugmentation(FedAvg):
     title = "FedFA (augmentation)"
     paper = "Zhou & Konukoglu, ICLR 2023, arXiv:2301.12995"
     travels = "models and channel statistics"
-    waits_per_batch = "draws noise on the CPU, so that every device gets the same noise"
     uploads = (VariedUpdate,)
     downloads = (VariedModel,)
     down_type = VariedModel

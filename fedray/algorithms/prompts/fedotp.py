@@ -38,7 +38,6 @@ class FedOTP(PairedContexts):
     name = "fedotp"
     title = "FedOTP"
     paper = "Li et al., CVPR 2024, arXiv:2403.00041"
-    waits_per_batch = "checks every ten iterations whether the transport has converged"
     stacks = False  # the number of iterations depends on the values of a batch
 
     class HParams(PairedContexts.HParams):

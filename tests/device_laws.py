@@ -1,0 +1,110 @@
+"""Two laws of every method on an accelerator, on the pretended one.
+
+A method gives the numbers of the CPU there, and moves no tensor to or from it between batches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fedray.config import Experiment
+from fedray.core import Batch, Downlinks, Total, training
+from fedray.federation import Reply
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.conformance import Trace, Violation, compare, serial, trace
+from fedray.runtime.resolve import from_tree
+from fedray.runtime.serial import SerialExecutor
+from tests.pretended_device import COUNTS, device
+
+ROUNDING = 1e-4
+"""Tolerance between devices, whose kernels round differently, over two rounds."""
+FEW = 4
+"""Batch size for counting batches; small, so that every client has several."""
+
+
+def check_device(experiment: Experiment) -> None:
+    """Compare runs on the CPU and on a pretended accelerator."""
+    with sdpa_kernel(SDPBackend.MATH):  # the only attention that both devices support
+        on_cpu = trace(Assembly(experiment), serial)
+    compare(on_cpu, _on_device(experiment), ROUNDING)
+
+
+@dataclass
+class StepCounts:
+    """Counts on the pretended device; see `COUNTS`.
+
+    Attributes:
+        batches: batches that clients trained on, without the first of each epoch.
+        inside: counts within these batches.
+        steps: client steps.
+        whole: counts within the steps, including their batches.
+    """
+
+    batches: int = 0
+    inside: Counter[str] = field(default_factory=Counter)
+    steps: int = 0
+    whole: Counter[str] = field(default_factory=Counter)
+
+
+def count_steps(experiment: Experiment) -> StepCounts:
+    """Run an experiment in small batches on the pretended device; count what client steps do."""
+    experiment = from_tree(experiment.tree(), [("batch_size", FEW)])
+    counts, batches = StepCounts(), training._Epochs._batches
+
+    def counted(epochs: Any) -> Iterator[Batch]:
+        before: Counter[str] | None = None  # skip the first batch, which may do one-off work
+        for batch in batches(epochs):
+            yield batch
+            if before is not None:
+                counts.batches += 1
+                counts.inside.update(COUNTS - before)
+            before = Counter(COUNTS)
+
+    @contextmanager
+    def step(name: str, clients: int) -> Iterator[None]:
+        before = Counter(COUNTS)
+        yield
+        if name == "client_update":
+            counts.steps += clients
+            counts.whole.update(COUNTS - before)
+
+    class Counting(SerialExecutor):
+        def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
+            with step(name, len(down)):
+                return super().step(name, round_, down)
+
+        def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
+            with step(name, len(down)):
+                return super().total(name, round_, down)
+
+    training._Epochs._batches = counted  # type: ignore[assignment, method-assign]
+    try:
+        _on_device(experiment, Counting)
+    finally:
+        training._Epochs._batches = batches  # type: ignore[method-assign]
+    return counts
+
+
+def check_batches(experiment: Experiment) -> None:
+    """Check that no tensor moves to or from the accelerator while clients train on batches."""
+    inside = count_steps(experiment).inside
+    transfers = [f"{inside[n]} {n}" for n in ("copies", "synchronisations") if inside[n]]
+    if transfers:
+        raise Violation(
+            f"{' and '.join(transfers)} in the batches of two rounds; create or move tensors "
+            "before the batches, and do not read any on the CPU"
+        )
+
+
+def _on_device(
+    experiment: Experiment, executor: type[SerialExecutor] = SerialExecutor
+) -> list[Trace]:
+    with sdpa_kernel(SDPBackend.MATH):
+        return trace(Assembly(experiment), partial(executor, device=device()), device())
