@@ -316,7 +316,9 @@ def _conclude_sweep(study: Study) -> Conclusion:
         ]
         for trial in ranked
     ]
-    parts = [best_line(result), f"{plan.title}: [{len(result.trials)} configurations]({VIEW_LINK})"]
+    best_one = f"**{best_line(result)}**" if best is not None else ""
+    count = f"{plan.title}: [{len(result.trials)} configurations]({VIEW_LINK}). {plan.answers}"
+    parts = [best_one, count]
     if rows:
         spread = ["standard deviation"] if has_spread else []
         head = ["configuration", result.chooser, *spread, f"{plan.metrics[0]} (test)"]

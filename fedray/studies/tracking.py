@@ -109,16 +109,19 @@ class StudyTracker:
         self._send(run, "RUNNING" if run.status == "running" else ENDS.get(run.status, "KILLED"))
 
     def end(self, conclude: Callable[[], Conclusion]) -> None:
-        """Queue the final update of all runs and of the study, which has ended."""
-        for run in self._study.runs.values():
+        """Queue the final update of the study, which has ended, and of all runs.
+
+        The study is first, because `ray job stop` kills this process after three seconds.
+        """
+        study = self._study
+        self._tracker.update("study", lambda: study_run(study, _status_of(study), conclude()))
+        for run in study.runs.values():
             if run.status == "running":
                 self._send(run, "KILLED")
-        study = self._study
         for trial, result in begun_trials(study):
             self._send_trial(trial, "KILLED", result)
         for spec in _earlier_runs(study):
             self._tracker.update(spec.key, partial(run_of, study, spec, None))
-        self._tracker.update("study", lambda: study_run(study, _status_of(study), conclude()))
 
     def _send_trial(
         self, trial: Trial, unfinished: Tracked, result: SweepOutcome | None = None
@@ -287,17 +290,18 @@ def _short(value: Any) -> Any:
 def trial_note(trial: Trial, result: SweepOutcome) -> str:
     """Return the description of a trial: its numbers by seed, and the best trial if known."""
     plan, chooser, best = result.plan, result.chooser, result.best
-    lines = [f"**{config_label(trial.config)}**, a configuration of {plan.title}: {plan.answers}"]
+    parts = [f"**{config_label(trial.config)}**"]
     if trial.reason:
-        lines.append(f"Failed: {trial.reason}")
+        parts.append(f"failed: {trial.reason}")
     if trial.objective is not None:
-        spread = f", standard deviation {trial.std:.4f}" if len(trial.runs) > 1 else ""
-        lines.append(f"{chooser} (objective), {plan.how}: **{trial.objective:.4f}**{spread}")
-    if best is not None:
-        is_this = " (this one)" if best.number == trial.number else ""
-        lines.append(
-            f"Best of the sweep: **{config_label(best.config)}**{is_this}, {best.objective:.4f}"
-        )
+        parts.append(f"{chooser} **{trial.objective:.4f}**")
+    if trial.objective is not None and len(trial.runs) > 1:
+        parts.append(f"standard deviation {trial.std:.4f} over {len(trial.runs)} seeds")
+    if best is not None and best.number == trial.number:
+        parts.append("the best of the sweep")
+    elif best is not None:
+        parts.append(f"best of the sweep: **{config_label(best.config)}** {best.objective:.4f}")
+    lines = ["; ".join(parts), f"A configuration of {plan.title}: {plan.answers}"]
     rows = [
         [str(seed), str(end.round), f"{end.choice:.4f}"] for seed, end in trial.measured.items()
     ]
@@ -340,7 +344,7 @@ def study_run(study: Study, status: Tracked, conclusion: Conclusion | None = Non
         run,
         metrics=conclusion.metrics,
         files=[(study.home / name, "") for name in ARTIFACTS[plan.kind]],
-        note="\n\n".join(filter(None, [f"**{plan.answers}**", conclusion.note, figure])),
+        note="\n\n".join(filter(None, [conclusion.note or f"**{plan.answers}**", figure])),
     )
 
 

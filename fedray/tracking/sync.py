@@ -344,8 +344,9 @@ class Tracker:
         if self.failure is None:
             self.failure = why
             say(
-                f"MLflow at {mask(self.uri)} is not up to date ({why}); the run goes on, and its "
-                f"folder is complete. To upload it later: {self._command}"
+                f"MLflow at {mask(self.uri)} is not up to date ({why}); "
+                f"{'the' if self._closing else 'the run goes on, and its'} folder is complete. "
+                f"To upload it later: {self._command}"
             )
 
     @property

@@ -54,33 +54,34 @@ def trials_view(
         of_numbers: whether all values of the params are numbers, which a contour plot needs.
         is_min: whether smaller objectives are better.
     """
-    columns = [f"params.`{name}`" for name in params]
-    columns += [f"metrics.`{name}`" for name in metrics]
+    widths = {f"params.`{name}`": 60 + 8 * len(name) for name in params}
+    widths |= {f"metrics.`{name}`": 60 + 8 * len(name) for name in metrics}
     axes = [{"key": name, "type": "PARAM"} for name in params]
     objective = {"key": OBJECTIVE, "type": "METRIC"}
     charts: list[dict[str, Any]] = [
         {"type": "SCATTER", "xaxis": axis, "yaxis": objective} for axis in axes[:MOST_SCATTERS]
     ]
-    if len(axes) == 2 and of_numbers:
-        x, y = axes
-        charts.insert(0, {"type": "CONTOUR", "xaxis": x, "yaxis": y, "zaxis": objective})
     charts += [
         {"type": "PARALLEL", "selectedParams": [*params], "selectedMetrics": [OBJECTIVE]},
         {"type": "BAR", "metricKey": OBJECTIVE},
     ]
+    if len(axes) == 2 and of_numbers:
+        x, y = axes
+        charts.insert(0, {"type": "CONTOUR", "xaxis": x, "yaxis": y, "zaxis": objective})
     common = {"metricSectionId": "trials", "deleted": False, "isGenerated": False}
     common["runsCountToCompare"] = 100
     return {
         "orderByKey": f"metrics.`{OBJECTIVE}`",
         "orderByAsc": is_min,
-        "selectedColumns": columns,
-        "columnOrder": columns,
+        "selectedColumns": [*widths],
+        "columnOrder": [*widths],
+        "columnWidths": widths,  # in pixels
         "runsHiddenMode": "SHOW_ALL",
         "compareRunCharts": [
             {"uuid": f"chart-{number}", **common, **chart} for number, chart in enumerate(charts)
         ],
         "compareRunSections": [
-            {"uuid": "trials", "name": "trials", "display": True, "isReordered": True}
+            {"uuid": "trials", "name": "trials", "display": True, "isReordered": True, "columns": 2}
         ],
         "isAccordionReordered": True,
     }
