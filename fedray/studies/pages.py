@@ -305,7 +305,6 @@ def _conclude_sweep(study: Study) -> Conclusion:
     """Return a sweep's description: the best configurations, and counts of trials by status."""
     result = sweep_outcome(study)
     plan, best = result.plan, result.best
-    ranked = sorted(result.through, key=lambda trial: -(trial.score or 0.0))[:MOST_IN_NOTE]
     has_spread = len(plan.report.seeds) > 1
     rows = [
         [
@@ -314,10 +313,10 @@ def _conclude_sweep(study: Study) -> Conclusion:
             *([_format_number(trial.std)] if has_spread else []),
             _format_number(trial.mean(plan.metrics[0])),
         ]
-        for trial in ranked
+        for trial in result.ranked[:MOST_IN_NOTE]
     ]
     best_one = f"**{best_line(result)}**" if best is not None else ""
-    count = f"{plan.title}: [{len(result.trials)} configurations]({VIEW_LINK}). {plan.answers}"
+    count = f"{plan.title}: [{len(result.trials)} configurations]{VIEW_LINK}. {plan.answers}"
     parts = [best_one, count]
     if rows:
         spread = ["standard deviation"] if has_spread else []

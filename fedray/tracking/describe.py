@@ -55,8 +55,8 @@ BEST_METRIC, BEST_ROUND = f"best/{HEADLINE}", "best/round"
 """Metrics of a run that has ended: its best round and the accuracy there."""
 ARTIFACT = "artifact:"
 """Prefix of a file's name in a description, replaced by the artifact's address."""
-VIEW_LINK = "view:"
-"""Stands in a description for the address of the run's saved view."""
+VIEW_LINK = "(view:)"
+"""Target of a link in a description, replaced by the address of the run's saved view."""
 
 
 # --- names ---------------------------------------------------------------------------------------

@@ -497,7 +497,7 @@ class Store:
 
     def _describe(self, held: _Held, run: TrackedRun) -> None:
         """Write the description with HTML escaped, unless a user has written one."""
-        note = run.note.replace(VIEW_LINK, view_path(self.experiment_id, run.key).lstrip("/"))
+        note = run.note.replace(VIEW_LINK, f"({view_path(self.experiment_id, run.key)[1:]})")
         before = held.tags.get(NOTE_TAG, "")
         link = rf"get-artifact?run_uuid={held.run_id}&path=\1"
         text = shorten(OURS + re.sub(rf"{ARTIFACT}([\w.-]+)", link, escape_html(note)), MAX_TAG)
