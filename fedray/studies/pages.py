@@ -316,15 +316,14 @@ def _conclude_sweep(study: Study) -> Conclusion:
         for trial in result.ranked[:MOST_IN_NOTE]
     ]
     best_one = f"**{best_line(result)}**" if best is not None else ""
-    count = f"{plan.title}: [{len(result.trials)} configurations]{VIEW_LINK}. {plan.answers}"
-    parts = [best_one, count]
+    count = f"[{len(result.trials)} configurations]{VIEW_LINK}"
+    parts = [": ".join(filter(None, [count, best_one])), f"{plan.title}: {plan.answers}"]
     if rows:
         spread = ["standard deviation"] if has_spread else []
         head = ["configuration", result.chooser, *spread, f"{plan.metrics[0]} (test)"]
         parts.append(markdown_table(head, rows))
     if best is not None:
         parts.append(f"The best one alone: `{best_command(plan, best.config)}`")
-    parts = [part for part in parts if part]
     return Conclusion(_sweep_metrics(result) if study.is_complete else {}, "\n\n".join(parts))
 
 

@@ -431,7 +431,7 @@ def info_of(experiment: Experiment) -> RunInfo:
         name=experiment.name,
         scale=experiment.scale,
         algorithm=experiment.algorithm.name,
-        config=experiment.tree(),
+        config=experiment.record(),
         seed=experiment.seed,
         identity=experiment.identity(),
         environment=environment(experiment.threads),
