@@ -316,8 +316,8 @@ def study_run(study: Study, status: Tracked, conclusion: Conclusion | None = Non
     plan = study.plan
     params: dict[str, Any] = {
         **_spaces(plan),
-        **{f"tuning.{k}": v for k, v in plan.tuning.model_dump().items()},
-        **{f"report.{k}": v for k, v in plan.report.model_dump().items()},
+        **{f"tuning.{k}": v for k, v in plan.tuning.model_dump(exclude_none=True).items()},
+        **{f"report.{k}": v for k, v in plan.report.model_dump(exclude_none=True).items()},
         **{f"set.{key}": value for key, value in {**plan.set, **plan.given}.items()},
         "experiment": plan.experiment,
         "metrics": plan.metrics,
