@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -10,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from io import TextIOWrapper
@@ -36,6 +37,8 @@ NOBODY_READS = 128 + signal.SIGPIPE
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """The environment variable in which Ray describes a submitted job."""
 
+LONGEST_RUNTIME = 600
+"""Maximal number of characters of a job's runtime environment in a hint."""
 LONGEST_WORD = 500
 """Maximal number of characters of a name given to a flag; MLflow's limit."""
 WIDTH = 80
@@ -402,11 +405,29 @@ def go_on_with(*words: object) -> str:
         words: the arguments of `python -m`.
     """
     command = shlex.join(["python", "-m", *map(str, words)])
-    job = os.environ.get(JOB)
-    if job is None:
+    if JOB not in os.environ:
         return f"go on with: {command}"
-    folder = " --working-dir ." if "working_dir" in job else ""
-    return f"go on with: ray job submit{folder} -- {command}"
+    runtime = _job().get("runtime_env", {})
+    options = ["--working-dir", "."] if "working_dir" in runtime else []
+    if rest := {name: value for name, value in runtime.items() if name != "working_dir"}:
+        text = json.dumps(rest)
+        is_short = mask(text) == text and len(text) <= LONGEST_RUNTIME
+        options += ["--runtime-env-json", text] if is_short else ["--runtime-env", "ITS_FILE.yaml"]
+    return f"go on with: {shlex.join(['ray', 'job', 'submit', *options, '--'])} {command}"
+
+
+def say_job() -> None:
+    """In a Ray job, print how to stop it; Ctrl-C of `ray job submit` does not."""
+    if job := _job().get("metadata", {}).get("job_submission_id"):
+        print(f"job {job}: Ctrl-C leaves it running; to stop it: ray job stop {job}", flush=True)
+
+
+def _job() -> dict[str, Any]:
+    """Return Ray's description of the job that this process belongs to; {} outside of a job."""
+    with suppress(ValueError):
+        job = json.loads(os.environ.get(JOB, "{}"))
+        return job if isinstance(job, dict) else {}
+    return {}
 
 
 def _print_masked(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from fedray.command import (
     go_on_with,
     keys,
     run,
+    say_job,
     signals_deferred,
 )
 from fedray.errors import ClientError, CodeError, Failure, UserError, one_line
@@ -286,6 +289,39 @@ def test_the_command_that_goes_on_is_a_job_where_it_was_one(monkeypatch):
     assert go_on_with(*words) == f"go on with: ray job submit -- {plain}"
     monkeypatch.setenv(JOB, '{"runtime_env": {"working_dir": "gcs://x.zip"}}')
     assert go_on_with(*words) == f"go on with: ray job submit --working-dir . -- {plain}"
+    runtime = {"env_vars": {"MLFLOW_TRACKING_URI": "http://a:1", "N": "it's 1"}}
+    monkeypatch.setenv(JOB, json.dumps({"runtime_env": {"working_dir": "gcs://x", **runtime}}))
+    said = shlex.split(go_on_with(*words).removeprefix("go on with: "))
+    assert said[:6] == ["ray", "job", "submit", "--working-dir", ".", "--runtime-env-json"]
+    assert json.loads(said[6]) == runtime
+    assert shlex.join(said[8:]) == plain
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"MLFLOW_TRACKING_PASSWORD": "s3cr3t-w0rd"},
+        {"A": "http://ada:s3cr3t-w0rd@b"},
+        {"A": "x" * 999},
+    ],
+)
+def test_the_hint_of_a_job_has_no_secrets_and_stays_short(monkeypatch, variables):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(JOB, json.dumps({"runtime_env": {"env_vars": variables}}))
+    assert go_on_with("fedray.sweep", "mine", "--resume") == (
+        "go on with: ray job submit --runtime-env ITS_FILE.yaml -- "
+        "python -m fedray.sweep mine --resume"
+    )
+
+
+def test_a_job_says_how_it_is_stopped(monkeypatch, capsys):
+    monkeypatch.delenv(JOB, raising=False)
+    say_job()
+    monkeypatch.setenv(JOB, '{"metadata": {"job_submission_id": "raysubmit_1"}}')
+    say_job()
+    said = "job raysubmit_1: Ctrl-C leaves it running; to stop it: ray job stop raysubmit_1\n"
+    assert capsys.readouterr().out == said
 
 
 def test_nobody_reads_the_output():

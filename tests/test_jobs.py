@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -180,6 +181,58 @@ def test_a_method_in_the_jobs_folder_is_run_with_two_workers(
     result = json.loads((out / "result.json").read_text())
     assert result["config"]["plugins"].keys() == {"mine"}
     assert (out / "plugins" / "mine.py").exists()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_stopped_job_goes_on_in_the_same_mlflow_run_by_its_hint(
+    head: dict[str, str], tmp_path: Path
+) -> None:
+    from mlflow import MlflowClient
+
+    (tmp_path / "tune").mkdir()
+    (tmp_path / "tune" / "stopped.yaml").write_text(
+        TINY.replace("rounds: 1,", "rounds: 10,").replace("[0, 1]", "[0, 1, 2, 3, 4, 5]")
+    )
+    where = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    uri = f"sqlite:///{tmp_path}/elsewhere.db"
+    keep = ("FEDRAY_RESULTS", "FEDRAY_CACHE", "MLFLOW_DISABLE_TELEMETRY", "HF_HUB_OFFLINE")
+    variables = {key: head[key] for key in keep} | {
+        "MLFLOW_TRACKING_URI": uri, "PYTHONPATH": where, "RAY_JOB_STOP_WAIT_TIME_S": "60"
+    }  # fmt: skip
+
+    def ray(*words: str) -> str:
+        command = ["ray", "job", *words]
+        done = subprocess.run(
+            command, env=head, cwd=tmp_path, capture_output=True, text=True, timeout=280
+        )
+        return done.stdout + done.stderr
+
+    def parent() -> tuple[str, str]:
+        client = MlflowClient(uri)
+        place = client.get_experiment_by_name("stopped")
+        runs = client.search_runs([place.experiment_id]) if place else []
+        [only] = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+        return only.info.run_id, only.info.status
+
+    said = ray(
+        "submit", "--no-wait", "--working-dir", ".", "--runtime-env-json",
+        json.dumps({"env_vars": variables}), "--", "python", "-m", "fedray.sweep", "stopped",
+    )  # fmt: skip
+    job = re.search(r"raysubmit_\w+", said)[0]
+    deadline = time.monotonic() + 300
+    while "1/6 over" not in (log := ray("logs", job)):
+        assert time.monotonic() < deadline, log[-3000:]
+        time.sleep(2)
+    assert f"to stop it: ray job stop {job}" in log
+    ray("stop", job)
+    run_id, status = parent()
+    log = ray("logs", job)
+    assert status == "KILLED", log[-3000:]
+    assert "the run goes on" not in log
+    hint = re.search(r"go on with: ray job (submit .*--resume)", log)[1]
+    log = ray(*shlex.split(hint))
+    assert parent() == (run_id, "FINISHED"), log[-3000:]
 
 
 def test_a_job_without_the_token_is_refused(head: dict[str, str], tmp_path: Path) -> None:

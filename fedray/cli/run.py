@@ -24,6 +24,7 @@ from fedray.command import (
     go_on_with,
     keys,
     plugins,
+    say_job,
     say_stopped,
 )
 from fedray.config import Experiment
@@ -167,6 +168,7 @@ def run_tracked(request: RunRequest, began: float, process: StoreProcess | None)
         if request.resume:
             warn_if_from_start(RunFolder(out))
         print(headline(experiment, request.executor), flush=True)
+        say_job()
         if elsewhere := unshipped(experiment.plugins):
             say(elsewhere)
         tracker = None if process is None else run_tracker(experiment, out, process)

@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fedray.activity import say_next
-from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_stopped
+from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_job, say_stopped
 from fedray.config import find_yaml, read_plugins
 from fedray.errors import RayDied, RunFailed, UserError
 from fedray.files import (
@@ -117,6 +117,7 @@ def carry_out(request: Request) -> tuple[Study, int]:
     fetch_missing(study.store)
     check_stored(study)
     print(headline(study), flush=True)
+    say_job()
     if elsewhere := unshipped(plugins_of(study.plan)):
         print(elsewhere, flush=True)
     if request.register:

@@ -28,7 +28,7 @@ from fedray.studies.store import DATA, FORMAT, RUNS, Measured, PublishedRun, com
 from fedray.studies.study import DIVERGED, Study
 from fedray.studies.tracking import Conclusion
 from fedray.studies.trials import CM, HM, SweepOutcome, Trial, best_command, sweep_outcome
-from fedray.tracking import BEST_METRIC, valid_name
+from fedray.tracking import BEST_METRIC, VIEW_LINK, valid_name
 
 SHOWN = ("fedray", "python", "torch", "ray")
 MOST_IN_NOTE = 10
@@ -305,20 +305,23 @@ def _conclude_sweep(study: Study) -> Conclusion:
     """Return a sweep's description: the best configurations, and counts of trials by status."""
     result = sweep_outcome(study)
     plan, best = result.plan, result.best
-    ranked = sorted(result.through, key=lambda trial: -(trial.score or 0.0))[:MOST_IN_NOTE]
+    has_spread = len(plan.report.seeds) > 1
     rows = [
         [
             config_label(trial.config),
             _format_number(trial.objective),
+            *([_format_number(trial.std)] if has_spread else []),
             _format_number(trial.mean(plan.metrics[0])),
         ]
-        for trial in ranked
+        for trial in result.ranked[:MOST_IN_NOTE]
     ]
-    parts = [f"{plan.title}: {len(result.trials)} configurations."]
+    best_one = f"**{best_line(result)}**" if best is not None else ""
+    count = f"[{len(result.trials)} configurations]{VIEW_LINK}"
+    parts = [": ".join(filter(None, [count, best_one])), f"{plan.title}: {plan.answers}"]
     if rows:
-        parts.append(
-            markdown_table(["configuration", result.chooser, f"{plan.metrics[0]} (test)"], rows)
-        )
+        spread = ["standard deviation"] if has_spread else []
+        head = ["configuration", result.chooser, *spread, f"{plan.metrics[0]} (test)"]
+        parts.append(markdown_table(head, rows))
     if best is not None:
         parts.append(f"The best one alone: `{best_command(plan, best.config)}`")
     return Conclusion(_sweep_metrics(result) if study.is_complete else {}, "\n\n".join(parts))

@@ -15,27 +15,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from fedray.compare.labels import config_label
+from fedray.compare.labels import config_label, is_number, show_value
 from fedray.config import Experiment
 from fedray.errors import UserError
+from fedray.markdown import markdown_table
 from fedray.records import (
-    HEADLINE,
     RunFolder,
     RunInfo,
     Status,
     environment,
+    find_metric,
     is_claimed,
     versions,
 )
 from fedray.studies.cell import RunSpec
-from fedray.studies.plan import StudyPlan
+from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.space import Config
+from fedray.studies.store import sign_of
 from fedray.studies.study import FILE, Study, StudyRun
-from fedray.studies.trials import Trial, sweep_outcome, trial_of
+from fedray.studies.trials import SweepOutcome, Trial, best_command, sweep_outcome, trial_of
 from fedray.tracking import (
-    BEST_METRIC,
     DATA_TAG,
     METHOD_TAG,
+    OBJECTIVE,
+    SPREAD,
     TrackedRun,
     Tracker,
     as_params,
@@ -45,6 +48,8 @@ from fedray.tracking import (
     run_key,
     source_tags,
     tracked_run,
+    trials_view,
+    valid_name,
 )
 
 SMALL_ARTIFACTS = ("result.json", "rounds.jsonl", "partition.png")
@@ -92,7 +97,9 @@ class StudyTracker:
     def __init__(self, study: Study, tracker: Tracker) -> None:
         self._study = study
         self._tracker = tracker
-        _key_of(study)  # creates the key, before two threads could create one each
+        key = _key_of(study)  # creates the key, before two threads could create one each
+        if study.plan.is_sweep:
+            tracker.view = key
         tracker.update("study", partial(study_run, study, "RUNNING"))
 
     def update(self, run: StudyRun) -> None:
@@ -102,20 +109,25 @@ class StudyTracker:
         self._send(run, "RUNNING" if run.status == "running" else ENDS.get(run.status, "KILLED"))
 
     def end(self, conclude: Callable[[], Conclusion]) -> None:
-        """Queue the final update of all runs and of the study, which has ended."""
-        for run in self._study.runs.values():
+        """Queue the final update of the study, which has ended, and of all runs.
+
+        The study is first, because `ray job stop` kills this process after three seconds.
+        """
+        study = self._study
+        self._tracker.update("study", lambda: study_run(study, _status_of(study), conclude()))
+        for run in study.runs.values():
             if run.status == "running":
                 self._send(run, "KILLED")
-        study = self._study
-        for trial in begun_trials(study):
-            self._send_trial(trial, "KILLED")
+        for trial, result in begun_trials(study):
+            self._send_trial(trial, "KILLED", result)
         for spec in _earlier_runs(study):
             self._tracker.update(spec.key, partial(run_of, study, spec, None))
-        self._tracker.update("study", lambda: study_run(study, _status_of(study), conclude()))
 
-    def _send_trial(self, trial: Trial, unfinished: Tracked) -> None:
+    def _send_trial(
+        self, trial: Trial, unfinished: Tracked, result: SweepOutcome | None = None
+    ) -> None:
         key = trial_key(self._study, trial.config)
-        self._tracker.update(key, partial(trial_run, self._study, trial, unfinished))
+        self._tracker.update(key, partial(trial_run, self._study, trial, unfinished, result))
 
     def _send(self, run: StudyRun, status: Tracked) -> None:
         make = partial(run_of, self._study, run.spec, status, run.ray_id)
@@ -164,8 +176,8 @@ def study_runs(
             if RunFolder(study.folder(spec.key)).has_result:
                 keys.setdefault(spec.key, spec)
     reads += [
-        partial(trial_run, study, trial, None if going else "KILLED")
-        for trial in begun_trials(study)
+        partial(trial_run, study, trial, None if going else "KILLED", result)
+        for trial, result in begun_trials(study)
     ]
     reads += [partial(run_of, study, spec, None) for spec in keys.values()]
     return study.plan.name, reads
@@ -204,37 +216,39 @@ def run_of(study: Study, spec: RunSpec, status: Tracked, ray_id: str | None = No
     return replace(run, tags=tags, files=files, note="")
 
 
-def begun_trials(study: Study) -> list[Trial]:
-    """Return the trials of a sweep that have begun; an empty list for a table."""
-    trials = sweep_outcome(study).trials if study.plan.is_sweep else []
+def begun_trials(study: Study) -> list[tuple[Trial, SweepOutcome]]:
+    """Return the trials of a sweep that have begun, with its results; [] for a table."""
+    if not study.plan.is_sweep:
+        return []
+    result = sweep_outcome(study)
     return [
-        trial
-        for trial in trials
+        (trial, result)
+        for trial in result.trials
         if trial.status != "pending" or any(RunFolder(run).has_result for run in trial.runs)
     ]
 
 
-def trial_run(study: Study, trial: Trial, unfinished: Tracked) -> TrackedRun:
+def trial_run(
+    study: Study, trial: Trial, unfinished: Tracked, result: SweepOutcome | None = None
+) -> TrackedRun:
     """Return a trial of a sweep, the parent of the runs of its seeds, in the form sent to MLflow.
 
     Args:
         study: the sweep.
         trial: one of its configurations.
         unfinished: the status of a trial that has not ended.
+        result: the results of the sweep, if they are known.
     """
-    plan, metric = study.plan, study.plan.metrics[0]
-    numbers = {"objective": trial.objective, BEST_METRIC: None}
-    if trial.objective is not None and len(trial.runs) > 1:
-        numbers["objective_std"] = trial.std
-    if metric == HEADLINE:
-        numbers[BEST_METRIC] = trial.mean(metric)
+    plan = study.plan
+    values = trial.objective, trial.mean(plan.metrics[0]), trial.std
+    numbers = dict(zip(trial_metrics(plan), values, strict=False))
     experiment = study.cells[0].run_spec(trial.config, "tuning", plan.report.seeds[0]).experiment
     shared = describe_run(info_of(experiment))[1]
     label = config_label(trial.config)
     return TrackedRun(
         key=trial_key(study, trial.config),
         name=f"{label} (trial {trial.number})",
-        params=as_params(trial.config),
+        params=as_params({key: _short(trial.config[key]) for key in swept_keys(plan)}),
         tags={
             **_tags(study),
             **{name: shared[name] for name in (METHOD_TAG, DATA_TAG)},
@@ -242,9 +256,59 @@ def trial_run(study: Study, trial: Trial, unfinished: Tracked) -> TrackedRun:
         },
         status=ENDS.get(trial.status, "KILLED") if trial.is_over else unfinished,
         started_ms=_started_ms(study),
+        seconds=trial.seconds,
         parent=_key_of(study),
-        metrics={name: value for name, value in numbers.items() if value is not None},
+        metrics={
+            name: value
+            for name, value in numbers.items()
+            if trial.objective is not None and value is not None
+        },
+        note=trial_note(trial, result or SweepOutcome(plan)),
     )
+
+
+def trial_metrics(plan: StudyPlan) -> list[str]:
+    """Return the names of a trial's metrics in MLflow."""
+    spread = [SPREAD] if len(plan.report.seeds) > 1 else []
+    return [OBJECTIVE, valid_name(f"best/{plan.metrics[0]}"), *spread]
+
+
+def swept_keys(plan: StudyPlan) -> list[str]:
+    """Return the searched keys with more than one value; all keys if there is none."""
+    values = {
+        key: {repr(config[key]) for config in axis.configs}
+        for axis in plan.axes
+        for key in axis.keys
+    }
+    return [key for key, several in values.items() if len(several) > 1] or [*values]
+
+
+def _short(value: Any) -> Any:
+    return show_value(value) if isinstance(value, Mapping) else value
+
+
+def trial_note(trial: Trial, result: SweepOutcome) -> str:
+    """Return the description of a trial: its numbers by seed, and the best trial if known."""
+    plan, chooser, best = result.plan, result.chooser, result.best
+    parts = [f"**{config_label(trial.config)}**"]
+    if trial.reason:
+        parts.append(f"failed: {trial.reason}")
+    if trial.objective is not None:
+        parts.append(f"{chooser} **{trial.objective:.4f}**")
+    if trial.objective is not None and len(trial.runs) > 1:
+        parts.append(f"standard deviation {trial.std:.4f} over {len(trial.runs)} seeds")
+    if best is not None and best.number == trial.number:
+        parts.append("the best of the sweep")
+    elif best is not None:
+        parts.append(f"best of the sweep: **{config_label(best.config)}** {best.objective:.4f}")
+    lines = ["; ".join(parts), f"A configuration of {plan.title}: {plan.answers}"]
+    rows = [
+        [str(seed), str(end.round), f"{end.choice:.4f}"] for seed, end in trial.measured.items()
+    ]
+    if rows:
+        lines.append(markdown_table(["seed", "round", chooser], rows))
+    lines.append(f"Repeat: `{best_command(plan, trial.config)}`")
+    return "\n\n".join(lines)
 
 
 def study_run(study: Study, status: Tracked, conclusion: Conclusion | None = None) -> TrackedRun:
@@ -252,8 +316,8 @@ def study_run(study: Study, status: Tracked, conclusion: Conclusion | None = Non
     plan = study.plan
     params: dict[str, Any] = {
         **_spaces(plan),
-        **{f"tuning.{k}": v for k, v in plan.tuning.model_dump().items()},
-        **{f"report.{k}": v for k, v in plan.report.model_dump().items()},
+        **{f"tuning.{k}": v for k, v in plan.tuning.model_dump(exclude_none=True).items()},
+        **{f"report.{k}": v for k, v in plan.report.model_dump(exclude_none=True).items()},
         **{f"set.{key}": value for key, value in {**plan.set, **plan.given}.items()},
         "experiment": plan.experiment,
         "metrics": plan.metrics,
@@ -271,6 +335,7 @@ def study_run(study: Study, status: Tracked, conclusion: Conclusion | None = Non
         tags={**tags, **_shared_tags(study)},
         status=status,
         started_ms=_started_ms(study),
+        view=_view_of(plan) if plan.is_sweep else {},
     )
     if run.is_going or conclusion is None:
         return run
@@ -279,7 +344,24 @@ def study_run(study: Study, status: Tracked, conclusion: Conclusion | None = Non
         run,
         metrics=conclusion.metrics,
         files=[(study.home / name, "") for name in ARTIFACTS[plan.kind]],
-        note="\n\n".join(filter(None, [f"**{plan.answers}**", conclusion.note, figure])),
+        note="\n\n".join(filter(None, [conclusion.note or f"**{plan.answers}**", figure])),
+    )
+
+
+def _view_of(plan: StudyPlan) -> dict[str, Any]:
+    """Return the saved view of a sweep's trials."""
+    keys, metric = swept_keys(plan), find_metric(SweepOutcome(plan).chooser, known_metrics())
+    return trials_view(
+        [*as_params(dict.fromkeys(keys))],
+        trial_metrics(plan),
+        of_numbers=all(
+            is_number(config[key])
+            for axis in plan.axes
+            for config in axis.configs
+            for key in keys
+            if key in config
+        ),
+        is_min=metric is not None and sign_of(metric) < 0,
     )
 
 
@@ -349,7 +431,7 @@ def info_of(experiment: Experiment) -> RunInfo:
         name=experiment.name,
         scale=experiment.scale,
         algorithm=experiment.algorithm.name,
-        config=experiment.tree(),
+        config=experiment.record(),
         seed=experiment.seed,
         identity=experiment.identity(),
         environment=environment(experiment.threads),

@@ -152,6 +152,11 @@ class SweepOutcome:
         return [t for t in self.trials if t.is_over and t.objective is not None]
 
     @property
+    def ranked(self) -> list[Trial]:
+        """Trials that have ended with a result, best first; ties go to the earlier trial."""
+        return sorted(self.through, key=lambda trial: -(trial.score or 0.0))
+
+    @property
     def best(self) -> Trial | None:
         """The best trial, or None if nothing is chosen; ties go to the earlier trial.
 
@@ -161,8 +166,7 @@ class SweepOutcome:
         if plan.mean_over is not None:
             row = self.best_row
             return None if row is None else row.trials[0]
-        ranked = [] if plan.select == "nothing" else self.through
-        return max(ranked, key=lambda trial: trial.score or 0.0, default=None)
+        return next(iter([] if plan.select == "nothing" else self.ranked), None)
 
     @property
     def chooser(self) -> str:

@@ -6,7 +6,7 @@
     sync.py          `tracked_run` reads a folder; `Tracker` syncs in a thread during a run
     notes.py         the description of a run
     models.py        the models of a run as an MLflow model
-    view.py          the default columns of MLflow's table of runs
+    view.py          saved views of MLflow's table of runs
 
 Importing this package imports neither MLflow nor torch.
 """
@@ -18,6 +18,7 @@ from fedray.tracking.describe import (
     IDENTITY_TAG,
     METHOD_TAG,
     SEED_TAG,
+    VIEW_LINK,
     TrackedRun,
     as_params,
     data_of,
@@ -51,3 +52,4 @@ from fedray.tracking.sync import (
     uri_of,
     with_artifacts,
 )
+from fedray.tracking.view import OBJECTIVE, SPREAD, trials_view

@@ -55,6 +55,8 @@ BEST_METRIC, BEST_ROUND = f"best/{HEADLINE}", "best/round"
 """Metrics of a run that has ended: its best round and the accuracy there."""
 ARTIFACT = "artifact:"
 """Prefix of a file's name in a description, replaced by the artifact's address."""
+VIEW_LINK = "(view:)"
+"""Target of a link in a description, replaced by the address of the run's saved view."""
 
 
 # --- names ---------------------------------------------------------------------------------------
@@ -296,7 +298,9 @@ class TrackedRun:
         files: artifacts, each with its folder among the artifacts ("" for the top).
         texts: text artifacts by their path among the artifacts.
         models: folders that `models_of` returned, by their path among the artifacts.
-        note: description in Markdown; `artifact:NAME` is replaced by the address of an artifact.
+        note: description in Markdown; `artifact:NAME` is replaced by the address of an artifact,
+            and `VIEW_LINK` by that of the view.
+        view: state of a saved view of the run's children, named after the run's key; {} for none.
     """
 
     key: str
@@ -314,6 +318,7 @@ class TrackedRun:
     texts: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, Path] = field(default_factory=dict)
     note: str = ""
+    view: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_going(self) -> bool:

@@ -39,13 +39,14 @@ from fedray.tracking.describe import (
     NOTE_TAG,
     SECONDS,
     TOTALS,
+    VIEW_LINK,
     TrackedRun,
     metrics_of,
     shorten,
     with_totals,
 )
 from fedray.tracking.models import save_models
-from fedray.tracking.view import VIEW_TAG, view_state
+from fedray.tracking.view import VIEW, VIEW_TAG, runs_view, saved_view, view_path
 
 KEY_TAG = "fedray.key"
 PARENT_TAG = "mlflow.parentRunId"
@@ -220,6 +221,7 @@ class Store:
         self.question = question
         set_environment()
         self._client: Any = None
+        self._views: set[str] = set()  # tags of the experiment
         self.experiment_id = ""
         self.notices: list[str] = []
         self._held: dict[str, _Held] = {}
@@ -278,6 +280,7 @@ class Store:
     def _sync_content(self, run: TrackedRun) -> tuple[_Held, int, int]:
         """Send all but the files; return the run and how many rounds and params were sent."""
         held = self._held.pop(run.key, None) or self._open(run)  # after a failure, ask MLflow again
+        self._save_view(held, run)
         params = self._add_params(held, run.params)
         parent = {} if PARENT_TAG in held.tags else self._parent_tag(run)
         self._add_tags(held, {**run.tags, **parent})
@@ -290,7 +293,7 @@ class Store:
             held.tags |= now.tags  # a user may have written a description meanwhile
             self._add_final(held, run, now.metrics)
             self._set_status(held, run)  # before the files, whose server may be down
-            self._describe(held, run.note)
+            self._describe(held, run)
         return held, rounds, params
 
     # --- experiment and run -----------------------------------------------------------------------
@@ -307,7 +310,8 @@ class Store:
         return FileLock(path.with_name(f".{path.name}.lock"), timeout=120)
 
     def _open_experiment(self, client: Any, location: str | None) -> str:
-        tags = {KIND_TAG: MODEL_TRAINING, VIEW_TAG: view_state()}
+        view = saved_view(VIEW, 0, runs_view())
+        tags = {KIND_TAG: MODEL_TRAINING, f"{VIEW_TAG}{VIEW}": view}
         if self.question:
             tags[NOTE_TAG] = escape_html(self.question)
         experiment = client.get_experiment_by_name(self.experiment)
@@ -330,7 +334,17 @@ class Store:
         for name, value in tags.items():
             if name not in experiment.tags:
                 client.set_experiment_tag(experiment.experiment_id, name, value)
+        self._views = set(experiment.tags)
         return str(experiment.experiment_id)
+
+    def _save_view(self, held: _Held, run: TrackedRun) -> None:
+        """Save the view of a run's children with the experiment, unless it is there."""
+        tag = f"{VIEW_TAG}{run.key}"
+        if run.view and tag not in self._views:
+            children = f"tags.`{PARENT_TAG}` = '{held.run_id}'"
+            view = saved_view(run.name, run.started_ms, {**run.view, "searchFilter": children})
+            self._client.set_experiment_tag(self.experiment_id, tag, view)
+            self._views.add(tag)
 
     def _open(self, run: TrackedRun) -> _Held:
         run_id = self._find(run.key)
@@ -481,8 +495,9 @@ class Store:
             return
         held.status = run.status
 
-    def _describe(self, held: _Held, note: str) -> None:
+    def _describe(self, held: _Held, run: TrackedRun) -> None:
         """Write the description with HTML escaped, unless a user has written one."""
+        note = run.note.replace(VIEW_LINK, f"({view_path(self.experiment_id, run.key)[1:]})")
         before = held.tags.get(NOTE_TAG, "")
         link = rf"get-artifact?run_uuid={held.run_id}&path=\1"
         text = shorten(OURS + re.sub(rf"{ARTIFACT}([\w.-]+)", link, escape_html(note)), MAX_TAG)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -135,6 +136,7 @@ def _send(stream: Any, value: Any) -> None:
 
 def serve() -> None:
     """Sync each run that arrives on stdin, and answer on stdout; end when stdin is closed."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `ray job stop` sends it to a job's processes
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # keep MLflow's output apart from the answers
     arrived = SimpleQueue[Any]()

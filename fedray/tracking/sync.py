@@ -38,7 +38,7 @@ from fedray.tracking.mlflow_store import reason, resolve_uri, sqlite_path, ui_co
 from fedray.tracking.models import NAME, models_of
 from fedray.tracking.notes import run_note
 from fedray.tracking.process import NotTaken, StoreProcess
-from fedray.tracking.view import view_path
+from fedray.tracking.view import CHARTS, VIEW, view_path
 
 CLOSE_SECONDS = 30.0
 """Longest wait of `Tracker.close` for MLflow."""
@@ -176,6 +176,7 @@ class Tracker:
 
     Attributes:
         failure: reason of the first failure; None without failures.
+        view: name of the saved view that `hint` opens.
     """
 
     def __init__(
@@ -198,6 +199,7 @@ class Tracker:
         self._closing = False
         self._thread: threading.Thread | None = None
         self.failure: str | None = None
+        self.view = VIEW
         self._causes: dict[str, str] = {}
         self._down = False
         self._is_recorded = folder is None
@@ -205,13 +207,16 @@ class Tracker:
 
     @property
     def hint(self) -> str:
-        """Return how to view the runs: a command, and the address of the page if known."""
+        """Return how to view the runs: a command, and the addresses of the pages if known."""
         command, experiment_id = ui_command(self.uri), self._process.experiment_id
         if not experiment_id:
             return command
-        if command.startswith("http"):
-            return command.rstrip("/") + view_path(experiment_id)
-        return f"{command}\n  then open http://127.0.0.1:5000{view_path(experiment_id)}"
+        path, is_server = view_path(experiment_id, self.view), command.startswith("http")
+        server = command.rstrip("/") if is_server else "http://127.0.0.1:5000"
+        lines = [f"{server}{path}" if is_server else f"{command}\n  then open {server}{path}"]
+        if self.view != VIEW:
+            lines.append(f"charts: {server}{path}&{CHARTS}")
+        return "\n  ".join(lines)
 
     def follow(self, folder: Path, status: Status | Literal["RUNNING"]) -> None:
         """Schedule an update of MLflow from the folder of a run; see `update`."""
@@ -339,8 +344,9 @@ class Tracker:
         if self.failure is None:
             self.failure = why
             say(
-                f"MLflow at {mask(self.uri)} is not up to date ({why}); the run goes on, and its "
-                f"folder is complete. To upload it later: {self._command}"
+                f"MLflow at {mask(self.uri)} is not up to date ({why}); "
+                f"{'the' if self._closing else 'the run goes on, and its'} folder is complete. "
+                f"To upload it later: {self._command}"
             )
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sweeps
 from commands import plan_words, upload
 from pretended_runs import end, pretend, result_of
 
@@ -21,9 +23,10 @@ from fedray.config import dump_yaml
 from fedray.records import FolderClaim, RunFolder
 from fedray.studies.cell import RunSpec
 from fedray.studies.flow import hold
-from fedray.studies.pages import conclusion
+from fedray.studies.pages import best_line, conclusion, write_pages
 from fedray.studies.study import Study
 from fedray.studies.tracking import StudyTracker, study_run, study_runs
+from fedray.studies.trials import sweep_outcome
 from fedray.tracking import Tracker
 
 
@@ -195,6 +198,111 @@ def test_a_trial_has_its_objective_over_seeds_and_the_runs_of_its_seeds(
     assert good.metrics["best/local_accuracy"] == pytest.approx(0.55)
     assert (bad.status, bad.metrics) == ("FAILED", {})
     assert [run.tags["fedray.seed"] for run in others if run.parent == good.key] == ["0", "1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [[0], [0, 1, 2]])
+def test_a_real_sweep_interrupted_and_resumed_is_what_the_page_says(
+    seeds: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    empty_database: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.chdir(tmp_path)
+    uri = f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    Path("tiny.yaml").write_text(dump_yaml(TINY))
+    space = {"lr": {"grid": [0.0001, 0.1]}, "batch_size": {"grid": [8]}}
+    sweeps.write_sweep("fedtsp_lambda", space=space, seeds=seeds)
+    home, store = tmp_path / "fedtsp_lambda", tmp_path / "store"
+    Study(home, plan_words("sweep", "fedtsp_lambda"), store).write()
+    client, statuses = MlflowClient(uri), []
+
+    def runs(of: MlflowClient = client) -> list:
+        place = of.get_experiment_by_name("fedtsp_lambda")
+        return of.search_runs([place.experiment_id]) if place else []
+
+    for number in range(2):  # interrupted after a run, then resumed
+        study = Study.read(home)
+        tracker = Tracker(uri, "fedtsp_lambda")
+        tracked = StudyTracker(study, tracker)
+        while (run := study.next()) is not None:
+            run.status = "running"
+            tracked.update(run)
+            if number == 0 and run.number == len(seeds):
+                break
+            sweeps.carry_out(study, run)
+            tracked.update(run)
+        study.status = "finished" if study.is_complete else "running"
+        write_pages(study)
+        study.write()
+        tracked.end(lambda study=study: conclusion(study))
+        tracker.close()
+        assert tracker.failure is None
+        statuses.append({run.info.run_name: run.info.status for run in runs()})
+    killed = [name for name, status in statuses[0].items() if status == "KILLED"]
+    assert len(killed) == 3  # the parent, a trial and its run
+    assert statuses[1] == dict.fromkeys(statuses[1], "FINISHED")
+    assert len(statuses[1]) == 1 + 2 + 2 * len(seeds)
+    capsys.readouterr()
+
+    [parent] = [run for run in runs() if "mlflow.parentRunId" not in run.data.tags]
+    key, experiment = parent.data.tags["fedray.key"], parent.info.experiment_id
+    view = json.loads(client.get_experiment(experiment).tags[f"mlflow.sharedViewState.{key}"])
+    assert view["name"] == "fedtsp_lambda-fedtsp_lambda"
+    state = json.loads(view["state"])
+    order = f"{state['orderByKey']} {'ASC' if state['orderByAsc'] else 'DESC'}"
+    trials = client.search_runs([experiment], state["searchFilter"], order_by=[order])
+    result = sweep_outcome(study)
+    best, worst = (f"lr={trial.config['lr']} batch_size=8" for trial in result.ranked)
+    assert [run.data.tags["config"] for run in trials] == [best, worst]
+    spread = ["objective_std"] if len(seeds) > 1 else []
+    columns = [f"params.`{name}`" for name in trials[0].data.params]
+    names = ["objective", "best/local_accuracy", *spread]
+    assert columns == ["params.`lr`"]  # the batch size does not vary
+    assert state["selectedColumns"] == columns + [f"metrics.`{name}`" for name in names]
+    for run, trial in zip(trials, result.ranked, strict=True):
+        numbers = [trial.objective, trial.mean("local_accuracy"), trial.std][: len(names)]
+        assert run.data.metrics == dict(zip(names, numbers, strict=True))
+        text = run.data.tags["mlflow.note.content"]
+        assert f"validation/local_accuracy **{trial.objective:.4f}**" in text
+        who = "the best of the sweep" if trial == result.ranked[0] else "best of the sweep: **lr="
+        assert who in text
+        children = client.search_runs(
+            [experiment], f"tags.mlflow.parentRunId = '{run.info.run_id}'"
+        )
+        assert {run.data.tags["fedray.seed"] for run in children} == set(map(str, seeds))
+    text = parent.data.tags["mlflow.note.content"]
+    assert text.index(f"**{best_line(result)}**") < text.index("| configuration") < text.index("![")
+    assert f"(#/experiments/{experiment}/runs?viewStateShareKey={key}&" in text
+    assert "sweep.png" in {file.path for file in client.list_artifacts(parent.info.run_id)}
+
+    (program, _) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    exec(compile(program, str(PAGE), "exec"), {})
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["tags.config", "metrics.objective"]
+    assert [row.split()[1:3] for row in rows[:2]] == [label.split() for label in (best, worst)]
+    curves = [ast.literal_eval(line) for line in rows[2:]]
+    assert [[step for step, _ in curve] for curve in curves] == [[0, 1]] * len(seeds)
+
+    again = f"sqlite:///{shutil.copy(empty_database, tmp_path / 'again.db')}"
+    assert upload([str(home), "--uri", again]) == 0
+    live, uploaded = (
+        {
+            run.info.run_name: (
+                run.info.status, run.data.params, run.data.metrics, run.data.tags["fedray.key"],
+                # A run's start is only known to its folder; a trial's is that of the sweep.
+                *([] if "fedray.seed" in run.data.tags else [run.info.start_time]),
+                *([run.info.end_time] if run.info.run_name.endswith(")") else []),
+            )
+            for run in runs(MlflowClient(where))
+        }
+        for where in (uri, again)
+    )  # fmt: skip
+    assert uploaded == live
 
 
 SECRET = "s3cr3t-w0rd"

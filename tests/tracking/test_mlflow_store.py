@@ -30,7 +30,7 @@ from fedray.tracking import (
     ui_command,
 )
 from fedray.tracking.mlflow_store import sqlite_path, sqlite_uri
-from fedray.tracking.view import view_path
+from fedray.tracking.view import trials_view, view_path
 from tests.tracking.runs import Held, make_round, tracked
 
 LOCK_NAME = ".mlflow.db.lock"
@@ -47,10 +47,49 @@ def test_an_experiment_opens_as_model_training_with_accuracy_first(uri: str) -> 
         Held(uri).client.set_experiment_tag(
             place.experiment_id, "mlflow.note.content", "my own words"
         )
-    columns = json.loads(place.tags["mlflow.sharedViewState.accuracy"])["selectedColumns"]
+    view = json.loads(place.tags["mlflow.sharedViewState.accuracy"])
+    columns = json.loads(view["state"])["selectedColumns"]
     assert columns[0] == "metrics.`best/local_accuracy`"
     page = f"/#/experiments/{place.experiment_id}/runs?viewStateShareKey=accuracy"
     assert view_path(store.experiment_id).startswith(page)
+
+
+def test_a_view_of_a_runs_children_is_saved_once_and_linked_in_its_description(uri: str) -> None:
+    state = trials_view(["lr"], ["objective"], of_numbers=True, is_min=False)
+    for status in ("RUNNING", "FINISHED"):
+        store = Store(uri, "digits")
+        store.sync(tracked(status=status, view=state, note="[trials](view:)"))
+        place = Held(uri).client.get_experiment(store.experiment_id)
+        saved = json.loads(place.tags["mlflow.sharedViewState.k"])
+        assert saved["name"] == "k"
+        if status == "RUNNING":
+            run = Held(uri).run()
+            children = f"tags.`mlflow.parentRunId` = '{run.info.run_id}'"
+            assert json.loads(saved["state"]) == {**state, "searchFilter": children}
+            mine = json.dumps({**saved, "state": "{}"})  # a user overrides it
+            Held(uri).client.set_experiment_tag(
+                store.experiment_id, "mlflow.sharedViewState.k", mine
+            )
+    assert saved["state"] == "{}"
+    link = f"[trials]({view_path(store.experiment_id, 'k')[1:]})"
+    assert link in Held(uri).run().data.tags["mlflow.note.content"]
+
+
+@pytest.mark.parametrize("is_min", [False, True])
+def test_the_view_of_two_swept_params_has_a_contour_of_numbers(is_min: bool) -> None:
+    def charts(params: list[str], *, of_numbers: bool) -> list[str]:
+        view = trials_view(params, ["objective", "x"], of_numbers=of_numbers, is_min=is_min)
+        assert view["selectedColumns"] == [
+            *(f"params.`{name}`" for name in params), "metrics.`objective`", "metrics.`x`"
+        ]  # fmt: skip
+        assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`objective`", is_min)
+        return [chart["type"] for chart in view["compareRunCharts"]]
+
+    rest = ["PARALLEL", "BAR"]
+    assert charts(["a"], of_numbers=True) == ["SCATTER", *rest]
+    assert charts(["a", "b"], of_numbers=True) == ["CONTOUR", "SCATTER", "SCATTER", *rest]
+    assert charts(["a", "b"], of_numbers=False) == ["SCATTER", "SCATTER", *rest]
+    assert charts(list("abcdefgh"), of_numbers=True) == ["SCATTER"] * 4 + rest
 
 
 def test_a_run_grows_and_ends(uri: str) -> None:

@@ -403,6 +403,28 @@ def test_the_process_that_tracks_imports_no_mlflow() -> None:
     assert done.stdout == "set()\n", done.stderr
 
 
+def test_the_process_that_writes_survives_the_signal_that_stops_a_job(uri: str) -> None:
+    with StoreProcess(uri) as process:
+        process.sync(tracked(), "digits", "")
+        writer = process._process
+        assert writer is not None
+        writer.terminate()  # `ray job stop` signals all processes of a job
+        process.sync(tracked(status="KILLED"), "digits", "")
+        assert process._process is writer
+    assert Held(uri).run().info.status == "KILLED"
+
+
+@pytest.mark.parametrize("is_closing", [False, True])
+def test_a_stopped_run_is_not_said_to_go_on(
+    is_closing: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tracker = Tracker("http://127.0.0.1:9", "digits", folder=tmp_path)
+    tracker._closing = is_closing
+    tracker._fail("down")
+    assert ("the run goes on" in capsys.readouterr().err) is not is_closing
+    tracker._process.end()
+
+
 def test_a_process_that_is_killed_is_replaced_and_nothing_is_lost(
     tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
