@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -30,6 +31,7 @@ from fedray.runtime.local_ray import (
     keep_loopback,
     other_cluster,
     private_folder,
+    quiet_about_tokens,
     shorten_notices,
 )
 
@@ -83,10 +85,14 @@ def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
     guard_token()
     folder = private_folder()
     num_cpus = allowed_cpus() if num_cpus is None else num_cpus  # Ray does not see an affinity
+    idle = num_cpus
     if allowed_cpus() <= FEW_CPUS:
-        os.environ.setdefault("RAY_preload_python_modules", imports)
+        os.environ["FEDRAY_PRELOAD"] = imports
+        os.environ.setdefault("RAY_preload_python_modules", "fedray.runtime.preload")
+        idle += 1  # a run's server
+    atexit.register(ray.shutdown)  # before Ray's own handler, which sleeps first
     try:
-        with signals_deferred(), keep_loopback(), few_processes():
+        with signals_deferred(), keep_loopback(), few_processes(idle), quiet_about_tokens():
             start = partial(
                 ray.init,
                 address="local",  # otherwise Ray joins the last one started here, alive or not
@@ -135,7 +141,8 @@ def _join(address: str) -> None:
     """Join the cluster at $RAY_ADDRESS; see `connect`."""
     at = check_address(address)
     try:
-        with signals_deferred(), keep_loopback() if is_loopback(at) else nullcontext():
+        loopback = keep_loopback() if is_loopback(at) else nullcontext()
+        with signals_deferred(), loopback, quiet_about_tokens():
             ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         cause = str(error).strip().partition("\n")[0] or type(error).__name__

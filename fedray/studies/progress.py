@@ -9,8 +9,9 @@ from types import TracebackType
 
 import rich.progress
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
+from fedray.activity import begin_bar
 from fedray.studies.study import Study, StudyRun
 from fedray.units import time_of
 
@@ -41,6 +42,7 @@ class Progress:
             self._bar = rich.progress.Progress(
                 TextColumn("runs {task.fields[done]}"),
                 BarColumn(bar_width=None),
+                TimeElapsedColumn(),
                 TextColumn("{task.description}"),
                 TextColumn("{task.fields[left]}"),
                 console=Console(),
@@ -50,7 +52,7 @@ class Progress:
         if self._bar is not None:
             done = f"0/{self._study.total}"
             self._task = self._bar.add_task("starting", total=1.0, done=done, left="")
-            self._bar.start()
+            begin_bar(self._bar.start, self._bar.stop)
         return self
 
     def __exit__(

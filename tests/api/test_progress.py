@@ -6,7 +6,7 @@ import io
 import re
 import sys
 
-from fedray.cli.progress import Pace, RoundProgress
+from fedray.api.progress import Pace, RoundProgress
 from fedray.records import Round
 
 
