@@ -537,7 +537,18 @@ def _check_sweep(plan: StudyPlan, where: str) -> None:
         (not plan.is_sweep, tuning.search == "tpe", "tuning.search: tpe is for sweeps; use random"),
         (not plan.is_sweep, tuning.asha is not None, "tuning.asha is for sweeps; leave it out"),
         (not plan.is_sweep, plan.mean_over is not None, "mean_over is for sweeps; use columns"),
-        (tuning.asha is not None, not single, "tuning.asha stops single runs; give one seed"),
+        (
+            tuning.asha is not None,
+            not single,
+            "tuning.asha compares single runs, not means over seeds; give one seed, and run the "
+            "best configurations with more, or leave asha out",
+        ),
+        (
+            tuning.asha is not None,
+            tuning.search == "tpe",
+            "tuning.asha: tpe would take a stopped run's last value for its result; use search: "
+            "random, or leave asha out",
+        ),
         (plan.select == "nothing", plan.at != "final", "select: nothing needs at: final"),
         (plan.select == "nothing", tuning.search != "grid", "select: nothing needs search: grid"),
         (plan.select == "nothing", tuning.asha is not None, "select: nothing needs asha: null"),
