@@ -111,6 +111,8 @@ class Group(click.Group):
             raise UserError(f"{message}; {ctx.command_path} --help lists the commands") from None
 
 
+_is_program = False
+"""Whether `run` executes the command line of this process."""
 _flags: set[str] = set()
 """The flags of the current command that `run` reads."""
 
@@ -219,7 +221,9 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         The exit code: 2 for a `UserError`, 1 for any other error, 130 after Ctrl-C, 143 after
         SIGTERM, 141 if the reader of stdout has closed the pipe.
     """
+    global _is_program
     _flags.clear()
+    _is_program = argv is None
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character gets a "?"
             stream.reconfigure(errors="replace")
@@ -253,6 +257,11 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
     finally:
         end_waiting()
         sys.stdout, sys.stderr = before
+
+
+def is_program() -> bool:
+    """Return True if this process runs one command, the one of its command line, and then ends."""
+    return _is_program
 
 
 class _Escaping:

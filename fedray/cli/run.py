@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, nullcontext
@@ -22,6 +24,7 @@ from fedray.command import (
     Command,
     Name,
     go_on_with,
+    is_program,
     keys,
     plugins,
     say_stopped,
@@ -91,13 +94,32 @@ def command(**words: Any) -> int:
     if name and "=" in name and not Path(name).is_file():
         request = replace(request, experiment=None, keys=[name, *request.keys])
     what = request.experiment or request.resume or "the experiment"
-    say_next(f"importing PyTorch, reading {what}")
-    import_quickly("torch")
+    if is_program() and request.executor == "ray" and not os.environ.get("RAY_ADDRESS"):
+        say_next(f"importing PyTorch, starting Ray, reading {what}")
+        import_while_ray_starts()
+    else:
+        say_next(f"importing PyTorch, reading {what}")
+        import_quickly("torch")
     seeds, assignments = several_seeds(request.keys)
     if seeds:
         return run_seeds(request, seeds, assignments)
     one_run(request)
     return 0
+
+
+def import_while_ray_starts() -> None:
+    """Start a local Ray, and import PyTorch in a thread meanwhile; each takes two seconds.
+
+    Raises:
+        UserError: if Ray cannot be started safely.
+        FedrayError: if it does not start.
+    """
+    importing = threading.Thread(target=import_quickly, args=["torch"], daemon=True)
+    importing.start()
+    from fedray.runtime.cluster import connect
+
+    connect()
+    importing.join()
 
 
 def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[str]) -> int:

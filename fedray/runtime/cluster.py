@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from fedray.errors import FedrayError, UserError
 from fedray.files import results_uri
 from fedray.processors import allowed_cpus
 from fedray.runtime.address import check_address
-from fedray.runtime.devices import accelerator, count
 from fedray.runtime.local_ray import (
     OPEN,
     few_processes,
@@ -80,8 +80,7 @@ def connect(
 
 def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
     """Start a local Ray for this process; see `connect`."""
-    if num_gpus is None and accelerator() in ("xpu", "mps"):
-        num_gpus = count()  # Ray counts only NVIDIA's and AMD's GPUs
+    num_gpus = _other_gpus() if num_gpus is None else num_gpus
     guard_token()
     folder = private_folder()
     num_cpus = allowed_cpus() if num_cpus is None else num_cpus  # Ray does not see an affinity
@@ -90,6 +89,7 @@ def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
         os.environ["FEDRAY_PRELOAD"] = imports
         os.environ.setdefault("RAY_preload_python_modules", "fedray.runtime.preload")
         idle += 1  # a run's server
+        os.environ.setdefault("RAY_num_workers_soft_limit", str(idle))  # else Ray ends one again
     atexit.register(ray.shutdown)  # before Ray's own handler, which sleeps first
     try:
         with signals_deferred(), keep_loopback(), few_processes(idle), quiet_about_tokens():
@@ -113,6 +113,18 @@ def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
         ) from error
     if not (is_loopback(ray.util.get_node_ip_address()) or os.environ.get(OPEN)):
         print("warning: this Ray can be reached from the network", file=sys.stderr)
+
+
+def _other_gpus() -> int | None:
+    """Return the number of GPUs that Ray does not count, which are not NVIDIA's or AMD's, or None.
+
+    PyTorch counts them; on Linux it is imported only if it is built for them.
+    """
+    if sys.platform == "linux" and "xpu" not in version("torch"):
+        return None
+    from fedray.runtime.devices import accelerator, count
+
+    return count() if accelerator() in ("xpu", "mps") else None
 
 
 def _call_in_lasting_thread(function: Callable[[], object]) -> None:

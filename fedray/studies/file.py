@@ -523,10 +523,32 @@ def _check_more(plan: StudyPlan, where: str) -> None:
         _check_seeds(seeds, f"{where}.report.more.{row}")
 
 
+def _unfit_for_asha(plan: StudyPlan) -> list[tuple[bool, bool, str]]:
+    """Return what a study with ASHA must not have: whether it applies, is wrong, and why."""
+    tuning = plan.tuning
+    return [
+        (
+            tuning.asha is not None,
+            len(plan.report.seeds) > 1,
+            "tuning.asha compares single runs, not means over seeds; give one seed, and run the "
+            "best configurations with more, or leave asha out",
+        ),
+        (
+            tuning.asha is not None,
+            tuning.search == "tpe",
+            "tuning.asha: tpe would take a stopped run's last value for its result; use search: "
+            "random, or leave asha out",
+        ),
+        (plan.select == "nothing", tuning.asha is not None, "select: nothing needs asha: null"),
+        (plan.mean_over is not None, tuning.asha is not None, "mean_over needs asha: null"),
+    ]
+
+
 def _check_sweep(plan: StudyPlan, where: str) -> None:
     """Raise an error for settings that only tables or only sweeps support."""
-    tuning, single = plan.tuning, len(plan.report.seeds) == 1
+    tuning = plan.tuning
     wrong = [
+        *_unfit_for_asha(plan),
         (plan.is_sweep, tuning.rounds is not None, "tuning.rounds is for tables; set rounds"),
         (plan.is_sweep, tuning.once is not None, "tuning.once is for tables; leave it out"),
         (
@@ -537,23 +559,9 @@ def _check_sweep(plan: StudyPlan, where: str) -> None:
         (not plan.is_sweep, tuning.search == "tpe", "tuning.search: tpe is for sweeps; use random"),
         (not plan.is_sweep, tuning.asha is not None, "tuning.asha is for sweeps; leave it out"),
         (not plan.is_sweep, plan.mean_over is not None, "mean_over is for sweeps; use columns"),
-        (
-            tuning.asha is not None,
-            not single,
-            "tuning.asha compares single runs, not means over seeds; give one seed, and run the "
-            "best configurations with more, or leave asha out",
-        ),
-        (
-            tuning.asha is not None,
-            tuning.search == "tpe",
-            "tuning.asha: tpe would take a stopped run's last value for its result; use search: "
-            "random, or leave asha out",
-        ),
         (plan.select == "nothing", plan.at != "final", "select: nothing needs at: final"),
         (plan.select == "nothing", tuning.search != "grid", "select: nothing needs search: grid"),
-        (plan.select == "nothing", tuning.asha is not None, "select: nothing needs asha: null"),
         (plan.mean_over is not None, tuning.search != "grid", "mean_over needs search: grid"),
-        (plan.mean_over is not None, tuning.asha is not None, "mean_over needs asha: null"),
     ]
     for applies, is_wrong, what in wrong:
         if applies and is_wrong:

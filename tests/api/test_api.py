@@ -279,6 +279,7 @@ def test_predictions_from_the_command_line(small, tmp_path, capsys):
     for number in range(2):
         Image.new("L", (20, 20), 90 * number).save(shown / f"{number}.png")
     (shown / "notes.txt").write_text("no image")
+    capsys.readouterr()
     assert predict([str(run), str(shown), "--client", "1"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("the model of client 1, round ")
