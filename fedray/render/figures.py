@@ -23,7 +23,7 @@ from fedray.compare.paired import Interval
 from fedray.data.plot import literal
 from fedray.files import file_name, replace_whole
 from fedray.records import Metric
-from fedray.render.cells import is_range, metric_name, scale_of
+from fedray.render.cells import is_range, metric_name, scale_of, spread_label
 from fedray.render.palette import WIDTH, Columns, colour, line_style, marker, sized
 
 if TYPE_CHECKING:
@@ -349,13 +349,13 @@ def _spread_points(
     below = [mean - unit * low for mean, (low, _) in zip(means, ends, strict=True)]
     above = [unit * high - mean for mean, (_, high) in zip(means, ends, strict=True)]
     bars = [below, above] if any(interval.n > 1 for interval in intervals) else None
+    style: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 0.9, "capsize": 3}
+    form = "o-" if joined else "o"
+    axes.errorbar(positions, means, yerr=bars, fmt=form, color=shade, label=label, **style)
     for position, interval in zip(positions, intervals, strict=True):
         if is_range(interval):
             seeds = [unit * value for value in interval.values]
             axes.plot([position] * len(seeds), seeds, ".", color=shade, alpha=0.5, markersize=4)
-    style: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 0.9, "capsize": 3}
-    form = "o-" if joined else "o"
-    axes.errorbar(positions, means, yerr=bars, fmt=form, color=shade, label=label, **style)
 
 
 def place_values(axes: Axes, values: Sequence[Any]) -> dict[str, float]:
@@ -462,7 +462,8 @@ def swept_figures(
             values = [row.config[key] for row in rows]
             if len(set(map(repr, values))) > 2 and all(map(is_number, values)):
                 path = out / f"sweep_{file_name(method)}_{file_name(key)}.{kind}"
-                title = f"{method}, {selection_label(members, at)}"
+                how = spread_label(row.interval for row in rows)
+                title = ", ".join(filter(None, (method, selection_label(members, at), how)))
                 figure_sweep(rows, key, path, metric, title=title, columns=columns)
                 files.append(path)
     return files
