@@ -10,12 +10,9 @@ from fedray.imports import import_quickly
 def test_garbage_is_collected_again_after_imports():
     import_quickly("json", "colorsys")
     assert gc.isenabled()
-    assert gc.get_freeze_count() > 0
-    gc.unfreeze()
 
 
 def test_and_after_an_import_that_fails():
     with pytest.raises(ImportError):
         import_quickly("json", "no_such_module")
     assert gc.isenabled()
-    gc.unfreeze()

@@ -29,7 +29,7 @@ from fedray.command import (
     plugins,
     say_stopped,
 )
-from fedray.config import Experiment
+from fedray.config import Experiment, read_experiment
 from fedray.errors import UserError
 from fedray.files import discard_if_empty, reserve, results_home, stamp
 from fedray.imports import import_quickly
@@ -94,13 +94,15 @@ def command(**words: Any) -> int:
     if name and "=" in name and not Path(name).is_file():
         request = replace(request, experiment=None, keys=[name, *request.keys])
     what = request.experiment or request.resume or "the experiment"
+    seeds, assignments = several_seeds(request.keys)
+    if request.experiment is not None:
+        read_experiment(request.experiment)  # a wrong name is refused before Ray starts
     if is_program() and request.executor == "ray" and not os.environ.get("RAY_ADDRESS"):
         say_next(f"importing PyTorch, starting Ray, reading {what}")
         import_while_ray_starts()
     else:
         say_next(f"importing PyTorch, reading {what}")
         import_quickly("torch")
-    seeds, assignments = several_seeds(request.keys)
     if seeds:
         return run_seeds(request, seeds, assignments)
     one_run(request)

@@ -398,7 +398,9 @@ def _fit(axes: Axes, values: Sequence[Any], names: Sequence[str]) -> bool:
     places = axes.transAxes.inverted().transform(
         axes.transData.transform([(float(value), 0.0) for value in values])
     )[:, 0]
-    inches = axes.get_position().width * axes.get_figure().get_size_inches()[0]
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    inches = axes.get_position().width * figure.get_size_inches()[0]
     ends = [
         (inches * x, LETTER * (len(name) + 1) / 2) for x, name in zip(places, names, strict=True)
     ]

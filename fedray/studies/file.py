@@ -29,7 +29,7 @@ from fedray.config import (
 from fedray.errors import UserError, nearest, shown
 from fedray.files import check_name
 from fedray.records import find_metric
-from fedray.registry import registry
+from fedray.registry import registry, spelled
 from fedray.shipped import folders
 from fedray.studies.claims import ALL, EACH, MEAN, Claim, check_row_name, parse_claims, rows_in
 from fedray.studies.interim_looks import check_looks, restrict_looks
@@ -78,7 +78,8 @@ class Row(Frozen):
     """The row whose chosen configuration this row takes over instead of tuning; for controls and
     for figures of a hyper-parameter."""
     label: str = Field("", max_length=45)
-    """The row's label in the table; empty: its name. Explain it in `glosses` of the table."""
+    """The row's label in the table; empty: the title of the method of this name, or else the row's
+    name. Explain it in `glosses` of the table."""
     metrics: dict[str, str | None] = Field(default_factory=dict)
     """The row's metrics by the table's, where they differ, for example `local_accuracy:
     finetuned_accuracy`. They also replace the metric that chooses. null: the row lacks it."""
@@ -718,7 +719,7 @@ def _rows(
             experiment=row.experiment,
             set=row.set,
             space=axes,
-            label=row.label or name,
+            label=row.label or _title(name, row),
             metrics=row.metrics,
             control=row.control,
             of=_explained(name, row, first, at),
@@ -726,6 +727,17 @@ def _rows(
             tuned_as=row.tuned_as,
         )
     return plans
+
+
+def _title(name: str, row: Row) -> str:
+    """Return the title of a row's method if the row is named as the method; otherwise its name."""
+    from fedray.core import algorithms
+
+    method = row.algorithm.get("name") if isinstance(row.algorithm, Mapping) else row.algorithm
+    method = method or name
+    if spelled(str(method)) != spelled(name) or method not in algorithms.names():
+        return name
+    return str(getattr(algorithms.get(method), "title", name))[:45]
 
 
 def _check_references(row: Row, rows: Mapping[str, Row], where: str) -> None:

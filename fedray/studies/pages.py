@@ -46,7 +46,7 @@ def print_pages(study: Study) -> None:
     print()
     print_sections(sections)
     if not study.plan.is_sweep:
-        print(f"page: {study.home / PAGE} (also .html, .tex, .json, figure.png)")
+        print(f"page: {study.home / PAGE} (also .html, .tex, .json, figure.png and .pdf)")
         return
     result = sweep_outcome(study)
     if result.best is not None and study.is_complete:
