@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TextIO, TypeVar, cast
 import click
 from click.shell_completion import CompletionItem
 
-from fedray.activity import end_waiting
+from fedray.activity import _Ending, end_waiting
 from fedray.errors import CodeError, Failure, FedrayError, UserError, named, one_line, shown
 from fedray.files import check_path, remedy_of
 from fedray.masking import mask
@@ -284,6 +284,14 @@ class _Escaping:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def terminal_stream() -> TextIO:
+    """Return standard output as it is, for progress bars, whose control characters it needs."""
+    stream: Any = sys.stdout
+    while isinstance(stream, _Escaping | _Ending):
+        stream = stream._stream
+    return cast(TextIO, stream)
 
 
 def _invoked(command: click.Command, words: list[str], prog: str) -> int:

@@ -23,7 +23,9 @@ from rich.progress import (
 from rich.text import Text
 
 from fedray.activity import begin_bar, seconds_of
+from fedray.command import terminal_stream
 from fedray.config import Experiment
+from fedray.errors import printable
 from fedray.records import BEST, HEADLINE, VALIDATION, Round, Run, RunFolder, Traffic
 from fedray.tracking import Tracker
 from fedray.units import size_of, time_of
@@ -102,7 +104,7 @@ class RoundProgress:
                 Elapsed(),
                 TextColumn("{task.description}"),
                 TextColumn("{task.fields[left]}"),
-                console=Console(),
+                console=Console(file=terminal_stream()),
             )
             self._task = self._bar.add_task("starting", total=rounds, left="")
 
@@ -121,7 +123,7 @@ class RoundProgress:
         if self._bar is None:
             print(f"{line}  {remaining}".rstrip(), flush=True)
             return
-        self._bar.console.print(line, highlight=False, markup=False)
+        self._bar.console.print(printable(line), highlight=False, markup=False)
         text, remaining = ("finishing", "") if number == self._rounds else ("training", remaining)
         self._bar.update(self._task, completed=number, description=text, left=remaining)
 

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from fedray.activity import begin_bar
+from fedray.command import terminal_stream
+from fedray.errors import printable
 from fedray.studies.study import Study, StudyRun
 from fedray.units import time_of
 
@@ -45,7 +47,7 @@ class Progress:
                 TimeElapsedColumn(),
                 TextColumn("{task.description}"),
                 TextColumn("{task.fields[left]}"),
-                console=Console(),
+                console=Console(file=terminal_stream()),
             )
 
     def __enter__(self) -> Progress:
@@ -116,7 +118,7 @@ class Progress:
 
     def _print(self, line: str) -> None:
         if self._bar is not None:
-            self._bar.console.print(line, highlight=False, markup=False)
+            self._bar.console.print(printable(line), highlight=False, markup=False)
             return
         remaining = self.remaining_seconds()
         print(line + (f"  left {time_of(remaining)}" if remaining else ""), flush=True)
