@@ -35,7 +35,6 @@ from fedray.files import (
     unshare,
     write_atomic,
 )
-from fedray.imports import import_quickly
 from fedray.plugins import Plugin, unshipped
 from fedray.records import RunFolder, check_entries
 from fedray.remote_results import check_owner, copying, fetch_missing
@@ -110,8 +109,7 @@ def carry_out(request: Request) -> tuple[Study, int]:
     Raises:
         UserError: if the study cannot run, or the request contradicts the study to resume.
     """
-    say_next(f"importing PyTorch, reading the {request.kind} {request.name}")
-    import_quickly("torch")
+    say_next(f"reading the {request.kind} {request.name}")
     study = begin_or_resume(request)
     firsts = check_cells(study.cells)
     if not study.plan.is_sweep:
