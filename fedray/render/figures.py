@@ -408,11 +408,11 @@ def _fit(axes: Axes, values: Sequence[Any], names: Sequence[str]) -> bool:
 
 
 def _label_decades(axes: Axes) -> None:
-    """Label 1, 2 and 5 times each power of ten, or over three decades the powers alone."""
+    """Label 1, 2 and 5 times each power of ten, or over two decades the powers alone."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     low, high = axes.get_xlim()
-    steps = (1.0,) if high > 1000 * low else (1.0, 2.0, 5.0)
+    steps = (1.0,) if high > 100 * low else (1.0, 2.0, 5.0)
     axes.xaxis.set_major_locator(LogLocator(subs=steps))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
