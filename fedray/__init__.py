@@ -70,6 +70,13 @@ if sys.argv[:1] == ["-m"]:  # while Python looks for the module to run
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'fedray' has no attribute '{name}'")
+    if _HOMES[name] != "fedray.api.result" and "torch" not in sys.modules:
+        from fedray.activity import end_waiting, say_next
+        from fedray.imports import import_quickly
+
+        say_next("importing PyTorch")
+        import_quickly("torch", _HOMES[name])
+        end_waiting()
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

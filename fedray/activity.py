@@ -20,14 +20,27 @@ COUNT = 10
 def say_next(what: str) -> None:
     """Print what the command does or waits for next.
 
-    On a terminal, seconds are counted after the text until the next output. A log gets one plain
-    line.
+    On a terminal, seconds are counted after the text until the next output, and a progress bar is
+    ended before. A log gets one plain line.
     """
     end_waiting()
+    while _BARS:
+        _BARS.pop()()
     if sys.stdout.isatty():
         _Counting(f"{what} ...")
     else:
         print(f"{what} ...", flush=True)
+
+
+def begin_bar(start: Callable[[], object], stop: Callable[[], object]) -> None:
+    """Start a progress bar on the terminal; `stop` is called before the next counted line.
+
+    The library of the bars replaces the standard streams while a bar is shown, and would print each
+    second of the count on a new line.
+    """
+    end_waiting()
+    start()
+    _BARS.append(stop)
 
 
 def end_waiting() -> None:
@@ -96,6 +109,8 @@ class _Ending:
         return getattr(self._stream, name)
 
 
+_BARS: list[Callable[[], object]] = []
+"""What stops the progress bars that are shown."""
 _LAST: list[_Ending] = []
 """The streams of the last count, kept alive: `print` in Python 3.11 holds no reference to
 `sys.stdout` and crashes if the write frees the stream."""

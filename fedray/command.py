@@ -23,7 +23,7 @@ from typing import Any, NoReturn, TextIO, TypeVar, cast
 import click
 from click.shell_completion import CompletionItem
 
-from fedray.activity import end_waiting
+from fedray.activity import _Ending, end_waiting
 from fedray.errors import CodeError, Failure, FedrayError, UserError, named, one_line, shown
 from fedray.files import check_path, remedy_of
 from fedray.masking import mask
@@ -114,6 +114,8 @@ class Group(click.Group):
             raise UserError(f"{message}; {ctx.command_path} --help lists the commands") from None
 
 
+_is_program = False
+"""Whether `run` executes the command line of this process."""
 _flags: set[str] = set()
 """The flags of the current command that `run` reads."""
 
@@ -222,7 +224,9 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         The exit code: 2 for a `UserError`, 1 for any other error, 130 after Ctrl-C, 143 after
         SIGTERM, 141 if the reader of stdout has closed the pipe.
     """
+    global _is_program
     _flags.clear()
+    _is_program = argv is None
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character gets a "?"
             stream.reconfigure(errors="replace")
@@ -258,6 +262,11 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         sys.stdout, sys.stderr = before
 
 
+def is_program() -> bool:
+    """Return True if this process runs one command, the one of its command line, and then ends."""
+    return _is_program
+
+
 class _Escaping:
     """A standard stream that escapes control characters, which files of strangers may hold.
 
@@ -278,6 +287,14 @@ class _Escaping:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def terminal_stream() -> TextIO:
+    """Return standard output as it is, for progress bars, whose control characters it needs."""
+    stream: Any = sys.stdout
+    while isinstance(stream, _Escaping | _Ending):
+        stream = stream._stream
+    return cast(TextIO, stream)
 
 
 def _invoked(command: click.Command, words: list[str], prog: str) -> int:

@@ -30,6 +30,7 @@ from fedray.records import Round
 from fedray.registry import HOMES, registry
 from fedray.runtime import observers
 from fedray.runtime.assembly import Assembly
+from fedray.runtime.printing import text_log
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 
@@ -72,6 +73,11 @@ def cache(caches, monkeypatch):
     monkeypatch.setenv("FEDRAY_CACHE", str(folder))
     monkeypatch.setenv("FEDRAY_CONFIG", str(folder / "config"))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _each_test_warns_anew() -> None:
+    text_log.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,10 @@ import click
 import pytest
 
 from fedray import activity
-from fedray.activity import end_waiting, say_next, seconds_of
+from fedray.activity import begin_bar, end_waiting, say_next, seconds_of
+from fedray.api.progress import RoundProgress
 from fedray.command import Command, run
+from fedray.records import Round
 
 
 class Terminal(io.StringIO):
@@ -56,6 +58,34 @@ def test_a_terminal_counts_until_something_is_said(monkeypatch, stream):
     assert sys.stdout is sys.stderr is terminal
     time.sleep(0.01)
     assert terminal.getvalue() == shown
+
+
+def test_a_count_ends_a_bar_that_would_print_each_second_on_a_line_of_its_own(monkeypatch):
+    terminal = at_a_terminal(monkeypatch)
+    calls: list[str] = []
+    say_next("connecting")
+    begin_bar(lambda: calls.append("start"), lambda: calls.append("stop"))
+    assert sys.stdout is terminal, "the count has ended"
+    assert calls == ["start"]
+    say_next("writing")
+    assert calls == ["start", "stop"]
+    say_next("waiting")
+    end_waiting()
+    assert calls == ["start", "stop"]
+    assert terminal.getvalue().count("\n") == 3
+
+
+def test_the_count_after_a_bar_stays_on_one_line(monkeypatch):
+    terminal = at_a_terminal(monkeypatch)
+    monkeypatch.setenv("TERM", "xterm")
+    with RoundProgress(2) as show:
+        show(Round(0, 1.0, {"local_accuracy": 0.5}))
+        before = terminal.getvalue().count("\n")
+        say_next("writing the rest to MLflow")
+        wait_for(terminal, "\rwriting the rest to MLflow ... 0 s")
+        end_waiting()
+    lines = terminal.getvalue().split("\n")[before:]
+    assert sum("writing the rest" in line for line in lines) == 1
 
 
 def test_each_wait_has_a_line_of_its_own(monkeypatch):

@@ -29,6 +29,7 @@ LAYERS = [
         "counts",
         "errors",
         "files",
+        "imports",
         "integrity",
         "markdown",
         "masking",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from fedray.activity import say_next
+from fedray.api.progress import RoundProgress, headline, print_summary, say
 from fedray.api.result import Result
 from fedray.api.training import Callback, ExecutorName, begin, follow, new_folder
 from fedray.config import (
@@ -23,9 +24,7 @@ from fedray.files import discard_if_empty
 from fedray.records import Round, RunFolder, check_entries, prove_writable
 from fedray.remote_results import check_owner, fetch_missing
 from fedray.runtime.resolve import from_tree
-from fedray.tracking import run_tracker
-
-log = logging.getLogger(__name__)
+from fedray.tracking import Tracker, run_tracker
 
 
 class Experiment:
@@ -96,7 +95,7 @@ class Experiment:
         track: bool = False,
         resume: bool = False,
     ) -> Result:
-        """Run the experiment to its end.
+        """Run the experiment to its end; print what the command prints.
 
         Args:
             out: a new folder for the results; None: one below $FEDRAY_RESULTS or ~/fedray_results.
@@ -113,10 +112,12 @@ class Experiment:
             CodeError: if code of the method or model raises an error.
         """
         folder = self._folder(out, resume)
-        rounds = self._rounds(folder, executor, list(callbacks), track)
-        with discard_if_empty(folder if out is None else None), closing(rounds):
-            for _ in rounds:
-                pass
+        with discard_if_empty(folder if out is None else None):
+            rounds, tracker = self._begin(folder, executor, list(callbacks), track)
+            with RoundProgress(self._resolved.rounds) as show, closing(rounds):
+                for done in rounds:
+                    show(done)
+        print_summary(folder, tracker, executor)
         return Result(folder)
 
     def rounds(
@@ -126,7 +127,7 @@ class Experiment:
 
         Closing the iterator early stops the run; `train(out, resume=True)` continues it.
         """
-        yield from self._rounds(self._folder(out, False), executor, [], track)
+        yield from self._begin(self._folder(out, False), executor, [], track)[0]
 
     def _folder(self, out: str | Path | None, resume: bool) -> Path:
         """Return the run's folder: a new one, or with `resume` the existing one.
@@ -149,16 +150,18 @@ class Experiment:
         folder.check_plugins(self._resolved.plugins)
         return place
 
-    def _rounds(
+    def _begin(
         self, out: Path, executor: ExecutorName, callbacks: Sequence[Callback], track: bool
-    ) -> Generator[Round, None, None]:
+    ) -> tuple[Generator[Round, None, None], Tracker | None]:
+        """Start the run, and print what it waits for; return its rounds and its tracker."""
         if executor not in ("ray", "serial"):
             raise UserError(f"executor={executor!r} is neither 'ray' nor 'serial'")
         began = time.time()
         prove_writable(RunFolder(out))
+        say(headline(self._resolved, executor))
         tracker = run_tracker(self._resolved, out) if track else None
-        rounds = begin(self._resolved, out, executor, began, log.info)
-        yield from follow(out, rounds, tracker, callbacks=callbacks)
+        rounds = begin(self._resolved, out, executor, began, say, say_next)
+        return follow(out, rounds, tracker, callbacks=callbacks), tracker
 
 
 def _tree(base: str | Path | Mapping[str, Any]) -> Tree:

@@ -84,11 +84,14 @@ def begin(
         wait("reading images, partition and models")
         session = Session(experiment, out, lambda assembly: SerialExecutor(assembly, device), began)
         return session.rounds()
+    import ray
+
     from fedray.runtime.cluster import check_storage, connect
     from fedray.runtime.resources import preflight, server_bundle
     from fedray.runtime.server import run_on_ray
 
-    wait("connecting to Ray")
+    if not ray.is_initialized():
+        wait("connecting to Ray")
     nodes = connect()
     check_storage(out, len(nodes), server_bundle(experiment))
     say(preflight(experiment, nodes))

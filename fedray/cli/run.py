@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,36 +16,29 @@ import click
 
 from fedray import shipped
 from fedray.activity import say_next
+from fedray.api.progress import RoundProgress, headline, print_summary, say
 from fedray.api.training import ExecutorName, begin, follow, new_folder
-from fedray.cli.progress import RoundProgress
 from fedray.cli.seeds import finished, seed_folder, several_seeds, summary
 from fedray.command import (
     PATH,
     Command,
     Name,
     go_on_with,
+    is_program,
     keys,
     plugins,
     say_job,
     say_stopped,
 )
-from fedray.config import Experiment
+from fedray.config import Experiment, read_experiment
 from fedray.errors import UserError
 from fedray.files import discard_if_empty, reserve, results_home, stamp
+from fedray.imports import import_quickly
 from fedray.plugins import unshipped
-from fedray.records import (
-    BEST,
-    Round,
-    Run,
-    RunFolder,
-    Traffic,
-    check_entries,
-    prove_writable,
-)
+from fedray.records import Round, RunFolder, check_entries, prove_writable
 from fedray.remote_results import check_owner, fetch_missing
 from fedray.tracking import Tracker, run_tracker, start_process
 from fedray.tracking.process import StoreProcess
-from fedray.units import size_of, time_of
 
 
 @dataclass(frozen=True)
@@ -100,12 +95,34 @@ def command(**words: Any) -> int:
     if name and "=" in name and not Path(name).is_file():
         request = replace(request, experiment=None, keys=[name, *request.keys])
     what = request.experiment or request.resume or "the experiment"
-    say_next(f"importing PyTorch, reading {what}")
     seeds, assignments = several_seeds(request.keys)
+    if request.experiment is not None:
+        read_experiment(request.experiment)  # a wrong name is refused before Ray starts
+    if is_program() and request.executor == "ray" and not os.environ.get("RAY_ADDRESS"):
+        say_next(f"importing PyTorch, starting Ray, reading {what}")
+        import_while_ray_starts()
+    else:
+        say_next(f"importing PyTorch, reading {what}")
+        import_quickly("torch")
     if seeds:
         return run_seeds(request, seeds, assignments)
     one_run(request)
     return 0
+
+
+def import_while_ray_starts() -> None:
+    """Start a local Ray, and import PyTorch in a thread meanwhile; each takes two seconds.
+
+    Raises:
+        UserError: if Ray cannot be started safely.
+        FedrayError: if it does not start.
+    """
+    importing = threading.Thread(target=import_quickly, args=["torch"], daemon=True)
+    importing.start()
+    from fedray.runtime.cluster import connect
+
+    connect()
+    importing.join()
 
 
 def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[str]) -> int:
@@ -156,12 +173,19 @@ def folder_of(request: RunRequest, name: str) -> Path:
 def one_run(request: RunRequest) -> Path:
     """Run the experiment of the command line, print its result, and return its folder."""
     began = time.time()
-    with nullcontext() if request.no_track else start_process() as process:  # imports MLflow early
+    is_early = request.executor == "serial" and not request.no_track  # with Ray, all CPUs are busy
+    with start_process() if is_early else nullcontext() as process:  # imports MLflow early
         return run_tracked(request, began, process)
 
 
 def run_tracked(request: RunRequest, began: float, process: StoreProcess | None) -> Path:
-    """Run the requested experiment and return its folder; `process` logs to MLflow unless None."""
+    """Run the requested experiment and return its folder.
+
+    Args:
+        request: the arguments.
+        began: when start-up began, in seconds since the epoch.
+        process: the process that writes to MLflow; None: it starts later, if the run is tracked.
+    """
     experiment, out = resolve_request(request)
     with discard_if_empty(None if request.resume or request.out else out):
         prove_writable(RunFolder(out))
@@ -171,7 +195,7 @@ def run_tracked(request: RunRequest, began: float, process: StoreProcess | None)
         say_job()
         if elsewhere := unshipped(experiment.plugins):
             say(elsewhere)
-        tracker = None if process is None else run_tracker(experiment, out, process)
+        tracker = None if request.no_track else run_tracker(experiment, out, process)
         # last, because `begin` claims the folder
         rounds = begin(experiment, out, request.executor, began, say, say_next)
         drive(experiment, out, rounds, tracker, resume_hint(out, request))
@@ -225,22 +249,6 @@ def warn_if_from_start(folder: RunFolder) -> None:
         print(f"there is no checkpoint in {folder.path}: the run begins at round 0")
 
 
-def headline(experiment: Experiment, executor: str) -> str:
-    """Return the first line of the output, which describes the run."""
-    e = experiment
-    where = f"{e.workers} Ray worker(s)" if executor == "ray" else "this process"
-    plugin_text = f", with {', '.join(plugin.label for plugin in e.plugins)}" if e.plugins else ""
-    return (
-        f"{e.name}: {e.algorithm.name} on {e.data.source.name}, "
-        f"{e.data.clients} clients, {e.rounds} rounds, seed {e.seed}, in {where}{plugin_text}"
-    )
-
-
-def say(line: str) -> None:
-    """Print a line without buffering."""
-    print(line, flush=True)
-
-
 def drive(
     experiment: Experiment,
     out: Path,
@@ -285,52 +293,3 @@ def resume_hint(out: Path, request: RunRequest) -> Callable[[], str]:
         return go_on_with("fedray.run", "--resume", out, *flags)
 
     return say
-
-
-def accuracy_lines(done: Run) -> Iterator[str]:
-    """Yield lines with a run's accuracy, how its best round was selected, and any early stop."""
-    stopping, best, final = done.info.stopping, done.best, done.final
-    if final is None:
-        return
-    yield ""
-    if done.stopped_early and stopping is not None:
-        yield (
-            f"stopped after round {done.done} of {done.info.planned}: {stopping.metric} did not "
-            f"improve in {stopping.patience} evaluation(s)"
-        )
-    last = f"last {final.local_accuracy:.4f}"
-    if best is not None:
-        how = BEST[done.info.select]
-        yield f"local accuracy: {best.local_accuracy:.4f} in round {best.round} ({how}), {last}"
-        return
-    yield f"local accuracy: {last}"
-    if done.info.select == "validation":
-        yield (
-            "no best round: there are no validation images (data.validation_fraction=0.1), and "
-            "report.select=test was not set"
-        )
-
-
-def print_summary(out: Path, tracker: Tracker | None, executor: str) -> None:
-    """Print the last lines of the output: accuracy, traffic, times and folders."""
-    done = RunFolder(out).read()
-    for line in accuracy_lines(done):
-        print(line)
-    from fedray.runtime.privacy import privacy_lines
-
-    for line in privacy_lines(done):
-        print(line)
-    up = sum((round_.up for round_ in done.rounds), Traffic())
-    down = sum((round_.down for round_ in done.rounds), Traffic())
-    print(f"sent: up {size_of(up.total_bytes)}, down {size_of(down.total_bytes)}")
-    process = "the server" if executor == "ray" else "this process"
-    after = sum(round_.seconds for round_ in done.rounds if round_.round > 0)
-    start = done.costs.startup_seconds
-    print(
-        f"time: {time_of(start + after)} ({time_of(start)} to the end of round 0, "
-        f"{time_of(after)} for the other rounds)"
-    )
-    print(f"peak memory of {process}: {size_of(done.costs.peak_rss_bytes)}")
-    print(f"results: {out}")
-    if tracker is not None:
-        print(f"compare: {tracker.hint}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedray.compare.paired import t_interval
 from fedray.errors import UserError, shown
 from fedray.records import BEST, Run, RunFolder
-from fedray.render.cells import SPREAD
+from fedray.render.cells import is_range, spread_label
 
 _SEVERAL = re.compile(r"\[?\s*(\d{1,18}(?:\s*,\s*\d{1,18})+)\s*,?\s*\]?")
 MOST_SEEDS = 1000
@@ -53,12 +53,16 @@ def summary(runs: Sequence[Run], home: Path) -> Iterator[str]:
     if len(best) == len(runs):
         parts.insert(0, f"{_spread(best)} (each {BEST[runs[0].info.select]})")
     yield ""
-    yield f"local accuracy over seeds {seeds}, mean {SPREAD} seeds: {', '.join(parts)}"
+    how = spread_label([t_interval(final)])
+    yield f"local accuracy over seeds {seeds}, {how}: {', '.join(parts)}"
     yield f"results: {home}, one folder per seed; compare: fedray report {home}"
 
 
 def _spread(values: Sequence[float]) -> str:
     interval = t_interval(values)
+    if is_range(interval):
+        low, high = interval.spread
+        return f"{interval.mean:.4f} ({low:.4f}–{high:.4f})"
     return f"{interval.mean:.4f} ± {interval.half:.4f}"
 
 

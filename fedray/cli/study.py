@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedray import shipped
+from fedray.activity import say_next
 from fedray.command import PATH, Command, F, Name, keys, plugins
+from fedray.imports import import_quickly
 from fedray.studies.file import SCALES, Kind
-from fedray.studies.flow import Request, carry_out
 from fedray.studies.space import MOST_CONFIGURATIONS
+
+if TYPE_CHECKING:
+    from fedray.studies.flow import Request
 
 published = click.option(
     "--from",
@@ -73,7 +77,7 @@ def sweep(**words: Any) -> int:
     NAME is a sweep in tune/ or a YAML file. KEY=VALUE overrides a setting of all runs
     (rounds=5) or of the sweep (seed=0,1 select=test).
     """
-    return carry_out(request_of("sweep", **words))[1]
+    return _run("sweep", words)
 
 
 @click.command(cls=Command, epilog="fedray ls tables lists the available tables.")
@@ -87,7 +91,7 @@ def table(**words: Any) -> int:
     NAME is a table in tune/tables/ or a YAML file. KEY=VALUE overrides a setting of all runs
     (rounds=5) or of the table (report.seeds=[0,1] tuning.configurations=4).
     """
-    return carry_out(request_of("table", **words))[1]
+    return _run("table", words)
 
 
 @click.command(cls=Command, epilog="fedray ls tables lists the available tables.")
@@ -105,9 +109,18 @@ def decide(*, hours: float, **words: Any) -> int:
     The table uses test=anytime, whose verdicts stay valid however often seeds are added.
     Finished runs are reused, so the command can be stopped and repeated.
     """
+    request = request_of("table", **words)
     from fedray.studies.decide import decide_claims
 
-    return decide_claims(request_of("table", **words), hours)
+    return decide_claims(request, hours)
+
+
+def _run(kind: Kind, words: dict[str, Any]) -> int:
+    """Run or resume the study of a command line; return the exit code."""
+    request = request_of(kind, **words)
+    from fedray.studies.flow import carry_out
+
+    return carry_out(request)[1]
 
 
 def request_of(
@@ -122,8 +135,11 @@ def request_of(
     rows: str | None = None,
     **words: Any,
 ) -> Request:
-    """Return the request of a command line."""
+    """Return the request of a command line; import what it needs, which takes two seconds."""
+    say_next("importing PyTorch")
+    import_quickly("torch")
     from fedray.config import parse_assignments
+    from fedray.studies.flow import Request
 
     return Request(
         kind=kind,

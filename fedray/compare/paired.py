@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -32,6 +32,8 @@ RESAMPLES = 2000
 """Number of bootstrap draws."""
 ROUNDING = 1e-12
 """Differences below this share of the subtracted numbers are rounding."""
+FEW = 4
+"""Below this number of values, sweeps show a range instead of an interval."""
 ALPHA = 0.05
 """Default level of a test."""
 PRIOR = 4.0
@@ -52,6 +54,7 @@ class Interval:
         high: upper end; inf for one value.
         std: sample standard deviation; 0 for one value.
         n: number of values.
+        values: the values, if known.
     """
 
     mean: float
@@ -59,11 +62,22 @@ class Interval:
     high: float
     std: float
     n: int
+    values: tuple[float, ...] = field(default=(), compare=False)
 
     @property
     def half(self) -> float:
         """Half of the interval's width, printed after ±."""
         return (self.high - self.low) / 2
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The ends that sweeps show: of the interval, or below `FEW` values of their range.
+
+        The interval of two or three values is many times as wide as their range, and says little.
+        """
+        if self.n < FEW and self.values:
+            return min(self.values), max(self.values)
+        return self.low, self.high
 
     @classmethod
     def of(cls, mean: float, std: float, n: int, level: float = 0.95) -> Interval:
@@ -111,8 +125,10 @@ def t_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     array = np.asarray(values, dtype=float)
     mean, n = float(array.mean()), len(array)
     if array.min() == array.max():  # the mean may differ in its last digit
-        return Interval.of(float(array[0]), 0.0, n, level)
-    return Interval.of(mean, float(array.std(ddof=1)), n, level)
+        interval = Interval.of(float(array[0]), 0.0, n, level)
+    else:
+        interval = Interval.of(mean, float(array.std(ddof=1)), n, level)
+    return replace(interval, values=tuple(array.tolist()))
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:

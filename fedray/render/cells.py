@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
-from fedray.compare.paired import Interval
+from fedray.compare.paired import FEW, Interval
 from fedray.records import Metric
 
 NOTHING = "–"
@@ -36,6 +37,32 @@ def cell(interval: Interval | None, metric: Metric) -> str:
     else:
         mean, half = f"{interval.mean:.4g}", f"{interval.half:.2g}"
     return mean if math.isinf(interval.half) else f"{mean} ± {half}"
+
+
+def spread_cell(interval: Interval | None, metric: Metric) -> str:
+    """Format an interval as `cell` does, or below `FEW` seeds as "mean (lowest–highest)"."""
+    if interval is None or interval.n == 1 or not is_range(interval):
+        return cell(interval, metric)
+    low, high = interval.spread
+    if metric.is_share:
+        return f"{100 * interval.mean:.2f} ({100 * low:.1f}–{100 * high:.1f})"
+    return f"{interval.mean:.4g} ({low:.3g}–{high:.3g})"
+
+
+def is_range(interval: Interval) -> bool:
+    """Return True if the ends of `Interval.spread` are the lowest and the highest value."""
+    return 1 < interval.n < FEW and bool(interval.values)
+
+
+def spread_label(intervals: Iterable[Interval | None]) -> str:
+    """Return what stands beside a mean: "mean ± ... over 5 seeds", "mean and range of 2 seeds"."""
+    several = [interval for interval in intervals if interval is not None and interval.n > 1]
+    if not several:
+        return ""
+    seeds = max(interval.n for interval in several)
+    if any(map(is_range, several)):
+        return f"mean and range of {seeds} seeds"
+    return f"mean {SPREAD} {seeds} seeds"
 
 
 def signed(interval: Interval | None, metric: Metric) -> str:

@@ -1,7 +1,7 @@
 """Figures of curves, points, swept keys and heat maps, as PNG, SVG or PDF by the file's suffix.
 
 The argument `columns` sets the width of a figure in columns of a paper. Bands and bars are 95 %
-intervals over seeds.
+intervals over seeds; those of a sweep with fewer than four seeds are ranges, with a dot per seed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from fedray.compare.paired import Interval
 from fedray.data.plot import literal
 from fedray.files import file_name, replace_whole
 from fedray.records import Metric
-from fedray.render.cells import metric_name, scale_of
+from fedray.render.cells import is_range, metric_name, scale_of, spread_label
 from fedray.render.palette import WIDTH, Columns, colour, line_style, marker, sized
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ MOST_LINES = 6
 """Maximal number of combinations of other parameters drawn as lines; more become points."""
 LOG_SPAN = 20
 """The axis is logarithmic if values span more than this factor."""
+LETTER = 0.09
+"""Width of a letter below an axis, in inches."""
 MOST_NAMED = 24
 """Maximal number of names below an axis."""
 
@@ -217,7 +220,7 @@ def error_points(
     """
     means = [unit * interval.mean for interval in intervals]
     halves = [0.0 if math.isinf(i.half) else unit * i.half for i in intervals]
-    bars = halves if any(i.n > 1 for i in intervals) else None
+    bars: Any = halves if any(i.n > 1 for i in intervals) else None
     x, y = (means, positions) if horizontal else (positions, means)
     style: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 0.9, "capsize": 3}
     style |= {"xerr" if horizontal else "yerr": bars, "fmt": "o-" if joined else "o"}
@@ -307,7 +310,7 @@ def _panel(
         xs = [position[repr(row.config[parameter])] for row in members]
         named = _legend(label, 28) if label else None
         points = [row.interval for row in members]
-        error_points(axes, xs, points, colour(index), named, joined=joined, unit=unit)
+        _spread_points(axes, xs, points, colour(index), named, joined=joined, unit=unit)
     if best is not None and parameter in best.config:
         axes.plot(
             position[repr(best.config[parameter])],
@@ -319,9 +322,40 @@ def _panel(
             markeredgewidth=1.1,
         )
     axes.set_xlabel(parameter.replace("algorithm.", ""))
+    if metric.is_share:
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, -2.0), min(high, 102.0))  # an interval may leave 0 to 100 %
     if any(label for label, _ in lines):
         axes.legend(fontsize=7, frameon=False)
     _tidy(axes)
+
+
+def _spread_points(
+    axes: Axes,
+    positions: Sequence[float],
+    intervals: Sequence[Interval],
+    shade: str,
+    label: str | None,
+    *,
+    joined: bool,
+    unit: float,
+) -> None:
+    """Draw means as points, and their spreads as bars; below four seeds a dot per seed, too."""
+    means = [unit * interval.mean for interval in intervals]
+    ends = [
+        interval.spread if interval.n > 1 else (interval.mean, interval.mean)
+        for interval in intervals
+    ]
+    below = [mean - unit * low for mean, (low, _) in zip(means, ends, strict=True)]
+    above = [unit * high - mean for mean, (_, high) in zip(means, ends, strict=True)]
+    bars = [below, above] if any(interval.n > 1 for interval in intervals) else None
+    style: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 0.9, "capsize": 3}
+    form = "o-" if joined else "o"
+    axes.errorbar(positions, means, yerr=bars, fmt=form, color=shade, label=label, **style)
+    for position, interval in zip(positions, intervals, strict=True):
+        if is_range(interval):
+            seeds = [unit * value for value in interval.values]
+            axes.plot([position] * len(seeds), seeds, ".", color=shade, alpha=0.5, markersize=4)
 
 
 def place_values(axes: Axes, values: Sequence[Any]) -> dict[str, float]:
@@ -338,12 +372,50 @@ def place_values(axes: Axes, values: Sequence[Any]) -> dict[str, float]:
         else:
             axes.set_xscale("symlog", linthresh=sizes[0])
     distinct = sorted(set(values))
-    if len(distinct) <= 8 or (axes.get_xscale() == "linear" and len(distinct) <= 11):
+    names = [show_value(value) for value in distinct]
+    axes.set_xlim(*_margins(axes, distinct))
+    if _fit(axes, distinct, names):
         from matplotlib.ticker import NullLocator
 
-        axes.set_xticks(distinct, [show_value(value) for value in distinct])
+        axes.set_xticks(distinct, names)
         axes.xaxis.set_minor_locator(NullLocator())
+    elif axes.get_xscale() == "log":
+        _label_decades(axes)
     return {repr(value): float(value) for value in values}
+
+
+def _margins(axes: Axes, values: Sequence[Any]) -> tuple[float, float]:
+    """Return the ends of the horizontal axis: the values with a margin of five per cent."""
+    convert = axes.xaxis.get_transform()
+    low, high = convert.transform([float(values[0]), float(values[-1])])
+    margin = 0.05 * (high - low) or 0.5
+    first, last = convert.inverted().transform([low - margin, high + margin])
+    return float(first), float(last)
+
+
+def _fit(axes: Axes, values: Sequence[Any], names: Sequence[str]) -> bool:
+    """Return True if the names of all values fit side by side below the axis."""
+    places = axes.transAxes.inverted().transform(
+        axes.transData.transform([(float(value), 0.0) for value in values])
+    )[:, 0]
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    inches = axes.get_position().width * figure.get_size_inches()[0]
+    ends = [
+        (inches * x, LETTER * (len(name) + 1) / 2) for x, name in zip(places, names, strict=True)
+    ]
+    return all(left + half <= right - other for (left, half), (right, other) in pairwise(ends))
+
+
+def _label_decades(axes: Axes) -> None:
+    """Label 1, 2 and 5 times each power of ten, or over two decades the powers alone."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    low, high = axes.get_xlim()
+    steps = (1.0,) if high > 100 * low else (1.0, 2.0, 5.0)
+    axes.xaxis.set_major_locator(LogLocator(subs=steps))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _lines(rows: Sequence[Row], parameter: str) -> tuple[list[tuple[str, list[Row]]], bool]:
@@ -392,7 +464,8 @@ def swept_figures(
             values = [row.config[key] for row in rows]
             if len(set(map(repr, values))) > 2 and all(map(is_number, values)):
                 path = out / f"sweep_{file_name(method)}_{file_name(key)}.{kind}"
-                title = f"{method}, {selection_label(members, at)}"
+                how = spread_label(row.interval for row in rows)
+                title = ", ".join(filter(None, (method, selection_label(members, at), how)))
                 figure_sweep(rows, key, path, metric, title=title, columns=columns)
                 files.append(path)
     return files

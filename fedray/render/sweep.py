@@ -9,7 +9,7 @@ from typing import Any
 from fedray.compare.labels import short_names, show_value
 from fedray.compare.paired import Interval
 from fedray.records import Metric
-from fedray.render.cells import SPREAD, cell, metric_name
+from fedray.render.cells import metric_name, spread_cell, spread_label
 from fedray.render.page import Section
 from fedray.units import size_of, time_of
 
@@ -44,14 +44,20 @@ class TrialLine:
 
 
 def trials_section(
-    lines: Sequence[TrialLine], keys: Sequence[str], metric: Metric, *, validates: bool
+    lines: Sequence[TrialLine],
+    keys: Sequence[str],
+    metric: Metric,
+    notes: Sequence[str] = (),
+    *,
+    validates: bool,
 ) -> Section:
-    """Return the table of trials, the best marked by a star, and the reasons of failures.
+    """Return the table of trials, the best marked by a star, notes, and the reasons of failures.
 
     Args:
         lines: the trials.
         keys: the swept keys.
         metric: the metric of the table.
+        notes: sentences about the best trial.
         validates: whether validation images select the best trial; the test then is an extra
             column.
     """
@@ -80,7 +86,7 @@ def trials_section(
         if line.reason is not None:
             reasons.setdefault(line.reason, []).append(str(line.number))
     items = [f"trial {', '.join(who)} failed: {reason}" for reason, who in reasons.items()]
-    return Section("", (), header, rows, [_caption(metric, lines)], items)
+    return Section("", (), header, rows, [_caption(metric, lines)], [*notes, *items])
 
 
 def means_section(
@@ -102,7 +108,7 @@ def means_section(
     texts = [
         [
             f"{'* ' if row == best else ''}{row}",
-            *(cell(values.get(name), metric) for name, metric in metrics.items()),
+            *(spread_cell(values.get(name), metric) for name, metric in metrics.items()),
         ]
         for row, values in rows.items()
     ]
@@ -113,10 +119,10 @@ def means_section(
 
 
 def _cells(intervals: Sequence[Interval | None], metric: Metric) -> list[str]:
-    return [cell(interval, metric) for interval in intervals]
+    return [spread_cell(interval, metric) for interval in intervals]
 
 
 def _caption(metric: Metric, lines: Sequence[TrialLine]) -> str:
-    """Return the caption: metric, interval and number of seeds."""
-    seeds = max((line.objective.n for line in lines if line.objective is not None), default=1)
-    return metric_name(metric) + (f", mean {SPREAD} {seeds} seeds." if seeds > 1 else ".")
+    """Return the caption: metric, interval or range, and number of seeds."""
+    how = spread_label(line.objective for line in lines)
+    return ", ".join(filter(None, (metric_name(metric), how))) + "."

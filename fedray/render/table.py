@@ -17,7 +17,7 @@ from fedray.render.beside_paper import beside_paper
 from fedray.render.cells import NOTHING, SPREAD, metric_name, p_text
 from fedray.render.page import Picture, Section, html, latex_table, markdown
 from fedray.render.record import Made
-from fedray.render.report import best_rows, titled
+from fedray.render.report import titled
 from fedray.render.table_figure import draw
 from fedray.units import size_of, time_of
 
@@ -42,14 +42,16 @@ TESTS = {
     "anytime": "anytime-valid paired t-test, with which seeds may be added at any time",
 }
 """Names of the tests of claims, for captions."""
-PAGE, LATEX, HTML, FIGURE = "table.md", "table.tex", "table.html", "figure.png"
+PAGE, LATEX, HTML = "table.md", "table.tex", "table.html"
+FIGURE, FIGURE_PDF = "figure.png", "figure.pdf"
 
 
 def write(outcome: Outcome, made: Made, folder: Path) -> list[Section]:
-    """Write a table as Markdown, LaTeX, HTML and figure into a folder; return its page."""
+    """Write a table as Markdown, LaTeX, HTML and figures into a folder; return its page."""
     sections = page(outcome, made)
     figure = folder / FIGURE
     draw(outcome, figure)
+    draw(outcome, folder / FIGURE_PDF)
     pictured = with_figure(sections, figure)
     write_atomic(folder / PAGE, markdown(pictured))
     write_atomic(folder / LATEX, latex(outcome))
@@ -88,19 +90,21 @@ def _comparisons(outcome: Outcome) -> list[Section]:
 
 
 def latex(outcome: Outcome) -> str:
-    """Return the table of the first metric as LaTeX, with titles of methods, best in bold."""
+    """Return the table of the first metric as LaTeX, with titles of methods.
+
+    The best number of a column is bold if claims decide that it is.
+    """
     plan, metric = outcome.plan, outcome.metrics[0]
     header, rows = main_cells(outcome, metric)
     names = [titled(plan.rows[row].label, plan.rows[row].label.lower()) for row in plan.rows]
     controls = [" (control)" * bool(plan.rows[row].control) for row in plan.rows]
     rows = [[f"{n}{c}", *row[1:]] for n, c, row in zip(names, controls, rows, strict=True)]
-    best = []
     own_columns = [index for index, name in enumerate(header) if index and name != "paper"]
-    for index, column in zip(own_columns, shown_columns(outcome), strict=True):
-        sides = [Side(row, column) for row in plan.rows]
-        intervals = [outcome.interval(side, metric.name) for side in sides]
-        means = [None if interval is None else interval.mean for interval in intervals]
-        best += [(row, index) for row in best_rows(means, metric)]
+    best = [
+        (row, index)
+        for index, column in zip(own_columns, shown_columns(outcome), strict=True)
+        if (row := decided_best(outcome, column, metric)) is not None
+    ]
     where = {"validation": "validation images", "test": f"test images ({MARK})"}[plan.select]
     what = {"best": "Configuration and best round", "final": "Configuration"}[plan.at]
     spread = SPREAD.replace("95", f"{100 * plan.confidence:g}")
@@ -108,6 +112,7 @@ def latex(outcome: Outcome) -> str:
     sentences = [
         f"{name[:1].upper()}{name[1:]}: mean {spread} {count_of_seeds(outcome)} seeds",
         f"{what} chosen on {where}{'; numbers of the last round' * (plan.at == 'final')}",
+        "Bold: better than every other row, each decided by a claim" if best else "",
         "" if plan.paper is None else f"Paper: {plan.paper.source}",
         f"{LATE}: the first choice diverged in {'; '.join(late)}"
         if (late := late_choices(outcome))
@@ -115,6 +120,28 @@ def latex(outcome: Outcome) -> str:
     ]
     caption = " ".join(f"{sentence}." for sentence in sentences if sentence)
     return latex_table(["Method", *header[1:]], rows, caption, plan.name, best)
+
+
+def decided_best(outcome: Outcome, column: str | None, metric: Metric) -> int | None:
+    """Return the row whose claims decide that it is better than all others in a column, or None."""
+    rows = list(outcome.plan.rows)
+    measured = [row for row in rows if outcome.interval(Side(row, column), metric.name) is not None]
+    beaten: dict[str, set[str]] = {row: set() for row in rows}
+    for tested in outcome.claims:
+        claim, verdict = tested.claim, tested.verdict
+        better, worse = claim.better, claim.worse
+        if better.column != column or worse.column != column:
+            continue
+        if {claim.metric, claim.than} != {metric.name}:
+            continue
+        if verdict == "holds" and claim.margin >= 0:
+            beaten[better.row].add(worse.row)
+        if verdict == "refuted" and claim.margin <= 0:
+            beaten[worse.row].add(better.row)
+    for index, row in enumerate(rows):
+        if len(measured) > 1 and {*measured} - {row} == beaten[row] & {*measured}:
+            return index
+    return None
 
 
 def number(value: float, metric: Metric) -> str:
@@ -189,13 +216,19 @@ def main_cells(outcome: Outcome, metric: Metric) -> tuple[list[str], list[list[s
     several = len(plan.columns) > 1
     header, rows = [""], [[row_text(outcome, row)] for row in plan.rows]
     for column in shown_columns(outcome):
-        header.append((column or MEAN) if several else "ours")
+        header.append((column or MEAN) if several else title_of_column(outcome))
         papers = first and any(plan.paper_of(row, column) for row in plan.rows)
         header += ["paper"] if papers else []
         for row, cells in zip(plan.rows, rows, strict=True):
             cells.append(cell_text(outcome, row, column, metric))
             cells += [paper_text(outcome, row, column)] if papers else []
     return header, rows
+
+
+def title_of_column(outcome: Outcome) -> str:
+    """Return the title of the only column: its name, or that of the images."""
+    [(column, keys)] = outcome.plan.columns.items()
+    return column if keys else outcome.plan.data_title
 
 
 def seeds_of_rows(outcome: Outcome) -> str:

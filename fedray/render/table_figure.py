@@ -24,7 +24,7 @@ OURS, PAPER, CONTROL = COLOURS[0], COLOURS[1], COLOURS[7]
 
 
 def draw(outcome: Outcome, path: Path) -> None:
-    """Draw the first metric of a table into a PNG file; draw nothing if all cells are empty.
+    """Draw the first metric of a table into a file; draw nothing if all cells are empty.
 
     If the columns are values of one numeric key, each row becomes a curve. Otherwise each column
     becomes a panel, and a further panel shows the first row minus each other row.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,6 @@ from fedray.errors import FedrayError, UserError
 from fedray.files import results_uri
 from fedray.processors import allowed_cpus
 from fedray.runtime.address import check_address
-from fedray.runtime.devices import accelerator, count
 from fedray.runtime.local_ray import (
     OPEN,
     few_processes,
@@ -30,6 +31,7 @@ from fedray.runtime.local_ray import (
     keep_loopback,
     other_cluster,
     private_folder,
+    quiet_about_tokens,
     shorten_notices,
 )
 
@@ -78,15 +80,19 @@ def connect(
 
 def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
     """Start a local Ray for this process; see `connect`."""
-    if num_gpus is None and accelerator() in ("xpu", "mps"):
-        num_gpus = count()  # Ray counts only NVIDIA's and AMD's GPUs
+    num_gpus = _other_gpus() if num_gpus is None else num_gpus
     guard_token()
     folder = private_folder()
     num_cpus = allowed_cpus() if num_cpus is None else num_cpus  # Ray does not see an affinity
+    idle = num_cpus
     if allowed_cpus() <= FEW_CPUS:
-        os.environ.setdefault("RAY_preload_python_modules", imports)
+        os.environ["FEDRAY_PRELOAD"] = imports
+        os.environ.setdefault("RAY_preload_python_modules", "fedray.runtime.preload")
+        idle += 1  # a run's server
+        os.environ.setdefault("RAY_num_workers_soft_limit", str(idle))  # else Ray ends one again
+    atexit.register(ray.shutdown)  # before Ray's own handler, which sleeps first
     try:
-        with signals_deferred(), keep_loopback(), few_processes():
+        with signals_deferred(), keep_loopback(), few_processes(idle), quiet_about_tokens():
             start = partial(
                 ray.init,
                 address="local",  # otherwise Ray joins the last one started here, alive or not
@@ -107,6 +113,18 @@ def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
         ) from error
     if not (is_loopback(ray.util.get_node_ip_address()) or os.environ.get(OPEN)):
         print("warning: this Ray can be reached from the network", file=sys.stderr)
+
+
+def _other_gpus() -> int | None:
+    """Return the number of GPUs that Ray does not count, which are not NVIDIA's or AMD's, or None.
+
+    PyTorch counts them; on Linux it is imported only if it is built for them.
+    """
+    if sys.platform == "linux" and "xpu" not in version("torch"):
+        return None
+    from fedray.runtime.devices import accelerator, count
+
+    return count() if accelerator() in ("xpu", "mps") else None
 
 
 def _call_in_lasting_thread(function: Callable[[], object]) -> None:
@@ -135,7 +153,8 @@ def _join(address: str) -> None:
     """Join the cluster at $RAY_ADDRESS; see `connect`."""
     at = check_address(address)
     try:
-        with signals_deferred(), keep_loopback() if is_loopback(at) else nullcontext():
+        loopback = keep_loopback() if is_loopback(at) else nullcontext()
+        with signals_deferred(), loopback, quiet_about_tokens():
             ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         cause = str(error).strip().partition("\n")[0] or type(error).__name__

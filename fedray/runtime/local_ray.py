@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import socket
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ray._common.utils import get_ray_address_file
-from ray._private import ray_constants, utils, worker
+from ray._private import ray_constants, services, utils, worker
 from ray._private.node import Node
 
 from fedray.errors import UserError, one_line
@@ -36,6 +37,8 @@ LONGEST_SOCKET = 103
 SOCKET = "/r/session_2026-11-27_18-30-00_000000_1234567/sockets/plasma_store"
 """The longest of Ray's sockets below the folder of `private_folder`."""
 UNUSED = ("start_monitor", "start_log_monitor", "start_api_server")
+_IDLE = re.compile(r"^(--(?:maximum_startup_concurrency|num_prestart_python_workers)=)\d+$")
+"""Flags of the raylet: idle processes that start at once, and their number at the start."""
 
 
 def is_loopback(address: str) -> bool:
@@ -60,22 +63,45 @@ def keep_loopback() -> Iterator[None]:
 
 
 @contextmanager
-def few_processes() -> Iterator[None]:
+def few_processes(idle: int) -> Iterator[None]:
     """Start Ray without the processes that a run does not use; saves two seconds of CPU time.
 
     These processes are the autoscaler's monitor, the log monitor and the dashboard head. The node's
     agent starts as if the dashboard's packages were missing, and opens no port.
+
+    Args:
+        idle: number of idle processes that Ray starts at once for tasks and actors. Ray's own
+            number, one per CPU, is one short for a run whose workers use all CPUs, because its
+            server is a process, too; Ray would start it only after the others.
     """
     patches: list[tuple[Any, str, Any]] = [
         (Node, name, lambda self, **options: None) for name in UNUSED
     ]
     no_dashboard = ImportError("no dashboard is started")
     patches.append((utils, "get_dashboard_dependency_error", lambda: no_dashboard))
+    start = services.start_ray_process
+
+    def start_with_idle(command: Sequence[str], *words: Any, **options: Any) -> Any:
+        return start([_IDLE.sub(rf"\g<1>{idle}", word) for word in command], *words, **options)
+
+    patches.append((services, "start_ray_process", start_with_idle))
     with ExitStack() as stack:
         for owner, name, replacement in patches:
             stack.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, replacement)
         yield
+
+
+@contextmanager
+def quiet_about_tokens() -> Iterator[None]:
+    """Keep Ray from saying whether its processes require a token, while a command joins them."""
+    logger = logging.getLogger("ray")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def shorten_notices() -> None:

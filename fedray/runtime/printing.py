@@ -177,9 +177,15 @@ class TextLog:
         self._warnings: set[str] = set()
         _logs.add(self)
 
-    def remember(self, line: str) -> None:
-        """Do not log a warning that this process has logged."""
+    def remember(self, line: str) -> bool:
+        """Do not log a warning that this process has logged; return False if it was known."""
+        is_new = line not in self._warnings
         self._warnings.add(line)
+        return is_new
+
+    def clear(self) -> None:
+        """Forget which warnings were logged."""
+        self._warnings.clear()
 
     def show(self, texts: Iterable[Text], run: str = "") -> None:
         """Log texts, or pass them on if an `Output` collects this process's texts.
@@ -200,17 +206,21 @@ class TextLog:
 
 
 _logs: WeakSet[TextLog] = WeakSet()
+text_log = TextLog()
+"""The log of this process, which has each warning once, however many runs it executes."""
 
 
 class _Logged(logging.Handler):
-    """Lets every `TextLog` know what this process logs."""
+    """Lets every `TextLog` know what this process logs, and prints a warning once."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        is_new = True
         with suppress(Exception):  # other handlers report a record that cannot be formatted
             line = record.getMessage()
-            for text_log in list(_logs):
-                text_log.remember(line)
-        if logging.lastResort is not None and not logging.getLogger().handlers:
+            is_new = text_log.remember(line) or record.name == __name__  # a printed line may recur
+            for log_of_run in list(_logs):
+                log_of_run.remember(line)
+        if is_new and logging.lastResort is not None and not logging.getLogger().handlers:
             logging.lastResort.handle(record)  # Python does so only for loggers without handlers
 
 

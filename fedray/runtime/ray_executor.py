@@ -25,7 +25,7 @@ from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.messages import Message, from_message, register_tensors, to_message
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
-from fedray.runtime.printing import TextLog
+from fedray.runtime.printing import text_log
 from fedray.runtime.shares import (
     groups_of_step,
     groups_of_test,
@@ -38,9 +38,6 @@ from fedray.states import LARGE, Place, StateStore, state_size
 CLIENTS_PER_CALL, LARGE_CLIENTS_PER_CALL = 32, 8
 """Maximum numbers of clients per call, because a worker holds their results until it answers. The
 second one applies to large downloads, whose uploads are usually large, too."""
-
-_texts = TextLog()
-"""The texts of workers whose executor is in the command's own process."""
 
 
 class Call(NamedTuple):
@@ -260,7 +257,7 @@ def _answer(ref: Any) -> Any:
     try:
         answer, texts = ray.get(ref)
     except RayTaskError as error:
-        _texts.show(getattr(error.cause, "texts", ()))
+        text_log.show(getattr(error.cause, "texts", ()))
         raise error.cause from (None if isinstance(error.cause, FedrayError) else error)
-    _texts.show(texts)
+    text_log.show(texts)
     return answer

@@ -17,7 +17,7 @@ from fedray.records import ResultFile, Round, RunFolder
 from fedray.runtime.cluster import driver_placement
 from fedray.runtime.liveness import Liveness
 from fedray.runtime.pool import LOST, WorkerPool, cause_of
-from fedray.runtime.printing import Output, Text, TextLog, unpack_experiment
+from fedray.runtime.printing import Output, Text, text_log, unpack_experiment
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resources import server_bundle
 from fedray.runtime.session import Session
@@ -116,10 +116,10 @@ def _rounds(
     experiment: Experiment, out: Path, began: float, liveness: Liveness
 ) -> Generator[Round, None, None]:
     """Yield the rounds of one server after the other; see `run_on_ray`."""
-    losses, texts = Losses(experiment.faults.max_failures), TextLog()
+    losses = Losses(experiment.faults.max_failures)
     while True:
         try:
-            for done in _rounds_of_one_server(experiment, out, began, texts, liveness):
+            for done in _rounds_of_one_server(experiment, out, began, liveness):
                 losses.reach(done.round)
                 yield done
             return
@@ -138,7 +138,7 @@ def _rounds(
 
 
 def _rounds_of_one_server(
-    experiment: Experiment, out: Path, began: float, texts: TextLog, liveness: Liveness
+    experiment: Experiment, out: Path, began: float, liveness: Liveness
 ) -> Iterator[Round]:
     """Yield the rounds of one server actor until the run ends or the server is lost."""
     try:
@@ -146,7 +146,7 @@ def _rounds_of_one_server(
             stream = actor.run.options(num_returns="streaming").remote(
                 experiment.model_dump_json(by_alias=True), str(out), began
             )
-            yield from _log_texts(stream, texts, liveness)
+            yield from _log_texts(stream, liveness)
     except RayTaskError as error:  # the actor has completed its folder
         raise _original_error(error, out) from None
     except BaseException:
@@ -158,7 +158,7 @@ def _rounds_of_one_server(
         raise
 
 
-def _log_texts(stream: Iterator[Any], texts: TextLog, liveness: Liveness) -> Iterator[Round]:
+def _log_texts(stream: Iterator[Any], liveness: Liveness) -> Iterator[Round]:
     """Yield the rounds of a server actor's stream, and log the texts between them."""
     while True:
         liveness.wait(stream)
@@ -167,7 +167,7 @@ def _log_texts(stream: Iterator[Any], texts: TextLog, liveness: Liveness) -> Ite
             return
         item = ray.get(ref)
         if isinstance(item, Text):
-            texts.show([item])
+            text_log.show([item])
         else:
             yield item
 

@@ -29,7 +29,7 @@ from fedray.config import (
 from fedray.errors import UserError, nearest, shown
 from fedray.files import check_name
 from fedray.records import find_metric
-from fedray.registry import registry
+from fedray.registry import registry, spelled
 from fedray.shipped import folders
 from fedray.studies.claims import ALL, EACH, MEAN, Claim, check_row_name, parse_claims, rows_in
 from fedray.studies.interim_looks import check_looks, restrict_looks
@@ -78,7 +78,8 @@ class Row(Frozen):
     """The row whose chosen configuration this row takes over instead of tuning; for controls and
     for figures of a hyper-parameter."""
     label: str = Field("", max_length=45)
-    """The row's label in the table; empty: its name. Explain it in `glosses` of the table."""
+    """The row's label in the table; empty: the title of the method of this name, or else the row's
+    name. Explain it in `glosses` of the table."""
     metrics: dict[str, str | None] = Field(default_factory=dict)
     """The row's metrics by the table's, where they differ, for example `local_accuracy:
     finetuned_accuracy`. They also replace the metric that chooses. null: the row lacks it."""
@@ -523,10 +524,32 @@ def _check_more(plan: StudyPlan, where: str) -> None:
         _check_seeds(seeds, f"{where}.report.more.{row}")
 
 
+def _unfit_for_asha(plan: StudyPlan) -> list[tuple[bool, bool, str]]:
+    """Return what a study with ASHA must not have: whether it applies, is wrong, and why."""
+    tuning = plan.tuning
+    return [
+        (
+            tuning.asha is not None,
+            len(plan.report.seeds) > 1,
+            "tuning.asha compares single runs, not means over seeds; give one seed, and run the "
+            "best configurations with more, or leave asha out",
+        ),
+        (
+            tuning.asha is not None,
+            tuning.search == "tpe",
+            "tuning.asha: tpe would take a stopped run's last value for its result; use search: "
+            "random, or leave asha out",
+        ),
+        (plan.select == "nothing", tuning.asha is not None, "select: nothing needs asha: null"),
+        (plan.mean_over is not None, tuning.asha is not None, "mean_over needs asha: null"),
+    ]
+
+
 def _check_sweep(plan: StudyPlan, where: str) -> None:
     """Raise an error for settings that only tables or only sweeps support."""
-    tuning, single = plan.tuning, len(plan.report.seeds) == 1
+    tuning = plan.tuning
     wrong = [
+        *_unfit_for_asha(plan),
         (plan.is_sweep, tuning.rounds is not None, "tuning.rounds is for tables; set rounds"),
         (plan.is_sweep, tuning.once is not None, "tuning.once is for tables; leave it out"),
         (
@@ -537,12 +560,9 @@ def _check_sweep(plan: StudyPlan, where: str) -> None:
         (not plan.is_sweep, tuning.search == "tpe", "tuning.search: tpe is for sweeps; use random"),
         (not plan.is_sweep, tuning.asha is not None, "tuning.asha is for sweeps; leave it out"),
         (not plan.is_sweep, plan.mean_over is not None, "mean_over is for sweeps; use columns"),
-        (tuning.asha is not None, not single, "tuning.asha stops single runs; give one seed"),
         (plan.select == "nothing", plan.at != "final", "select: nothing needs at: final"),
         (plan.select == "nothing", tuning.search != "grid", "select: nothing needs search: grid"),
-        (plan.select == "nothing", tuning.asha is not None, "select: nothing needs asha: null"),
         (plan.mean_over is not None, tuning.search != "grid", "mean_over needs search: grid"),
-        (plan.mean_over is not None, tuning.asha is not None, "mean_over needs asha: null"),
     ]
     for applies, is_wrong, what in wrong:
         if applies and is_wrong:
@@ -699,7 +719,7 @@ def _rows(
             experiment=row.experiment,
             set=row.set,
             space=axes,
-            label=row.label or name,
+            label=row.label or _title(name, row),
             metrics=row.metrics,
             control=row.control,
             of=_explained(name, row, first, at),
@@ -707,6 +727,17 @@ def _rows(
             tuned_as=row.tuned_as,
         )
     return plans
+
+
+def _title(name: str, row: Row) -> str:
+    """Return the title of a row's method if the row is named as the method; otherwise its name."""
+    from fedray.core import algorithms
+
+    method = row.algorithm.get("name") if isinstance(row.algorithm, Mapping) else row.algorithm
+    method = method or name
+    if spelled(str(method)) != spelled(name) or method not in algorithms.names():
+        return name
+    return str(getattr(algorithms.get(method), "title", name))[:45]
 
 
 def _check_references(row: Row, rows: Mapping[str, Row], where: str) -> None:

@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from fedray.compare.labels import config_label, show_value
-from fedray.compare.paired import Interval
 from fedray.config import Tree, dump_yaml
 from fedray.files import write_atomic, write_json, write_rows
 from fedray.markdown import markdown_table
 from fedray.processors import allowed_cpus
 from fedray.records import HEADLINE, Metric, sealed, versions, write_run_list
+from fedray.render.cells import spread_label
 from fedray.render.figures import Row, figure_sweep
 from fedray.render.page import Section
 from fedray.render.record import Made, table_tree
@@ -46,7 +46,7 @@ def print_pages(study: Study) -> None:
     print()
     print_sections(sections)
     if not study.plan.is_sweep:
-        print(f"page: {study.home / PAGE} (also .html, .tex, .json, figure.png)")
+        print(f"page: {study.home / PAGE} (also .html, .tex, .json, figure.png and .pdf)")
         return
     result = sweep_outcome(study)
     if result.best is not None and study.is_complete:
@@ -190,27 +190,23 @@ def _trials(result: SweepOutcome) -> Section:
     keys = [key for axis in result.plan.axes for key in axis.keys]
     validates = result.chooser != result.plan.metrics[0]
     lines = [_line(trial, result) for trial in result.trials]
-    return trials_section(lines, keys, result.metric, validates=validates)
+    return trials_section(lines, keys, result.metric, result.notes, validates=validates)
 
 
 def _line(trial: Trial, result: SweepOutcome) -> TrialLine:
-    failed, seeds, metric = trial.status == "failed", len(trial.runs), result.plan.metrics[0]
+    failed, metric = trial.status == "failed", result.plan.metrics[0]
     return TrialLine(
         number=trial.number,
         config=trial.config,
         state="failed" if failed else "" if trial.is_over else "not finished",
         reason=trial.reason if failed else None,
-        objective=_interval(trial.objective, trial.std, seeds),
-        test=_interval(trial.mean(metric), trial.spread(metric), seeds),
+        objective=trial.interval(),
+        test=trial.interval(metric),
         round=trial.when,
         bytes=trial.bytes,
         seconds=trial.seconds,
         is_best=trial == result.best,
     )
-
-
-def _interval(mean: float | None, std: float, seeds: int) -> Interval | None:
-    return None if mean is None else Interval.of(mean, std, seeds)
 
 
 def _means(result: SweepOutcome) -> Section:
@@ -261,14 +257,14 @@ def _draw(result: SweepOutcome, study: Study) -> None:
     rows = [
         Row(
             _by_axis(plan, trial.config),
-            Interval.of(mean, trial.spread(metric), len(trial.runs)),
+            interval,
             None if plan.select == "nothing" else trial.objective,
         )
         for trial in result.through
-        if (mean := trial.mean(metric)) is not None
+        if (interval := trial.interval(metric)) is not None
     ]
     when = f"round {plan.how}" if plan.at == "best" else "last round"
-    title = f"{plan.title}, {when}"
+    title = ", ".join(filter(None, (plan.title, when, spread_label(row.interval for row in rows))))
     axes = [axis.key for axis in plan.axes]
     figure_sweep(rows, axes, study.home / "sweep.png", result.metric, title=title)
 
@@ -323,6 +319,7 @@ def _conclude_sweep(study: Study) -> Conclusion:
         head = ["configuration", result.chooser, *spread, f"{plan.metrics[0]} (test)"]
         parts.append(markdown_table(head, rows))
     if best is not None:
+        parts += result.notes
         parts.append(f"The best one alone: `{best_command(plan, best.config)}`")
     return Conclusion(_sweep_metrics(result) if study.is_complete else {}, "\n\n".join(parts))
 

@@ -23,6 +23,7 @@ from fedray.config import (
     Seed,
     Tree,
     flatten,
+    override,
     parents_first,
     with_used_plugins,
 )
@@ -268,6 +269,17 @@ class StudyPlan(Frozen):
     def title(self) -> str:
         """The name, and the scale unless it is the default."""
         return self.name if self.scale == "laptop" else f"{self.name} [{self.scale} scale]"
+
+    @property
+    def data_title(self) -> str:
+        """The name of the images of a table's first column, its title if it is the only one."""
+        from fedray.data.known import title_of
+
+        column = next(iter(self.columns.values()))
+        pairs = [*self.set.items(), *column.items(), *self.given.items()]
+        data = override(self.bases[self.experiment], pairs).get("data", {})
+        source = data.get("source", "digits")
+        return title_of(source["name"] if isinstance(source, Mapping) else source, data.get("root"))
 
     @property
     def places(self) -> list[Place]:

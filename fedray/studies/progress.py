@@ -9,8 +9,11 @@ from types import TracebackType
 
 import rich.progress
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
+from fedray.activity import begin_bar
+from fedray.command import terminal_stream
+from fedray.errors import printable
 from fedray.studies.study import Study, StudyRun
 from fedray.units import time_of
 
@@ -41,16 +44,17 @@ class Progress:
             self._bar = rich.progress.Progress(
                 TextColumn("runs {task.fields[done]}"),
                 BarColumn(bar_width=None),
+                TimeElapsedColumn(),
                 TextColumn("{task.description}"),
                 TextColumn("{task.fields[left]}"),
-                console=Console(),
+                console=Console(file=terminal_stream()),
             )
 
     def __enter__(self) -> Progress:
         if self._bar is not None:
             done = f"0/{self._study.total}"
             self._task = self._bar.add_task("starting", total=1.0, done=done, left="")
-            self._bar.start()
+            begin_bar(self._bar.start, self._bar.stop)
         return self
 
     def __exit__(
@@ -114,7 +118,7 @@ class Progress:
 
     def _print(self, line: str) -> None:
         if self._bar is not None:
-            self._bar.console.print(line, highlight=False, markup=False)
+            self._bar.console.print(printable(line), highlight=False, markup=False)
             return
         remaining = self.remaining_seconds()
         print(line + (f"  left {time_of(remaining)}" if remaining else ""), flush=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from fedray.config import read_plugins
 from fedray.records import Metric
 from fedray.studies.cell import DECIMALS
 from fedray.studies.plan import StudyPlan
-from fedray.studies.space import Config
+from fedray.studies.space import Config, continue_grid
 from fedray.studies.store import Measured
 from fedray.studies.study import Status, Study
 
+NEAR = 0.05
+"""Share of a range, in logarithms for loguniform, that counts as its end."""
 HM, CM = "hm_of_means", "cm_of_means"
 """HM and CM of the means over data sets, computed per seed and then averaged, as in a report."""
 
@@ -100,6 +103,20 @@ class Trial:
         """Return the sample standard deviation over seeds of a metric; 0 for one seed."""
         return _std(list(self.values(metric).values()))
 
+    def interval(self, metric: str | None = None) -> Interval | None:
+        """Return the mean over seeds of a metric, or of the objective, with its spread.
+
+        None while a seed is missing.
+        """
+        if metric is None:
+            mean, std, values = self.objective, self.std, [e.choice for e in self.measured.values()]
+        else:
+            mean, std = self.mean(metric), self.spread(metric)
+            values = [*self.values(metric).values()]
+        if mean is None:
+            return None
+        return replace(Interval.of(mean, std, len(values)), values=tuple(values))
+
     def _mean(self, values: Sequence[float]) -> float | None:
         return statistics.fmean(values) if values and len(values) == len(self.runs) else None
 
@@ -172,6 +189,50 @@ class SweepOutcome:
     def chooser(self) -> str:
         """The metric that chooses."""
         return self.plan.chosen_by(next(iter(self.plan.rows)))
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about how sure the best configuration is; none while trials are missing."""
+        best = self.best
+        if best is None or not all(trial.is_over for trial in self.trials):
+            return []
+        notes = []
+        if self.plan.mean_over is not None:
+            ranked = [row.values.get(self.chooser) for row in self.rows if row.score is not None]
+            first = None if self.best_row is None else self.best_row.values.get(self.chooser)
+        else:
+            ranked, first = [trial.interval() for trial in self.through], best.interval()
+        if first is not None and len(ranked) > 1:
+            notes.append(self._spread_note(first, [one for one in ranked if one is not None]))
+        notes += [f"the best lies at an edge: {edge}" for edge in self._edges(best.config)]
+        return notes
+
+    def _spread_note(self, best: Interval, ranked: Sequence[Interval]) -> str:
+        """Return how many configurations a seed may put before the best one."""
+        if best.n == 1:
+            return "each configuration ran with one seed, so chance may decide which one is best"
+        low, high = best.spread
+        is_min = self.metrics.get(self.chooser, Metric(self.chooser)).direction == "min"
+        count = sum(one.mean <= high if is_min else one.mean >= low for one in ranked) - 1
+        if count == 0:
+            return "no other configuration lies within the spread of the best"
+        return f"{count} other configuration(s) lie within the spread of the best"
+
+    def _edges(self, best: Config) -> Iterator[str]:
+        """Yield where the best configuration lies at the end of an axis."""
+        tried = [trial.config for trial in self.through]
+        _, edges = continue_grid(tried, best, self.plan.axes, 0, lambda config: True, extend=False)
+        yield from map(str, edges)
+        for axis in self.plan.axes:
+            if axis.is_listed or axis.key not in best:
+                continue
+            where = log if axis.distribution == "loguniform" else float
+            low, high, value = (where(number) for number in (*axis.values, best[axis.key]))
+            share = (value - low) / (high - low)
+            if not NEAR < share < 1 - NEAR:
+                end = "lower" if share < NEAR else "upper"
+                ends = f"{axis.values[0]:g} to {axis.values[1]:g}"
+                yield f"{axis.key}={best[axis.key]:.4g} lies at the {end} end of {ends}"
 
     @cached_property
     def rows(self) -> list[MeanRow]:

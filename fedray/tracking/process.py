@@ -52,12 +52,13 @@ class _Answer:
 
 
 class StoreProcess:
-    """A `Store` in its own process, which imports MLflow immediately.
+    """A `Store` in its own process.
 
     The process ends with this one, even if this one is killed.
 
     Args:
         uri: an absolute tracking URI; see `resolve_uri`.
+        starts: whether the process starts now and imports MLflow; False: at the first `sync`.
 
     Attributes:
         uri: the tracking URI.
@@ -68,13 +69,13 @@ class StoreProcess:
         UserError: if MLflow is not installed.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, *, starts: bool = True) -> None:
         check_installed()
         self.uri = uri
         self.experiment_id = ""
         self.notices: tuple[str, ...] = ()
         self._has_ended = False
-        self._process: subprocess.Popen[bytes] | None = self._start()
+        self._process: subprocess.Popen[bytes] | None = self._start() if starts else None
 
     def __enter__(self) -> Self:
         return self

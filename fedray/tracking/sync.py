@@ -192,7 +192,8 @@ class Tracker:
         self.uri = uri
         self._folder = folder
         self._experiment, self._question = experiment, question
-        self._process = process or StoreProcess(uri)
+        # at the first update: a run's processes need the CPUs until the first round is over
+        self._process = process or StoreProcess(uri, starts=False)
         self._due: dict[str, Callable[[], TrackedRun]] = {}
         self._left_out: dict[str, Callable[[], TrackedRun]] = {}
         self._changed = threading.Condition()

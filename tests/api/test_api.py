@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -279,6 +280,7 @@ def test_predictions_from_the_command_line(small, tmp_path, capsys):
     for number in range(2):
         Image.new("L", (20, 20), 90 * number).save(shown / f"{number}.png")
     (shown / "notes.txt").write_text("no image")
+    capsys.readouterr()
     assert predict([str(run), str(shown), "--client", "1"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("the model of client 1, round ")
@@ -290,3 +292,18 @@ def test_predictions_from_the_command_line(small, tmp_path, capsys):
     assert predict([str(Path(tmp_path)), str(shown)]) == 2
     assert "holds no run" in capsys.readouterr().err
     assert RunFolder(run).has_result
+
+
+def test_a_program_prints_what_the_command_prints(small, tmp_path, capsys):
+    def lines() -> list[str]:
+        text = re.sub(r"\d+(\.\d+)? (ms|s|min|[kMG]B)\b", "N", capsys.readouterr().out)
+        return [line for line in text.splitlines() if not line.startswith("importing PyTorch")]
+
+    small.train(tmp_path / "one", executor="serial")
+    by_program = lines()
+    config, out = tmp_path / "one" / "config.yaml", tmp_path / "two"
+    words = [str(config), "--executor", "serial", "--no-track", "--out", str(out)]
+    assert command(words) == 0
+    assert by_program == [line.replace(str(out), str(tmp_path / "one")) for line in lines()]
+    assert sum(line.startswith("round ") for line in by_program) == 3
+    assert "reading images, partition and models ..." in by_program

@@ -12,6 +12,7 @@ from rounds import result_in
 
 from fedray.cli import run
 from fedray.command import Terminated
+from fedray.command import run as frame
 from fedray.config import read_mapping
 from fedray.errors import UserError
 from fedray.records import RunFolder
@@ -275,3 +276,26 @@ def test_two_processes_do_not_run_in_one_folder(tmp_path, capsys, monkeypatch):
     assert "another process is running in" in capsys.readouterr().err
     assert (out / "result.json").read_text() == before
     assert main(["--resume", str(out), *SERIAL]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "address", "early"),
+    [
+        (QUICK, "", True),
+        ([*QUICK, "--executor", "serial"], "", False),
+        (QUICK, "10.0.0.1:6379", False),
+        (["fedavg_digit"], "", False),
+    ],
+)
+def test_ray_starts_early_for_a_program_alone(monkeypatch, words, address, early):
+    calls: list[str] = []
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(run, "import_while_ray_starts", lambda: calls.append("starts"))
+    monkeypatch.setattr(run, "one_run", lambda request: calls.append("runs"))
+    monkeypatch.setattr(sys, "argv", ["fedray.run", *words])
+    is_wrong = words[0] == "fedavg_digit"
+    assert frame(run.command, None) == (2 if is_wrong else 0)
+    assert calls == ["starts"] * early + ["runs"] * (not is_wrong)
+    calls.clear()
+    assert frame(run.command, words) == (2 if is_wrong else 0)
+    assert calls == ["runs"] * (not is_wrong), "not inside of another program"

@@ -10,7 +10,6 @@ from rounds import rounds_in
 
 from fedray.cli import run
 from fedray.cli.seeds import several_seeds
-from fedray.compare.paired import t_interval
 from fedray.errors import UserError
 from fedray.records import RunFolder
 from fedray.run import main
@@ -67,9 +66,9 @@ def test_each_seed_is_an_ordinary_run_and_a_stopped_one_goes_on(tmp_path, capsys
     assert f"go on with --resume {home}" in capsys.readouterr().err
     assert main(goes_on) == 0
     last = [RunFolder(home / f"seed_{seed}").read().final.local_accuracy for seed in (0, 1)]
-    half = t_interval(last).half
-    line = f"last {fmean(last):.4f} ± {half:.4f}"
-    assert line in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "over seeds 0, 1, mean and range of 2 seeds: " in said
+    assert f"last {fmean(last):.4f} ({min(last):.4f}–{max(last):.4f})" in said
     assert main([*WORDS, "seed=1", *SERIAL, "--out", str(alone)]) == 0
     assert without_times(rounds(home / "seed_1")) == without_times(rounds(alone))
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from written_runs import ACCURACY, LOSS, Tree, groups_in, write_run
 from fedray.compare.blocks import Report
 from fedray.compare.caveats import report_caveats
 from fedray.compare.frame import NOT_COMPARED, differing_keys, group, load, rank_groups
-from fedray.compare.paired import Interval
+from fedray.compare.paired import Interval, t_interval
 from fedray.config import EXECUTION_KEYS, Experiment, override
 from fedray.errors import UserError
 from fedray.records import (
@@ -437,6 +438,64 @@ def test_a_swept_key_gets_its_figure(tmp_path: Path, drawn: list[Any]) -> None:
     x, y = axes.lines[0].get_data()
     assert list(x) == [0.1, 1, 10]
     assert list(y) == pytest.approx([5.5, 10, 55.0])
+
+
+def drawn_axes(rows: list[Row], key: str, tmp_path: Path, drawn: list[Any]) -> Any:
+    figure_sweep(rows, key, tmp_path / "sweep.png", Metric("local_accuracy"))
+    (axes,) = drawn[-1].axes
+    return axes
+
+
+def test_a_sweep_of_two_seeds_shows_their_range_within_100_per_cent(tmp_path, drawn) -> None:
+    rows = [Row({"lr": lr}, t_interval([0.45, lr]), lr) for lr in (0.5, 0.8, 0.975)]
+    axes = drawn_axes(rows, "lr", tmp_path, drawn)
+    low, high = axes.get_ylim()
+    assert 40 < low < 45
+    assert 97.5 < high <= 102
+    segments = axes.collections[0].get_segments()
+    assert [list(segment[:, 1]) for segment in segments] == [
+        pytest.approx([45, 100 * lr]) for lr in (0.5, 0.8, 0.975)
+    ]
+    dots = [list(line.get_ydata()) for line in axes.lines if line.get_marker() == "."]
+    assert dots == [pytest.approx([45, 100 * lr]) for lr in (0.5, 0.8, 0.975)]
+
+
+def test_an_interval_of_many_seeds_is_cut_at_100_per_cent(tmp_path, drawn) -> None:
+    rows = [Row({"lr": lr}, t_interval([0.1, 0.99, 0.2, 0.98]), lr) for lr in (0.5, 0.8)]
+    low, high = drawn_axes(rows, "lr", tmp_path, drawn).get_ylim()
+    assert (low, high) == (-2, 102)
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ([0, 1, 3, 5, 7, 8, 9, 10], ["0", "1", "3", "5", "7", "8", "9", "10"]),
+        ([0.01, 0.1, 1, 10], ["0.01", "0.1", "1", "10"]),
+        ([0.00123, 0.00125, 0.0013, 0.04], ["0.001", "0.002", "0.005", "0.01", "0.02", "0.05"]),
+    ],
+)
+def test_the_names_of_the_values_do_not_overlap(tmp_path, drawn, values, names) -> None:
+    rows = [Row({"lr": value}, t_interval([0.5]), 0.5) for value in values]
+    axes = drawn_axes(rows, "lr", tmp_path, drawn)
+    low, high = axes.get_xlim()
+    figure = axes.get_figure()
+    figure.canvas.draw()
+    labels = [
+        label
+        for place, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+        if low <= place <= high
+    ]
+    assert {label.get_text() for label in labels} <= set(names)
+    boxes = sorted((box.x0, box.x1) for box in (label.get_window_extent() for label in labels))
+    assert all(end < begin for (_, end), (begin, _) in pairwise(boxes))
+    assert not axes.xaxis.get_minorticklocs().size
+
+
+def test_random_values_close_to_each_other_get_round_ticks(tmp_path, drawn) -> None:
+    values = [0.501, 0.502, 0.503, 0.61, 0.9]
+    rows = [Row({"lr": value}, t_interval([0.5]), 0.5) for value in values]
+    axes = drawn_axes(rows, "lr", tmp_path, drawn)
+    assert not {0.501, 0.502, 0.503} & set(axes.get_xticks())
 
 
 def test_a_folder_stands_for_the_runs_that_it_lists(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import socket
@@ -18,11 +19,12 @@ from typing import Any
 import psutil
 import pytest
 import ray
-from ray._private import ray_constants, utils
+from ray._private import ray_constants, services, utils
 from ray._private.node import Node
 
 from benchmarks.common import ray_folder
 from fedray.errors import UserError
+from fedray.runtime import cluster
 from fedray.runtime.cluster import _call_in_lasting_thread, connect
 from fedray.runtime.local_ray import (
     LONGEST_SOCKET,
@@ -32,6 +34,7 @@ from fedray.runtime.local_ray import (
     guard_token,
     is_loopback,
     private_folder,
+    quiet_about_tokens,
 )
 
 METRICS = "RAY_enable_metrics_collection"
@@ -260,10 +263,44 @@ def test_a_ray_of_our_own_starts_without_what_nobody_asks():
         return [getattr(Node, name) for name in UNUSED] + [utils.get_dashboard_dependency_error]
 
     before = now()
-    with few_processes():
+    with few_processes(3):
         assert not set(before) & set(now())
         assert Node.start_monitor(None) is None
     assert now() == before, "left as it was"
+
+
+def test_a_server_s_process_starts_with_those_of_the_workers(monkeypatch):
+    started: list[Any] = []
+    monkeypatch.setattr(
+        services, "start_ray_process", lambda command, kind: started.append(command)
+    )
+    flags = ["--maximum_startup_concurrency=2", "--num_prestart_python_workers=2"]
+    before = services.start_ray_process
+    with few_processes(3):
+        services.start_ray_process(["raylet", *flags, "--port=2"], "raylet")
+    assert started == [["raylet", *(flag.replace("2", "3") for flag in flags), "--port=2"]]
+    assert services.start_ray_process is before
+
+
+def test_nobody_reads_of_tokens_who_has_not_asked(capsys, monkeypatch):
+    logger = logging.getLogger("ray._private.authentication.authentication_token_setup")
+    monkeypatch.setattr(logging.getLogger("ray"), "level", logging.NOTSET)
+    with quiet_about_tokens():
+        assert not logger.isEnabledFor(logging.WARNING)
+        assert logger.isEnabledFor(logging.ERROR)
+    assert logging.getLogger("ray").level == logging.NOTSET
+
+
+def test_other_gpus_are_counted_by_a_pytorch_that_is_built_for_them(monkeypatch):
+    monkeypatch.setattr("fedray.runtime.devices.accelerator", lambda: "xpu")
+    monkeypatch.setattr("fedray.runtime.devices.count", lambda: 2)
+    monkeypatch.setattr(sys, "platform", "linux")
+    for version, found in {"2.15.0+cpu": None, "2.15.0+xpu": 2}.items():
+        monkeypatch.setattr(cluster, "version", lambda name, version=version: version)
+        assert cluster._other_gpus() == found
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(cluster, "version", lambda name: "2.15.0")
+    assert cluster._other_gpus() == 2
 
 
 def test_a_cluster_that_answers_is_mentioned_and_not_joined(asked, home, capsys):

@@ -19,6 +19,7 @@ from fedray.runtime.printing import (
     TextLog,
     of_clients,
     refuse_breakpoint,
+    text_log,
     unpack_experiment,
 )
 from fedray.runtime.resolve import resolve
@@ -197,8 +198,26 @@ def test_a_program_without_logging_sees_warnings_once(tmp_path):
     program = (
         "import logging, fedray.runtime.printing\n"
         "logging.getLogger('fedray.data').warning('one')\n"
+        "logging.getLogger('fedray.models').warning('one')\n"
         "logging.basicConfig(format='%(message)s, formatted')\n"
         "logging.getLogger('fedray.data').warning('two')\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stderr == "one\ntwo, formatted\n"
+
+
+def test_a_second_run_does_not_repeat_the_warnings_of_the_first(caplog):
+    given = [Text("server", "128 features are repeated", True), Text("client 3", "loss 2.5", False)]
+    for _ in range(2):
+        text_log.show(given)
+    assert caplog.messages == ["server: 128 features are repeated", *["client 3: loss 2.5"] * 2]
+
+
+def test_a_program_sees_a_printed_line_each_time():
+    program = (
+        "from fedray.runtime.printing import Text, text_log\n"
+        "for _ in range(2):\n"
+        "    text_log.show([Text('client 3', 'loss 2.5', False), Text('server', 'small', True)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr == "client 3: loss 2.5\nserver: small\nclient 3: loss 2.5\n"

@@ -22,6 +22,7 @@ NAMES = {
         "ray._private.node:Node.start_api_server",
         "ray._private.node:Node.start_log_monitor",
         "ray._private.node:Node.start_monitor",
+        "ray._private.services:start_ray_process",
         "ray.core.generated.gcs_service_pb2:InternalKVGetRequest",
         "ray.core.generated.gcs_service_pb2_grpc:InternalKVGcsServiceStub",
         "ray.air.execution.resources.placement_group:remove_placement_group",

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from fedray.records import RunFolder
 from fedray.render.cells import NOTHING
 from fedray.render.page import escape_latex, latex_table, markdown
 from fedray.render.record import Made
-from fedray.render.table import MEAN, latex, main_cells, page
+from fedray.render.table import MEAN, latex, main_cells, page, title_of_column
 from fedray.render.table_figure import draw, draw_curves
 from fedray.runtime.assembly import read_images
 from fedray.studies import flow
@@ -148,7 +149,65 @@ def test_a_table_of_one_column_has_the_papers_mean_there(play):
     changes = {**CHANGES, "columns": None, "claims": ["mine > base"], "paper": paper}
     found = outcome(play(curve, **changes))
     header, (mine, *_) = main_cells(found, found.metrics[0])
-    assert (header, mine[2]) == (["", "ours", "paper"], "61")
+    assert (header, mine[2]) == (["", "digits", "paper"], "61")
+
+
+@pytest.mark.parametrize(
+    ("changes", "title"),
+    [
+        ({}, "digits"),
+        ({"set": {"data": {"source": "cifar100"}}}, "CIFAR-100"),
+        ({"set": {"data.source": "image_folder", "data.root": "/data/flowers"}}, "flowers"),
+        ({"columns": {"few": {"data.clients": 2}}}, "few"),
+    ],
+)
+def test_the_only_column_has_the_name_of_its_images(write, changes, title):
+    write(**changes)
+    plan = plan_words("table", "tiny")
+    found = SimpleNamespace(plan=plan)
+    assert title_of_column(found) == title
+
+
+def test_a_row_has_the_title_of_its_method_unless_it_has_a_label(write, plugin):
+    plugin.write_text(plugin.read_text() + '    title = "FedDoubt"\n')
+    rows = {"doubtful": {}, "mine": {"algorithm": "fedproto"}, "fedavg": {"label": "Average"}}
+    write(rows=rows)
+    plan = plan_words("table", "tiny", plugins=[str(plugin)])
+    labels = {name: row.label for name, row in plan.rows.items()}
+    assert labels == {"doubtful": "FedDoubt", "mine": "mine", "fedavg": "Average", "local": "Local"}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "bold"),
+    [
+        ({"mine": 0.7, "base": 0.6}, ["mine"]),  # holds
+        ({"mine": 0.6, "base": 0.7}, ["FedAvg"]),  # refuted
+        ({"mine": 0.7001, "base": 0.7}, []),  # undecided
+    ],
+)
+def test_the_best_number_is_bold_where_claims_decide(play, here, numbers, bold):
+    def curve(wanted):
+        noise = (wanted.seed * 7 % 5 - 2) / 100 if wanted.place.row == "mine" else 0.0
+        return [(0.0, 0.0), (0.5, numbers[wanted.place.row] + noise)]
+
+    rows = {"mine": {"algorithm": "fedproto"}, "base": {"algorithm": "fedavg", "label": "FedAvg"}}
+    changes = {"rows": rows, "baselines": [], "report": {"seeds": [0, 1, 2, 3, 4]}}
+    book = play(curve, claims=["mine > base"], **changes)
+    text = latex(outcome(book))
+    lines = [line for line in text.splitlines() if "textbf" in line]
+    assert [line.split(" &")[0].strip() for line in lines] == bold
+    assert ("Bold: better than every other row" in text) == bool(bold)
+    (here / "out").mkdir(exist_ok=True)
+    write_table(book)
+    assert (here / "out" / "figure.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_nothing_is_bold_among_rows_that_no_claim_compares(play):
+    def curve(wanted):
+        return [(0.0, 0.0), (0.5, {"mine": 0.9, "base": 0.5, "null": 0.4}[wanted.place.row])]
+
+    changes = {**CHANGES, "columns": None, "paper": None, "claims": ["mine > base"]}
+    assert "textbf" not in latex(outcome(play(curve, **changes)))
 
 
 def test_where_the_last_round_counts_only_the_configuration_was_chosen(play, here):
@@ -545,7 +604,7 @@ def test_seeds_that_one_row_has_are_named_for_that_row(play, more):
     text = markdown(page(found, made))
     for row in ("mine", "local"):
         seeds = [0, 1, *more.get(row, ())]
-        assert f"seeds {', '.join(map(str, seeds))} ({row}" in text
+        assert f"seeds {', '.join(map(str, seeds))} ({found.plan.rows[row].label}" in text
         assert [result.seed for result in found.cells[Place(row, "all")].seeds] == seeds
     counts = sorted({2 + len(more.get(row, ())) for row in ("mine", "local")})
     assert f"Intervals are over {' to '.join(map(str, counts))} seeds" in text

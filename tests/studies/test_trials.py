@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from commands import plan_words
@@ -12,7 +13,7 @@ from fedray.errors import UserError
 from fedray.records import Metric, RunFolder
 from fedray.render.sweep import TrialLine, trials_section
 from fedray.studies.study import Study
-from fedray.studies.trials import HM, sweep_outcome
+from fedray.studies.trials import HM, SweepOutcome, Trial, sweep_outcome
 
 SWEEP = """\
 answers: "a question"
@@ -158,3 +159,86 @@ def test_swept_values_are_shown_whole():
     ]
     section = trials_section(lines, ["text.encoder"], Metric("local_accuracy"), validates=False)
     assert [row[1] for row in section.rows] == values
+
+
+# --- how sure the best one is ---------------------------------------------------------------------
+
+
+def ended(tmp_path, space, numbers, search="") -> SweepOutcome:
+    """A sweep over `space` whose configurations came to these objectives, one for each seed."""
+    path = tmp_path / "mine.yaml"
+    seeds = list(range(len(numbers[0][1])))
+    path.write_text(
+        f"answers: a question\nspace: {space}\ntuning: {{{search}}}\n"
+        f"scales: {{laptop: {{experiment: fedavg_digits, report: {{seeds: {seeds}}}}}}}\n"
+    )
+    trials = []
+    for config, values in numbers:
+        ends = {
+            seed: SimpleNamespace(
+                choice=value, score=value, values={"local_accuracy": value}, round=1, bytes=0
+            )
+            for seed, value in enumerate(values)
+        }
+        trials.append(Trial(len(trials), config, "finished", ends, [tmp_path] * len(ends)))
+    return SweepOutcome(plan_words("sweep", str(path)), trials)
+
+
+def test_below_four_seeds_the_spread_is_the_range_and_from_four_on_an_interval(tmp_path):
+    values = [0.62, 0.80, 0.70, 0.71]
+    for seeds in (2, 3, 4):
+        found = ended(tmp_path, "{lr: {grid: [0.1]}}", [({"lr": 0.1}, values[:seeds])])
+        interval = found.trials[0].interval()
+        assert interval.mean == pytest.approx(sum(values[:seeds]) / seeds)
+        if seeds < 4:
+            assert interval.spread == (0.62, 0.80)
+        else:
+            assert interval.spread == pytest.approx((interval.low, interval.high))
+    line = TrialLine(0, {"lr": 0.1}, "", None, interval, interval, "1", 0, 0, is_best=True)
+    four = trials_section([line], ["lr"], Metric("local_accuracy"), validates=True)
+    assert four.rows[0][2] == "70.75 ± 11.72"
+    assert four.below == ["local accuracy (%), mean ± half of the 95 % t interval over 4 seeds."]
+    two = ended(tmp_path, "{lr: {grid: [0.1]}}", [({"lr": 0.1}, values[:2])]).trials[0].interval()
+    line = TrialLine(0, {"lr": 0.1}, "", None, two, two, "1", 0, 0, is_best=True)
+    section = trials_section([line], ["lr"], Metric("local_accuracy"), ["a note"], validates=True)
+    assert section.rows[0][2:4] == ["71.00 (62.0–80.0)"] * 2
+    assert section.below == ["local accuracy (%), mean and range of 2 seeds."]
+    assert section.items == ["a note"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "note"),
+    [
+        ([(0.9, 0.7), (0.7, 0.7), (0.6, 0.8), (0.1, 0.1)], "2 other configuration(s) lie within"),
+        ([(0.9, 0.8), (0.7, 0.9), (0.6, 0.8), (0.1, 0.1)], "1 other configuration(s) lie within"),
+        ([(0.9, 0.9), (0.7, 0.9), (0.6, 0.8), (0.1, 0.1)], "no other configuration lies within"),
+        ([(0.9,), (0.9,), (0.6,), (0.1,)], "each configuration ran with one seed"),
+    ],
+)
+def test_configurations_within_the_spread_of_the_best_are_counted(tmp_path, numbers, note):
+    configs = [{"lr": lr} for lr in (0.2, 0.1, 0.4, 0.8)]
+    space = "{lr: {grid: [0.1, 0.2, 0.4, 0.8]}}"
+    [first, *rest] = ended(tmp_path, space, [*zip(configs, numbers, strict=True)]).notes
+    assert first.startswith(note)
+    assert rest == []
+
+
+def test_a_best_at_the_end_of_its_axis_is_named(tmp_path):
+    numbers = [({"lr": lr}, (lr, lr)) for lr in (0.1, 0.2, 0.4)]
+    found = ended(tmp_path, "{lr: {grid: [0.1, 0.2, 0.4]}}", numbers)
+    assert found.notes[1:] == ["the best lies at an edge: lr=0.4 is the highest that was tried"]
+    search = "search: random, configurations: 3"
+    for space, values, said in [
+        ("{lr: {loguniform: [0.001, 0.1]}}", (0.00101, 0.05), "lr=0.05 lies"),
+        ("{lr: {loguniform: [0.001, 0.1]}}", (0.01, 0.09), "lr=0.09 lies at the upper end of"),
+        ("{lr: {uniform: [0.001, 0.1]}}", (0.0001, 0.002), "lr=0.002 lies at the lower end of"),
+    ]:
+        numbers = [({"lr": lr}, (lr, lr)) for lr in values]
+        notes = ended(tmp_path, space, numbers, search).notes[1:]
+        assert [said in note for note in notes] == ([True] if "of" in said else [])
+
+
+def test_nothing_is_said_of_the_best_while_trials_are_missing(tmp_path):
+    found = ended(tmp_path, "{lr: {grid: [0.1, 0.2]}}", [({"lr": 0.1}, (0.5, 0.6))])
+    waiting = Trial(1, {"lr": 0.2}, "running", {}, [tmp_path] * 2)
+    assert SweepOutcome(found.plan, [*found.trials, waiting]).notes == []

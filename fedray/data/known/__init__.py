@@ -100,6 +100,20 @@ def known_sets() -> dict[str, KnownSet]:
     return sets
 
 
+def title_of(source: str, root: str | None) -> str:
+    """Return the name of a data set in tables: of a known set its title, or that of its folder.
+
+    Args:
+        source: the name of the source, `data.source`.
+        root: its folder, `data.root`; None: the source's own.
+    """
+    folder = "" if root is None else Path(root).name
+    for one in known_sets().values():
+        if folder == one.folder or (not folder and source == one.name):
+            return one.title
+    return folder or source
+
+
 def known(name: str) -> KnownSet:
     """Return a known set.
 

@@ -6,7 +6,10 @@ import io
 import re
 import sys
 
-from fedray.cli.progress import Pace, RoundProgress
+import click
+
+from fedray.api.progress import Pace, RoundProgress
+from fedray.command import run
 from fedray.records import Round
 
 
@@ -47,3 +50,24 @@ def test_a_log_s_last_round_has_nothing_left(capsys):
             show(Round(number, 1.0, {"local_accuracy": 0.5}))
     lines = capsys.readouterr().out.splitlines()
     assert ["left" in line for line in lines] == [False, False, True, False]
+
+
+def test_a_bar_of_a_command_reaches_the_terminal_as_it_is(monkeypatch):
+    """A command escapes control characters of strangers, not those of its own bar."""
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stdout", shown)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+
+    @click.command()
+    def command() -> None:
+        with RoundProgress(1) as show:
+            show(Round(0, 1.0, {"local_accuracy": 0.5}))
+            print("a stranger's \x1b[2J\x1b]0;title\x07")
+
+    assert run(command, []) == 0
+    text = shown.getvalue()
+    assert "\\x1b" not in text.replace("\\x1b[2J", "")
+    assert "\x1b[?25l" in text
+    assert "\x1b[2J" not in text
+    assert "\x07" not in text

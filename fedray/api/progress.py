@@ -1,9 +1,14 @@
-"""Progress of a run: one line per round, and a progress bar on a terminal."""
+"""What a run prints: its headline, one line per round, its summary; on a terminal, a bar, too.
+
+The command and the Python interface print the same lines.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -17,8 +22,12 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from fedray.activity import end_waiting, seconds_of
-from fedray.records import HEADLINE, VALIDATION, Round
+from fedray.activity import begin_bar, seconds_of
+from fedray.command import terminal_stream
+from fedray.config import Experiment
+from fedray.errors import printable
+from fedray.records import BEST, HEADLINE, VALIDATION, Round, Run, RunFolder, Traffic
+from fedray.tracking import Tracker
 from fedray.units import size_of, time_of
 
 
@@ -95,14 +104,13 @@ class RoundProgress:
                 Elapsed(),
                 TextColumn("{task.description}"),
                 TextColumn("{task.fields[left]}"),
-                console=Console(),
+                console=Console(file=terminal_stream()),
             )
             self._task = self._bar.add_task("starting", total=rounds, left="")
 
     def __enter__(self) -> RoundProgress:
         if self._bar is not None:
-            end_waiting()
-            self._bar.start()
+            begin_bar(self._bar.start, self._bar.stop)
         return self
 
     def __call__(self, done: Round) -> None:
@@ -115,7 +123,7 @@ class RoundProgress:
         if self._bar is None:
             print(f"{line}  {remaining}".rstrip(), flush=True)
             return
-        self._bar.console.print(line, highlight=False, markup=False)
+        self._bar.console.print(printable(line), highlight=False, markup=False)
         text, remaining = ("finishing", "") if number == self._rounds else ("training", remaining)
         self._bar.update(self._task, completed=number, description=text, left=remaining)
 
@@ -127,3 +135,68 @@ class RoundProgress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def headline(experiment: Experiment, executor: str) -> str:
+    """Return the first line of the output, which describes the run."""
+    e = experiment
+    where = f"{e.workers} Ray worker(s)" if executor == "ray" else "this process"
+    plugin_text = f", with {', '.join(plugin.label for plugin in e.plugins)}" if e.plugins else ""
+    return (
+        f"{e.name}: {e.algorithm.name} on {e.data.source.name}, "
+        f"{e.data.clients} clients, {e.rounds} rounds, seed {e.seed}, in {where}{plugin_text}"
+    )
+
+
+def say(line: str) -> None:
+    """Print a line without buffering."""
+    print(line, flush=True)
+
+
+def accuracy_lines(done: Run) -> Iterator[str]:
+    """Yield lines with a run's accuracy, how its best round was selected, and any early stop."""
+    stopping, best, final = done.info.stopping, done.best, done.final
+    if final is None:
+        return
+    yield ""
+    if done.stopped_early and stopping is not None:
+        yield (
+            f"stopped after round {done.done} of {done.info.planned}: {stopping.metric} did not "
+            f"improve in {stopping.patience} evaluation(s)"
+        )
+    last = f"last {final.local_accuracy:.4f}"
+    if best is not None:
+        how = BEST[done.info.select]
+        yield f"local accuracy: {best.local_accuracy:.4f} in round {best.round} ({how}), {last}"
+        return
+    yield f"local accuracy: {last}"
+    if done.info.select == "validation":
+        yield (
+            "no best round: there are no validation images (data.validation_fraction=0.1), and "
+            "report.select=test was not set"
+        )
+
+
+def print_summary(out: Path, tracker: Tracker | None, executor: str) -> None:
+    """Print the last lines of the output: accuracy, traffic, times and folders."""
+    done = RunFolder(out).read()
+    for line in accuracy_lines(done):
+        print(line)
+    from fedray.runtime.privacy import privacy_lines
+
+    for line in privacy_lines(done):
+        print(line)
+    up = sum((round_.up for round_ in done.rounds), Traffic())
+    down = sum((round_.down for round_ in done.rounds), Traffic())
+    print(f"sent: up {size_of(up.total_bytes)}, down {size_of(down.total_bytes)}")
+    process = "the server" if executor == "ray" else "this process"
+    after = sum(round_.seconds for round_ in done.rounds if round_.round > 0)
+    start = done.costs.startup_seconds
+    print(
+        f"time: {time_of(start + after)} ({time_of(start)} to the end of round 0, "
+        f"{time_of(after)} for the other rounds)"
+    )
+    print(f"peak memory of {process}: {size_of(done.costs.peak_rss_bytes)}")
+    print(f"results: {out}")
+    if tracker is not None:
+        print(f"compare: {tracker.hint}")
