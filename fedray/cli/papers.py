@@ -18,7 +18,7 @@ from fedray.command import WORD, Command, json_flag
 from fedray.config import Frozen, MissingRoot, missing_roots_allowed, read_mapping, validate
 from fedray.errors import UserError, nearest
 from fedray.shipped import files
-from fedray.studies.file import SCALES, Study, plan_study, replace_old_keys
+from fedray.studies.file import SCALES, Kind, Study, plan_study, read_study
 from fedray.studies.file import Item as StudyItem
 from fedray.studies.printed import PRINTED, can_be_printed
 
@@ -128,9 +128,10 @@ Answer = tuple[str, str, Study, StudyItem]
 def _answers() -> dict[tuple[str, str], list[Answer]]:
     """Return the studies by paper and item."""
     answers: dict[tuple[str, str], list[Answer]] = {}
-    for kind in ("table", "sweep"):
+    kinds: tuple[Kind, Kind] = ("table", "sweep")
+    for kind in kinds:
         for name, path in files(f"{kind}s").items():
-            study = validate(Study, replace_old_keys(read_mapping(path)), f"{kind} {name}")
+            study = validate(Study, read_study(kind, str(path)).tree, f"{kind} {name}")
             for item in study.items:
                 answers.setdefault((item.paper, item.item), []).append((kind, name, study, item))
     return answers

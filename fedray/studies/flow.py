@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from fedray.activity import say_next
 from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_stopped
-from fedray.config import find_yaml, read_plugins
+from fedray.config import read_plugins
 from fedray.errors import RayDied, RunFailed, UserError
 from fedray.files import (
     LOCK,
@@ -40,7 +40,7 @@ from fedray.records import RunFolder, check_entries
 from fedray.remote_results import check_owner, copying, fetch_missing
 from fedray.shipped import folders, names
 from fedray.studies.cell import check_cells, check_rows_differ
-from fedray.studies.file import Kind, plan_study
+from fedray.studies.file import Kind, plan_study, read_study
 from fedray.studies.forecast import headline, planned_cells, protocols, untested_rows, wrap
 from fedray.studies.plan import StudyPlan
 from fedray.studies.ready import check_stored, get_ready
@@ -304,12 +304,14 @@ def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
 
 
 def copy_study_file(request: Request, study: Study) -> None:
-    """Copy the study's file, with comments, and its plug-ins into the study's folder, once."""
+    """Copy the study's file and its plug-ins into the study's folder, once.
+
+    The copy has the file's comments, or is merged with the files that it extends.
+    """
     RunFolder(study.home).write_plugins(plugins_of(study.plan))
     copy = study.home / f"{request.kind}.yaml"
     try:
-        path = find_yaml(request.name, folders(f"{request.kind}s"), request.kind)
-        text = path.read_text(encoding="utf-8")
+        path, _, text = read_study(request.kind, request.name)
     except UserError:
         if copy.exists():
             return  # a resumed study has its copy
