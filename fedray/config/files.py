@@ -175,17 +175,24 @@ def merge(base: Tree, over: Mapping[str, Any]) -> Tree:
     Raises:
         UserError: if one tree has a plain value where the other has keys.
     """
-    result = deepcopy(base)
+    result = _copied(base)
     _lay(over, result, "")
     return result
 
 
 def override(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> Tree:
     """Return a tree updated by dotted keys (`data.partition.alpha`), as `merge` does."""
-    result = deepcopy(tree)
+    result = _copied(tree)
     for key, value in pairs:
         _lay(reduce(lambda inner, part: {part: inner}, reversed(key.split(".")), value), result, "")
     return result
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy in which an anchored value, and each of its aliases, is a value of its own."""
+    if isinstance(value, Mapping):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list) else deepcopy(value)
 
 
 def _lay(over: Mapping[str, Any], below: Tree, place: str) -> None:
