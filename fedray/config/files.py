@@ -175,14 +175,14 @@ def merge(base: Tree, over: Mapping[str, Any]) -> Tree:
     Raises:
         UserError: if one tree has a plain value where the other has keys.
     """
-    result = _copied(base)
+    result: Tree = _copied(base)
     _lay(over, result, "")
     return result
 
 
 def override(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> Tree:
     """Return a tree updated by dotted keys (`data.partition.alpha`), as `merge` does."""
-    result = _copied(tree)
+    result: Tree = _copied(tree)
     for key, value in pairs:
         _lay(reduce(lambda inner, part: {part: inner}, reversed(key.split(".")), value), result, "")
     return result

@@ -223,13 +223,24 @@ class StudyFile(NamedTuple):
     Attributes:
         path: the path of the file.
         tree: its content, merged with the files that it extends.
-        text: its text with comments; if it extends files, the comment at its head and the merged
-            content.
+        bases: the names of the files that it extends, the nearest first.
     """
 
     path: Path
     tree: Tree
-    text: str
+    bases: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The file's text; if it extends files, the comment at its head and the merged content."""
+        text = read_text(self.path, "the file", MOST_BYTES)
+        if not self.bases:
+            return text
+        lines = text.splitlines(keepends=True)
+        head = "".join(takewhile(lambda line: line.startswith("#"), lines))
+        names = ", ".join(self.bases)
+        merged = f"# Merged with the files that it extends: {names}.\n{dump_yaml(self.tree)}"
+        return head + merged
 
 
 def read_study(kind: Kind, name: str) -> StudyFile:
@@ -242,15 +253,10 @@ def read_study(kind: Kind, name: str) -> StudyFile:
     Raises:
         UserError: if a file does not exist, is no mapping, or extends itself.
     """
-    *bases, (path, own) = read_extended(name, folders(f"{kind}s"), kind)
-    text = read_text(path, "the file", MOST_BYTES)
-    if not bases:
-        return StudyFile(path, replace_old_keys(own), text)
-    tree = reduce(merge, (replace_old_keys(base) for _, base in (*bases, (path, own))))
-    head = "".join(takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True)))
-    names = ", ".join(base.stem for base, _ in reversed(bases))
-    text = f"{head}# Merged with the files that it extends: {names}.\n{dump_yaml(tree)}"
-    return StudyFile(path, tree, text)
+    chain = read_extended(name, folders(f"{kind}s"), kind)
+    tree = reduce(merge, (replace_old_keys(each) for _, each in chain))
+    bases = tuple(path.stem for path, _ in reversed(chain[:-1]))
+    return StudyFile(chain[-1][0], tree, bases)
 
 
 def replace_old_keys(tree: Tree) -> Tree:

@@ -311,7 +311,8 @@ def copy_study_file(request: Request, study: Study) -> None:
     RunFolder(study.home).write_plugins(plugins_of(study.plan))
     copy = study.home / f"{request.kind}.yaml"
     try:
-        path, _, text = read_study(request.kind, request.name)
+        file = read_study(request.kind, request.name)
+        path, text = file.path, file.text
     except UserError:
         if copy.exists():
             return  # a resumed study has its copy

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from commands import study_tree
 from stand_ins import Tiny
 
 import fedray
@@ -22,7 +23,7 @@ from fedray.cli.papers import (
     read_papers,
     select,
 )
-from fedray.config import MissingRoot, read_mapping
+from fedray.config import MissingRoot
 from fedray.errors import UserError
 from fedray.shipped import files
 
@@ -249,7 +250,7 @@ def test_fedtsps_personal_half_is_shown():
 def test_every_table_answers_an_item_at_each_of_its_scales():
     commands = [each.words for each in COMMANDS]
     for name, path in files("tables").items():
-        tree = read_mapping(path)
+        tree = study_tree(path)
         if "_" in name and "not in the paper" not in tree["answers"]:
             for scale in tree["scales"]:
                 start = f"python -m fedray.table {name} --scale {scale}"
