@@ -108,6 +108,8 @@ class Item(Frozen):
     """The question, with data sets and setting."""
     measure: str = ""
     """The metric, file or figure of the runs that holds the answer."""
+    rows: list[str] = Field(default_factory=list)
+    """The rows of the table that the item is about; empty: all."""
     offline: str = ""
     """The part that cannot run without a network, why, and what is tested instead."""
     then: list[str] = Field(default_factory=list)

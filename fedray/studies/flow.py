@@ -88,7 +88,8 @@ class Request:
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments, as stored in plan.json, that a resumed study must repeat or leave out."""
-        return {"pairs": [list(pair) for pair in self.pairs], "samples": self.samples}
+        pairs = [list(pair) for pair in self.pairs]
+        return {"pairs": pairs, "samples": self.samples, "rows": list(self.rows)}
 
     @property
     def command(self) -> str:
@@ -96,6 +97,7 @@ class Request:
         flags = [f"{key}={flow(value)}" for key, value in self.pairs]
         flags += [] if self.scale is None else ["--scale", self.scale]
         flags += [] if self.samples is None else ["--num-samples", str(self.samples)]
+        flags += ["--rows", ",".join(self.rows)] if self.rows else []
         for path in self.published:
             flags += ["--from", str(path)]
         for plugin in self.plugins:
@@ -254,6 +256,8 @@ def _repeats_arguments(request: Request, study: Study) -> bool:
     if repeated["pairs"] and repeated["pairs"] != original.get("pairs"):
         return False
     if repeated["samples"] not in (None, original.get("samples")):
+        return False
+    if repeated["rows"] and repeated["rows"] != original.get("rows"):
         return False
     if request.scale not in (None, study.plan.scale):
         return False

@@ -20,6 +20,7 @@ from fedray.cli.papers import (
     Paper,
     PaperCommand,
     every_command,
+    numbers_of,
     read_papers,
     select,
 )
@@ -320,3 +321,13 @@ def run_all(tiny: Tiny, name: str, most: int | None = None) -> None:
 def test_the_folder_of_papers_is_part_of_the_package():
     assert Path(fedray.__file__).parent == PAPERS.parent
     assert not list(PAPERS.glob("*.py"))
+
+
+def test_an_item_about_some_rows_of_a_table_runs_those():
+    items = {one.item: one for one in read_papers()["fedglcl"].items}
+    for scale in ("laptop", "paper", "printed"):
+        commands = getattr(items["Table 9"], scale)
+        picked = f"fedray.table fedglcl_domains --scale {scale} --rows fedglcl,name,ensemble"
+        assert f"python -m {picked}" in commands
+        assert not any("fedglcl_table9" in one and "--rows" in one for one in commands)
+    assert numbers_of(items["Table 9"]) == 6
