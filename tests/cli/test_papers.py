@@ -304,6 +304,22 @@ def test_a_few_items_run_at_a_tiny_size(tiny, name):
     run_all(tiny, name, most=1)
 
 
+def followed() -> list[str]:
+    """Return the items as printed whose commands read results: reports and analyses."""
+    return [
+        name
+        for name, commands in groups().items()
+        if name.endswith("-printed")
+        and any(split_command(command)[0] in ("report", "analyse") for command in commands)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", followed())
+def test_commands_that_read_results_work_on_those_of_a_tiny_run(tiny, name):
+    run_all(tiny, name, most=3)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", groups())
