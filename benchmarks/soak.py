@@ -43,8 +43,9 @@ def rounds_of(executor: str, rounds: int, out: Path) -> Iterator[Round]:
     from fedray.runtime.resolve import resolve
 
     experiment = resolve(
-        "moon_digits",
+        "fedavg_digits",
         [
+            *("algorithm={name: moon, mu: 1, tau_moon: 0.5}", "model.group=cnn2"),
             *(f"rounds={rounds}", "local_epochs=1", "participation=0.5", "eval_every=5"),
             *("data.clients=8", "data.samples=320", "faults.drop=0.1", "lr=0.01", "workers=2"),
         ],

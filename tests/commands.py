@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 from fedray.cli.main import main
 from fedray.config import parse_assignments
-from fedray.studies.file import Kind, plan_study
+from fedray.studies.file import Kind, plan_study, read_study
 from fedray.studies.plan import StudyPlan
 
 
@@ -37,3 +39,8 @@ def plan_words(
     """Plan a study with keys as a command line has them, "key=value"."""
     pairs = parse_assignments(assignments)
     return plan_study(kind, name, pairs, scale, plugins, samples, rows)
+
+
+def study_tree(path: Path) -> dict[str, Any]:
+    """Return the content of a study's file, merged with the files that it extends."""
+    return read_study("table" if path.parent.name == "tables" else "sweep", str(path)).tree

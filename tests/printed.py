@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fedray.cli.dry_run import PlannedRun, check_command, split_command
+from fedray.cli.dry_run import PlannedRun, check_command, plan_of_command, split_command
 from fedray.cli.papers import read_papers
 from fedray.config import Experiment
 from fedray.studies.file import Kind, plan_study
@@ -80,10 +80,10 @@ def assert_commands(commands: Sequence[str], facts: Facts) -> None:
     runs: list[PlannedRun] = []
     plans = []
     for command in commands:
-        word, args = split_command(command)
+        word, _ = split_command(command)
         runs += check_command(command)
         if word in ("table", "sweep"):
-            plans.append(plan_study(word, args[0], scale="printed"))
+            plans.append(plan_of_command(command))
     assert {run.experiment.algorithm.name for run in runs} == facts["methods"].values
     wrong = {}
     for key, fact in facts.items():

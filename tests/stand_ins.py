@@ -158,6 +158,10 @@ class Tiny:
     def _models(self, experiment: Experiment) -> dict[str, Any]:
         keys = experiment.model
         pairs: dict[str, Any] = {}
+        if keys.projector is not None:
+            pairs["model.projector"] = min(keys.projector, 32)
+        if keys.feature_dim is not None:
+            pairs["model.feature_dim"] = min(keys.feature_dim, 64)
         if keys.pretrained is not None:
             pairs["model.pretrained"] = None
             self._say("model.pretrained by drawn weights")

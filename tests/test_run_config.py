@@ -26,8 +26,8 @@ Run = Callable[..., Path]
 def finished(tmp_path_factory) -> Path:
     """The folder of a finished run with its models."""
     out = tmp_path_factory.mktemp("runs") / "finished"
-    keys = [*QUICK, "algorithm.mu=0.25", "keep.models=last"]
-    experiment = resolve("fedprox_digits", keys)
+    keys = [*QUICK, "algorithm={name: fedprox, mu: 0.25}", "keep.models=last"]
+    experiment = resolve("fedavg_digits", keys)
     list(Session(experiment, out, lambda a: SerialExecutor(a, torch.device("cpu"))).rounds())
     return out
 

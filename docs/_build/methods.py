@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from pathlib import Path
 
 from _build.heads import PACKAGE, head_of
 from _build.originals import originals
@@ -16,6 +17,8 @@ from fedray.cli.papers import read_papers
 from fedray.core import Algorithm, algorithms
 
 FOLDER = "docs/methods"
+BASES = {"prompts": "promptfl_clip", "text_guided": "fedglcl_digits"}
+"""The experiment that a family's methods can take the place in; fedavg_digits for the others."""
 
 
 def method_pages() -> dict[str, str]:
@@ -57,7 +60,6 @@ def _facts(
 ) -> dict[str, str]:
     bases = [base for base in cls.__mro__[1:] if base in algorithms.entries()]
     source = f"fedray/{entry.file}"
-    first = _first(used.experiments)
     page = f"[commands](../papers.md#{entry.title.lower()})"
     return {
         "key": f"`algorithm={entry.name}`",
@@ -67,7 +69,7 @@ def _facts(
         "needs": ", ".join(needs(cls)),
         "code": f"[{source}](../../{source}#{cls.__name__})",
         "paper's experiments": page if entry.title in papers else "",
-        "example": f"`fedray run {first}`" if first else "",
+        "example": f"`fedray run {_example(entry, used.experiments)}`",
     }
 
 
@@ -82,11 +84,11 @@ def needs(cls: type[Algorithm]) -> list[str]:
     return [text for text, needed in words.items() if needed]
 
 
-def _first(experiments: dict[str, str]) -> str:
-    """Return an experiment of laptop scale, preferably one with embedded data; or ""."""
-    small = [name for name in experiments if not name.endswith("_paper")]
-    embedded = [name for name in small if name.endswith(("_digits", "_clip"))]
-    return next(iter(embedded or small), "")
+def _example(entry: Entry, experiments: Iterable[str]) -> str:
+    """Return an experiment of laptop scale with embedded data, or the words that make it one."""
+    embedded = [name for name in experiments if name.endswith(("_digits", "_clip"))]
+    family = Path(entry.file).parts[1]
+    return next(iter(embedded), f"{BASES.get(family, 'fedavg_digits')} algorithm={entry.name}")
 
 
 def _prose(block: str) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedray.config import EXPERIMENTS, merged, read_chain, read_mapping
+from fedray.config import EXPERIMENTS, merged, read_chain
 from fedray.core import algorithms
 from fedray.shipped import files
+from fedray.studies.file import read_study
 
 _SENTENCES = re.compile(r"(?<=\.) (?=[A-Z])")
 """The blank between two sentences; "Sec. 4.1" and "Dir(0.5), 100" do not match."""
@@ -39,7 +40,7 @@ def uses() -> dict[str, Uses]:
         by_method[method].experiments[path.stem] = first_sentence(path)
     for kind in ("sweeps", "tables"):
         for name, path in files(kind).items():
-            tree = read_mapping(path)
+            tree = read_study("sweep" if kind == "sweeps" else "table", str(path)).tree
             for method in sorted(set(_methods(tree, methods)) & by_method.keys()):
                 getattr(by_method[method], kind)[name] = " ".join(str(tree.get("answers", "")).split())
     return by_method

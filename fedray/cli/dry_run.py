@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from fedray.cli.main import find_command
 from fedray.config import Experiment
 from fedray.errors import UserError, shown
+from fedray.studies.plan import StudyPlan
 
 MODULES = {"fedray.run": "run", "fedray.sweep": "sweep", "fedray.table": "table"}
 """Modules that can be called with `python -m`, and their subcommands."""
@@ -58,15 +59,36 @@ def check_command(command: str) -> list[PlannedRun]:
         UserError: if the command would raise it.
         MissingRoot: if the only problem is that a data set is missing on this machine.
     """
-    word, args = split_command(command)
-    params = find_command(word).command.make_context(f"fedray {word}", args).params
+    word, params = _parameters(command)
     if word in ("sweep", "table"):
-        return _plan_study(word, params)
+        return _runs_of(plan_of_command(command))
     if word == "run" and params["resume"] is not None:
         return []
     if word in ("run", "cost"):
         return _plan_run(params)
     return []
+
+
+def _parameters(command: str) -> tuple[str, dict[str, Any]]:
+    """Return a command's word, and its arguments by name."""
+    word, args = split_command(command)
+    return word, find_command(word).command.make_context(f"fedray {word}", args).params
+
+
+def plan_of_command(command: str) -> StudyPlan:
+    """Return the plan of a command that runs a sweep or a table.
+
+    Raises:
+        UserError: if the command would raise it.
+    """
+    from fedray.cli.study import request_of
+    from fedray.studies.flow import plan_of
+
+    word, params = _parameters(command)
+    request = request_of("sweep" if word == "sweep" else "table", **params)
+    if not request.name:
+        raise UserError(f"name a {word}")
+    return plan_of(request)
 
 
 def _plan_run(params: dict[str, Any]) -> list[PlannedRun]:
@@ -77,16 +99,10 @@ def _plan_run(params: dict[str, Any]) -> list[PlannedRun]:
     return [PlannedRun("", resolve(params["experiment"], params["keys"], params["plugin"]))]
 
 
-def _plan_study(kind: Any, params: dict[str, Any]) -> list[PlannedRun]:
-    from fedray.cli.study import request_of
+def _runs_of(plan: StudyPlan) -> list[PlannedRun]:
     from fedray.compare.labels import config_label
     from fedray.studies.cell import Cell, check_cells
-    from fedray.studies.flow import plan_of
 
-    request = request_of(kind, **params)
-    if not request.name:
-        raise UserError(f"name a {kind}")
-    plan = plan_of(request)
     cells = [Cell(plan, place) for place in plan.places]
     check_cells(cells)
     return [

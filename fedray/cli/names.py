@@ -104,27 +104,29 @@ def _completions() -> list[str]:
 def cp(words: Sequence[str]) -> None:
     """Copy an experiment, sweep or table to edit it.
 
-    NAME is listed by fedray ls experiments, sweeps or tables. The copy of an experiment also
-    contains the values that it inherits. DEST is a folder or a .yaml file; default: the current
+    NAME is listed by fedray ls experiments, sweeps or tables. The copy also contains the values
+    that the file inherits. DEST is a folder or a .yaml file; default: the current
     folder. KIND (experiment, sweep or table) is needed if several kinds have this name.
     """
     kinds, args = _split(words)
     kind, source = find_shipped(args[0], kinds)
     dest = destination(PATH.convert(args[1] if len(args) > 1 else ".", None, None), source)
-    text = source.read_text(encoding="utf-8")
-    if kind == "experiments":
-        text = whole_experiment(args[0])
     make_folder(dest.parent)
-    write_atomic(dest, text)
+    write_atomic(dest, text_of(kind, source))
     print(f"wrote {dest}\nrun it: fedray {COMMANDS[kind]} {dest}")
 
 
-def whole_experiment(name: str) -> str:
-    """Return the text of a shipped experiment, merged with the files that it extends."""
+def text_of(kind: str, path: Path) -> str:
+    """Return the text of a shipped file, merged with the files that it extends."""
     from fedray.config import dump_yaml, read_experiment
+    from fedray.studies.file import read_study
 
-    tree = {key: value for key, value in read_experiment(name).items() if key != "name"}
-    return f"# Copied from {name}, merged with the files that it extends.\n" + dump_yaml(tree)
+    if kind == "sweeps":
+        return read_study("sweep", str(path)).text
+    if kind == "tables":
+        return read_study("table", str(path)).text
+    tree = {key: value for key, value in read_experiment(path.stem).items() if key != "name"}
+    return f"# Copied from {path.stem}, merged with the files that it extends.\n" + dump_yaml(tree)
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:

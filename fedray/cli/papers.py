@@ -13,12 +13,12 @@ import click
 from pydantic import Field
 
 import fedray
-from fedray.cli.dry_run import check_command
+from fedray.cli.dry_run import check_command, plan_of_command
 from fedray.command import WORD, Command, json_flag
 from fedray.config import Frozen, MissingRoot, missing_roots_allowed, read_mapping, validate
 from fedray.errors import UserError, nearest
 from fedray.shipped import files
-from fedray.studies.file import SCALES, Study, plan_study, replace_old_keys
+from fedray.studies.file import SCALES, Kind, Study, read_study
 from fedray.studies.file import Item as StudyItem
 from fedray.studies.printed import PRINTED, can_be_printed
 
@@ -128,9 +128,10 @@ Answer = tuple[str, str, Study, StudyItem]
 def _answers() -> dict[tuple[str, str], list[Answer]]:
     """Return the studies by paper and item."""
     answers: dict[tuple[str, str], list[Answer]] = {}
-    for kind in ("table", "sweep"):
+    kinds: tuple[Kind, Kind] = ("table", "sweep")
+    for kind in kinds:
         for name, path in files(f"{kind}s").items():
-            study = validate(Study, replace_old_keys(read_mapping(path)), f"{kind} {name}")
+            study = validate(Study, read_study(kind, str(path)).tree, f"{kind} {name}")
             for item in study.items:
                 answers.setdefault((item.paper, item.item), []).append((kind, name, study, item))
     return answers
@@ -157,7 +158,7 @@ def _item(own_item: Item | None, name: str, studies: Sequence[Answer]) -> Item:
     for kind, study_name, study, item in studies:
         labels = [*study.scales, *([PRINTED] if can_be_printed(study.scales) else [])]
         for scale in dict.fromkeys(labels):
-            commands[scale] += _commands(kind, study_name, scale, item.then)
+            commands[scale] += _commands(kind, study_name, scale, item)
     return Item(
         item=name,
         asks=source.asks,
@@ -169,8 +170,7 @@ def _item(own_item: Item | None, name: str, studies: Sequence[Answer]) -> Item:
 
 def numbers_of(item: Item) -> int:
     """Return how many numbers of the paper stand beside the cells of an item's printed tables."""
-    words = [command.split() for command in item.printed if ".table " in command]
-    plans = [plan_study("table", name, scale=PRINTED) for _, _, _, name, *_ in words]
+    plans = [plan_of_command(command) for command in item.printed if ".table " in command]
     return sum(
         plan.paper_of(row, column) is not None
         for plan in plans
@@ -179,12 +179,13 @@ def numbers_of(item: Item) -> int:
     )
 
 
-def _commands(kind: str, name: str, scale: str, then: Sequence[str]) -> Iterator[str]:
+def _commands(kind: str, name: str, scale: str, item: StudyItem) -> Iterator[str]:
     """Yield the command that runs a study at one scale, and those that read its results."""
     folder = f"results/{name}_{scale}"
-    out = f" --out {folder}" if then else ""
-    yield f"python -m fedray.{kind} {name} --scale {scale}{out}"
-    for follow_up in then:
+    rows = f" --rows {','.join(item.rows)}" if item.rows else ""
+    out = f" --out {folder}" if item.then else ""
+    yield f"python -m fedray.{kind} {name} --scale {scale}{rows}{out}"
+    for follow_up in item.then:
         word, _, flags = follow_up.partition(" --")
         yield f"fedray {word} {folder}" + (f" --{flags}" if flags else "")
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from fedray.cli.listing import KINDS, Entry, Parameter, read_entries
-from fedray.cli.names import load_plugins
+from fedray.cli.names import load_plugins, text_of
 from fedray.command import Command, Name, json_flag, keys
 from fedray.command import plugins as with_plugins
 from fedray.errors import UserError, nearest, printable
@@ -81,7 +81,7 @@ def command(
         print(json.dumps(trees, indent=1, ensure_ascii=False))
         return
     texts = ["\n".join(entry_lines(kind, entry)) for kind, entry in entries]
-    texts += [f"{path}\n\n{path.read_text(encoding='utf-8').rstrip()}" for _, path in paths]
+    texts += [f"{path}\n\n{text_of(kind, path).rstrip()}" for kind, path in paths]
     print("\n\n".join(texts))
 
 

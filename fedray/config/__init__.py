@@ -24,6 +24,7 @@ from fedray.config.experiment import (
 )
 from fedray.config.files import (
     COMPONENTS,
+    MOST_BYTES,
     dump_yaml,
     find_yaml,
     flatten,
@@ -37,6 +38,7 @@ from fedray.config.files import (
     parse_yaml,
     read_chain,
     read_experiment,
+    read_extended,
     read_mapping,
 )
 from fedray.config.input_files import InputFile, content_of, files_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import reduce
 from pathlib import Path
@@ -175,24 +175,32 @@ def merge(base: Tree, over: Mapping[str, Any]) -> Tree:
     Raises:
         UserError: if one tree has a plain value where the other has keys.
     """
-    result = deepcopy(base)
+    result: Tree = _copied(base)
     _lay(over, result, "")
     return result
 
 
 def override(tree: Tree, pairs: Iterable[tuple[str, Any]]) -> Tree:
     """Return a tree updated by dotted keys (`data.partition.alpha`), as `merge` does."""
-    result = deepcopy(tree)
+    result: Tree = _copied(tree)
     for key, value in pairs:
         _lay(reduce(lambda inner, part: {part: inner}, reversed(key.split(".")), value), result, "")
     return result
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy in which an anchored value, and each of its aliases, is a value of its own."""
+    if isinstance(value, Mapping):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list) else deepcopy(value)
 
 
 def _lay(over: Mapping[str, Any], below: Tree, place: str) -> None:
     """Update `below` by `over` in place; `place` is the dotted key of both, with a final dot."""
     for key, value in over.items():
         under = below.get(key)
-        if f"{place}{key}" in COMPONENTS:
+        mixed = isinstance(under, Mapping) != isinstance(value, Mapping)
+        if f"{place}{key}" in COMPONENTS or (mixed and key in COMPONENTS):  # the latter: in studies
             under = {"name": under} if isinstance(under, str) else under
             value = {"name": value} if isinstance(value, str) else value
         if not isinstance(value, Mapping) or under is None:
@@ -303,34 +311,59 @@ def merged(chain: Iterable[ExperimentFile]) -> Tree:
     return reduce(merge, (file.tree for file in chain), {})
 
 
-def read_chain(name: str, children: tuple[Path, ...] = ()) -> list[ExperimentFile]:
+def read_chain(name: str) -> list[ExperimentFile]:
     """Read an experiment's file and all files that it extends, the base first.
-
-    Args:
-        name: a shipped experiment or a file.
-        children: the files that extend this one, to detect cycles.
 
     Raises:
         UserError: if a file does not exist, is no mapping, or extends itself.
     """
-    path = find_yaml(name, [EXPERIMENTS], "experiment").resolve()
+    files = []
+    for path, tree in read_extended(name, [EXPERIMENTS], "experiment"):
+        sources = tree.pop("sources", {})
+        tree.setdefault("name", path.stem)
+        if "plugins" in tree:  # paths are relative to the file
+            tree["plugins"] = [
+                located(plugin, path.parent) if isinstance(plugin, str) else plugin
+                for plugin in listed(tree)
+            ]
+        files.append(ExperimentFile(path, tree, sources))
+    return files
+
+
+def read_extended(
+    name: str, folders: Sequence[Path], kind: str, children: tuple[Path, ...] = ()
+) -> list[tuple[Path, Tree]]:
+    """Return the paths and trees of a file and of all files that it extends, the base first.
+
+    A base is a file beside the one that names it, or what `find_yaml` finds.
+
+    Args:
+        name: a shipped name or a file.
+        folders: the folders of shipped files.
+        kind: experiment, sweep or table.
+        children: the files that extend this one, the last first.
+
+    Raises:
+        UserError: if a file does not exist, is no mapping, or extends itself.
+    """
+    try:
+        path = find_yaml(name, folders, kind).resolve()
+    except UserError as error:
+        raise UserError(f"{children[0]}: extends: {error}" if children else str(error)) from None
     if path in children:
-        raise UserError(f"{path} extends itself")
+        between = [child.name for child in reversed(children[: children.index(path)])]
+        through = f" through {', '.join(between)}" if between else ""
+        raise UserError(f"{path} extends itself{through}; leave one extends: out")
     tree = read_mapping(path)
-    base, sources = tree.pop("extends", None), tree.pop("sources", {})
-    if base is not None and not isinstance(base, str):
-        raise UserError(f"{path}: extends is {shown(base)}, expected an experiment's name")
-    tree.setdefault("name", path.stem)
-    if "plugins" in tree:  # paths are relative to the file
-        tree["plugins"] = [
-            located(plugin, path.parent) if isinstance(plugin, str) else plugin
-            for plugin in listed(tree)
-        ]
-    file = ExperimentFile(path, tree, sources)
+    base = tree.pop("extends", None)
     if base is None:
-        return [file]
-    sibling = path.parent / f"{base}.yaml"
-    return [*read_chain(str(sibling) if sibling.is_file() else base, (*children, path)), file]
+        return [(path, tree)]
+    if not isinstance(base, str):
+        article = "an" if kind == "experiment" else "a"
+        raise UserError(f"{path}: extends is {shown(base)}, expected {article} {kind}'s name")
+    beside = path.parent / (base if base.endswith((".yaml", ".yml")) else f"{base}.yaml")
+    base = str(beside) if beside.is_file() else base
+    return [*read_extended(base, folders, kind, (path, *children)), (path, tree)]
 
 
 def listed(tree: Mapping[str, Any]) -> list[Any]:

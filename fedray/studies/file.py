@@ -1,33 +1,39 @@
 """Read a study's file, in tune/ (sweeps) or tune/tables/ (tables), and return its plan.
 
 All keys but `rows` have defaults: a table of five lines compares a new method with three baselines
-on digits. A file without `rows` is a sweep, one experiment in many configurations.
+on digits. A file without `rows` is a sweep, one experiment in many configurations. `extends` names
+the study that the file's other keys change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from functools import reduce
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
 from fedray.compare.paired import TestKind
 from fedray.config import (
+    MOST_BYTES,
     Frozen,
     ReportConfig,
     Tree,
-    find_yaml,
+    dump_yaml,
     flatten,
     is_key,
+    merge,
     override,
     read_experiment,
-    read_mapping,
+    read_extended,
     validate,
     with_plugins,
     with_read_plugins,
 )
 from fedray.errors import UserError, nearest, shown
-from fedray.files import check_name
+from fedray.files import check_name, read_text
 from fedray.records import find_metric
 from fedray.registry import registry, spelled
 from fedray.shipped import folders
@@ -103,6 +109,8 @@ class Item(Frozen):
     """The question, with data sets and setting."""
     measure: str = ""
     """The metric, file or figure of the runs that holds the answer."""
+    rows: list[str] = Field(default_factory=list)
+    """The rows of the table that the item is about; empty: all."""
     offline: str = ""
     """The part that cannot run without a network, why, and what is tested instead."""
     then: list[str] = Field(default_factory=list)
@@ -212,6 +220,48 @@ class Study(Frozen):
         return self.rows is None
 
 
+class StudyFile(NamedTuple):
+    """A study's file.
+
+    Attributes:
+        path: the path of the file.
+        tree: its content, merged with the files that it extends.
+        bases: the names of the files that it extends, the nearest first.
+    """
+
+    path: Path
+    tree: Tree
+    bases: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The file's text; if it extends files, the comment at its head and the merged content."""
+        text = read_text(self.path, "the file", MOST_BYTES)
+        if not self.bases:
+            return text
+        lines = text.splitlines(keepends=True)
+        head = "".join(takewhile(lambda line: line.startswith("#"), lines))
+        names = ", ".join(self.bases)
+        merged = f"# Merged with the files that it extends: {names}.\n{dump_yaml(self.tree)}"
+        return head + merged
+
+
+def read_study(kind: Kind, name: str) -> StudyFile:
+    """Read a study's file, merged with the files that it extends as experiments are merged.
+
+    Args:
+        kind: the kind of study to look for.
+        name: a study's name or file.
+
+    Raises:
+        UserError: if a file does not exist, is no mapping, or extends itself.
+    """
+    chain = read_extended(name, folders(f"{kind}s"), kind)
+    tree = reduce(merge, (replace_old_keys(each) for _, each in chain))
+    bases = tuple(path.stem for path, _ in reversed(chain[:-1]))
+    return StudyFile(chain[-1][0], tree, bases)
+
+
 def replace_old_keys(tree: Tree) -> Tree:
     """Return a file's tree with old keys of sweeps replaced.
 
@@ -278,9 +328,8 @@ def plan_study(
     Raises:
         UserError: naming the first defect of the file or of the keys.
     """
-    path = find_yaml(name, folders(f"{kind}s"), kind)
+    path, tree, _ = read_study(kind, name)
     where = f"{kind} {check_name(path.stem)}"
-    tree = replace_old_keys(read_mapping(path))
     study = validate(Study, as_printed(tree, where) if scale == PRINTED else tree, where)
     scales = {label: _scale(label, of_it, where) for label, of_it in study.scales.items()}
     if not scales:

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from fedray.activity import say_next
 from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_job, say_stopped
-from fedray.config import find_yaml, read_plugins
+from fedray.config import read_plugins
 from fedray.errors import RayDied, RunFailed, UserError
 from fedray.files import (
     LOCK,
@@ -40,7 +40,7 @@ from fedray.records import RunFolder, check_entries
 from fedray.remote_results import check_owner, copying, fetch_missing
 from fedray.shipped import folders, names
 from fedray.studies.cell import check_cells, check_rows_differ
-from fedray.studies.file import Kind, plan_study
+from fedray.studies.file import Kind, plan_study, read_study
 from fedray.studies.forecast import headline, planned_cells, protocols, untested_rows, wrap
 from fedray.studies.plan import StudyPlan
 from fedray.studies.ready import check_stored, get_ready
@@ -88,7 +88,8 @@ class Request:
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments, as stored in plan.json, that a resumed study must repeat or leave out."""
-        return {"pairs": [list(pair) for pair in self.pairs], "samples": self.samples}
+        pairs = [list(pair) for pair in self.pairs]
+        return {"pairs": pairs, "samples": self.samples, "rows": list(self.rows)}
 
     @property
     def command(self) -> str:
@@ -96,6 +97,7 @@ class Request:
         flags = [f"{key}={flow(value)}" for key, value in self.pairs]
         flags += [] if self.scale is None else ["--scale", self.scale]
         flags += [] if self.samples is None else ["--num-samples", str(self.samples)]
+        flags += ["--rows", ",".join(self.rows)] if self.rows else []
         for path in self.published:
             flags += ["--from", str(path)]
         for plugin in self.plugins:
@@ -256,6 +258,8 @@ def _repeats_arguments(request: Request, study: Study) -> bool:
         return False
     if repeated["samples"] not in (None, original.get("samples")):
         return False
+    if repeated["rows"] and repeated["rows"] != original.get("rows"):
+        return False
     if request.scale not in (None, study.plan.scale):
         return False
     if not request.plugins:
@@ -305,12 +309,15 @@ def hold(home: Path, wait_seconds: float = 5) -> Iterator[None]:
 
 
 def copy_study_file(request: Request, study: Study) -> None:
-    """Copy the study's file, with comments, and its plug-ins into the study's folder, once."""
+    """Copy the study's file and its plug-ins into the study's folder, once.
+
+    The copy has the file's comments, or is merged with the files that it extends.
+    """
     RunFolder(study.home).write_plugins(plugins_of(study.plan))
     copy = study.home / f"{request.kind}.yaml"
     try:
-        path = find_yaml(request.name, folders(f"{request.kind}s"), request.kind)
-        text = path.read_text(encoding="utf-8")
+        file = read_study(request.kind, request.name)
+        path, text = file.path, file.text
     except UserError:
         if copy.exists():
             return  # a resumed study has its copy

@@ -14,6 +14,7 @@ from fedray.cli.catalogue import entries, keys
 from fedray.cli.listing import KEYS, KINDS, LISTINGS, list_entries, read_entries
 from fedray.config import COMPONENTS, Experiment, flatten, read_experiment
 from fedray.shipped import FOLDERS, files, names
+from fedray.studies.file import read_study
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -163,7 +164,7 @@ def test_the_kind_says_which_of_two_files_of_a_name_is_copied(tmp_path, monkeypa
     for word in ("sweep", "table"):
         assert main(["cp", word, "fedtsp_lambda", f"{word}.yaml"]) == 0
         assert f"run it: fedray {word} {word}.yaml" in capsys.readouterr().out
-        assert Path(f"{word}.yaml").read_text() == files(f"{word}s")["fedtsp_lambda"].read_text()
+        assert Path(f"{word}.yaml").read_text() == read_study(word, "fedtsp_lambda").text
 
 
 def test_a_copy_of_nothing(capsys):

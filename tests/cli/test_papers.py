@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from commands import study_tree
 from stand_ins import Tiny
 
 import fedray
@@ -19,10 +20,11 @@ from fedray.cli.papers import (
     Paper,
     PaperCommand,
     every_command,
+    numbers_of,
     read_papers,
     select,
 )
-from fedray.config import MissingRoot, read_mapping
+from fedray.config import MissingRoot
 from fedray.errors import UserError
 from fedray.shipped import files
 
@@ -249,7 +251,7 @@ def test_fedtsps_personal_half_is_shown():
 def test_every_table_answers_an_item_at_each_of_its_scales():
     commands = [each.words for each in COMMANDS]
     for name, path in files("tables").items():
-        tree = read_mapping(path)
+        tree = study_tree(path)
         if "_" in name and "not in the paper" not in tree["answers"]:
             for scale in tree["scales"]:
                 start = f"python -m fedray.table {name} --scale {scale}"
@@ -302,6 +304,22 @@ def test_a_few_items_run_at_a_tiny_size(tiny, name):
     run_all(tiny, name, most=1)
 
 
+def followed() -> list[str]:
+    """Return the items as printed whose commands read results: reports and analyses."""
+    return [
+        name
+        for name, commands in groups().items()
+        if name.endswith("-printed")
+        and any(split_command(command)[0] in ("report", "analyse") for command in commands)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", followed())
+def test_commands_that_read_results_work_on_those_of_a_tiny_run(tiny, name):
+    run_all(tiny, name, most=3)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", groups())
@@ -319,3 +337,13 @@ def run_all(tiny: Tiny, name: str, most: int | None = None) -> None:
 def test_the_folder_of_papers_is_part_of_the_package():
     assert Path(fedray.__file__).parent == PAPERS.parent
     assert not list(PAPERS.glob("*.py"))
+
+
+def test_an_item_about_some_rows_of_a_table_runs_those():
+    items = {one.item: one for one in read_papers()["fedglcl"].items}
+    for scale in ("laptop", "paper", "printed"):
+        commands = getattr(items["Table 9"], scale)
+        picked = f"fedray.table fedglcl_domains --scale {scale} --rows fedglcl,name,ensemble"
+        assert f"python -m {picked}" in commands
+        assert not any("fedglcl_table9" in one and "--rows" in one for one in commands)
+    assert numbers_of(items["Table 9"]) == 6

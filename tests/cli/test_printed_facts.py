@@ -209,9 +209,8 @@ FACTS: Mapping[tuple[str, str], Facts] = {
         methods=Fact({"fedtsp"}, "Fig. 5 left"),
     ),
     ("fedtsp", "Fig. 5 right"): _fedtsp(
-        algorithm__prompt_length=tsp({None, 10}, "C.4"),
-        algorithm__server_epochs=tsp({None, 20}, "C.4"),
-        local_epochs=Fact({1, 2, 5, 10, 20}, "Fig. 5 right: 1, 5, 10, 20; 2 is ours"),
+        **TEN,
+        local_epochs=Fact({1, 5, 10, 20}, "Fig. 5 right"),
         data__partition__alpha=SMALL,
         methods=Fact({"fedtsp", *BASELINES}, "Fig. 5 right"),
     ),

@@ -588,7 +588,7 @@ def test_two_documents_are_one_too_many():
     ("experiment", "spellings"),
     [
         ("fedtsp_digits", ["algorithm=fedtsp", "algorithm=FedTSP", "algorithm=fed-tsp"]),
-        ("zero_shot_clip", ["algorithm=zero_shot", "algorithm='Zero-shot CLIP'"]),
+        ("promptfl_clip", ["algorithm=zero_shot", "algorithm='Zero-shot CLIP'"]),
         ("fedtsp_digits", ["data.partition=fedtsp_dirichlet", "data.partition=FedTSP-Dirichlet"]),
         ("fedtsp_digits", ["text.encoder=minilm", "text.encoder=MiniLM"]),
         ("fedtsp_digits", ["optimizer={name: sgd}", "optimizer={name: SGD}"]),

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from commands import study_tree
 
 from _build.uses import Uses, uses
-from fedray.config import read_mapping
 from fedray.shipped import files
 from fedray.studies.space import parse_axis
 
@@ -31,5 +31,5 @@ def known() -> Mapping[str, Uses]:
 
 @pytest.mark.parametrize("name", sorted(files("sweeps")))
 def test_every_method_of_a_sweep_knows_the_sweep(known, name):
-    found = set(methods_of(read_mapping(files("sweeps")[name])))
+    found = set(methods_of(study_tree(files("sweeps")[name])))
     assert [method for method in sorted(found) if name not in known[method].sweeps] == []

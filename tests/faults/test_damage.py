@@ -11,7 +11,7 @@ from benchmarks.faults.harness import difference
 from fedray import run
 
 WORDS = (
-    *("scaffold_digits", "rounds=2", "local_epochs=1", "model.group=mlp", "data.clients=3"),
+    *("fedavg_digits", "algorithm=scaffold", "rounds=2", "local_epochs=1", "data.clients=3"),
     *("data.samples=240", "--executor=serial", "--no-track"),
 )
 

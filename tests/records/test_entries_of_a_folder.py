@@ -46,7 +46,8 @@ Damage = Callable[[Path], object]
 def finished(tmp_path_factory) -> Path:
     """The folder of a finished run with its models and an entry in MLflow."""
     out = tmp_path_factory.mktemp("runs") / "finished"
-    experiment = resolve("fedprox_digits", [*QUICK, "report.select=test", "keep.models=best"])
+    keys = ["algorithm=fedprox", *QUICK, "report.select=test", "keep.models=best"]
+    experiment = resolve("fedavg_digits", keys)
     list(Session(experiment, out, lambda a: SerialExecutor(a, torch.device("cpu"))).rounds())
     (out / "error.txt").write_text("")
     (out / "tracking.json").write_text('{"key": "k"}')

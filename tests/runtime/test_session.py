@@ -382,7 +382,7 @@ def test_a_disk_that_fills_stops_the_run_which_goes_on_later(tmp_path, monkeypat
 
 def scaffold(out: Path) -> Session:
     keys = ["rounds=3", "local_epochs=1", "data.clients=7", "data.samples=420", "model.group=mlp"]
-    experiment = resolve("scaffold_digits", keys)
+    experiment = resolve("fedavg_digits", ["algorithm=scaffold", *keys])
     return Session(experiment, out, lambda a: SerialExecutor(a, torch.device("cpu")))
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from commands import plan_words
+from commands import plan_words, study_tree
 from test_table_files import FILES, SETS
 
-from fedray.config import read_mapping
 from fedray.studies.cell import Cell
 from fedray.studies.plan import Place, StudyPlan
 
@@ -23,7 +22,7 @@ def _data(tmp_path, monkeypatch):
 
 
 def plans(path) -> list[StudyPlan]:
-    return [plan_words("table", str(path), scale=scale) for scale in read_mapping(path)["scales"]]
+    return [plan_words("table", str(path), scale=scale) for scale in study_tree(path)["scales"]]
 
 
 def steps(plan: StudyPlan, row: str) -> tuple[int, int, int]:

@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import plan_words
+from commands import plan_words, study_tree
 
-from fedray.config import read_mapping
 from fedray.studies.cell import Cell, check_metrics
 from fedray.studies.plan import Place
 
@@ -95,7 +94,7 @@ def test_the_tables_are_there():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_cell_of_every_scale_resolves(path):
-    scales = list(read_mapping(path).get("scales", {"laptop": {}}))
+    scales = list(study_tree(path).get("scales", {"laptop": {}}))
     for scale in dict.fromkeys([*scales, *(["printed"] if "paper" in scales else [])]):
         plan = plan_words("table", str(path), scale=scale)
         assert bool(plan.parsed_claims()) == (scale != "printed")
@@ -113,7 +112,7 @@ def test_every_cell_of_every_scale_resolves(path):
 def test_the_header_has_a_command_and_what_is_left_out_is_said(path):
     header = [line for line in path.read_text().splitlines() if line.startswith("#")]
     assert any(re.search(rf"python -m fedray\.table {path.stem}\b", line) for line in header)
-    for scale, tree in read_mapping(path).get("scales", {}).items():
+    for scale, tree in study_tree(path).get("scales", {}).items():
         assert scale in ("paper", "printed") or tree.get("left_out"), scale
 
 
@@ -151,7 +150,7 @@ def test_vggs_baselines_have_its_whole_head():
 
 @pytest.mark.parametrize("path", TABLES.glob("fedtsp_*.yaml"), ids=lambda path: path.stem)
 def test_fedtsps_numbers_say_of_which_mean_they_are(path):
-    paper = read_mapping(path).get("paper")
+    paper = study_tree(path).get("paper")
     assert paper is None or "images" in paper["source"]
 
 

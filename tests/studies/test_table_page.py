@@ -580,6 +580,27 @@ def test_the_command_that_makes_a_table_again_names_its_plugins(plugin, write):
     assert labels[0] == "doubtful lr=0.02"
 
 
+def test_the_command_that_makes_a_table_again_names_the_rows_that_were_picked(here, write):
+    from fedray.cli.dry_run import plan_of_command
+
+    write()
+    book = asked(["tiny", "--rows", "mine, local", "--no-track"])
+    assert book.command == "python -m fedray.table tiny --rows mine,local"
+    alone = asked(["tiny", "--rows", "local", "--no-track"])
+    assert plan_of_command(alone.command) == alone.plan
+
+
+def test_a_table_goes_on_with_the_rows_that_were_picked(here, write):
+    write()
+    begun = asked(["tiny", "--rows", "local", "--no-track"])
+    begun.home.mkdir(parents=True)
+    begun.write()
+    for words in (["--rows", "local"], []):
+        assert list(asked(["tiny", "--resume", *words]).plan.rows) == ["local"]
+    with pytest.raises(UserError, match="was started with other arguments"):
+        asked(["tiny", "--resume", "--rows", "mine"])
+
+
 def test_a_tables_command_resolves_without_running_it(here, write):
     from fedray.cli.dry_run import check_command
 

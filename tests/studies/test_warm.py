@@ -27,6 +27,7 @@ from fedray.studies.trials import sweep_outcome
 from fedray.studies.warm import WarmProcess, runs_in_process
 
 COMMON = ("rounds=2", "local_epochs=1", "data.samples=250", "data.clients=4")
+LAYER = "algorithm={name: fedglcl_l, blocks: 0}"
 BERT = ("text.encoder=bert", "model.feature_dim=16", "text.style=plain")
 
 
@@ -37,7 +38,7 @@ def trials(tiny_bert) -> dict[str, list[str]]:
     texts = ["data.partition={name: dirichlet, alpha: 1.0}", *encoder]
     return {
         "prompts of texts": ["fedtsp_digits", *COMMON, *texts],
-        "a text tower that is trained": ["fedglcl_l_digits", *COMMON, *texts],
+        "a text tower that is trained": ["fedglcl_digits", LAYER, *COMMON, *texts],
         "a CLIP": ["promptfl_clip", *COMMON],
         "another seed": ["fedproto_digits", *COMMON, "seed=3"],
     }

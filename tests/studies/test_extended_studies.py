@@ -1,0 +1,138 @@
+"""Studies that extend studies: merged as experiments are, and whole wherever they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commands import plan_words
+from sweeps import write_sweep
+
+from fedray.cli.main import main
+from fedray.config import dump_yaml, parse_yaml
+from fedray.errors import UserError
+from fedray.studies.flow import Request, copy_study_file
+from fedray.studies.study import Study
+
+Extend = Callable[..., Path]
+
+
+@pytest.fixture
+def extend(here, write) -> Extend:
+    """`extend(text, name)` writes a table of this text; the table tiny is there."""
+    write()
+
+    def extend(text: str, name: str = "more") -> Path:
+        path: Path = here / "tune" / "tables" / f"{name}.yaml"
+        path.write_text(text)
+        return path
+
+    return extend
+
+
+def test_keys_of_a_table_lie_over_those_of_its_base(extend):
+    base = plan_words("table", "tiny")
+    extend("extends: tiny\nset: {rounds: 1}\nrows: {other: fedavg}\ntuning: {configurations: 4}\n")
+    plan = plan_words("table", "more")
+    assert plan.name == "more"
+    assert list(plan.rows) == ["mine", "other", "local"]
+    assert plan.rows["mine"] == base.rows["mine"]
+    assert (plan.set, plan.tuning.configurations, plan.tuning.once) == ({"rounds": 1}, 4, [100])
+    assert plan.report == base.report
+
+
+def test_a_base_may_extend_another_and_lie_in_a_folder_beside(extend, here):
+    (here / "tune" / "tables" / "shared").mkdir()
+    extend("extends: ../tiny\nset: {rounds: 1, lr: 0.5}\nspace: {lr: null}\n", "shared/base")
+    extend("extends: shared/base\nset: {rounds: 2}\nrows: {mine: {space: {lr: {grid: [1, 2]}}}}\n")
+    plan = plan_words("table", "more")
+    assert plan.set == {"rounds": 2, "lr": 0.5}
+    assert list(plan.rows["mine"].space) == ["lr"]
+
+
+@pytest.mark.parametrize(
+    ("base", "over", "expected"),
+    [
+        ("fedproto", "{name: fedproto, lambda: 3}", {"name": "fedproto", "lambda": 3}),
+        ("{name: fedproto, lambda: 3}", "fedproto", {"name": "fedproto", "lambda": 3}),
+        ("{name: fedproto, lambda: 3}", "local", {"name": "local"}),
+        ("fedproto", "{name: fedtgp, lambda: 3}", {"name": "fedtgp", "lambda": 3}),
+        ("fedproto", "fedavg", "fedavg"),
+    ],
+)
+def test_a_rows_method_is_merged_as_an_experiments_is(extend, base, over, expected):
+    extend(f"rows: {{mine: {{algorithm: {base}}}}}\n", "middle")
+    extend(f"extends: middle\nrows: {{mine: {{algorithm: {over}}}}}\n")
+    assert plan_words("table", "more").rows["mine"].algorithm == expected
+
+
+def test_scales_are_merged_one_by_one(extend):
+    extend("rows: {mine: fedproto}\nscales: {laptop: {set: {rounds: 3}}, desktop: {}}\n", "base")
+    extend("extends: base\nscales: {laptop: {set: {lr: 1}}, desktop: {set: {rounds: 9}}}\n")
+    assert plan_words("table", "more").set == {"rounds": 3, "lr": 1}
+    assert plan_words("table", "more", scale="desktop").set == {"rounds": 9}
+
+
+def test_a_sweep_extends_a_sweep_with_keys_of_either_age(here):
+    write_sweep("base", seeds=[4, 5], search="grid")
+    write_sweep("more", extends="base", report={"seeds": [6]})
+    assert plan_words("sweep", "base").report.seeds == [4, 5]
+    assert plan_words("sweep", "more").report.seeds == [6]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("extends: tinny", r"more\.yaml: extends: there is no table 'tinny'\. Did you mean 'tiny'"),
+        ("extends: no/such", r"more\.yaml: extends: table file no/such does not exist"),
+        ("extends: more", r"more\.yaml extends itself; leave one extends: out"),
+        ("extends: [tiny]", r"more\.yaml: extends is \['tiny'\], expected a table's name"),
+        ("extends: tiny\nrowes: {}", r"unknown key 'rowes' in table more"),
+        ("extends: tiny\nset: 3", r"more\.set"),
+    ],
+)
+def test_a_base_that_is_none(extend, text, message):
+    extend(text)
+    with pytest.raises(UserError, match=message):
+        plan_words("table", "more")
+
+
+def test_a_circle_names_the_files_on_it(extend):
+    extend("extends: second", "first")
+    extend("extends: third", "second")
+    extend("extends: first", "third")
+    with pytest.raises(UserError, match=r"first\.yaml extends itself through second.yaml, third"):
+        plan_words("table", "first")
+
+
+def test_the_copy_in_the_results_needs_no_other_file(extend, here):
+    path = extend("# What it asks.\nextends: tiny\nset: {rounds: 1}\n")
+    plan = plan_words("table", "more")
+    study = Study(here / "out", plan, here / "store")
+    study.home.mkdir()
+    copy_study_file(Request("table", "more"), study)
+    copied = here / "out" / "table.yaml"
+    text = copied.read_text()
+    assert text.startswith("# What it asks.\n# Merged with the files that it extends: tiny.\n")
+    path.unlink()
+    (here / "tune" / "tables" / "tiny.yaml").unlink()
+    assert plan_words("table", str(copied)).model_dump() == {**plan.model_dump(), "name": "table"}
+
+
+@pytest.mark.parametrize("word", ["show", "cp"])
+def test_a_table_is_shown_and_copied_whole(extend, word, capsys):
+    extend("# What it asks.\nextends: tiny\nset: {rounds: 1}\n")
+    assert main(["show", "more"] if word == "show" else ["cp", "more", "copy.yaml"]) == 0
+    shown = capsys.readouterr().out
+    text = Path("copy.yaml").read_text() if word == "cp" else shown.partition("\n\n")[2]
+    tree = parse_yaml(text, "the text")
+    assert (tree["set"], tree["space"]) == ({"rounds": 1}, {"lr": {"grid": [0.02, 0.1]}})
+    assert "extends" not in tree
+
+
+def test_a_file_anywhere_extends_a_shipped_table(here):
+    Path("mine.yaml").write_text(dump_yaml({"extends": "digits", "rows": {"other": "fedavg"}}))
+    plan = plan_words("table", "mine.yaml")
+    assert list(plan.rows) == ["fedtsp", "orthogonal", "other", "local", "fedavg", "fedproto"]
+    assert plan.answers == plan_words("table", "digits").answers
