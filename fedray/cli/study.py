@@ -109,6 +109,7 @@ def decide(*, hours: float, **words: Any) -> int:
     The table uses test=anytime, whose verdicts stay valid however often seeds are added.
     Finished runs are reused, so the command can be stopped and repeated.
     """
+    _import()
     request = request_of("table", **words)
     from fedray.studies.decide import decide_claims
 
@@ -117,10 +118,17 @@ def decide(*, hours: float, **words: Any) -> int:
 
 def _run(kind: Kind, words: dict[str, Any]) -> int:
     """Run or resume the study of a command line; return the exit code."""
+    _import()
     request = request_of(kind, **words)
     from fedray.studies.flow import carry_out
 
     return carry_out(request)[1]
+
+
+def _import() -> None:
+    """Import what a study needs, which takes two seconds."""
+    say_next("importing PyTorch")
+    import_quickly("torch")
 
 
 def request_of(
@@ -135,9 +143,7 @@ def request_of(
     rows: str | None = None,
     **words: Any,
 ) -> Request:
-    """Return the request of a command line; import what it needs, which takes two seconds."""
-    say_next("importing PyTorch")
-    import_quickly("torch")
+    """Return the request of a command line."""
     from fedray.config import parse_assignments
     from fedray.studies.flow import Request
 
