@@ -9,10 +9,12 @@ from fedray.cli.papers import SCALES, numbers_of, read_papers
 def papers_page() -> str:
     """Return the page."""
     papers = list(read_papers().values())
+    numbers = {paper.title: sum(map(numbers_of, paper.items)) for paper in papers}
     return render(
         "papers",
         papers=papers,
         count=sum(len(paper.items) for paper in papers),
         scales=SCALES,
-        numbers=sum(numbers_of(item) for paper in papers for item in paper.items),
+        numbers=numbers,
+        total=sum(numbers.values()),
     )
