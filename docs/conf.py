@@ -140,7 +140,7 @@ def copy_sources(app: Sphinx, failure: Exception | None) -> None:
     """Write the files that the pages link to as pages with numbered lines (`build-finished`)."""
     top = Path(app.outdir)
     linked = re.compile(rf'href="[./]*{SOURCE}/([^"#]+)\.html')
-    pages = [page for page in top.rglob("*.html") if not page.is_relative_to(top / SOURCE)]
+    pages = [top / f"{name}.html" for name in app.env.found_docs]
     for name in {name for page in pages for name in linked.findall(page.read_text("utf-8"))}:
         text = (ROOT / name).read_text(encoding="utf-8")
         style = HtmlFormatter(full=True, title=name, linenos="inline", lineanchors="line")
