@@ -73,6 +73,7 @@ html_css_files = ["narrow.css"]
 html_title = f"fedray {version}"
 html_show_copyright = False
 html_copy_source = False
+smartquotes = False  # options such as --rows keep their hyphens
 html_search_scorer = str(DOCS / "_static" / "search.js")
 intersphinx_mapping = {name: (url, None) for name, url in INVENTORIES.items() if is_online(url)}
 default_role = "code"

@@ -8,6 +8,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from fedray.markdown import escape_html
+
 _CODE = re.compile(r"(`[^`]*`)")
 
 
@@ -26,7 +28,8 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         autoescape=False,  # pages are Markdown
     )
-    environment.filters |= {"linked": linked, "cell": cell, "plain": plain}
+    for each in (linked, cell, plain, escape_html):
+        environment.filters[each.__name__] = each
     return environment
 
 

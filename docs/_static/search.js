@@ -12,7 +12,7 @@ const KINDS = [
   [/^(own-data|start|sweeps|tables|clusters|mlflow|plugins|reading)$/, 1.1],
   [/^(changelog|older-results|results\/|findings|contributing|architecture)/, 0.4],
   [/^(clusters\/|recipes\/(?!from-))/, 0.85],
-  [/^(methods\/f|methods\/.*_|notebooks\/|settings|reference|mistakes|api-|hooks|recipes\/from-)/, 0.7],
+  [/^(methods\/f|methods\/.*_|notebooks\/|reference|mistakes|api-|hooks|recipes\/from-)/, 0.7],
 ];
 const MOST = 20;
 const SAYS_NOTHING = new Set(["use", "want", "need", "get", "my", "mean", "fedray"]);
@@ -20,12 +20,16 @@ const SAYS_NOTHING = new Set(["use", "want", "need", "get", "my", "mean", "fedra
 /* What people ask for in words that the page's title does not have. */
 const SAID = {
   api: "python api program script train experiment predict load model jupyter notebook",
+  "api-plugin": "signature class counts which classes attribute server client interface import",
   clip: "clip prompts frozen weights download vit open_clip",
   clusters: "multi several machines ray cluster job submit slurm kubernetes kuberay cloud aws nodes token ssh",
   command: "command line several seeds cli flags options bytes sent sends traffic cost communication completion",
   concepts: "how it works reproducible same seed numbers bit server client round law partition evolution join",
   debugging: "debug pdb breakpoint print traceback error plugin nan",
-  faq: "gpu memory out oom windows macos offline proxy cuda install version",
+  faq: "questions gpu memory out oom windows macos offline proxy cuda install version",
+  "clusters/slurm": "slurm sbatch submit job",
+  "clusters/kuberay": "kubernetes kuberay pod",
+  "clusters/cloud": "aws cloud ssh machines",
   "from-nothing": "project empty folder tutorial table paper",
   glossary: "what is meaning definition term identity worker client prototype prompt round join",
   keys: "key option setting checkpoint join late participation number clients per round rounds device workers",
@@ -36,15 +40,16 @@ const SAID = {
   papers: "paper reproduce table figure printed number original",
   plugins: "own new write implement algorithm federated method model plugin custom class hyper-parameters",
   privacy: "differential privacy noise dp epsilon delta accountant clipping attack secure",
-  reading: "result results where stored folder output file csv json curve plot predict checkpoint model weights",
+  reading: "result results where stored written accuracy each client folder output file csv json curve plot predict checkpoint model weights",
   results: "accuracy compare best which method results",
-  scaling: "thousand clients many scale large memory",
-  speed: "speed slow fast time gpu memory profile workers bfloat16",
+  scaling: "several gpus thousand clients many scale large memory",
+  speed: "speed slow fast how long time seconds round gpu memory profile workers bfloat16",
+  settings: "settings learning rate rates batch size sizes epochs used paper values",
   start: "install one process without ray begin first quick start resume stop ctrl-c killed continue serial",
   sweeps: "sweep tune tuning search grid optuna tpe asha hyper-parameter hyper-parameters early stopping prune best",
   tables: "table compare methods paper latex fair claim seeds baseline",
   trust: "confidence interval intervals significance significant test p-value verdict statistics seeds chance",
-  "methods/index": "methods list algorithms baselines all",
+  "methods/index": "methods list which are implemented available supported algorithms baselines all",
   "recipes/client-metric": "metric measure log own custom client number",
   "recipes/cosine-head": "head logits classifier cosine",
   "recipes/from-flower": "flower flwr strategy port migrate",
@@ -60,7 +65,7 @@ const SAID = {
   "recipes/server-step": "server aggregation optimizer momentum fedadam update average",
   "recipes/source": "data source loader reader own file format csv",
   "recipes/text-encoder": "text encoder language model bert sentence embedding add",
-  "recipes/text-guidance": "text language guide features align lambda parameter name own method",
+  "recipes/text-guidance": "initialise classifier head embeddings text language guide features align lambda parameter name own method",
 };
 
 const pagesWith = (words, word) => (Object.hasOwn(words, word) ? [words[word]].flat() : []);

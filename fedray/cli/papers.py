@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
@@ -226,29 +226,27 @@ def command(paper: str | None, item: str | None, checks: bool, as_json: bool) ->
         return 0
     for number, (name, entry) in enumerate(papers.items()):
         print(f"{'' if number == 0 else chr(10)}{entry.title} ({name}): {entry.paper}")
+        if paper is not None and entry.printed:
+            print("\n".join(_wrapped(f"Scale printed: {entry.printed}")))
         for one in entry.items:
             print("\n".join(_summary_lines(one) if paper is None else _detail_lines(one)))
-            _print_missing([] if item is None else missing_of(one))
+            for sentence, scales in {} if item is None else missing_of(one).items():
+                print("\n".join(_wrapped(f"missing at {' and '.join(scales)}: {sentence}")))
     return 0
 
 
-def _print_missing(sentences: Iterable[str]) -> None:
-    for sentence in sentences:
-        print("\n".join(_wrapped(f"missing: {sentence}")), flush=True)
-
-
-def missing_of(item: Item) -> Iterator[str]:
-    """Yield what an item's commands need and this machine lacks, one sentence each."""
+def missing_of(item: Item) -> dict[str, list[str]]:
+    """Return what an item's commands need and this machine lacks, with the scales that need it."""
     from fedray.runtime.inputs import missing_inputs
 
-    told = set[str]()
-    for _, words in item.commands():
+    missing: dict[str, list[str]] = {}
+    for scale, words in item.commands():
         with missing_roots_allowed():
             runs = check_command(words)
         for sentence in (one for run in runs for one in missing_inputs(run.experiment)):
-            if sentence not in told:
-                told.add(sentence)
-                yield sentence
+            if scale not in missing.setdefault(sentence, []):
+                missing[sentence].append(scale)
+    return missing
 
 
 def select(papers: dict[str, Paper], name: str | None, item: str | None) -> dict[str, Paper]:
@@ -311,7 +309,7 @@ def _wrapped(text: str) -> list[str]:
 
 def _detail_lines(item: Item) -> list[str]:
     lines = ["", item.item]
-    offline = f"needs a network: {item.offline}" if item.offline else ""
+    offline = f"not here: {item.offline}" if item.offline else ""
     for text in (item.asks, f"measured: {item.measure}", offline):
         lines += _wrapped(text)
     for scale in SCALES:

@@ -250,9 +250,15 @@ class Client:
         """
         placed = self.skeleton.tensors
         if placed.keys() != weights.keys():
+            unknown, missing = (
+                sorted(weights.keys() - placed.keys()),
+                placed.keys() - weights.keys(),
+            )
+            wrong = f"there is no '{unknown[0]}'" if unknown else f"'{min(missing)}' is missing"
+            known = ", ".join(sorted(placed)[:8]) + (", ..." if len(placed) > 8 else "")
             raise ValueError(
-                f"the weights do not fit {self.architecture}: "
-                f"{sorted(placed.keys() ^ weights.keys())[:3]} differ"
+                f"the weights that {self.method} loads do not fit {self.architecture}: {wrong}; "
+                f"its tensors are {known}"
             )
         for name, tensor in placed.items():
             weight = weights[name]

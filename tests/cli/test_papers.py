@@ -132,7 +132,7 @@ def test_the_page_has_every_item_with_its_commands(page_of):
     assert "## FedX\n\nSomebody, [arXiv:2601.00001](https://arxiv.org/abs/2601.00001)." in text
     assert "### Table 1\n\nWhich?\n\nMeasured: local_accuracy" in text
     assert "```\npython -m fedray.run local_digits seed=3\n```" in text
-    assert "Needs a network: Nothing." in text
+    assert "Not here: Nothing." in text
 
 
 # --- the command ---------------------------------------------------------------------------------

@@ -174,6 +174,21 @@ def test_weights_of_another_shape_or_type_are_not_loaded(assemble, wrong, found)
         )
 
 
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (lambda weights: {**weights, "classifier.weight": weights["head.weight"]}, "there is no"),
+        (lambda weights: {k: v for k, v in weights.items() if k != "head.bias"}, "'head.bias' is"),
+    ],
+)
+def test_weights_of_another_name_are_not_loaded(assemble, change, wrong):
+    runtime = ClientRuntime(assemble("local"), CPU)
+    state = ClientState(change(runtime.client(0, 1).initial()))
+    reply = runtime.step("client_update", 1, 0, state, None)[0]
+    assert f"the weights that local loads do not fit mlp: {wrong}" in reply.failure.cause
+    assert "its tensors are extractor" in reply.failure.cause
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_logits_that_are_not_finite_are_no_score(assemble, monkeypatch, value):
     runtime = ClientRuntime(assemble("local"), CPU)
