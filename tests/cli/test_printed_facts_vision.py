@@ -471,8 +471,7 @@ def test_an_item_as_printed_has_the_papers_settings(paper, item):
 def test_a_command_as_printed_has_the_papers_settings(item, command):
     assert_commands([command], TEXTS[item][command])
     [found] = [one for one in read_papers()["fedglcl"].items if one.item == item]
-    name = command.split()[2]
-    assert f"python -m fedray.table {name} --scale printed" in found.printed
+    assert f"python -m fedray.{command.removeprefix('fedray ')}" in found.printed
 
 
 def test_every_item_of_both_papers_has_facts():
