@@ -2,7 +2,8 @@
 
 Down: what is on the stack at the round's last `backward`, from the session's loop. Back: what then,
 up to the line in rounds.jsonl, returns the trained weights, an upload, a reply, a sum, the server's
-state or the round, or is on the stack when the line is written. A function counts once.
+state or the round, or is on the stack when an upload is added up or the line is written. A function
+counts once; what looks, counts or stores on the way does not.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from fedray.core.algorithm import SERVER_STEPS
 from fedray.federation import Reply, Snapshot
 from fedray.records import Round
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.ray_executor import RayExecutor
+from fedray.runtime.ray_executor import RayExecutor, Worker
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.runtime.worker import Worker
 
 PACKAGE = f"{Path(fedray.__file__).parent}/"
 CARRIED = (Trained, Payload, ClientState, Reply, Total, Snapshot, Round, bytes)
+WRITER = "records/writer.py"
 SMALL = {
     "rounds": 2,
     "eval_every": 0,
@@ -68,7 +69,9 @@ class Hops:
         elif event == "return" and self.down and self._is_ours(code):
             if is_carried(value) or (value is not None and code.co_name in SERVER_STEPS):
                 self.back.append(code)
-        elif event == "c_call" and code.co_name == "_write" and value.__name__ == "write":
+        elif event == "call" and code.co_name == "summand":
+            self.back += self._stack(frame.f_back)
+        elif event == "c_call" and value.__name__ == "write" and code.co_filename.endswith(WRITER):
             self.back += self._stack(frame)
             sys.setprofile(None)
 
