@@ -32,7 +32,7 @@ from fedray.core import (
 )
 from fedray.core.state import leaves, make_contiguous, map_tensors, storage_of
 from fedray.counts import counted
-from fedray.data.federated import EvalSet as IndexedSet
+from fedray.data.federated import IndexedSet
 from fedray.errors import Failure, NotFinite, UserError, definition_line, plugin_line
 from fedray.evaluation.testing import TESTS
 from fedray.federation import Reply

@@ -91,7 +91,7 @@ CHEAP: Mapping[str, int] = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LawResult:
     """The result of checking one law.
 
     Attributes:
@@ -353,7 +353,7 @@ class Conformance:
     def __init__(self) -> None:
         self._pools: list[WorkerPool] = []
 
-    def check(self, experiment: Experiment) -> Iterator[Verdict]:
+    def check(self, experiment: Experiment) -> Iterator[LawResult]:
         """Yield a verdict for each law; stop after the first if the experiment does not run."""
         first: list[Trace] = []
         for law, description, check in self._laws(experiment, first):
@@ -362,7 +362,7 @@ class Conformance:
                 check()
             except FedrayError as error:
                 difference = one_line(error)
-            yield Verdict(law, description, difference)
+            yield LawResult(law, description, difference)
             if not first:
                 return
 

@@ -56,7 +56,7 @@ _texts = TextLog()
 """The texts of workers whose executor is in the command's own process."""
 
 
-class Call(NamedTuple):
+class Sent(NamedTuple):
     """A call that has been sent to a worker."""
 
     worker: Any
@@ -133,7 +133,7 @@ class RayExecutor:
         round_: int,
         groups: Sequence[Sequence[int]],
         downloads: tuple[Sequence[Any], Mapping[int, int]],
-    ) -> list[Call]:
+    ) -> list[Sent]:
         """Divide clients among the workers that answer, and call these workers."""
         workers, images = self._pool.ready(len(groups)), self._images(round_)
         clients = chain.from_iterable(groups)
@@ -155,11 +155,11 @@ class RayExecutor:
             for worker, share in zip(workers, calls_of_turn, strict=True):
                 if share is not None:
                     argument = self._share(task, worker, round_, share, *downloads)
-                    calls.append(Call(worker, share, worker.run.remote(task, name, argument)))
+                    calls.append(Sent(worker, share, worker.run.remote(task, name, argument)))
         return calls
 
     def _suspend(
-        self, call: Call, lost_workers: set[Any], losses: Counter[int], error: Exception
+        self, call: Sent, lost_workers: set[Any], losses: Counter[int], error: Exception
     ) -> None:
         """Suspend a worker that lost a call; raise if a client's step was lost too often.
 
