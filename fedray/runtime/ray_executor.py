@@ -110,11 +110,13 @@ class RayExecutor:
                     pending += call.groups
                     continue
                 _texts.show(texts)
-                for client, result in zip(call.clients, results, strict=True):
-                    replies[client], state = from_message(result)
-                    self._store(client, state)
+                received = [from_message(result) for result in results]
+                answered = dict(zip(call.clients, (reply for reply, _ in received), strict=True))
                 if not is_test:
-                    self._update_rates(round_, {c: replies[c] for c in call.clients})
+                    self._update_rates(round_, answered)
+                    for client, (_, state) in zip(call.clients, received, strict=True):
+                        self._store(client, state)
+                replies |= answered
                 blocks[call.clients[0]] = from_message(total), len(call.clients)
         sums = Sums(len(down))
         for _, (total, size) in sorted(blocks.items()) if task == "sum" else ():
