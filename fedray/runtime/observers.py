@@ -165,17 +165,11 @@ class Records:
         return RunWriter(folder, info, self._earlier, self._began)
 
 
-class Tracebacks:
-    """Writes the tracebacks of failures that the run survives to error.txt."""
-
-    def __init__(self, folder: RunFolder, federation: Federation) -> None:
-        self._folder, self._federation = folder, federation
-
-    def close(self) -> None:
-        """Write the failures since the last call."""
-        for traceback in self._federation.tracebacks:
-            self._folder.keep_error(traceback)
-        self._federation.tracebacks.clear()
+def write_tracebacks(folder: RunFolder, federation: Federation) -> None:
+    """Write the tracebacks of failures that the run survived to error.txt."""
+    for traceback in federation.tracebacks:
+        folder.keep_error(traceback)
+    federation.tracebacks.clear()
 
 
 class Models:

@@ -112,10 +112,10 @@ class RayExecutor:
                 _texts.show(texts)
                 received = [from_message(result) for result in results]
                 answered = dict(zip(call.clients, (reply for reply, _ in received), strict=True))
+                for client, (_, state) in () if is_test else zip(answered, received, strict=True):
+                    self._store(client, state)
                 if not is_test:
                     self._update_rates(round_, answered)
-                    for client, (_, state) in zip(call.clients, received, strict=True):
-                        self._store(client, state)
                 replies |= answered
                 blocks[call.clients[0]] = from_message(total), len(call.clients)
         sums = Sums(len(down))

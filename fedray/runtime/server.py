@@ -104,25 +104,17 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
             no node has room for one, or Ray itself has died.
         FedrayError: the cause that stopped the run; a `CodeError` has the traceback of the actor.
     """
-    try:
-        yield from _rounds(experiment, out, began, Liveness())
-    except RayDied as error:
-        ray.shutdown()  # so that this process can start or join another Ray
-        raise RunFailed(f"{error}; {_how_to_resume(out)}") from None
-
-
-def _rounds(
-    experiment: Experiment, out: Path, began: float, liveness: Liveness
-) -> Generator[Round, None, None]:
-    """Yield the rounds of one server after the other; see `run_on_ray`."""
-    losses, texts = Losses(experiment.faults.max_failures), TextLog()
+    liveness, texts = Liveness(), TextLog()
+    losses = Losses(experiment.faults.max_failures)
     while True:
         try:
             rounds = _rounds_of_one_server(experiment, out, began, texts, liveness)
             yield from (done for done in rounds if losses.reach(done.round))
             return
+        except RayDied as error:
+            ray.shutdown()  # so that this process can start or join another Ray
+            raise RunFailed(f"{error}; {_how_to_resume(out)}") from None
         except LOST as error:
-            liveness.check()
             if losses.add():
                 raise RunFailed(
                     f"the server was lost {losses.count} time(s) without a new round "
@@ -147,12 +139,14 @@ def _rounds_of_one_server(
             yield from _log_texts(stream, texts, liveness)
     except RayTaskError as error:  # the actor has completed its folder
         raise _original_error(error, out) from None
-    except BaseException:
+    except BaseException as error:
         folder = RunFolder(out)
         with suppress(OSError):  # on a full disk, rounds.jsonl is enough
             if folder.has_result and not folder.is_finished:
                 # a killed actor cannot write it itself
                 folder.write_head(ResultFile.of(folder.read()))
+        if isinstance(error, LOST):
+            liveness.check()
         raise
 
 

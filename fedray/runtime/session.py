@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -26,8 +27,8 @@ from fedray.runtime.observers import (
     Models,
     PartitionPlot,
     Records,
-    Tracebacks,
     run_info,
+    write_tracebacks,
 )
 from fedray.runtime.privacy import accountant_of
 from fedray.runtime.resume import check_experiment, check_same, load_checkpoint
@@ -134,12 +135,13 @@ class Session:
             accountant_of(experiment, folder, self._before, records.note),
         )
         every = experiment.checkpoint_every
-        plot, tracebacks = PartitionPlot(folder, assembly), Tracebacks(folder, federation)
+        plot = PartitionPlot(folder, assembly)
+        keep_survived = partial(write_tracebacks, folder, federation)
         models = Models(folder, assembly, federation, records, stop, self._keeps)
         checkpoints = Checkpoints(self._store, every, federation, records, stop)
         with ExitStack() as closing:
-            for part in (plot, records, tracebacks, checkpoints):  # closed in reverse order
-                closing.callback(part.close)
+            for close in (plot.close, records.close, keep_survived, checkpoints.close):
+                closing.callback(close)  # called in reverse order
             rounds = federation.rounds(snapshot)
             while not stop.is_over:
                 use(experiment.plugins)  # another run of this process may have used others
@@ -148,7 +150,7 @@ class Session:
                 plot.begin()
                 stop.watch(done)
                 records.opened().append(done, records.costs(done))
-                tracebacks.close()
+                keep_survived()
                 models.after_round(done)
                 checkpoints.after_round(done)
                 yield done
