@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from traceback import extract_tb
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from fedray.config import FaultConfig, JoinConfig
 from fedray.core import (
@@ -78,6 +78,10 @@ class Reply:
     work: Work = NO_WORK
 
 
+Task: TypeAlias = Literal["step", "sum", "test"]
+"""What an executor runs for clients."""
+
+
 class Executor(Protocol):
     """An object that runs client steps and tests.
 
@@ -87,14 +91,21 @@ class Executor(Protocol):
 
     states: StateStore
 
-    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-        """Run one client step for every key of `down`; a failed step changes no state."""
+    def run(
+        self, task: Task, name: str, round_: int, down: Downlinks
+    ) -> tuple[dict[int, Reply], Total]:
+        """Run one client step or test for every key of `down`; a failed step changes no state.
 
-    def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
-        """Run steps as `step` does; return the replies without uploads, and the uploads' sum."""
+        Args:
+            task: "step": run the method's step `name`; "sum": run it, and return the uploads' sum
+                instead of the uploads; "test": run a test of `evaluation.testing`.
+            name: the name of the step or test.
+            round_: the round.
+            down: the download of each client, by id.
 
-    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-        """Run a test of `evaluation.testing` for every key of `down`; no state changes."""
+        Returns:
+            The replies sorted by client, and the sum, which is empty unless the task is "sum".
+        """
 
     def close(self) -> None:
         """Release the states."""
@@ -191,7 +202,7 @@ class Federation:
         else:
             self.snapshot = resume
         for number in range(self.snapshot.round + 1, self.plan.rounds + 1):
-            yield self._round(number, self._cohort(number), self._go_on)
+            yield self._round(number, self._cohort(number))
 
     def retest(self, snapshot: Snapshot) -> Round:
         """Repeat the test after a round, without training or counting traffic."""
@@ -210,20 +221,22 @@ class Federation:
         state = self.algorithm.prepare(self.algorithm.init_server(exchange.server), exchange)
         return self.algorithm.give(state, exchange)
 
-    def _go_on(self, exchange: RoundExchange) -> ServerState:
-        return self.algorithm.round(self.algorithm.give(self.snapshot.server, exchange), exchange)
-
     def _round(
         self,
         number: int,
         participants: Sequence[int],
-        steps: Callable[[RoundExchange], ServerState],
+        other: Callable[[RoundExchange], ServerState] | None = None,
     ) -> Round:
+        """Run the method's round, or `other` steps in its place, and test the clients."""
         started = time.perf_counter()
         exchange = RoundExchange(self, number, participants)
         try:
             with counted() as tally:
-                state = steps(exchange)
+                if other is not None:
+                    state = other(exchange)
+                else:
+                    state = self.algorithm.give(self.snapshot.server, exchange)
+                    state = self.algorithm.round(state, exchange)
             exchange.server_work = Work(tally.steps, tally.images, tally.parameters)
             record, snapshot = self._finish(exchange, state, started)
         except (UserError, RunFailed, ClientError):
@@ -333,7 +346,7 @@ class Federation:
             yield _once(self.gate.down, self.algorithm.downlink(state, wave, server))[0]
 
     def _tests(self, round_: int, sent: Downlinks) -> dict[int, Reply]:
-        tested = self.executor.test("evaluate", round_, sent) if sent else {}
+        tested = self.executor.run("test", "evaluate", round_, sent)[0] if sent else {}
         for client, reply in tested.items():
             if reply.failure is not None:
                 raise ClientError(client, round_, "evaluate", reply.failure)
@@ -343,7 +356,7 @@ class Federation:
         """Return the scores of the clients whose fine-tuning succeeded, in client order."""
         scores = []
         for sent in self._downloads(exchange.server, state):
-            replies = self.executor.test("finetune", exchange.round, sent)
+            replies, _ = self.executor.run("test", "finetune", exchange.round, sent)
             for client, tested in sorted(replies.items()):
                 if tested.failure is not None:
                     exchange.fail(client, "finetune", tested.failure)
@@ -414,7 +427,7 @@ class RoundExchange(Exchange):
         gate, executor = self._federation.gate, self._federation.executor
         reached = self._send(down)
         release = self._ask(step, reached)
-        replies = executor.step(step, self.round, reached) if reached else {}
+        replies = executor.run("step", step, self.round, reached)[0] if reached else {}
         if release is not None:
             uploads = [reply.uplink for reply in replies.values() if reply.uplink is not None]
             if any(map(has_covered, uploads)):
@@ -435,7 +448,7 @@ class RoundExchange(Exchange):
             return total_of(algorithm.summand, self.call(step, down))
         if not (reached := self._send(down)):
             return Total()
-        replies, total = federation.executor.total(step, self.round, reached)
+        replies, total = federation.executor.run("sum", step, self.round, reached)
         self._collect(step, replies)
         return total
 

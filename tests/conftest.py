@@ -256,7 +256,7 @@ def run(assemble):
 @pytest.fixture
 def worker() -> Any:
     """A worker in this process, which leaves the process's streams to pytest."""
-    from fedray.runtime.worker import Worker
+    from fedray.runtime.ray_executor import Worker
 
     worker = Worker(1, 0)
     worker._output.__exit__()

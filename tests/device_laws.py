@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedray.config import Experiment
-from fedray.core import Batch, Downlinks, Total, training
-from fedray.federation import Reply
+from fedray.core import Batch, Client, Downlinks, Total, training
+from fedray.federation import Reply, Task
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.conformance import Trace, Violation, compare, serial, trace
 from fedray.runtime.resolve import from_tree
@@ -56,16 +55,16 @@ class StepCounts:
 def count_steps(experiment: Experiment) -> StepCounts:
     """Run an experiment in small batches on the pretended device; count what client steps do."""
     experiment = from_tree(experiment.tree(), [("batch_size", FEW)])
-    counts, batches = StepCounts(), training._Epochs._batches
+    counts, batches = StepCounts(), training._batches
 
-    def counted(epochs: Any) -> Iterator[Batch]:
-        before: Counter[str] | None = None  # skip the first batch, which may do one-off work
-        for batch in batches(epochs):
-            yield batch
-            if before is not None:
+    def counted(client: Client) -> Iterator[tuple[int, Batch]]:
+        last, before = -1, Counter[str]()
+        for epoch, batch in batches(client):
+            yield epoch, batch
+            if epoch == last:  # skip the first batch, which may do one-off work
                 counts.batches += 1
                 counts.inside.update(COUNTS - before)
-            before = Counter(COUNTS)
+            last, before = epoch, Counter(COUNTS)
 
     @contextmanager
     def step(name: str, clients: int) -> Iterator[None]:
@@ -76,19 +75,17 @@ def count_steps(experiment: Experiment) -> StepCounts:
             counts.whole.update(COUNTS - before)
 
     class Counting(SerialExecutor):
-        def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
+        def run(
+            self, task: Task, name: str, round_: int, down: Downlinks
+        ) -> tuple[dict[int, Reply], Total]:
             with step(name, len(down)):
-                return super().step(name, round_, down)
+                return super().run(task, name, round_, down)
 
-        def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
-            with step(name, len(down)):
-                return super().total(name, round_, down)
-
-    training._Epochs._batches = counted  # type: ignore[assignment, method-assign]
+    training._batches = counted
     try:
         _on_device(experiment, Counting)
     finally:
-        training._Epochs._batches = batches  # type: ignore[method-assign]
+        training._batches = batches
     return counts
 
 

@@ -9,7 +9,7 @@ tensors that pass the gate as sent.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -180,15 +180,37 @@ class _CountingRuntime(ClientRuntime):
 
     Attributes:
         trained: the tensors stepped in the last client step.
+        replied: called with the client, round, download, reply and next state of every step.
     """
 
     trained: list[Tensor]
+    replied: Callable[..., None]
 
-    def call(self, name: str, client: Client, state: ClientState, down: Payload | None) -> Any:
-        with counted() as tally:
-            result = super().call(name, client, state, down)
-        self.trained = list(tally.trained.values())
-        return result
+    def step(
+        self,
+        name: str,
+        round_: int,
+        client: int,
+        state: ClientState | None,
+        down: Payload | None,
+        *,
+        is_summed: bool = False,
+    ) -> tuple[Reply, ClientState | None]:
+        """Run a step as usual, and pass it on to `replied`."""
+        reply, after = super().step(name, round_, client, state, down, is_summed=is_summed)
+        self.replied(client, round_, down, reply, after)
+        return reply, after
+
+    def method_step(self, name: str) -> Callable[..., Any]:
+        step = super().method_step(name)
+
+        def recorded(client: Client, state: ClientState, down: Payload | None) -> Any:
+            with counted() as tally:
+                result = step(client, state, down)
+            self.trained = list(tally.trained.values())
+            return result
+
+        return recorded
 
 
 class _CountingExecutor(SerialExecutor):
@@ -202,19 +224,10 @@ class _CountingExecutor(SerialExecutor):
         super().__init__(assembly, CPU)
         self.has_trained = False
         self._runtime: _CountingRuntime = _CountingRuntime(assembly, CPU)
+        self._runtime.replied = self._count
         self._gate = assembly.gate
         self._shown = shown
         self._counted: set[tuple[int, str]] = set()
-
-    def _step(
-        self, name: str, round_: int, client: int, down: Payload | None, *, is_summed: bool = False
-    ) -> Reply:
-        reply = super()._step(name, round_, client, down, is_summed=is_summed)
-        trained = self._runtime.trained
-        self.has_trained |= bool(trained)
-        if client in self._shown:
-            self._count(client, round_, down, reply, trained)
-        return reply
 
     def reset_traffic(self) -> None:
         """Reset the counts of a round's traffic; counts before the first round stay."""
@@ -233,8 +246,11 @@ class _CountingExecutor(SerialExecutor):
         round_: int,
         down: Payload | None,
         reply: Reply,
-        trained: list[Tensor],
+        state: ClientState | None,
     ) -> None:
+        self.has_trained |= bool(self._runtime.trained)
+        if client not in self._shown:
+            return
         cost = self._shown[client]
         if down is not None:
             _add_traffic(cost, down, "first" if round_ == 0 else "down")
@@ -244,20 +260,19 @@ class _CountingExecutor(SerialExecutor):
             _add_traffic(cost, reply.uplink, "first" if round_ == 0 else "up")
             if round_:
                 cost.up += reply.traffic
-        self._count_trained(client, cost, trained, reply.uplink)
+        self._count_trained(client, cost, state or ClientState({}), reply.uplink)
 
     def _count_trained(
-        self, client: int, cost: Cost, trained: list[Tensor], sent: Payload | None
+        self, client: int, cost: Cost, state: ClientState, sent: Payload | None
     ) -> None:
         """Count each trained tensor once, by its name in the model, the memory or the upload."""
         names = {id(p): name for name, p in self.model(client).named_parameters()}
-        state = self.states.get(client, ClientState({}))
         named = [(path[0], tensor) for path, tensor in leaves(state.memory)]
         for item in () if sent is None else sent.items():
             field_, _, name = item.place.partition(".")
             if isinstance(item.value, Tensor) and name not in names.values():
                 named.append((name or field_, item.value))
-        for tensor in trained:
+        for tensor in self._runtime.trained:
             place = names.get(id(tensor)) or _name_by_shape(tensor, named) or "other"
             if place == "other" or (client, place) not in self._counted:
                 self._counted.add((client, place))

@@ -5,7 +5,7 @@ The command line and the Python interface both start runs with `begin` and drive
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
@@ -16,7 +16,6 @@ from fedray.config import Experiment
 from fedray.errors import RunFailed, UserError, named
 from fedray.files import explain_disk_full, reserve, results_home, stamp
 from fedray.records import Round, RunFolder, Status
-from fedray.records.observer import Observer, closing_all
 from fedray.remote_results import check_owner, copying
 from fedray.tracking import Tracker
 
@@ -120,10 +119,12 @@ def follow(
         RunFailed: if a callback raises an error.
     """
     watch = Tracking(tracker, out)
-    observers = (watch, Callbacks(callbacks))
-    with explain_disk_full(out), copying(out), closing_all(observers), closing(rounds):
+    with explain_disk_full(out), copying(out), closing(watch), closing(rounds):
         try:
-            yield from _observed(_each_once(rounds), observers)
+            for done in rounds:
+                watch.after_round()
+                _call(callbacks, done)
+                yield done
             watch.status = "FINISHED"
         except (KeyboardInterrupt, GeneratorExit) as stop:
             if isinstance(stop, KeyboardInterrupt):
@@ -132,16 +133,8 @@ def follow(
             raise
 
 
-def _observed(rounds: Iterable[Round], observers: Sequence[Observer]) -> Iterator[Round]:
-    """Yield each round after all observers have received it."""
-    for done in rounds:
-        for observer in observers:
-            observer.after_round(done)
-        yield done
-
-
-class Tracking(Observer):
-    """Observer that updates MLflow after each round; a run that fails to start is not logged.
+class Tracking:
+    """Updates MLflow after each round; a run that fails to start is not logged.
 
     Args:
         tracker: None: nothing is logged.
@@ -156,7 +149,7 @@ class Tracking(Observer):
         self._tracker, self._out = tracker, out
         self._has_begun = False
 
-    def after_round(self, done: Round) -> None:
+    def after_round(self) -> None:
         """Schedule an update of MLflow."""
         self._has_begun = True
         if self._tracker is not None:
@@ -170,34 +163,19 @@ class Tracking(Observer):
             self._tracker.close()
 
 
-class Callbacks(Observer):
-    """Observer that calls the user's functions, each with its own copy of the round."""
+def _call(callbacks: Sequence[Callback], done: Round) -> None:
+    """Call the user's functions, each with its own copy of the round.
 
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self._callbacks = callbacks
-
-    def after_round(self, done: Round) -> None:
-        """Call all functions.
-
-        Raises:
-            RunFailed: if a function raises an error.
-        """
-        for callback in self._callbacks:
-            try:
-                callback(deepcopy(done))
-            except Exception as error:
-                where = extract_tb(error.__traceback__)[-1]
-                name = getattr(callback, "__qualname__", type(callback).__qualname__)
-                raise RunFailed(
-                    f"the callback {name} failed after round {done.round}: {named(error)} "
-                    f"({where.filename}, line {where.lineno}); all finished rounds are saved"
-                ) from error
-
-
-def _each_once(rounds: Iterable[Round]) -> Iterator[Round]:
-    """Yield the rounds without repetitions: a restarted server repeats its last round."""
-    last = -1
-    for done in rounds:
-        if done.round > last:
-            last = done.round
-            yield done
+    Raises:
+        RunFailed: if a function raises an error.
+    """
+    for callback in callbacks:
+        try:
+            callback(deepcopy(done))
+        except Exception as error:
+            where = extract_tb(error.__traceback__)[-1]
+            name = getattr(callback, "__qualname__", type(callback).__qualname__)
+            raise RunFailed(
+                f"the callback {name} failed after round {done.round}: {named(error)} "
+                f"({where.filename}, line {where.lineno}); all finished rounds are saved"
+            ) from error

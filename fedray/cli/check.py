@@ -15,7 +15,7 @@ from fedray.command import RUN_ERROR, Command, plugins
 from fedray.errors import UserError
 
 if TYPE_CHECKING:
-    from fedray.runtime.conformance import Verdict
+    from fedray.runtime.conformance import LawResult
 
 
 @click.command(cls=Command)
@@ -49,7 +49,7 @@ def command(words: Sequence[str], plugin: Sequence[str]) -> int:
     return RUN_ERROR if broken else 0
 
 
-def print_verdicts(method: str, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+def print_verdicts(method: str, verdicts: Iterable[LawResult]) -> Iterator[LawResult]:
     """Print and yield each verdict on a method when it is reached, then the elapsed time."""
     started = time.monotonic()
     print(method, flush=True)

@@ -29,7 +29,7 @@ WIDTH = 80
 
 
 @dataclass(frozen=True)
-class Setting:
+class ResolvedKey:
     """One key of an experiment.
 
     Attributes:
@@ -163,7 +163,7 @@ def _wrapped(text: str, indent: int) -> list[str]:
 
 def settings(
     name: str, assignments: Iterable[str] = (), plugins: Iterable[str] = ()
-) -> list[Setting]:
+) -> list[ResolvedKey]:
     """Return all resolved settings of an experiment, in the order of config.yaml.
 
     `data.root` is not resolved, so that the images may be missing.
@@ -200,7 +200,7 @@ def settings(
     given = dict.fromkeys(flatten(override({}, pairs)), GIVEN)
     sources = sources_of(chain) | by_preset | given
     return [
-        Setting(key, value, _source(key, sources, bool(plugins)))
+        ResolvedKey(key, value, _source(key, sources, bool(plugins)))
         for key, value in flatten(resolved).items()
     ]
 
@@ -212,7 +212,7 @@ def _source(key: str, sources: Mapping[str, str], with_plugins: bool) -> str:
     return sources.get(key, DEFAULT)
 
 
-def print_settings(rows: Sequence[Setting]) -> None:
+def print_settings(rows: Sequence[ResolvedKey]) -> None:
     """Print keys, values and sources in three columns, as wide as the terminal."""
     from rich.console import Console
     from rich.table import Table
@@ -225,7 +225,7 @@ def print_settings(rows: Sequence[Setting]) -> None:
     Console(highlight=False, markup=False).print(table)
 
 
-def _as_json(rows: Sequence[Setting]) -> str:
+def _as_json(rows: Sequence[ResolvedKey]) -> str:
     return json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False)
 
 

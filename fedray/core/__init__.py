@@ -52,12 +52,11 @@ from fedray.core.schedules import Schedule
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks, held_versions
 from fedray.core.state import ClientState, ServerState, StateTree, Tensors
 from fedray.core.sums import (
+    Sums,
     Total,
     halves,
-    join_totals,
     mean_of,
     total_of,
-    total_over,
     weighed,
 )
 from fedray.core.training import LocalTraining, Trained, batch_sizes, fit, with_extra

@@ -154,6 +154,8 @@ class Algorithm:
             cls.HParams = joint_hparams(cls)  # type: ignore[misc, assignment]
         for step in SERVER_STEPS:
             owner = next((base for base in cls.__mro__ if step in vars(base)), None)
+            if owner is cls and cls.__module__ == __name__:
+                continue  # returns what a method's step returns
             if owner is cls or not (owner is None or issubclass(owner, Algorithm)):  # a mixin
                 setattr(cls, step, _merging(vars(owner)[step]))
         for claim, steps in CLAIMS.items():

@@ -60,7 +60,9 @@ class Gate:
         payload = _to_cpu(payload)
         items = [*payload.items()]
         _check_finite(payload, items)
-        return _quantise_payload(payload, self.down_bits), _count_traffic(items, self.down_bits)
+        if self.down_bits < 32:
+            payload = _quantise_payload(payload, self.down_bits)
+        return payload, _count_traffic(items, self.down_bits)
 
     def up(self, payload: Payload, call: Call, *, copy: bool = True) -> tuple[Payload, Traffic]:
         """Check, clip, noise, quantise and count an upload.
@@ -76,7 +78,8 @@ class Gate:
         """
         self._check_fields(payload, "uploads")
         _check_like(payload, call.down)
-        payload = _to_cpu(payload, copy=copy)  # checks of values on a device would synchronise
+        if copy or not _is_on_cpu(payload):  # checks of values on a device would synchronise
+            payload = _to_cpu(payload, copy=copy)
         payload.check(call)
         items = [*payload.items()]
         _check_finite(payload, items)
@@ -85,7 +88,9 @@ class Gate:
             payload = self.privacy.protect_upload(
                 payload, call.down, round_=client.round, client=client.id, step=step
             )
-        return _quantise_payload(payload, self.up_bits), _count_traffic(items, self.up_bits)
+        if self.up_bits < 32:
+            payload = _quantise_payload(payload, self.up_bits)
+        return payload, _count_traffic(items, self.up_bits)
 
     def release(
         self, uploads: Mapping[int, Payload], *, round_: int, step: str
@@ -131,9 +136,6 @@ def _check_finite(payload: Payload, items: Sequence[Placed]) -> None:
 
 
 def _to_cpu(payload: Payload, *, copy: bool = True) -> Payload:
-    values = (value for _, value in leaves(vars(payload)))
-    if not copy and all(_is_on_cpu(value) for value in values if isinstance(value, Tensor)):
-        return payload
     return payload.map(
         lambda _, tensor: tensor.detach().to(
             "cpu", copy=copy, memory_format=torch.contiguous_format
@@ -141,13 +143,12 @@ def _to_cpu(payload: Payload, *, copy: bool = True) -> Payload:
     )
 
 
-def _is_on_cpu(tensor: Tensor) -> bool:
-    return tensor.is_cpu and tensor.is_contiguous() and not tensor.requires_grad
+def _is_on_cpu(payload: Payload) -> bool:
+    values = [value for _, value in leaves(vars(payload)) if isinstance(value, Tensor)]
+    return all(t.is_cpu and t.is_contiguous() and not t.requires_grad for t in values)
 
 
 def _quantise_payload(payload: Payload, bits: int) -> Payload:
-    if bits >= 32:
-        return payload
     return payload.map(
         lambda kind, tensor: quantise(tensor, bits) if is_covered(kind, tensor) else tensor
     )

@@ -145,7 +145,7 @@ def train_stacked(
     return training.results(), training.images, training.parameters
 
 
-class Run(NamedTuple):
+class Stretch(NamedTuple):
     """Consecutive clients [start, stop) that take a step together, on batches of one size."""
 
     start: int
@@ -153,7 +153,7 @@ class Run(NamedTuple):
     size: int
 
 
-def runs_of_epoch(sizes: Sequence[Sequence[int]], whole: int) -> Iterator[list[Run]]:
+def runs_of_epoch(sizes: Sequence[Sequence[int]], whole: int) -> Iterator[list[Stretch]]:
     """Divide an epoch into steps, and the clients of each step into runs.
 
     In the first steps, all clients that have whole batches compute them together. In the last step,
@@ -169,11 +169,11 @@ def runs_of_epoch(sizes: Sequence[Sequence[int]], whole: int) -> Iterator[list[R
     counts = [sum(size == whole for size in client_sizes) for client_sizes in sizes]
     for step in range(max(counts, default=0)):
         takes_part = [count > step for count in counts]
-        yield [Run(start, stop, whole) for takes, start, stop in stretches(takes_part) if takes]
+        yield [Stretch(start, stop, whole) for takes, start, stop in stretches(takes_part) if takes]
     tails = [
         sum(client_sizes) - whole * count for client_sizes, count in zip(sizes, counts, strict=True)
     ]
-    yield [Run(start, stop, tail) for tail, start, stop in stretches(tails) if tail]
+    yield [Stretch(start, stop, tail) for tail, start, stop in stretches(tails) if tail]
 
 
 def stretches(keys: Iterable[int]) -> Iterator[tuple[int, int, int]]:
@@ -220,10 +220,10 @@ class _StackedTraining:
         self._parts: dict[tuple[int, int], _Part] = {}
         self._means: dict[str, StateTree] = {}  # the optimiser's running means, by name
         self._batches, self._runs = self._draw_batches()
-        self._losses: list[tuple[Run, Tensor]] = []
+        self._losses: list[tuple[Stretch, Tensor]] = []
         self._loss = torch.vmap(_Loss(method, stack, one, self._samples), randomness="error")
 
-    def _draw_batches(self) -> tuple[Sequence[Tensor], list[Run]]:
+    def _draw_batches(self) -> tuple[Sequence[Tensor], list[Stretch]]:
         """Draw each client's batches from its own stream; return the batches of each run, and runs.
 
         If the optimiser counts steps, all clients of a run have taken equally many steps.
@@ -232,7 +232,7 @@ class _StackedTraining:
         orders = [batch_order(context.client) for context in self._contexts]
         starts = [sum(counts[:number]) for number in range(len(counts))]
         sizes = [batch_sizes(count, config) for count in counts]
-        runs: list[Run] = []
+        runs: list[Stretch] = []
         indices: list[Tensor] = []
         for _ in range(config.epochs):
             batches = [
@@ -247,12 +247,12 @@ class _StackedTraining:
         lengths = [(run.stop - run.start) * run.size for run in runs]
         return torch.split(torch.cat(indices).to(self._device), lengths) if runs else (), runs
 
-    def _split_all(self, steps: Iterable[Sequence[Run]]) -> Iterator[Run]:
+    def _split_all(self, steps: Iterable[Sequence[Stretch]]) -> Iterator[Stretch]:
         """Split runs by their clients' numbers of steps so far, if the optimiser counts steps."""
         for run in chain.from_iterable(steps):
             counted_steps = self.steps if self._counts_steps else [0] * len(self.steps)
             for _, start, stop in stretches(counted_steps[run.start : run.stop]):
-                yield Run(run.start + start, run.start + stop, run.size)
+                yield Stretch(run.start + start, run.start + stop, run.size)
 
     def run(self, tally: Tally) -> None:
         """Take all steps of all clients."""
@@ -272,7 +272,7 @@ class _StackedTraining:
                 self.images[client] += tally.images - before
         self.parameters = sum(self._learning[name][0].numel() for name in trained)
 
-    def _step(self, run: Run, part: _Part, steps_taken: int) -> None:
+    def _step(self, run: Stretch, part: _Part, steps_taken: int) -> None:
         """Take the optimiser's step for a run, with the run's rows of the running means."""
         optimizer, rows = part.optimizer, slice(run.start, run.stop)
         for name, means in self._means.items():
@@ -328,7 +328,7 @@ class _StackedTraining:
             self._parts[start, stop] = _Part(learning, fixed, optimizer)
         return self._parts[start, stop]
 
-    def _backward(self, run: Run, part: _Part, index: Tensor) -> None:
+    def _backward(self, run: Stretch, part: _Part, index: Tensor) -> None:
         """Compute the gradients of a run's batches [clients, B]."""
         stored, labels = self._stored[index], self._labels[index]
         views = [random for random in self._views[run.start : run.stop] if random is not None]

@@ -49,42 +49,60 @@ def total_of(summand: Callable[[Any], StateTree], uploads: Mapping[int, Any]) ->
     Raises:
         ValueError: if the summands do not have the same names.
     """
-    return total_over(sorted(uploads), lambda client: summand(uploads[client]))
+    sums = Sums(len(uploads))
+    for client in sorted(uploads):
+        sums.add(Total((client,), summand(uploads[client])))
+    return sums.total
 
 
-def total_over(
-    clients: Sequence[int], summand: Callable[[int], StateTree | None], *, in_place: bool = False
-) -> Total:
-    """Return the sums over clients, computing one summand after the other.
-
-    Args:
-        clients: sorted ids.
-        summand: returns the terms that a client's upload adds; None without upload.
-        in_place: whether summands may be changed; False if they may share memory with uploads.
-
-    Raises:
-        ValueError: if the summands do not have the same names.
-    """
-    if not clients:
-        return Total()
-    if len(clients) == 1:
-        sums = summand(clients[0])
-        return Total() if sums is None else Total((clients[0],), sums)
-    first, second = (total_over(half, summand, in_place=in_place) for half in halves(clients))
-    return _join(first, second, in_place=in_place or len(first) > 1)
-
-
-def join_totals(clients: Sequence[int], blocks: Mapping[tuple[int, ...], Total]) -> Total:
-    """Return the sums over clients from the totals of blocks.
+class Sums:
+    """Adds up terms of clients, in their order: a stack of the subtrees that are complete.
 
     Args:
-        clients: sorted ids.
-        blocks: the total of each block by its ids; blocks result from repeated `halves`.
+        count: the number of clients.
+
+    Attributes:
+        total: the sums over all clients, once all are added.
     """
-    if (total := blocks.get(tuple(clients))) is not None:
-        return total
-    first, second = (join_totals(half, blocks) for half in halves(clients))
-    return _join(first, second, in_place=False)  # blocks may be in shared memory
+
+    def __init__(self, count: int) -> None:
+        self.total = Total()
+        self._joins = joins(count)
+        self._done = 0
+        self._stack: list[tuple[Total, bool]] = []
+
+    def add(self, part: Total, size: int = 1, *, in_place: bool = False) -> None:
+        """Add the sums of the next subtree, and complete the subtrees that end with it.
+
+        Args:
+            part: the sums; without clients if none of them uploaded.
+            size: the subtree's number of clients, with or without upload.
+            in_place: whether the sums may be changed; False if they share memory with uploads.
+
+        Raises:
+            ValueError: if the summands do not have the same names.
+        """
+        self._done += size
+        for _ in range(self._joins[self._done - 1] - joins(size)[-1]):
+            first, is_own = self._stack.pop()
+            if first.clients and part.clients:
+                sums = _add_trees(first.sums, part.sums, in_place=is_own)
+                part, in_place = Total(first.clients + part.clients, sums), True
+            elif first.clients:
+                part, in_place = first, is_own
+        self._stack.append((part, in_place))
+        self.total = self._stack[0][0]
+
+
+def joins(count: int) -> list[int]:
+    """Return for each client how many of the subtrees with several clients end with it."""
+    ends, spans = [0] * count, [(0, count)]
+    for start, stop in spans:  # grows
+        if stop - start > 1:
+            ends[stop - 1] += 1
+            middle = start + (stop - start) // 2
+            spans += [(start, middle), (middle, stop)]
+    return ends
 
 
 def halves(clients: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
@@ -121,13 +139,6 @@ def mean_of(
         for name, tensor in like.items()
         if name in sums
     }
-
-
-def _join(first: Total, second: Total, *, in_place: bool) -> Total:
-    if not (first.clients and second.clients):
-        return first if first.clients else second
-    sums = _add_trees(first.sums, second.sums, in_place=in_place)
-    return Total(first.clients + second.clients, sums)
 
 
 def _add_trees(first: StateTree, second: StateTree, *, in_place: bool) -> StateTree:

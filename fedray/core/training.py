@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import Batch, Client, TrainingConfig
 from fedray.core.optimizers import load_running_means, running_means
 from fedray.core.payload import Payload
-from fedray.core.state import ClientState, Tensors
+from fedray.core.state import ClientState
 from fedray.models import Classifier, ClassifierOutput, is_normalisation
 
 
@@ -90,76 +91,49 @@ def fit(
     Raises:
         FloatingPointError: if the loss is not finite.
     """
-    with only_trainable(local.model, local.trainable), _with_gradients(local.extra):
-        optimizer = _optimizer(local)
-        epochs = _Epochs(local.client, optimizer)
-        with _keep_running_means(local, optimizer):
-            for _ in range(local.client.setting.training.epochs):
-                epochs.run(loss, repeat, before_step, after_batch)
-    losses = epochs.losses()
-    local.client.train_losses.append(losses[-1])
-    tensors: Tensors = {**local.client.weights(local.model), **local.extra}
-    return Trained(tensors, epochs.steps, losses)
-
-
-class _Epochs:
-    """The training loop of a client: its batches in this round, and the steps on each batch."""
-
-    def __init__(self, client: Client, optimizer: torch.optim.Optimizer) -> None:
-        self.config = client.setting.training
-        self.steps = 0
-        self._totals: list[tuple[Tensor, int]] = []
-        self._optimizer = optimizer
-        self._learning = [p for group in optimizer.param_groups for p in group["params"]]
-        self._device = client.device
-        self._samples = client.train
-        self._stored, self._labels = client.train.tensors(client.device)
-        self._order, self._views = batch_order(client), augmentation_draws(client)
-        self._autocast: AbstractContextManager[object] = nullcontext()
-        if self.config.precision == "bfloat16":
-            self._autocast = torch.autocast(client.device.type, torch.bfloat16)
-
-    def run(
-        self,
-        loss: Callable[[Batch], Tensor],
-        repeat: int,
-        before_step: Callable[[], None],
-        after_batch: Callable[[], None],
-    ) -> None:
-        """Train one epoch."""
-        total, steps = torch.zeros((), device=self._device), 0
-        for batch in self._batches():
+    client, config = local.client, local.client.setting.training
+    if config.precision == "bfloat16":
+        loss = torch.autocast(client.device.type, torch.bfloat16)(loss)
+    totals = [torch.zeros((), device=client.device) for _ in range(config.epochs)]
+    steps = [0] * config.epochs
+    with (
+        only_trainable(local.model, local.trainable),
+        _with_gradients(local.extra),
+        _optimizer(local) as optimizer,
+    ):
+        clip = _clip_of(optimizer, config.clip_grad_norm)
+        for epoch, batch in _batches(client):
             for _ in range(repeat):
-                self._optimizer.zero_grad()
-                with self._autocast:
-                    value = loss(batch)
+                optimizer.zero_grad()
+                value = loss(batch)
                 value.backward()  # type: ignore[no-untyped-call]
                 before_step()
-                if self.config.clip_grad_norm is not None:
-                    clip_grad_norm_(self._learning, self.config.clip_grad_norm)
-                self._optimizer.step()
+                clip()
+                optimizer.step()
             after_batch()
-            total += value.detach()
-            steps += 1
-        self.steps += steps
-        self._totals.append((total, steps))
+            totals[epoch] += value.detach()
+            steps[epoch] += 1
+    losses = [float(total) / max(n, 1) for total, n in zip(totals, steps, strict=True)]
+    check_loss(losses[-1], config)
+    client.train_losses.append(losses[-1])
+    return Trained({**client.weights(local.model), **local.extra}, sum(steps), losses)
 
-    def losses(self) -> list[float]:
-        """Return the mean loss of every epoch.
 
-        Raises:
-            FloatingPointError: if the last one is not finite.
-        """
-        means = [float(total) / max(steps, 1) for total, steps in self._totals]
-        check_loss(means[-1], self.config)
-        return means
+def _clip_of(optimizer: torch.optim.Optimizer, bound: float | None) -> Callable[[], object]:
+    """Return a function that clips the gradients that the optimiser uses; None: does not."""
+    learning = [p for group in optimizer.param_groups for p in group["params"]]
+    return (lambda: None) if bound is None else partial(clip_grad_norm_, learning, bound)
 
-    def _batches(self) -> Iterator[Batch]:
-        for index in batch_indices(len(self._labels), self.config, self._order, self._device):
-            stored = self._stored[index]
-            if self._views is not None:
-                stored = self.config.augment(stored, self._views)
-            yield self._samples.batch(stored, self._labels[index])
+
+def _batches(client: Client) -> Iterator[tuple[int, Batch]]:
+    """Yield the client's batches in this round, each with the number of its epoch, from 0."""
+    config, samples = client.setting.training, client.train
+    stored, labels = samples.tensors(client.device)
+    order, views = batch_order(client), augmentation_draws(client)
+    for epoch in range(config.epochs):
+        for index in batch_indices(len(labels), config, order, client.device):
+            images = stored[index] if views is None else config.augment(stored[index], views)
+            yield epoch, samples.batch(images, labels[index])
 
 
 def check_loss(loss: float, config: TrainingConfig) -> None:
@@ -205,25 +179,28 @@ def batch_sizes(count: int, config: TrainingConfig) -> list[int]:
     return sizes
 
 
-def _optimizer(local: LocalContext) -> torch.optim.Optimizer:
-    config, skeleton = local.client.setting.training, local.client.skeleton
-    if not local.extra:
-        return skeleton.optimizer(config)
-    return config.optimizer.make([*skeleton.parameters, *local.extra.values()], config.lr)
-
-
 @contextmanager
-def _keep_running_means(local: LocalContext, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """With `optimizer.keep`, load the client's running means, and keep the new ones afterwards."""
-    if not local.client.setting.training.optimizer.params.keep:
-        yield
+def _optimizer(local: LocalContext) -> Iterator[torch.optim.Optimizer]:
+    """Yield the optimiser of the context's parameters.
+
+    With `optimizer.keep`, it begins with the client's running means, and the client keeps the new.
+    """
+    client, config = local.client, local.client.setting.training
+    optimizer = client.skeleton.optimizer(config)
+    if local.extra:
+        learning = [*client.skeleton.parameters, *local.extra.values()]
+        optimizer = config.optimizer.make(learning, config.lr)
+    if not config.optimizer.params.keep:
+        yield optimizer
         return
-    model = local.client.skeleton.model
-    named: list[tuple[str, Tensor]] = [*model.named_parameters(), *local.extra.items()]
+    named: list[tuple[str, Tensor]] = [
+        *client.skeleton.model.named_parameters(),
+        *local.extra.items(),
+    ]
     names = {tensor: name for name, tensor in named}
-    load_running_means(optimizer, names, local.client.optimizer_state)
-    yield
-    local.client.optimizer_state.update(running_means(optimizer, names))
+    load_running_means(optimizer, names, client.optimizer_state)
+    yield optimizer
+    client.optimizer_state.update(running_means(optimizer, names))
 
 
 @contextmanager

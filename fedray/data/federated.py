@@ -29,7 +29,7 @@ StreamFor: TypeAlias = Callable[[str], np.random.Generator]
 
 
 @dataclass(frozen=True, eq=False)
-class EvalSet:
+class IndexedSet:
     """Test images that all clients' models are evaluated on, with the candidate classes.
 
     Attributes:
@@ -61,7 +61,7 @@ class FederatedData:
     images: ImageSet
     train: tuple[Indices, ...]
     test: tuple[Indices, ...]
-    eval_sets: Mapping[str, EvalSet] = field(default_factory=dict)
+    eval_sets: Mapping[str, IndexedSet] = field(default_factory=dict)
     base: int | None = None
     validation: tuple[Indices, ...] | None = None
     later: tuple[tuple[int, FederatedData], ...] = ()
@@ -102,7 +102,7 @@ class FederatedData:
         )
 
     @cached_property
-    def validation_sets(self) -> Mapping[str, EvalSet]:
+    def validation_sets(self) -> Mapping[str, IndexedSet]:
         """Return the counterparts of the shared evaluation sets among validation images, by name.
 
         They hold all clients' validation images of the set's classes and, for a domain's set, of
@@ -119,7 +119,7 @@ class FederatedData:
                 domain = domains.names.index(name.removeprefix(DOMAIN))
                 fits &= domains.ids[validated] == domain
             if fits.any():
-                sets[name] = EvalSet(validated[fits], shared.classes)
+                sets[name] = IndexedSet(validated[fits], shared.classes)
         return sets
 
     def client_domains(self) -> dict[str, list[int]] | None:
@@ -401,7 +401,7 @@ def _with_official_tests(
     labels = np.asarray(images.labels)[official]
     subsets = {"base": range(base), "novel": range(base, len(images.class_names))}
     eval_sets = {
-        name: EvalSet(official[np.isin(labels, classes)], classes)
+        name: IndexedSet(official[np.isin(labels, classes)], classes)
         for name, classes in subsets.items()
     }
     test = _partition_test(images, train, eval_sets["base"].index)
@@ -431,7 +431,7 @@ def with_every_domain(data: FederatedData, tested: Indices) -> FederatedData:
         )
     classes = range(len(data.class_names))
     sets = {
-        f"{DOMAIN}{name}": EvalSet(tested[domains.ids[tested] == i], classes)
+        f"{DOMAIN}{name}": IndexedSet(tested[domains.ids[tested] == i], classes)
         for i, name in enumerate(domains.names)
         if (domains.ids[tested] == i).any()
     }
@@ -444,7 +444,7 @@ GLOBAL_TEST = "everybody"
 
 def with_global_test(data: FederatedData) -> FederatedData:
     """Return the data with all clients' test images as an evaluation set, in every phase."""
-    all_tests = EvalSet(np.unique(np.concatenate(data.test)), range(len(data.class_names)))
+    all_tests = IndexedSet(np.unique(np.concatenate(data.test)), range(len(data.class_names)))
     return replace(
         data,
         eval_sets={**data.eval_sets, GLOBAL_TEST: all_tests},

@@ -6,7 +6,6 @@ environment.py  hardware, numerical libraries and versions
 release.py      releases of clients under differential privacy
 folder.py       the run's folder and its files
 writer.py       writes the files while a run is executed
-observer.py     the interface of observers of a run
 claim.py        locks the folder, and checks that it can be written
 names.py        the names of fedray's files; other entries of a run's folder are never removed
 checked_json.py JSON with a checksum

@@ -51,7 +51,13 @@ class RunWriter:
         line, chain = round_line(round_, costs, self.rounds_checksum)
         if round_.matrices:
             self._analyses = self._folder.write_matrices(round_, self._analyses)
-        self._write(line.encode())
+        before, rest = os.fstat(self._file.fileno()).st_size, line.encode()
+        try:
+            while rest:  # a full disk accepts a part before it raises an error
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            os.truncate(self._folder.rounds_file, before)
+            raise
         head = replace(self._head, costs=costs, done=round_.round, rounds_checksum=chain)
         if evaluated := Summary.of(round_):
             best = evaluated.better(head.best, head.select)
@@ -82,12 +88,3 @@ class RunWriter:
         if self._head.done >= self._head.planned or stopped_early:
             self._head = replace(self._head, ended=datetime.now(UTC))
         self._folder.write_head(self._head)
-
-    def _write(self, line: bytes) -> None:
-        before = os.fstat(self._file.fileno()).st_size
-        try:
-            while line:  # a full disk accepts a part before it raises an error
-                line = line[self._file.write(line) :]
-        except OSError:
-            os.truncate(self._folder.rounds_file, before)
-            raise

@@ -6,7 +6,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -25,13 +25,14 @@ from fedray.core import (
     Payload,
     Setting,
     Skeleton,
-    StateTree,
     SummingMethod,
+    Sums,
     Tensors,
+    Total,
 )
 from fedray.core.state import leaves, make_contiguous, map_tensors, storage_of
 from fedray.counts import counted
-from fedray.data.federated import EvalSet as IndexedSet
+from fedray.data.federated import IndexedSet
 from fedray.errors import Failure, NotFinite, UserError, definition_line, plugin_line
 from fedray.evaluation.testing import TESTS
 from fedray.federation import Reply
@@ -109,12 +110,26 @@ class ClientRuntime:
             OSError: if the disk is full.
         """
         try:
-            context = self.client(client, round_)
+            context, method_step = self.client(client, round_), self.method_step(name)
             with of_clients(client), self._isolated(name, client, round_):
                 current = self._state_or_first(context, state)
-                return self._step(name, context, current, down, is_summed=is_summed)
+                start, private = time.perf_counter(), PrivateCopies(self.device)
+                context.optimizer_state.update(map_tensors(Tensor.clone, current.optimizer))
+                copied = ClientState(private.of(current.model), private.of(current.memory))
+                download = None if down is None else down.map(lambda _, t: private.copy(t))
+                with counted() as tally:
+                    result = method_step(context, copied, download)
+                work = Work(tally.steps, tally.images, tally.parameters)
+                call = Call(self.assembly.algorithm, name, context, down)
+                reply, next_state = self._reply(call, result, work, private, is_summed=is_summed)
+                return replace(reply, seconds=time.perf_counter() - start), next_state
         except (Exception, SystemExit) as error:
             return Reply(failure=self._failure(error, name, round_, client)), state
+
+    def method_step(self, name: str) -> Callable[..., Any]:
+        """Return the method's step `name`: `(client, state, down) -> (upload or None, state)`."""
+        step: Callable[..., Any] = getattr(self.assembly.algorithm, name)
+        return step
 
     def _isolated(self, name: str, client: int, round_: int = 0) -> AbstractContextManager[None]:
         """Isolate a client's step or test; its seed depends on the step, round and client.
@@ -124,33 +139,6 @@ class ClientRuntime:
         """
         seed = self.assembly.streams.entropy(f"layers/{name}", round_=round_, client=client)
         return self._isolation.step(seed)
-
-    def step_together(
-        self, name: str, round_: int, members: Sequence[Member], *, is_summed: bool = False
-    ) -> list[tuple[Reply, ClientState | None]]:
-        """Run one step for several clients, one after the other; `step` explains the arguments."""
-        return [self.step(name, round_, *member, is_summed=is_summed) for member in members]
-
-    def _step(
-        self,
-        name: str,
-        context: Client,
-        state: ClientState,
-        down: Payload | None,
-        *,
-        is_summed: bool,
-    ) -> tuple[Reply, ClientState]:
-        """Run a step on copies of its arguments; check its results."""
-        start, private = time.perf_counter(), PrivateCopies(self.device)
-        context.optimizer_state.update(map_tensors(Tensor.clone, state.optimizer))
-        copied = ClientState(private.of(state.model), private.of(state.memory))
-        download = None if down is None else down.map(lambda _, tensor: private.copy(tensor))
-        with counted() as tally:
-            result = self.call(name, context, copied, download)
-        work = Work(tally.steps, tally.images, tally.parameters)
-        call = Call(self.assembly.algorithm, name, context, down)
-        reply, next_state = self._reply(call, result, work, private, is_summed=is_summed)
-        return replace(reply, seconds=time.perf_counter() - start), next_state
 
     def _reply(
         self, call: Call, result: Any, work: Work, private: PrivateCopies, *, is_summed: bool
@@ -164,28 +152,28 @@ class ClientRuntime:
         if uplink is not None:
             uplink, traffic = self.assembly.gate.up(uplink, call, copy=not is_summed)
         check_numbers(context.reports, context.train_losses)
+        if not isinstance(next_state, ClientState):
+            kind = type(next_state).__name__
+            raise TypeError(f"the next state is a {kind}, expected a ClientState")
+        parts = (next_state.model, next_state.memory, context.optimizer_state)
+        detach = partial(_detached, private, _memory_of(context.skeleton.tensors))
         loss = context.train_losses[-1] if context.train_losses else None
         reply = Reply(uplink, traffic, loss, context.reports, work=work)
-        return reply, _detached_state(next_state, context, private)
+        return reply, ClientState(*(map_tensors(detach, make_contiguous(part)) for part in parts))
 
-    def summed(self, reply: Reply) -> tuple[Reply, StateTree | None]:
-        """Return a reply without its upload, and the upload's contribution to the method's sums.
+    def summed(self, sums: Sums, client: int, reply: Reply) -> Reply:
+        """Add the upload of a client's reply to sums; return the reply without it.
 
-        The contribution shares no memory with the upload.
+        The sums share no memory with the upload.
         """
-        if reply.uplink is None:
-            return reply, None
-        algorithm = self.assembly.algorithm
-        assert isinstance(algorithm, SummingMethod)
-        summand = algorithm.summand(reply.uplink)
-        values = (value for _, value in leaves(vars(reply.uplink)))
-        uploaded = {storage_of(value) for value in values if isinstance(value, Tensor)}
-        copies = map_tensors(lambda t: t.clone() if storage_of(t) in uploaded else t, summand)
-        return replace(reply, uplink=None), copies
-
-    def call(self, name: str, client: Client, state: ClientState, down: Payload | None) -> Any:
-        """Call the method's step `name`; return the upload (or None) and the next state."""
-        return getattr(self.assembly.algorithm, name)(client, state, down)
+        total, algorithm = Total(), self.assembly.algorithm
+        if reply.uplink is not None:
+            assert isinstance(algorithm, SummingMethod)
+            terms, uploaded = algorithm.summand(reply.uplink), _memory_of(vars(reply.uplink))
+            copies = map_tensors(lambda t: t.clone() if storage_of(t) in uploaded else t, terms)
+            total = Total((client,), copies)
+        sums.add(total, in_place=True)
+        return replace(reply, uplink=None)
 
     def test(
         self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None
@@ -321,22 +309,18 @@ class ClientRuntime:
         return self._skeletons[architecture]
 
 
-def _detached_state(state: Any, context: Client, private: PrivateCopies) -> ClientState:
-    """Return a step's next state on the CPU, without memory of the model that clients share."""
-    if not isinstance(state, ClientState):
-        raise TypeError(f"the next state is a {type(state).__name__}, expected a ClientState")
-    on_device = context.skeleton.tensors.values()
-    shared = {storage_of(tensor) for tensor in on_device if tensor.device.type == "cpu"}
+def _memory_of(tree: Mapping[str, Any]) -> set[int]:
+    """Return the memory blocks of a tree's tensors on the CPU."""
+    tensors = (value for _, value in leaves(tree) if isinstance(value, Tensor))
+    return {storage_of(tensor) for tensor in tensors if tensor.device.type == "cpu"}
 
-    def detach(tensor: Tensor) -> Tensor:
-        result = private.to_cpu(tensor)
-        if result.dtype in UNSUPPORTED:
-            raise TypeError(f"the state holds {result.dtype}, which cannot be stored; use float32")
-        # the next client's weights overwrite the shared memory
-        return result.clone() if storage_of(result) in shared else result
 
-    parts = (state.model, state.memory, context.optimizer_state)
-    return ClientState(*(map_tensors(detach, make_contiguous(part)) for part in parts))
+def _detached(private: PrivateCopies, shared: set[int], tensor: Tensor) -> Tensor:
+    """Return a state's tensor on the CPU, outside the memory that the next client overwrites."""
+    result = private.to_cpu(tensor)
+    if result.dtype in UNSUPPORTED:
+        raise TypeError(f"the state holds {result.dtype}, which cannot be stored; use float32")
+    return result.clone() if storage_of(result) in shared else result
 
 
 UNSUPPORTED = (torch.bfloat16, torch.complex32)

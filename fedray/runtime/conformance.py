@@ -29,17 +29,16 @@ from fedray.core import (
     Client,
     ClientState,
     Downlinks,
-    Payload,
     Server,
     ServerState,
     SummingMethod,
+    Sums,
     Total,
     algorithms,
-    total_over,
 )
 from fedray.core.state import StateTree, leaves, map_tensors
 from fedray.errors import FedrayError, one_line
-from fedray.federation import Executor, Federation, Reply, RoundExchange, Snapshot
+from fedray.federation import Executor, Federation, Reply, Snapshot, Task
 from fedray.models import Classifier
 from fedray.models.clip import small_clip_folder
 from fedray.plugins import use
@@ -92,7 +91,7 @@ CHEAP: Mapping[str, int] = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LawResult:
     """The result of checking one law.
 
     Attributes:
@@ -228,26 +227,28 @@ def serial(assembly: Assembly) -> SerialExecutor:
 class Reversed(SerialExecutor):
     """A serial executor that runs the clients of each exchange in reverse order."""
 
-    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-        """Run one client step for every key of `down`, in reverse order."""
-        return super().step(name, round_, dict(reversed([*down.items()])))
-
-    def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
-        """Run one client step for every key of `down`, in reverse order, and sum the uploads."""
-        replies = self.step(name, round_, down)
-        summed = {client: self._runtime.summed(reply) for client, reply in replies.items()}
-        total = total_over(list(down), lambda client: summed[client][1])
-        return {client: reply for client, (reply, _) in summed.items()}, total
+    def run(
+        self, task: Task, name: str, round_: int, down: Downlinks
+    ) -> tuple[dict[int, Reply], Total]:
+        """Run a step or a test for every key of `down`, in reverse order."""
+        backwards = dict(reversed([*down.items()]))
+        if task != "sum":
+            return super().run(task, name, round_, backwards)
+        replies, _ = super().run("step", name, round_, backwards)
+        sums = Sums(len(down))
+        return {c: self._runtime.summed(sums, c, replies[c]) for c in sorted(down)}, sums.total
 
 
 class Forgetful(SerialExecutor):
     """A serial executor that rebuilds method, models and data for each step, like a new process."""
 
-    def _step(
-        self, name: str, round_: int, client: int, down: Payload | None, *, is_summed: bool = False
-    ) -> Reply:
-        self._runtime = ClientRuntime(Assembly(self._runtime.assembly.experiment), CPU)
-        return super()._step(name, round_, client, down, is_summed=is_summed)
+    @property
+    def _runtime(self) -> ClientRuntime:
+        return ClientRuntime(Assembly(self._assembly.experiment), CPU)
+
+    @_runtime.setter
+    def _runtime(self, first: ClientRuntime) -> None:
+        """Forget the runtime that the serial executor makes."""
 
 
 def resumed(experiment: Experiment) -> list[Trace]:
@@ -305,24 +306,24 @@ class Watch:
         watch = self
 
         class Runtime(ClientRuntime):
-            def call(self, name: str, client: Client, state: ClientState, down: Any) -> Any:
-                arguments: dict[str, Any] = {
-                    "state": {"model": state.model, "memory": state.memory}
-                }
-                if down is not None:
-                    arguments["download"] = {place: value for place, _, _, value in down.tensors()}
-                where = f"client {client.id}, round {client.round}, step {name}"
-                with watch.step(where, assembly.algorithm, arguments):
-                    return super().call(name, client, state, down)
+            def method_step(self, name: str) -> Callable[..., Any]:
+                step = super().method_step(name)
+
+                def watched(client: Client, state: ClientState, down: Any) -> Any:
+                    arguments = {"state": {"model": state.model, "memory": state.memory}}
+                    if down is not None:
+                        arguments["download"] = {item.place: item.value for item in down.tensors()}
+                    where = f"client {client.id}, round {client.round}, step {name}"
+                    with watch.step(where, assembly.algorithm, arguments):
+                        return step(client, state, down)
+
+                return watched
 
         class WatchedFederation(Federation):
-            def _go_on(self, exchange: RoundExchange) -> ServerState:
-                where, arguments = (
-                    f"server, round {exchange.round}",
-                    {"state": self.snapshot.server},
-                )
-                with watch.step(where, self.algorithm, arguments):
-                    return super()._go_on(exchange)
+            def _round(self, number: int, *arguments: Any) -> Round:
+                server = {"state": self.snapshot.server}
+                with watch.step(f"server, round {number}", self.algorithm, server):
+                    return super()._round(number, *arguments)
 
         def executor(assembly: Assembly) -> SerialExecutor:
             serial_executor = serial(assembly)
@@ -352,7 +353,7 @@ class Conformance:
     def __init__(self) -> None:
         self._pools: list[WorkerPool] = []
 
-    def check(self, experiment: Experiment) -> Iterator[Verdict]:
+    def check(self, experiment: Experiment) -> Iterator[LawResult]:
         """Yield a verdict for each law; stop after the first if the experiment does not run."""
         first: list[Trace] = []
         for law, description, check in self._laws(experiment, first):
@@ -361,7 +362,7 @@ class Conformance:
                 check()
             except FedrayError as error:
                 difference = one_line(error)
-            yield Verdict(law, description, difference)
+            yield LawResult(law, description, difference)
             if not first:
                 return
 

@@ -15,16 +15,30 @@ from typing import Any
 
 import psutil
 import ray
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    WorkerCrashedError,
+)
 
-from fedray.errors import RayDied
+from fedray.errors import RayDied, one_line
 from fedray.runtime.local_ray import answers
 
 log = logging.getLogger(__name__)
 
+LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)
+"""Errors of a call whose process, node or result is lost or cannot be reached."""
 TRIES = 3
 """Failed connections, a second apart, after which a process counts as dead."""
 STILL_SECONDS = 10.0
 """How long nothing arrives before stopped processes are looked for."""
+
+
+def cause_of(error: Exception) -> str:
+    """Return the first line of Ray's message about a loss."""
+    return one_line(str(error).strip().partition("\n")[0] or type(error).__name__)
 
 
 class Liveness:

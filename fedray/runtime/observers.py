@@ -1,4 +1,4 @@
-"""Observers of a run's rounds: records, early stopping, saved models, checkpoints and the plot."""
+"""What a session does after a round: records, early stopping, models, checkpoints, the plot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from fedray.records import (
     RunWriter,
     environment,
 )
-from fedray.records.observer import Observer
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.cache import shared
 from fedray.runtime.memory import peak_rss
@@ -50,7 +49,7 @@ from fedray.saved_models import (
 log = logging.getLogger(__name__)
 
 
-class EarlyStop(Observer):
+class EarlyStop:
     """Ends a run early as `early_stopping` says; its state is a function of the rounds so far."""
 
     def __init__(self, info: RunInfo, before: Sequence[Round]) -> None:
@@ -59,7 +58,7 @@ class EarlyStop(Observer):
         self._values: list[float] = []
         self._last: int | None = None
         for done in before:
-            self.after_round(done)
+            self.watch(done)
 
     @property
     def is_due(self) -> bool:
@@ -71,7 +70,7 @@ class EarlyStop(Observer):
         """Return True after the run's last round."""
         return self._last == self._planned or self.is_due
 
-    def after_round(self, done: Round) -> None:
+    def watch(self, done: Round) -> None:
         """Record the value of the metric that early stopping watches."""
         self._last = done.round
         if self._stopping is None or done.round == 0:
@@ -86,7 +85,7 @@ class EarlyStop(Observer):
             )
 
 
-class Records(Observer):
+class Records:
     """Writes the records of a run; nothing is written before the first round has succeeded.
 
     Args:
@@ -125,9 +124,13 @@ class Records(Observer):
         else:
             self._unwritten.append(release)
 
-    def after_round(self, done: Round) -> None:
-        """Write the round."""
+    def opened(self) -> RunWriter:
+        """Return the writer; first write the files that do not change between rounds."""
         self.writer = self.writer or self._open()
+        return self.writer
+
+    def costs(self, done: Round) -> Costs:
+        """Return the run's costs after a round."""
         if done.round == 0:
             self._costs = replace(self._costs, startup_seconds=time.time() - self._began)
         self._costs = replace(
@@ -135,7 +138,7 @@ class Records(Observer):
             wall_seconds=self._spent + time.time() - self._started,
             peak_rss_bytes=max(self._costs.peak_rss_bytes, peak_rss()),
         )
-        self.writer.append(done, self._costs)
+        return self._costs
 
     def close(self) -> None:
         """Write the results."""
@@ -148,7 +151,6 @@ class Records(Observer):
             self.writer.close(stopped_early=self._stop.is_due)
 
     def _open(self) -> RunWriter:
-        """Write the files that do not change between rounds, and open the file of rounds."""
         info, folder, experiment = self._info, self._folder, self._assembly.experiment
         write_atomic(folder.config, dump_yaml(experiment.tree()))
         folder.write_partition(self._assembly.data.manifest())
@@ -163,24 +165,14 @@ class Records(Observer):
         return RunWriter(folder, info, self._earlier, self._began)
 
 
-class Tracebacks(Observer):
-    """Writes the tracebacks of failures that the run survives to error.txt."""
-
-    def __init__(self, folder: RunFolder, federation: Federation) -> None:
-        self._folder, self._federation = folder, federation
-
-    def after_round(self, done: Round) -> None:
-        """Write the failures since the last call."""
-        self.close()
-
-    def close(self) -> None:
-        """Write the failures since the last call."""
-        for traceback in self._federation.tracebacks:
-            self._folder.keep_error(traceback)
-        self._federation.tracebacks.clear()
+def write_tracebacks(folder: RunFolder, federation: Federation) -> None:
+    """Write the tracebacks of failures that the run survived to error.txt."""
+    for traceback in federation.tracebacks:
+        folder.keep_error(traceback)
+    federation.tracebacks.clear()
 
 
-class Models(Observer):
+class Models:
     """Saves models, before the checkpoint, so that a resumed run has its best round's models."""
 
     def __init__(
@@ -241,7 +233,7 @@ class Models(Observer):
                 yield Tested(client, states.get(client), down)
 
 
-class Checkpoints(Observer):
+class Checkpoints:
     """Writes checkpoints in the background, during the following round."""
 
     def __init__(
@@ -267,19 +259,15 @@ class Checkpoints(Observer):
         self._store.wait()
 
 
-class PartitionPlot(Observer):
+class PartitionPlot:
     """Draws the partition during the first rounds of a run, and saves the plot at the end."""
 
     def __init__(self, folder: RunFolder, assembly: Assembly) -> None:
         self._folder, self._assembly = folder, assembly
 
-    def after_round(self, done: Round) -> None:
-        """Start to draw the plot."""
-        self._start_drawing()
-
     def close(self) -> None:
         """Save the plot, if the run has rounds and no plot yet."""
-        if not self._folder.has_result or (drawing := self._start_drawing()) is None:
+        if not self._folder.has_result or (drawing := self.begin()) is None:
             return
         try:
             image = drawing.result()
@@ -290,7 +278,7 @@ class PartitionPlot(Observer):
         path = self._folder.partition_plot
         replace_whole(path, lambda temporary: temporary.write_bytes(image))
 
-    def _start_drawing(self) -> Future[bytes] | None:
+    def begin(self) -> Future[bytes] | None:
         """Start to draw at the first call; return the future image, or None if the plot exists."""
         if self._folder.partition_plot.exists():
             return None

@@ -11,32 +11,18 @@ import time
 from typing import Any
 
 import ray
-from ray.exceptions import (
-    NodeDiedError,
-    ObjectLostError,
-    OutOfMemoryError,
-    RayActorError,
-    RayTaskError,
-    WorkerCrashedError,
-)
+from ray.exceptions import RayActorError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedray.config import Experiment
 from fedray.errors import RunFailed, one_line
+from fedray.runtime.ray_executor import Worker
 from fedray.runtime.resources import worker_bundles
-from fedray.runtime.worker import Worker
 
 log = logging.getLogger(__name__)
 
-LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError)
-"""Errors of a call whose process, node or result is lost or cannot be reached."""
 GATHER_SECONDS = 30.0
 """How long a new run waits for further workers once one is ready."""
-
-
-def cause_of(error: Exception) -> str:
-    """Return the first line of Ray's message about a loss."""
-    return one_line(str(error).strip().partition("\n")[0] or type(error).__name__)
 
 
 class WorkerPool:

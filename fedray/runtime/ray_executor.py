@@ -12,35 +12,48 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from itertools import chain, zip_longest
-from typing import Any, NamedTuple
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
+import torch
 from ray.exceptions import RayTaskError
 
-from fedray.core import Downlinks, Total, join_totals
+from fedray.core import ClientState, Downlinks, Sums, Total
 from fedray.errors import FedrayError, RunFailed
-from fedray.federation import Reply
+from fedray.federation import Reply, Task
+from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
+from fedray.runtime.clients import ClientRuntime, Member
+from fedray.runtime.devices import device_of_this_process, free_memory, limit_memory, pick_device
+from fedray.runtime.liveness import LOST, cause_of
+from fedray.runtime.memory import keep_freed_memory
 from fedray.runtime.messages import Message, from_message, register_tensors, to_message
-from fedray.runtime.pool import LOST, WorkerPool, cause_of
-from fedray.runtime.printing import text_log
+from fedray.runtime.printing import Output, Text, text_log, unpack_experiment
 from fedray.runtime.shares import (
+    STACKED_STEP,
     groups_of_step,
     groups_of_test,
     shares_of_blocks,
     shares_of_groups,
 )
-from fedray.runtime.worker import Share
-from fedray.states import LARGE, Place, StateStore, state_size
+from fedray.runtime.stacked import StackedRuntime, client_runtime
+from fedray.states import LARGE, Place, StateStore, read_tree, state_size, write_tree
+
+if TYPE_CHECKING:
+    from fedray.runtime.pool import WorkerPool
 
 CLIENTS_PER_CALL, LARGE_CLIENTS_PER_CALL = 32, 8
 """Maximum numbers of clients per call, because a worker holds their results until it answers. The
 second one applies to large downloads, whose uploads are usually large, too."""
+MOST_RUNTIMES = 64
+"""Experiments whose objects a worker caches; a trial has one experiment per seed."""
 
 
-class Call(NamedTuple):
+class Sent(NamedTuple):
     """A call that has been sent to a worker."""
 
     worker: Any
@@ -68,100 +81,93 @@ class RayExecutor:
         self._architectures = assembly.models.architectures
         self._rate = dict.fromkeys(self._architectures, 1e-6)  # seconds per image
 
-    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-        """Run one client step for every key of `down`."""
-        replies: dict[int, Reply] = {}
-        groups = groups_of_step(self._assembly, name, down)
-        for call, answer in self._exchange("step", name, round_, down, groups):
-            replies |= self._replies(round_, call, answer)
-        return dict(sorted(replies.items()))
+    def run(
+        self, task: Task, name: str, round_: int, down: Downlinks
+    ) -> tuple[dict[int, Reply], Total]:
+        """Run a step or a test for every key of `down`; see `federation.Executor`.
 
-    def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
-        """Run steps like `step`; the workers sum the uploads of whole blocks of clients."""
-        replies: dict[int, Reply] = {}
-        blocks: dict[tuple[int, ...], Total] = {}
-        groups = groups_of_step(self._assembly, name, down)
-        for call, answer in self._exchange("total", name, round_, down, groups):
-            results, total = answer
-            replies |= self._replies(round_, call, results)
-            blocks[tuple(call.clients)] = from_message(total)
-        return dict(sorted(replies.items())), join_totals(list(down), blocks)
-
-    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-        """Run one test for every key of `down`."""
-        tested: dict[int, Reply] = {}
-        groups = groups_of_test(self._assembly, name, round_, down)
-        for call, answer in self._exchange("test", name, round_, down, groups):
-            tested |= zip(call.clients, answer, strict=True)
-        return dict(sorted(tested.items()))
+        Steps are pure functions, so other workers run again what a lost worker has not answered.
+        """
+        is_test = task == "test"
+        pending: Sequence[Sequence[int]] = (
+            groups_of_test(self._assembly, name, round_, down)
+            if is_test
+            else groups_of_step(self._assembly, name, down)
+        )
+        downloads, losses = _put_once(down), Counter[int]()
+        replies, blocks = dict[int, Reply](), dict[int, tuple[Total, int]]()
+        while pending:
+            calls = self._send(task, name, round_, pending, downloads)
+            pending, lost_workers = [], set[Any]()
+            for call in calls:
+                try:
+                    results, total, texts = ray.get(call.ref)
+                except (*LOST, RayTaskError) as error:
+                    self._suspend(call, lost_workers, losses, error)
+                    pending += call.groups
+                    continue
+                text_log.show(texts)
+                received = [from_message(result) for result in results]
+                answered = dict(zip(call.clients, (reply for reply, _ in received), strict=True))
+                for client, (_, state) in () if is_test else zip(answered, received, strict=True):
+                    self._store(client, state)
+                if not is_test:
+                    self._update_rates(round_, answered)
+                replies |= answered
+                blocks[call.clients[0]] = from_message(total), len(call.clients)
+        sums = Sums(len(down))
+        for _, (total, size) in sorted(blocks.items()) if task == "sum" else ():
+            sums.add(total, size)
+        return dict(sorted(replies.items())), sums.total
 
     def close(self) -> None:
         """Free the states; the caller closes the pool."""
         self.states.close()
         self._pool.forget(self._experiment)
 
-    def _exchange(
-        self,
-        kind: str,
-        name: str,
-        round_: int,
-        down: Downlinks,
-        groups: Sequence[Sequence[int]],
-    ) -> Iterator[tuple[Call, Any]]:
-        """Run a step or test for every key of `down`; yield each call with its answer.
-
-        Steps are pure functions, so other workers run again what a lost worker has not answered.
-        """
-        downloads, losses = _put_once(down), Counter[int]()
-        pending = groups
-        while pending:
-            calls = self._send(kind, name, round_, pending, downloads)
-            pending, lost_workers = [], set[Any]()
-            for call in calls:
-                try:
-                    answer = _answer(call.ref)
-                except LOST as error:
-                    pending += call.groups
-                    self._suspend(call, lost_workers, losses, error)
-                    continue
-                yield call, answer
-
     def _send(
         self,
-        kind: str,
+        task: Task,
         name: str,
         round_: int,
         groups: Sequence[Sequence[int]],
         downloads: tuple[Sequence[Any], Mapping[int, int]],
-    ) -> list[Call]:
+    ) -> list[Sent]:
         """Divide clients among the workers that answer, and call these workers."""
         workers, images = self._pool.ready(len(groups)), self._images(round_)
         clients = chain.from_iterable(groups)
         seconds = {c: images[c] * self._rate[self._architectures[c]] for c in clients}
         is_large = any(isinstance(download, ray.ObjectRef) for download in downloads[0])
-        max_clients = LARGE_CLIENTS_PER_CALL if is_large and kind != "total" else CLIENTS_PER_CALL
+        max_clients = LARGE_CLIENTS_PER_CALL if is_large and task != "sum" else CLIENTS_PER_CALL
         group_size = max(map(len, groups))
         shares: list[list[list[Sequence[int]]]]
-        if kind == "total":
+        if task == "sum":
             everyone = list(downloads[1])
             blocks = shares_of_blocks(everyone, seconds, len(workers), max_clients, group_size)
             divide = partial(groups_of_step, self._assembly, name)
             shares = [[divide(block) for block in share] for share in blocks]
         else:
-            max_clients = max_clients if kind == "test" else max(1, max_clients // group_size)
+            max_clients = max_clients if task == "test" else max(1, max_clients // group_size)
             shares = shares_of_groups(groups, seconds, len(workers), max_clients)
         calls = []
         for calls_of_turn in zip_longest(*shares):
             for worker, share in zip(workers, calls_of_turn, strict=True):
                 if share is not None:
-                    argument = self._share(kind, worker, round_, share, *downloads)
-                    calls.append(Call(worker, share, getattr(worker, kind).remote(name, argument)))
+                    argument = self._share(task, worker, round_, share, *downloads)
+                    calls.append(Sent(worker, share, worker.run.remote(task, name, argument)))
         return calls
 
     def _suspend(
-        self, call: Call, lost_workers: set[Any], losses: Counter[int], error: Exception
+        self, call: Sent, lost_workers: set[Any], losses: Counter[int], error: Exception
     ) -> None:
-        """Suspend a worker that lost a call; raise if a client's step was lost too often."""
+        """Suspend a worker that lost a call; raise if a client's step was lost too often.
+
+        An error of the call itself is raised, after its texts were logged.
+        """
+        if isinstance(error, RayTaskError):
+            text_log.show(getattr(error.cause, "texts", ()))
+            if not isinstance(error.cause, LOST):
+                raise error.cause from (None if isinstance(error.cause, FedrayError) else error)
         if call.worker in lost_workers:  # the worker had not started this call
             return
         lost_workers.add(call.worker)
@@ -174,15 +180,6 @@ class RayExecutor:
                 f"(faults.max_failures={max_failures}): {cause_of(error)}"
             ) from error
 
-    def _replies(self, round_: int, call: Call, answer: Sequence[Any]) -> dict[int, Reply]:
-        """Return a call's replies, store the clients' next states, and update the rates."""
-        results = [from_message(result) for result in answer]
-        for client, (_, state) in zip(call.clients, results, strict=True):
-            self._store(client, state)
-        replies = {c: reply for c, (reply, _) in zip(call.clients, results, strict=True)}
-        self._update_rates(round_, replies)
-        return replies
-
     def _store(self, client: int, state: Any) -> None:
         if state is None:
             return
@@ -193,14 +190,14 @@ class RayExecutor:
 
     def _share(
         self,
-        kind: str,
+        task: Task,
         worker: Any,
         round_: int,
         groups: Sequence[Sequence[int]],
         distinct: Sequence[Any],
         positions: Mapping[int, int],
     ) -> Share:
-        senders = slice(1) if kind == "test" else slice(None)
+        senders = slice(1) if task == "test" else slice(None)
         clients = [client for group in groups for client in group[senders]]
         is_local = self._pool.node_of(worker) == self._node_id
         states: dict[int, Any] = {}
@@ -252,12 +249,151 @@ def _put_once(down: Downlinks) -> tuple[list[Any], dict[int, int]]:
     return distinct, positions
 
 
-def _answer(ref: Any) -> Any:
-    """Return a call's answer, or raise its error; pass on the worker's texts in either case."""
-    try:
-        answer, texts = ray.get(ref)
-    except RayTaskError as error:
-        text_log.show(getattr(error.cause, "texts", ()))
-        raise error.cause from (None if isinstance(error.cause, FedrayError) else error)
-    text_log.show(texts)
-    return answer
+class Share(NamedTuple):
+    """The argument of a call to a worker; a single value, because each argument costs Ray time.
+
+    Attributes:
+        experiment: the experiment as JSON.
+        round: the round.
+        groups: the clients, in groups that are tested or trained together.
+        clients: the clients whose state and download are sent. For a test, the first client of each
+            group, whose model the group shares; otherwise all clients.
+        positions: for each of `clients`, the key of its download in `downloads`; without a
+            download, a key that is not there.
+        downloads: the distinct downloads of `clients` only, as messages or as references to objects
+            in Ray's store.
+        states: the states of those `clients` that have one, as messages, references, or the places
+            of their files.
+        folder: the folder of the states' files, for a worker on the same node; "" for others.
+        name: the first part of the names of new files there; a number follows.
+    """
+
+    experiment: str
+    round: int
+    groups: Sequence[Sequence[int]]
+    clients: Sequence[int]
+    positions: Sequence[int]
+    downloads: Mapping[int, Any]
+    states: Mapping[int, Any]
+    folder: str = ""
+    name: str = ""
+
+    def inputs(self) -> Iterator[Member]:
+        """Yield each of `clients` with its state and its download."""
+        downloads = {position: _unpack(down) for position, down in self.downloads.items()}
+        for client, position in zip(self.clients, self.positions, strict=True):
+            state = self.states.get(client)
+            if isinstance(state, Place):
+                state = ClientState(**read_tree(Path(self.folder) / state.file))
+            yield Member(client, _unpack(state), downloads.get(position))
+
+    def packed(self, state: ClientState | None, number: int) -> Any:
+        """Return a new state for the way back: a message if it is small.
+
+        A large state is written to a file, whose place is returned; for another node, it is
+        returned unchanged.
+        """
+        if state is None or state_size(state) < LARGE:
+            return to_message(state)
+        if not self.folder:
+            return state
+        return write_tree(Path(self.folder) / f"{self.name}-{number}.safetensors", vars(state))
+
+
+def _unpack(value: Any) -> Any:
+    return from_message(ray.get(value) if isinstance(value, ray.ObjectRef) else value)
+
+
+class Worker:
+    """An actor that runs client steps of any experiment.
+
+    Args:
+        threads: torch's threads.
+        gpus: the worker's share of the accelerators of its node.
+        number: its number in the pool, for messages.
+    """
+
+    def __init__(self, threads: int, gpus: float, number: int = 0) -> None:
+        self._name, self._gpus = f"worker {number}", gpus
+        self._output = Output(self._name).__enter__()
+        register_tensors()
+        torch.set_num_threads(threads)
+        keep_freed_memory()
+        self._device = pick_device(gpus)
+        limit_memory(self._device, gpus)
+        self._runtimes: dict[str, ClientRuntime] = {}  # least recently used first
+
+    def prefetch(self, experiment: str) -> None:
+        """Load an experiment's data early; ignore errors, since the first real call raises them."""
+        with suppress(Exception):
+            assembly = Assembly(unpack_experiment(experiment))
+            _ = assembly.data, assembly.algorithm, assembly.models
+
+    def forget(self, experiment: str) -> None:
+        """Free the objects of an experiment, except those that experiments share."""
+        if self._runtimes.pop(experiment, None) is not None:
+            free_memory(self._device)
+
+    def run(self, task: Task, name: str, share: Share) -> tuple[list[Any], Any, list[Text]]:
+        """Run a step or a test of several clients.
+
+        Returns:
+            The reply and the next state of each client, group after group, as a message if small;
+            the `Total` of the uploads if the task is "sum", and the replies have none; and the
+            texts that the process has printed, logged or warned of (`runtime.printing`). An error
+            has them as `texts`.
+        """
+        try:
+            runtime, inputs = self._runtime(share.experiment), share.inputs()
+            if task == "test":
+                return _test(runtime, name, share), None, self._output.take()
+            results, sums, is_summed = list[Any](), Sums(len(share.clients)), task == "sum"
+            for group in share.groups:
+                members = [*islice(inputs, len(group))]
+                if isinstance(runtime, StackedRuntime) and name == STACKED_STEP:
+                    stepped = runtime.step_together(share.round, members, is_summed=is_summed)
+                else:
+                    stepped = [
+                        runtime.step(name, share.round, *member, is_summed=is_summed)
+                        for member in members
+                    ]
+                for member, (reply, state) in zip(members, stepped, strict=True):
+                    reply = runtime.summed(sums, member.client, reply) if is_summed else reply
+                    is_new = state is not None and state is not member.state
+                    new = share.packed(state, len(results)) if is_new else None
+                    results.append(to_message((reply, new)))
+            return results, to_message(sums.total), self._output.take()
+        except Exception as error:
+            error.__dict__["texts"] = self._output.take()
+            raise
+
+    def node(self) -> str:
+        """Return the id of this process's node; the call returns once the process has started.
+
+        Raises:
+            UserError: if the worker has a share of an accelerator that torch does not find.
+        """
+        device_of_this_process(self._gpus, self._name)
+        return str(ray.get_runtime_context().get_node_id())
+
+    def _runtime(self, experiment: str) -> ClientRuntime:
+        runtime = self._runtimes.pop(experiment, None)
+        if runtime is not None and use(runtime.assembly.experiment.plugins):
+            self._runtimes.clear()  # they hold classes of earlier versions
+            runtime = None
+        if runtime is None:
+            assembly = Assembly(unpack_experiment(experiment))
+            runtime = client_runtime(assembly, self._device)
+        self._runtimes[experiment] = runtime
+        while len(self._runtimes) > MOST_RUNTIMES:
+            del self._runtimes[next(iter(self._runtimes))]
+        return runtime
+
+
+def _test(runtime: ClientRuntime, name: str, share: Share) -> list[tuple[Reply, None]]:
+    """Test groups of clients; return the replies group after group."""
+    return [
+        (reply, None)
+        for group, (_, state, down) in zip(share.groups, share.inputs(), strict=True)
+        for reply in runtime.test_together(name, share.round, group, state, down)
+    ]

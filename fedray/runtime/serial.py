@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
 from fedray.config import Experiment, flatten
-from fedray.core import ClientState, Downlinks, Payload, StateTree, Total, total_over
-from fedray.federation import Reply
+from fedray.core import Downlinks, Sums, Total
+from fedray.federation import Reply, Task
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import Member
 from fedray.runtime.memory import keep_freed_memory
-from fedray.runtime.shares import groups_of_step, groups_of_test, is_stacked
-from fedray.runtime.stacked import client_runtime
+from fedray.runtime.shares import STACKED_STEP, groups_of_step, groups_of_test
+from fedray.runtime.stacked import StackedRuntime, client_runtime
 from fedray.states import StateStore
 
 CLUSTER_KEYS = (
@@ -43,24 +41,31 @@ class SerialExecutor:
         self._runtime = client_runtime(assembly, device)
         self.states = StateStore()
 
-    def step(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-        """Run one client step for every key of `down`."""
-        return dict(self._steps(name, round_, down))
+    def run(
+        self, task: Task, name: str, round_: int, down: Downlinks
+    ) -> tuple[dict[int, Reply], Total]:
+        """Run a step or a test for every key of `down`; see `federation.Executor`."""
+        if task == "test":
+            return self._test(name, round_, down), Total()
+        replies, sums, is_summed = dict[int, Reply](), Sums(len(down)), task == "sum"
+        for group in groups_of_step(self._assembly, name, down):
+            runtime = self._runtime
+            members = [Member(client, self.states.get(client), down[client]) for client in group]
+            if isinstance(runtime, StackedRuntime) and name == STACKED_STEP:
+                stepped = runtime.step_together(round_, members, is_summed=is_summed)
+            else:
+                stepped = [
+                    runtime.step(name, round_, *member, is_summed=is_summed) for member in members
+                ]
+            for member, (reply, state) in zip(members, stepped, strict=True):
+                if state is not None and state is not member.state:
+                    self.states.put(member.client, state)
+                replies[member.client] = (
+                    runtime.summed(sums, member.client, reply) if is_summed else reply
+                )
+        return replies, sums.total
 
-    def total(self, name: str, round_: int, down: Downlinks) -> tuple[dict[int, Reply], Total]:
-        """Run one client step for every key of `down`, and sum the uploads."""
-        replies: dict[int, Reply] = {}
-        steps = self._steps(name, round_, down, is_summed=True)
-
-        def summand(_: int) -> StateTree | None:
-            client, reply = next(steps)
-            replies[client], summand = self._runtime.summed(reply)
-            return summand
-
-        return replies, total_over(list(down), summand, in_place=True)
-
-    def test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
-        """Run a test for every key of `down`."""
+    def _test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         replies: dict[int, Reply] = {}
         for group in groups_of_test(self._assembly, name, round_, down):
             state, download = self.states.get(group[0]), down[group[0]]
@@ -71,32 +76,3 @@ class SerialExecutor:
     def close(self) -> None:
         """Free the states."""
         self.states.close()
-
-    def _steps(
-        self, name: str, round_: int, down: Downlinks, *, is_summed: bool = False
-    ) -> Iterator[tuple[int, Reply]]:
-        """Run one client step for every key of `down`; yield each client with its reply."""
-        for group in groups_of_step(self._assembly, name, down):
-            if not is_stacked(self._assembly, name):
-                (client,) = group
-                yield client, self._step(name, round_, client, down[client], is_summed=is_summed)
-                continue
-            members = [Member(client, self.states.get(client), down[client]) for client in group]
-            results = self._runtime.step_together(name, round_, members, is_summed=is_summed)
-            for member, (reply, next_state) in zip(members, results, strict=True):
-                self._put(member.client, member.state, next_state)
-                yield member.client, reply
-
-    def _step(
-        self, name: str, round_: int, client: int, down: Payload | None, *, is_summed: bool = False
-    ) -> Reply:
-        state = self.states.get(client)
-        reply, next_state = self._runtime.step(
-            name, round_, client, state, down, is_summed=is_summed
-        )
-        self._put(client, state, next_state)
-        return reply
-
-    def _put(self, client: int, state: ClientState | None, next_state: ClientState | None) -> None:
-        if next_state is not None and next_state is not state:
-            self.states.put(client, next_state)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RayDied, RunFailed
 from fedray.records import ResultFile, Round, RunFolder
 from fedray.runtime.cluster import driver_placement
-from fedray.runtime.liveness import Liveness
-from fedray.runtime.pool import LOST, WorkerPool, cause_of
+from fedray.runtime.liveness import LOST, Liveness, cause_of
+from fedray.runtime.pool import WorkerPool
 from fedray.runtime.printing import Output, Text, text_log, unpack_experiment
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resources import server_bundle
@@ -32,33 +32,30 @@ class ServerActor:
         Yields each round and, before it, the texts of this process and of the workers.
         """
         with Output("server") as output:
-            items = _with_texts(output, _rounds_in_actor(experiment, Path(out), began))
+            items = _rounds_and_texts(experiment, Path(out), began, output)
             for item in items:  # noqa: UP028 - Ray's generators cannot delegate
                 yield item
 
 
-def _with_texts(output: Output, rounds: Iterable[Round]) -> Iterator[Round | Text]:
-    """Yield the rounds; before each, at the end and before an error, yield the texts so far."""
+def _rounds_and_texts(
+    experiment: str, out: Path, began: float, output: Output
+) -> Iterator[Round | Text]:
+    """Run an experiment, given as JSON, with workers of its own.
+
+    Before each round, at the end and before an error, yield the texts so far.
+    """
     try:
-        for done in rounds:
-            yield from output.take()
-            yield done
+        parsed = unpack_experiment(experiment)
+        with closing(WorkerPool(parsed)) as pool:
+            pool.prefetch(parsed)
+            session = Session(parsed, out, lambda assembly: RayExecutor(assembly, pool), began)
+            for done in session.rounds():
+                yield from output.take()
+                yield done
     except Exception:
         yield from output.take()
         raise
     yield from output.take()
-
-
-def _rounds_in_actor(experiment: str, out: Path, began: float) -> Iterator[Round]:
-    """Run an experiment, given as JSON, with new workers, which end with it."""
-    parsed = unpack_experiment(experiment)
-    pool = WorkerPool(parsed)
-    try:
-        pool.prefetch(parsed)
-        session = Session(parsed, out, lambda assembly: RayExecutor(assembly, pool), began)
-        yield from session.rounds()
-    finally:
-        pool.close()
 
 
 @dataclass
@@ -78,10 +75,12 @@ class Losses:
     last: int = -1
     count: int = 0
 
-    def reach(self, round_: int) -> None:
-        """Record that a round has finished."""
-        if round_ > self.last:
+    def reach(self, round_: int) -> bool:
+        """Record that a round has finished; return True if it counts as new."""
+        is_new = round_ > self.last
+        if is_new:
             self.last, self.count = round_, 0
+        return is_new
 
     def add(self) -> bool:
         """Count a loss; return True if the run must not be started again."""
@@ -98,33 +97,24 @@ def run_on_ray(experiment: Experiment, out: Path, began: float) -> Generator[Rou
         began: when start-up began, in seconds since the epoch.
 
     Yields:
-        Each round. After the loss of a server, rounds after the last checkpoint are repeated.
+        Each round once, although a new server repeats the rounds after the last checkpoint.
 
     Raises:
         RunFailed: if servers are lost more than `faults.max_failures` times without a new round,
             no node has room for one, or Ray itself has died.
         FedrayError: the cause that stopped the run; a `CodeError` has the traceback of the actor.
     """
-    try:
-        yield from _rounds(experiment, out, began, Liveness())
-    except RayDied as error:
-        ray.shutdown()  # so that this process can start or join another Ray
-        raise RunFailed(f"{error}; {_how_to_resume(out)}") from None
-
-
-def _rounds(
-    experiment: Experiment, out: Path, began: float, liveness: Liveness
-) -> Generator[Round, None, None]:
-    """Yield the rounds of one server after the other; see `run_on_ray`."""
+    liveness = Liveness()
     losses = Losses(experiment.faults.max_failures)
     while True:
         try:
-            for done in _rounds_of_one_server(experiment, out, began, liveness):
-                losses.reach(done.round)
-                yield done
+            rounds = _rounds_of_one_server(experiment, out, began, liveness)
+            yield from (done for done in rounds if losses.reach(done.round))
             return
+        except RayDied as error:
+            ray.shutdown()  # so that this process can start or join another Ray
+            raise RunFailed(f"{error}; {_how_to_resume(out)}") from None
         except LOST as error:
-            liveness.check()
             if losses.add():
                 raise RunFailed(
                     f"the server was lost {losses.count} time(s) without a new round "
@@ -149,12 +139,14 @@ def _rounds_of_one_server(
             yield from _log_texts(stream, liveness)
     except RayTaskError as error:  # the actor has completed its folder
         raise _original_error(error, out) from None
-    except BaseException:
+    except BaseException as error:
         folder = RunFolder(out)
         with suppress(OSError):  # on a full disk, rounds.jsonl is enough
             if folder.has_result and not folder.is_finished:
                 # a killed actor cannot write it itself
                 folder.write_head(ResultFile.of(folder.read()))
+        if isinstance(error, LOST):
+            liveness.check()
         raise
 
 

@@ -1,11 +1,12 @@
-"""One run in one folder: assemble its parts, resume, and pass every round to observers."""
+"""One run in one folder: assemble its parts, resume, and record every round."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +19,6 @@ from fedray.federation import Executor, Federation, Snapshot
 from fedray.files import explain_disk_full
 from fedray.plugins import use
 from fedray.records import FolderClaim, Round, Run, RunFolder
-from fedray.records.observer import closing_all
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import device_of_this_process, explain_server_memory
 from fedray.runtime.observers import (
@@ -27,8 +27,8 @@ from fedray.runtime.observers import (
     Models,
     PartitionPlot,
     Records,
-    Tracebacks,
     run_info,
+    write_tracebacks,
 )
 from fedray.runtime.privacy import accountant_of
 from fedray.runtime.resume import check_experiment, check_same, load_checkpoint
@@ -108,7 +108,7 @@ class Session:
                     lost := verify_models(self._folder.path, earlier, self._keeps)
                 ):
                     log.warning("%s, unless they took more than keep.max_gb", lost)
-                yield from _with_plugins(self.experiment, self._run(snapshot, earlier))
+                yield from self._run(snapshot, earlier)
                 self._executor.close()
                 self._store.tidy()
         finally:
@@ -135,31 +135,25 @@ class Session:
             accountant_of(experiment, folder, self._before, records.note),
         )
         every = experiment.checkpoint_every
-        observers = (  # called in this order, closed in reverse order
-            PartitionPlot(folder, assembly),
-            stop,
-            records,
-            Tracebacks(folder, federation),
-            Models(folder, assembly, federation, records, stop, self._keeps),
-            Checkpoints(self._store, every, federation, records, stop),
-        )
-        with closing_all(observers):
+        plot = PartitionPlot(folder, assembly)
+        keep_survived = partial(write_tracebacks, folder, federation)
+        models = Models(folder, assembly, federation, records, stop, self._keeps)
+        checkpoints = Checkpoints(self._store, every, federation, records, stop)
+        with ExitStack() as closing:
+            for close in (plot.close, records.close, keep_survived, checkpoints.close):
+                closing.callback(close)  # called in reverse order
             rounds = federation.rounds(snapshot)
-            while not stop.is_over and (done := next(rounds, None)) is not None:
-                for observer in observers:
-                    observer.after_round(done)
+            while not stop.is_over:
+                use(experiment.plugins)  # another run of this process may have used others
+                if (done := next(rounds, None)) is None:
+                    break
+                plot.begin()
+                stop.watch(done)
+                records.opened().append(done, records.costs(done))
+                keep_survived()
+                models.after_round(done)
+                checkpoints.after_round(done)
                 yield done
-
-
-def _with_plugins(experiment: Experiment, rounds: Generator[Round, None, None]) -> Iterator[Round]:
-    """Yield each round; activate the run's plug-ins first, because another run may have others."""
-    with closing(rounds):
-        while True:
-            use(experiment.plugins)
-            done = next(rounds, None)
-            if done is None:
-                return
-            yield done
 
 
 @contextmanager

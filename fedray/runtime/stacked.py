@@ -24,7 +24,7 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime, Member
 from fedray.runtime.isolation import PrivateCopies, generators
 from fedray.runtime.printing import of_clients
-from fedray.runtime.shares import STACKED_STEP, is_stacked
+from fedray.runtime.shares import STACKED_STEP
 
 
 def client_runtime(assembly: Assembly, device: torch.device) -> ClientRuntime:
@@ -73,11 +73,9 @@ class StackedRuntime(ClientRuntime):
         self._stacks: dict[str, Stack] = {}
 
     def step_together(
-        self, name: str, round_: int, members: Sequence[Member], *, is_summed: bool = False
+        self, round_: int, members: Sequence[Member], *, is_summed: bool = False
     ) -> list[tuple[Reply, ClientState | None]]:
-        """Run one step for several clients; train those of `client_update` together."""
-        if not is_stacked(self.assembly, name):
-            return super().step_together(name, round_, members, is_summed=is_summed)
+        """Run `client_update` for several clients, and train them together."""
         start, streams = time.perf_counter(), self.assembly.streams
         seed = streams.entropy("layers/stacked", round_=round_, client=members[0].client)
         _ = self._training_samples  # build it now: building data or models may draw random numbers

@@ -31,8 +31,7 @@ from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RayDied, RunFailed
 from fedray.records import Round, RunFolder, best_round, find_metric
 from fedray.runtime.cluster import drivers_node
-from fedray.runtime.liveness import Liveness
-from fedray.runtime.pool import cause_of
+from fedray.runtime.liveness import Liveness, cause_of
 from fedray.runtime.printing import Output, Text, TextLog, unpack_experiment
 from fedray.runtime.resources import trial_bundles
 from fedray.runtime.server import Losses

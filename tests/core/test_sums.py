@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedray.core import mean_of, total_of, total_over, weighed
+from fedray.core import Sums, Total, halves, mean_of, total_of, weighed
+from fedray.core.sums import joins
 
 
 def test_the_additions_by_hand():
@@ -16,12 +17,32 @@ def test_the_additions_by_hand():
 
 
 def test_clients_without_upload_leave_no_trace():
-    summands = {4: None, 7: {"x": torch.ones(2)}, 8: None}
-    total = total_over([4, 7, 8], summands.__getitem__)
-    assert total.clients == (7,)
-    assert torch.equal(total["x"], torch.ones(2))
-    assert not total_over([4, 8], summands.__getitem__)
-    assert not total_over([], summands.__getitem__)
+    sums = Sums(3)
+    for part in (Total(), Total((7,), {"x": torch.ones(2)}), Total()):
+        sums.add(part)
+    assert sums.total.clients == (7,)
+    assert torch.equal(sums.total["x"], torch.ones(2))
+    nobody = Sums(2)
+    for _ in range(2):
+        nobody.add(Total())
+    assert not nobody.total
+    assert not Sums(0).total
+
+
+def test_the_additions_are_those_of_halves():
+    def by_halves(clients):
+        if len(clients) == 1:
+            return clients[0]
+        return tuple(map(by_halves, halves(clients)))
+
+    for count in range(1, 200):
+        stack: list = []
+        for client, pairs in enumerate(joins(count)):
+            stack.append(client)
+            for _ in range(pairs):
+                second = stack.pop()
+                stack.append((stack.pop(), second))
+        assert stack == [by_halves(range(count))]
 
 
 def test_nested_sums_and_counters():

@@ -15,7 +15,7 @@ import torch
 from fedray.core.state import leaves
 from fedray.federation import Executor, Federation
 from fedray.runtime import pool as pools
-from fedray.runtime import worker
+from fedray.runtime import ray_executor
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resolve import from_tree
@@ -36,7 +36,7 @@ TREE: Mapping[str, Any] = {
 }
 CPU = torch.device("cpu")
 MakeExecutor = Callable[[Assembly], Executor]
-Worker = worker.Worker
+Worker = ray_executor.Worker
 """The class of workers on Ray; a test replaces it by one that knows the test's methods."""
 
 

@@ -18,7 +18,7 @@ from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes
 from fedray.algorithms.prototypes.fedproto import FedProto
 from fedray.core import Client, ClientState, LocalContext, Trained, algorithms
 from fedray.errors import ClientError
-from fedray.runtime import worker
+from fedray.runtime import ray_executor
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import from_tree
 
@@ -125,7 +125,7 @@ class BadFedProto(FedProto):
         return PROTOTYPES[self.hp.bad](local.client, up, after) if is_it else (up, after)
 
 
-class Worker(worker.Worker):
+class Worker(ray_executor.Worker):
     """A worker that knows this file's methods. It travels by value, with its process's registry."""
 
     def __init__(self, *args: Any) -> None:

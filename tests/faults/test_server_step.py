@@ -18,7 +18,7 @@ from fedray.checkpoint import CheckpointStore
 from fedray.core import Server, ServerState, Uplinks, algorithms
 from fedray.errors import ClientError, ServerError
 from fedray.records import MEASURED_SECONDS
-from fedray.runtime import worker
+from fedray.runtime import ray_executor
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.session import Session
 
@@ -49,7 +49,7 @@ class Breaking(Scaffold):
         return super().server_update(state, uplinks, server)
 
 
-class Worker(worker.Worker):
+class Worker(ray_executor.Worker):
     """A worker that knows this file's method. It travels by value, with its process's registry."""
 
     def __init__(self, *args: Any) -> None:

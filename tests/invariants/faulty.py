@@ -22,7 +22,7 @@ from fedray.core import (
     algorithms,
 )
 from fedray.errors import UserError
-from fedray.runtime import pool, server, worker
+from fedray.runtime import pool, ray_executor, server
 
 
 class FullDisk(Local):
@@ -87,7 +87,7 @@ def register() -> None:
         algorithms.add(method)
 
 
-class Worker(worker.Worker):
+class Worker(ray_executor.Worker):
     """A worker whose process knows the methods of this file."""
 
     def __init__(self, *args: Any) -> None:

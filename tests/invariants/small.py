@@ -178,7 +178,7 @@ def wait_for(what: Callable[[], Any], seconds: float = 200.0) -> Any:
 
 
 def actors(title: str) -> list[psutil.Process]:
-    """The processes of this process's Ray that are called so, for example ray::Worker.step."""
+    """The processes of this process's Ray that are called so, for example ray::Worker.run."""
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
@@ -193,7 +193,7 @@ class Killer(threading.Thread):
     """Kills, with SIGKILL, one process of an actor that runs a certain call.
 
     Args:
-        title: the process's title, for example ray::Worker.step.
+        title: the process's title, for example ray::Worker.run.
         when: waits until this is true.
     """
 

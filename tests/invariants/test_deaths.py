@@ -43,7 +43,7 @@ def test_a_worker_killed_in_the_middle_of_a_round(small, pool, tmp_path):
     experiment = small.experiment(*SLOW)
     all_there(pool)
     before = pids(pool)
-    killer = Killer("ray::Worker.total", lambda: last_round(tmp_path) >= 1)
+    killer = Killer("ray::Worker.run", lambda: last_round(tmp_path) >= 1)
     on_workers(experiment, tmp_path, pool, 2)
     killer.join()
     assert_same(tmp_path, small.undisturbed(*SLOW))
@@ -56,7 +56,7 @@ def test_a_worker_killed_in_the_middle_of_a_round(small, pool, tmp_path):
 @pytest.mark.long
 def test_a_worker_killed_more_often_than_allowed(small, ray_nodes, tmp_path):
     out = tmp_path / "out"
-    Killer("ray::Worker.total", lambda: last_round(out) >= 1)
+    Killer("ray::Worker.run", lambda: last_round(out) >= 1)
     with pytest.raises(RunFailed, match=r"faults\.max_failures.*--resume") as failed:
         with_server_actor(small.experiment(*SLOW, "workers=1", "faults.max_failures=0"), out)
     assert "\n" not in str(failed.value)
@@ -101,14 +101,18 @@ def test_no_room_for_any_worker_is_one_sentence(small, ray_nodes):
 
 def refusing(monkeypatch, errors) -> None:
     """Have the first answers be these errors."""
-    refused, answer = iter(errors), ray_executor._answer
+    refused = iter(errors)
 
-    def refused_first(ref):
-        for error in refused:
-            raise error
-        return answer(ref)
+    class Ray:
+        def __getattr__(self, name):
+            return getattr(ray, name)
 
-    monkeypatch.setattr(ray_executor, "_answer", refused_first)
+        def get(self, ref):
+            for error in refused:
+                raise error
+            return ray.get(ref)
+
+    monkeypatch.setattr(ray_executor, "ray", Ray())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from small import numbers, on_workers, serially, tensors
 
 from fedray.config import FaultConfig
-from fedray.core import Algorithm, Gate, Payload, payload_field
+from fedray.core import Algorithm, Gate, Payload, Total, payload_field
 from fedray.errors import ClientError, RunFailed, UserError
 from fedray.evaluation.score import Score
 from fedray.federation import Federation, Plan, Reply
@@ -85,11 +85,9 @@ class Nothing(Algorithm):
 class Prompt:
     """An executor whose clients answer with the round's number."""
 
-    def step(self, name: str, round_: int, down: Any) -> dict[int, Reply]:
-        return {client: Reply(Made(round_)) for client in down}
-
-    def test(self, name: str, round_: int, down: Any) -> dict[int, Reply]:
-        return {client: Reply(scores=[Score(1, 1)]) for client in down}
+    def run(self, task: str, name: str, round_: int, down: Any) -> tuple[dict[int, Reply], Total]:
+        reply = Reply(scores=[Score(1, 1)]) if task == "test" else Reply(Made(round_))
+        return dict.fromkeys(down, reply), Total()
 
 
 @dataclass(frozen=True)

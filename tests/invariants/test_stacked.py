@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import Batch, ClientState, LocalContext, algorithms
-from fedray.core.stacked import Run, runs_of_epoch, stacks_of
+from fedray.core.stacked import Stretch, runs_of_epoch, stacks_of
 from fedray.errors import UserError
 from fedray.federation import Federation
 from fedray.models import ClassifierOutput
@@ -136,16 +136,20 @@ def test_stacks_are_subtrees_of_the_additions():
 def test_whole_batches_are_computed_together_and_last_ones_by_size():
     """Batches of 8: three clients of 21, 21 and 16 images, and one of 9, whose last has 9."""
     steps = [*runs_of_epoch([[8, 8, 5], [8, 8, 5], [8, 8], [9]], 8)]
-    assert steps == [[Run(0, 3, 8)], [Run(0, 3, 8)], [Run(0, 2, 5), Run(3, 4, 9)]]
+    assert steps == [
+        [Stretch(0, 3, 8)],
+        [Stretch(0, 3, 8)],
+        [Stretch(0, 2, 5), Stretch(3, 4, 9)],
+    ]
 
 
 def test_a_client_whose_only_batch_is_one_larger_does_not_join_smaller_clients():
     """Batches of 8: clients of 17, 16, 9 and 8 images."""
     steps = [*runs_of_epoch([[8, 9], [8, 8], [9], [8]], 8)]
     assert steps == [
-        [Run(0, 2, 8), Run(3, 4, 8)],
-        [Run(1, 2, 8)],
-        [Run(0, 1, 9), Run(2, 3, 9)],
+        [Stretch(0, 2, 8), Stretch(3, 4, 8)],
+        [Stretch(1, 2, 8)],
+        [Stretch(0, 1, 9), Stretch(2, 3, 9)],
     ]
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from tensors import same
 
-from fedray.core import ClientState
+from fedray.core import ClientState, Sums
 from fedray.runtime import devices
 from fedray.runtime.clients import ClientRuntime
 
@@ -283,7 +283,9 @@ def test_what_is_summed_outlives_the_model_that_was_uploaded(assemble, monkeypat
     server = made.server(CPU)
     down = made.algorithm.downlink(made.algorithm.init_server(server), [0, 1], server)[0]
     reply, _ = runtime.step("client_update", 1, 0, None, down, is_summed=True)
-    _, summand = runtime.summed(reply)
+    sums = Sums(1)
+    assert runtime.summed(sums, 0, reply).uplink is None
+    summand = sums.total.sums
     before = {name: tensor.clone() for name, tensor in summand["model"].items()}
     runtime.step("client_update", 1, 1, None, down, is_summed=True)
     assert same(summand["model"], before)

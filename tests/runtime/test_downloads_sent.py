@@ -12,8 +12,7 @@ from ray import cloudpickle
 from torch import Tensor
 
 from fedray.core import Payload, payload_field
-from fedray.runtime.ray_executor import RayExecutor, _put_once
-from fedray.runtime.worker import Share
+from fedray.runtime.ray_executor import RayExecutor, Share, _put_once
 from fedray.states import StateStore
 
 CLIENTS, BYTES = 96, 20_000
@@ -32,15 +31,16 @@ class Recorder:
     def __init__(self) -> None:
         self.shares: list[Share] = []
 
-    def __getattr__(self, kind: str) -> Any:
-        return SimpleNamespace(remote=lambda name, share: self.shares.append(share))
+    @property
+    def run(self) -> Any:
+        return SimpleNamespace(remote=lambda task, name, share: self.shares.append(share))
 
 
 @pytest.fixture
 def send():
     """Send a step's downloads to two recorders; return the shares of all calls."""
 
-    def send(kind: str, down: dict[int, Vectors | None], groups: list[list[int]]) -> list[Share]:
+    def send(task: str, down: dict[int, Vectors | None], groups: list[list[int]]) -> list[Share]:
         workers = [Recorder(), Recorder()]
         executor = object.__new__(RayExecutor)
         executor._pool = SimpleNamespace(ready=lambda n: workers, node_of=lambda worker: "here")
@@ -48,8 +48,8 @@ def send():
         executor._architectures, executor._rate = ["mlp"] * CLIENTS, {"mlp": 1e-6}
         executor._sizes = [(0, [10] * CLIENTS)]
         executor._assembly = SimpleNamespace(experiment=SimpleNamespace(stacked=1))
-        name = "evaluate" if kind == "test" else "client_update"
-        executor._send(kind, name, 1, groups, _put_once(down))
+        name = "evaluate" if task == "test" else "client_update"
+        executor._send(task, name, 1, groups, _put_once(down))
         return [share for worker in workers for share in worker.shares]
 
     return send
@@ -63,10 +63,10 @@ def received(shares: list[Share]) -> dict[int, Any]:
     return {client: down for share in shares for client, _, down in share.inputs()}
 
 
-@pytest.mark.parametrize("kind", ["step", "total", "test"])
-def test_own_downloads_are_sent_once(send, kind):
+@pytest.mark.parametrize("task", ["step", "sum", "test"])
+def test_own_downloads_are_sent_once(send, task):
     down = {client: vectors() for client in range(CLIENTS)}
-    shares = send(kind, down, [[client] for client in down])
+    shares = send(task, down, [[client] for client in down])
     assert len(shares) > 2
     sent = sum(len(cloudpickle.dumps(share)) for share in shares)
     assert CLIENTS * BYTES < sent < 1.1 * CLIENTS * BYTES

@@ -22,8 +22,8 @@ from fedray.runtime.printing import (
     text_log,
     unpack_experiment,
 )
+from fedray.runtime.ray_executor import Share, Worker
 from fedray.runtime.resolve import resolve
-from fedray.runtime.worker import Worker
 
 LOGGER = logging.getLogger("of_a_plugin")
 
@@ -167,20 +167,19 @@ class Answering(Worker):
     def __init__(self) -> None:
         self._output = Output("worker 0")
 
-    def _results(self, name, share, *, is_summed=False):
+    def _runtime(self, experiment):
         print("before")
-        if name == "fails":
+        if experiment == "fails":
             raise UserError("no such step")
-        yield name
 
 
 def test_an_answer_carries_its_texts_and_an_error_too(capsys):
     worker, said = Answering(), Text("worker 0", "before", is_warning=False)
     with worker._output:
-        _, texts = worker.step("works", None)
+        *_, texts = worker.run("step", "client_update", Share("works", 0, (), (), (), {}, {}))
         assert texts == [said]
         with pytest.raises(UserError) as error:
-            worker.step("fails", None)
+            worker.run("step", "client_update", Share("fails", 0, (), (), (), {}, {}))
     assert pickle.loads(pickle.dumps(error.value)).texts == [said]
 
 

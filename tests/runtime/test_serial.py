@@ -22,7 +22,7 @@ def test_a_failed_step_leaves_the_state_as_it_was(assemble, monkeypatch):
         return "no payload", ClientState({}, {})
 
     monkeypatch.setattr(assembly.algorithm, "client_update", step)
-    replies = executor.step("client_update", 1, {0: None, 1: None})
+    replies, _ = executor.run("step", "client_update", 1, {0: None, 1: None})
     assert all(reply.failure is not None for reply in replies.values())
     ((client, after),) = executor.states.items()
     assert client == 0

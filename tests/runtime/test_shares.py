@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedray.core import join_totals, total_over
+from fedray.core import Sums, Total
 from fedray.runtime.shares import longest_first, shares_of_blocks, shares_of_groups
 
 
@@ -44,8 +44,11 @@ def test_no_division_changes_a_bit(count: int, workers: int, most: int, chance: 
     }
     absent = {client for client in everyone[1:] if chance.random() < 0.2}
 
-    def summand(client: int):
-        return None if client in absent else summands[client]
+    def total_over(clients):
+        sums = Sums(len(clients))
+        for client in clients:
+            sums.add(Total() if client in absent else Total((client,), summands[client]))
+        return sums.total
 
     blocks, left = {}, set(everyone)
     while left:  # workers are lost now and then, and others run their blocks again
@@ -54,9 +57,12 @@ def test_no_division_changes_a_bit(count: int, workers: int, most: int, chance: 
             for block in calls:
                 assert len(block) <= most
                 if chance.random() < 0.8:
-                    blocks[tuple(block)] = total_over(block, summand)
+                    blocks[tuple(block)] = total_over(block)
                     left -= {*block}
     assert sum(map(len, blocks)) == count
-    whole, found = total_over(everyone, summand), join_totals(everyone, blocks)
+    whole, joined = total_over(everyone), Sums(count)
+    for block in sorted(blocks):
+        joined.add(blocks[block], len(block))
+    found = joined.total
     assert found.clients == whole.clients
     assert float(found["x"]) == float(whole["x"])

@@ -18,10 +18,10 @@ from fedray.models.clip import load_clip
 from fedray.records import MEASURED_SECONDS
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.cache import shared
+from fedray.runtime.ray_executor import MOST_RUNTIMES
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.runtime.worker import MOST_RUNTIMES
 from fedray.studies.study import Study
 from fedray.studies.trials import sweep_outcome
 from fedray.studies.warm import WarmProcess, runs_in_process
@@ -194,7 +194,7 @@ def test_a_worker_forgets_an_experiment_that_is_over_and_keeps_what_runs_share(w
 
 
 def test_a_worker_is_ready_for_so_many_experiments_and_no_more(worker, monkeypatch):
-    monkeypatch.setattr("fedray.runtime.worker.MOST_RUNTIMES", 2)
+    monkeypatch.setattr("fedray.runtime.ray_executor.MOST_RUNTIMES", 2)
     assert MOST_RUNTIMES > 2
     experiments = [
         resolve("fedproto_digits", [*COMMON, f"lr={lr}"]).model_dump_json(by_alias=True)
