@@ -138,7 +138,9 @@ def saved_prompts(method, tiny_clip, out):
     keys += ["data.clients=3", "data.samples=300", "data.partition={name: iid}", "lr=0.2"]
     if method == "dp2fl":
         keys.append("data.validation_fraction=0.2")
-    words = [f"{method}_clip", *keys, "--executor", "serial", "--no-track", "--out", str(out)]
+    experiment = "dp2fl_clip" if method == "dp2fl" else "fedmgp_clip"
+    words = [experiment, f"algorithm={method}", *keys, "--executor", "serial", "--no-track"]
+    words += ["--out", str(out)]
     assert fedray_run(words) == 0
     rounds = rounds_in(out)
     saved, first = (list(rounds[r]["per_client"].values()) for r in (-1, 0))
