@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 
 from benchmarks.faults.experiments import METHODS, write_experiments
 from fedray.checkpoint import CheckpointStore
-from fedray.core import algorithms
 from fedray.core.state import leaves
 from fedray.errors import UserError
 from fedray.records import MEASURED_SECONDS, Run, RunFolder
@@ -270,17 +269,11 @@ def _rounds_difference(mine: Run, theirs: Run) -> str:
 
 def _tensors(out: Path) -> dict[str, Any]:
     """Return every tensor of the last checkpoint as plain numbers, by place."""
-    algorithms.names()  # loads all methods: late replies have types of theirs
     checkpoint = CheckpointStore(out, RunFolder(out).read().info.identity).load()
     if checkpoint is None:
         return {}
     clients = {str(client): vars(state) for client, state in checkpoint.clients.items()}
-    late = {
-        f"late {item.client} {item.step} {item.due} {place}": tensor
-        for item in checkpoint.snapshot.late
-        for place, _, _, tensor in item.uplink.tensors()
-    }
-    tree = {"server": checkpoint.snapshot.server, "clients": clients, **late}
+    tree = {"server": checkpoint.snapshot.server, "clients": clients}
     return {
         f"{checkpoint.snapshot.round} {'/'.join(path)} {tensor.dtype}": tensor.tolist()
         for path, tensor in leaves(tree)
