@@ -378,8 +378,10 @@ from pathlib import Path
 from fedray.tracking import Tracker
 
 tracker = Tracker(sys.argv[1], "digits")
-print(tracker._process._process.pid, flush=True)
 tracker.follow(Path(sys.argv[2]), "RUNNING")
+while tracker._process._process is None:
+    time.sleep(0.01)
+print(tracker._process._process.pid, flush=True)
 time.sleep(600)
 """
 
