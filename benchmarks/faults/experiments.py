@@ -1,6 +1,6 @@
 """Small experiments for faults, which together hold every kind of state that a run can hold.
 
-Clients take part more than once, some replies are late, and one client joins in the middle.
+Clients take part more than once, some drop out, and one client joins in the middle.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BASE: dict[str, Any] = {
     "participation": 0.5,
     "join": {"clients": 1, "round": 4},
     "report": {"select": "test"},
-    "faults": {"late": 0.3},
+    "faults": {"drop": 0.2},
     "data": {"clients": 5, "samples": 240, "partition": {"name": "dirichlet", "alpha": 0.5}},
     "model": {"group": "mlp"},
 }
