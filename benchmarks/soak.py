@@ -3,7 +3,7 @@
     python -m benchmarks.soak                        1,000 rounds, serial and on Ray with 2 workers
     python -m benchmarks.soak --only ray --rounds 300
 
-The run is MOON on digits, whose clients keep a model, with partial participation, absent clients and
+The run is MOON on digits, whose clients keep a model, with partial participation, absences and
 a checkpoint after every round. After each round the benchmark samples this process and, on Ray, the
 actors of the server and the workers. It prints the four quarters of the rounds, without the first
 tenth of the first quarter. The exit code is 1 if the last quarter exceeds the first by more than
