@@ -169,7 +169,7 @@ def _item(own_item: Item | None, name: str, studies: Sequence[Answer]) -> Item:
 
 
 def numbers_of(item: Item) -> int:
-    """Return how many numbers of the paper stand beside the cells of an item's printed tables."""
+    """Return how many numbers of the paper are compared with an item's printed tables."""
     plans = [plan_of_command(command) for command in item.printed if ".table " in command]
     return sum(
         plan.paper_of(row, column) is not None
