@@ -109,15 +109,16 @@ class RayExecutor:
                 text_log.show(texts)
                 received = [from_message(result) for result in results]
                 answered = dict(zip(call.clients, (reply for reply, _ in received), strict=True))
-                for client, (_, state) in () if is_test else zip(answered, received, strict=True):
-                    self._store(client, state)
                 if not is_test:
+                    for client, (_, state) in zip(answered, received, strict=True):
+                        self._store(client, state)
                     self._update_rates(round_, answered)
                 replies |= answered
                 blocks[call.clients[0]] = from_message(total), len(call.clients)
         sums = Sums(len(down))
-        for _, (total, size) in sorted(blocks.items()) if task == "sum" else ():
-            sums.add(total, size)
+        if task == "sum":
+            for _, (total, size) in sorted(blocks.items()):
+                sums.add(total, size)
         return dict(sorted(replies.items())), sums.total
 
     def close(self) -> None:
