@@ -110,8 +110,7 @@ class RayExecutor:
                 received = [from_message(result) for result in results]
                 answered = dict(zip(call.clients, (reply for reply, _ in received), strict=True))
                 if not is_test:
-                    for client, (_, state) in zip(answered, received, strict=True):
-                        self._store(client, state)
+                    self._store(dict(zip(answered, (state for _, state in received), strict=True)))
                     self._update_rates(round_, answered)
                 replies |= answered
                 blocks[call.clients[0]] = from_message(total), len(call.clients)
@@ -181,13 +180,12 @@ class RayExecutor:
                 f"(faults.max_failures={max_failures}): {cause_of(error)}"
             ) from error
 
-    def _store(self, client: int, state: Any) -> None:
-        if state is None:
-            return
-        if isinstance(state, Place | Message):
-            self.states.put(client, from_message(state))
-        else:  # from another node; a file uses none of Ray's memory
-            self.states.write(client, state)
+    def _store(self, states: Mapping[int, Any]) -> None:
+        for client, state in states.items():
+            if isinstance(state, Place | Message):
+                self.states.put(client, from_message(state))
+            elif state is not None:  # from another node; a file uses none of Ray's memory
+                self.states.write(client, state)
 
     def _share(
         self,
