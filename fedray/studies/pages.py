@@ -22,7 +22,6 @@ from fedray.render.table import PAGE, write
 from fedray.render.terminal import print_sections
 from fedray.studies.outcome import Outcome, outcome
 from fedray.studies.plan import Phase, StudyPlan
-from fedray.studies.registration import describe_registration
 from fedray.studies.space import Config
 from fedray.studies.store import DATA, FORMAT, RUNS, Measured, PublishedRun, commits_of_runs
 from fedray.studies.study import DIVERGED, Study
@@ -93,7 +92,6 @@ def provenance(study: Study, result: Outcome) -> Made:
         bytes=sum(end.bytes for end in ends),
         tuning_rounds=_rounds(study, "tuning"),
         report_rounds=_rounds(study, "report"),
-        registered=describe_registration(study.registered, study.plan),
     )
 
 

@@ -620,7 +620,7 @@ def test_seeds_that_one_row_has_are_named_for_that_row(play, more):
     def curve(wanted):
         return [(0.0, 0.0), (0.5, 0.5 + wanted.seed / 10 + wanted.experiment.lr)]
 
-    found = outcome(play(curve, [f"report.more={json.dumps(more)}"], each_seed=True))
+    found = outcome(play(curve, [f"report.more={json.dumps(more)}"]))
     made = Made("", "", [], "", "", "", 0, 0, 0.0, 0, "", "")
     text = markdown(page(found, made))
     for row in ("mine", "local"):
@@ -631,7 +631,7 @@ def test_seeds_that_one_row_has_are_named_for_that_row(play, more):
     assert f"Intervals are over {' to '.join(map(str, counts))} seeds" in text
     assert f"{' to '.join(map(str, counts))} seeds" in latex(found)
     assert "a difference is over the seeds that both rows have" in text
-    same = outcome(play(curve, each_seed=True))
+    same = outcome(play(curve))
     assert "mean over seeds 0, 1 ± half" in markdown(page(same, made))
     assert "both rows have" not in markdown(page(same, made))
 

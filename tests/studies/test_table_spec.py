@@ -63,7 +63,7 @@ def test_the_command_line_gives_seeds_and_selection_in_two_ways(five_lines):
 
 
 def test_a_file_with_seeds_for_tuning_is_read_as_it_was_meant(here, write):
-    write(tuning={"seeds": [100, 101]}, each_seed=True)
+    write(tuning={"seeds": [100, 101]})
     assert plan_words("table", "tiny").tuning.once == [100, 101]
 
 
