@@ -236,10 +236,12 @@ def _dropped_choices(cells: Mapping[Place, CellResult]) -> Iterator[str]:
         state = cell.state
         for dropped, reason in zip(state.dropped, cell.dropped, strict=True):
             yield f"{place}: {dropped_text(dropped)}: {reason}"
-        if state.dropped and state.phase == "over":
-            first = "the first choice, because all choices diverged"
-            instead = first if state.diverged else "the next by validation"
-            yield f"{place}: reported is {config_label(state.chosen or {})}, {instead}"
+        late = {seed for dropped in state.dropped for seed in dropped.seeds}
+        for seed, config in state.choices.items():
+            if seed in late and state.phase == "over":
+                first = "the first choice, because all choices diverged"
+                instead = first if seed in state.diverged else "the next by validation"
+                yield f"{place}: reported on seed {seed} is {config_label(config)}, {instead}"
 
 
 def dropped_text(dropped: DroppedChoice) -> str:

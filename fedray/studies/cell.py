@@ -10,7 +10,7 @@ phase: its result is the comparison of its configurations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -109,7 +109,7 @@ class CellState:
         edges: edges of the space at which the choice lies; empty before the choice.
         pending: unfinished runs of the phase.
         dropped: better-ranked choices that diverged in the report, best first.
-        diverged: True if all choices of some seed diverged, so that its first choice is reported.
+        diverged: seeds on which all choices diverged, so that the first choice is reported.
         rankings: the tried configurations without failed ones by report seed, best first.
     """
 
@@ -119,7 +119,7 @@ class CellState:
     edges: Sequence[Edge] = ()
     pending: Sequence[RunSpec] = ()
     dropped: Sequence[DroppedChoice] = ()
-    diverged: bool = False
+    diverged: Sequence[int] = ()
     rankings: Mapping[int, Sequence[Config]] = field(default_factory=dict)
 
     @property
@@ -290,12 +290,13 @@ class Cell:
         choices: dict[int, Config] = {}
         dropped: list[DroppedChoice] = []
         unfinished: list[RunSpec] = []
-        diverged = False
+        diverged: list[int] = []
         for seed in self.seeds:
             ranked = list(rankings[seed])
             better, run = self._first_finite(ranked, seed, lookup)
             if run is None and ranked:
-                diverged, run = True, self.run_spec(better.pop(0), "report", seed)
+                diverged.append(seed)
+                run = self.run_spec(better.pop(0), "report", seed)
             for config in better:
                 _drop(dropped, config, seed)
             if run is not None:
@@ -305,7 +306,8 @@ class Cell:
             return CellState("failed", tried)
         phase: Literal["report", "over"] = "report" if unfinished else "over"
         if dropped:
-            edges = self._late_edges(tried, choices)
+            late = {seed for choice in dropped for seed in choice.seeds}
+            edges = self._edges_after(tried, choices, late)
         return CellState(phase, tried, choices, edges, unfinished, dropped, diverged, rankings)
 
     def _first_finite(
@@ -321,16 +323,17 @@ class Cell:
             diverged.append(config)
         return diverged, None
 
-    def _late_edges(
-        self, tried: Sequence[TriedConfig], choices: Mapping[int, Config]
+    def _edges_after(
+        self, tried: Sequence[TriedConfig], choices: Mapping[int, Config], late: Collection[int]
     ) -> list[Edge]:
-        """Return the edges of choices made after others were dropped; grids are not extended."""
+        """Return the edges of choices; grids are not extended for the seeds that dropped one."""
         by_seed = {}
         for seed, config in choices.items():
             configs = [result.config for result in tried if seed in result.scores]
             _, edges = self._continue(configs, config, seed, len(configs))
             by_seed[seed] = [
-                replace(edge, why="late") if edge.why == "budget" else edge for edge in edges
+                replace(edge, why="late") if edge.why == "budget" and seed in late else edge
+                for edge in edges
             ]
         return merge_edges(by_seed)
 
