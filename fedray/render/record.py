@@ -72,7 +72,6 @@ def table_tree(outcome: Outcome, made: Made, costs: Sequence[tuple[float, int]])
         "units": {metric.name: metric.unit for metric in outcome.metrics},
         "cells": [_cell(outcome, cell, *cost) for cell, cost in cells],
         **verdicts_tree(outcome),
-        "iqm": {row: _interval(interval) for row, interval in outcome.aggregates.items()},
         "plan": plan.model_dump(mode="json"),
     }
 

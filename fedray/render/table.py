@@ -86,7 +86,7 @@ def _comparisons(outcome: Outcome) -> list[Section]:
     """Return what the numbers are compared with: claims and rows; at scale printed, the paper."""
     if outcome.plan.is_printed:
         return [beside_paper(outcome)]
-    return [_claims(outcome), _controls(outcome), _differences(outcome), _aggregates(outcome)]
+    return [_claims(outcome), _controls(outcome), _differences(outcome)]
 
 
 def latex(outcome: Outcome) -> str:
@@ -470,21 +470,6 @@ def _differences(outcome: Outcome) -> Section:
         f"Paired by seed, with {interval_name(outcome.test)}s, not corrected for their number."
     ]
     return Section(f"{plan.rows[first].label} minus the others", (), ["", *names], rows, below)
-
-
-def _aggregates(outcome: Outcome) -> Section:
-    if not outcome.aggregates:
-        return Section("Over all columns")
-    metric = outcome.metrics[0]
-    rows = [
-        [row_text(outcome, row), interval_text(interval, metric).lstrip("+")]
-        for row, interval in outcome.aggregates.items()
-    ]
-    text = (
-        "Interquartile mean over columns and seeds, with a stratified bootstrap interval "
-        "(Agarwal et al., 2021)."
-    )
-    return Section("Over all columns", (), ["", "IQM"], rows, [text])
 
 
 def _chosen(outcome: Outcome, made: Made) -> Section:

@@ -134,8 +134,6 @@ class Scale(Frozen):
     """Replaces the study's metrics."""
     select: Select | None = None
     """Replaces the study's `select`."""
-    mean_over: str | None = None
-    """Replaces the study's `mean_over`."""
     tuning: Tree = Field(default_factory=dict)
     """Keys that override the study's `tuning`."""
     report: Tree = Field(default_factory=dict)
@@ -189,9 +187,6 @@ class Study(Frozen):
     [lo, hi]}, {loguniform: [lo, hi]}, {randint: [lo, hi]}, ends included. Join keys that vary
     together by commas: `data.clients, participation: {grid: [[10, 1.0]]}`.
     A table's default is lr: {grid: [0.02, 0.06, 0.2]}."""
-    mean_over: str | None = None
-    """A key of a sweep's space, such as data.root: configurations are ranked by the mean over its
-    values. Needs search: grid."""
     tuning: Tree = Field(default_factory=dict)
     """`configurations`, `rounds`, `search`, `extend`: see `Tuning`."""
     report: Tree = Field(default_factory=dict)
@@ -395,7 +390,6 @@ def _plan_scale(study: Study, name: str, label: str, scale: Scale, assignments: 
         paper=_paper(study, where),
         test=_test(study, assignments, where),
         glosses=_glosses(study, where),
-        mean_over=scale.mean_over or study.mean_over,
         **study.model_dump(include={"at", "confidence"}),
         **scale.model_dump(include={"max_concurrent", "hours", "left_out"}),
     )
@@ -554,7 +548,6 @@ def _unfit_for_asha(plan: StudyPlan) -> list[tuple[bool, bool, str]]:
             "random, or leave asha out",
         ),
         (plan.select == "nothing", tuning.asha is not None, "select: nothing needs asha: null"),
-        (plan.mean_over is not None, tuning.asha is not None, "mean_over needs asha: null"),
     ]
 
 
@@ -571,10 +564,8 @@ def _check_sweep(plan: StudyPlan, where: str) -> None:
         ),
         (not plan.is_sweep, tuning.search == "tpe", "tuning.search: tpe is for sweeps; use random"),
         (not plan.is_sweep, tuning.asha is not None, "tuning.asha is for sweeps; leave it out"),
-        (not plan.is_sweep, plan.mean_over is not None, "mean_over is for sweeps; use columns"),
         (plan.select == "nothing", plan.at != "final", "select: nothing needs at: final"),
         (plan.select == "nothing", tuning.search != "grid", "select: nothing needs search: grid"),
-        (plan.mean_over is not None, tuning.search != "grid", "mean_over needs search: grid"),
     ]
     for applies, is_wrong, what in wrong:
         if applies and is_wrong:
@@ -586,11 +577,6 @@ def _check_sweep(plan: StudyPlan, where: str) -> None:
         raise UserError(
             f"{where}.space is empty; name what is swept, for example algorithm.lambda: "
             "{grid: [1, 7]}"
-        )
-    if plan.mean_over is not None and (plan.mean_over not in space or len(space) < 2):
-        raise UserError(
-            f"{where}.mean_over={plan.mean_over} must be one of several keys of the space."
-            f"{nearest(plan.mean_over, list(space))}"
         )
 
 

@@ -18,7 +18,6 @@ from fedray.compare.paired import (
     SeedRange,
     Side,
     Verdict,
-    bootstrap_iqm,
     holm,
     seeds_to_decide,
     t_interval,
@@ -123,7 +122,6 @@ class Outcome:
         claims: verdicts on claims.
         controls: results of controls.
         against: comparisons of the first row with each other row, by column and on the mean.
-        aggregates: interquartile mean over columns and seeds by row; empty for a single column.
         notes: caveats and other notes below the table.
     """
 
@@ -134,7 +132,6 @@ class Outcome:
     claims: Sequence[TestedClaim]
     controls: Sequence[ControlResult]
     against: Sequence[Comparison]
-    aggregates: Mapping[str, Interval]
     notes: Sequence[str] = field(default_factory=list)
 
     def metric(self, name: str) -> Metric:
@@ -214,7 +211,6 @@ def conclude(
         claims=decided,
         controls=controls,
         against=_compare_with_first(plan, compare),
-        aggregates=_aggregates(cells, plan, metrics[0]),
         notes=[*notes, *plan.report.look_notes()],
     )
 
@@ -312,18 +308,3 @@ def _compare_with_first(plan: StudyPlan, compare: Compare) -> list[Comparison]:
         for other in rivals
         for column in columns
     ]
-
-
-def _aggregates(
-    cells: Mapping[Place, CellResult], plan: StudyPlan, metric: Metric
-) -> dict[str, Interval]:
-    """Return each row's interquartile mean over columns and seeds; empty for a single column."""
-    means = {}
-    for row in plan.rows if len(plan.columns) > 1 else ():
-        strata = [
-            list(by_seed(cells, plan, Side(row, column), metric).values())
-            for column in plan.columns
-        ]
-        if all(len(values) > 1 for values in strata):  # the bootstrap needs two seeds
-            means[row] = bootstrap_iqm(strata, plan.confidence)
-    return means

@@ -250,8 +250,6 @@ class StudyPlan(Frozen):
     """Sentences about rows or columns, by name."""
     left_out: str = ""
     """Parts of the paper's table that this scale leaves out."""
-    mean_over: str | None = None
-    """The axis of a sweep over whose values configurations are averaged."""
 
     @property
     def is_sweep(self) -> bool:

@@ -55,7 +55,7 @@ from fedray.tracking import (
 SMALL_ARTIFACTS = ("result.json", "rounds.jsonl", "partition.png")
 """Files of a run that MLflow stores; only small ones, because a study has many runs."""
 ARTIFACTS = {
-    "sweep": (FILE, "sweep.yaml", "trials.csv", "means.csv", "sweep.png", "best.yaml"),
+    "sweep": (FILE, "sweep.yaml", "trials.csv", "sweep.png", "best.yaml"),
     "table": (
         FILE,
         "table.yaml",

@@ -72,8 +72,6 @@ def here(tmp_path, monkeypatch):
         ({"space": {"lr, rounds": {"grid": [[1, 2, 3]]}}}, "one for each of lr, rounds"),
         ({"space": {"lr, rounds": {"uniform": [0, 1]}}}, "vary together only in lists"),
         ({"space": {"lr": {"grid": [1]}, "lr, rounds": {"grid": [[1, 1]]}}}, "names lr twice"),
-        ({"space": TWO, "asha": {}, "mean_over": "rounds"}, "mean_over needs asha: null"),
-        ({"mean_over": "rounds"}, "mean_over=rounds must be one of several keys of the space"),
         ({"asha": {}, "seeds": [0, 1]}, "tuning.asha compares single runs, not means over seeds"),
         (
             {"asha": {}, "search": "tpe", "configurations": 2},

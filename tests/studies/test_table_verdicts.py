@@ -175,8 +175,6 @@ def test_several_columns_are_compared_on_their_mean_seed_by_seed(play):
         pytest.approx([10.0, 20.0]),
         pytest.approx([20.0, 30.0]),
     ]
-    assert found.aggregates["mine"].mean == pytest.approx(65.0)  # the middle two of four
-    assert found.aggregates["mine"].low <= 65.0 <= found.aggregates["mine"].high
 
 
 # --- rounding -------------------------------------------------------------------------------------
