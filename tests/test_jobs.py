@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 TINY = """
 answers: "does a sweep run as a job"
-search: grid
+
 space:
   algorithm.lambda: {grid: [0, 1]}
 scales:

@@ -15,26 +15,6 @@ ConvRule = Literal["uniform", "fan_out"]
 """Initial weights of convolutions: PyTorch's default, or He normal by fan-out."""
 
 
-@dataclass(frozen=True)
-class PretrainedLayout:
-    """The correspondence of a backbone's tensors to those of a torchvision network.
-
-    All tensors without one of the prefixes below correspond one to one, in the order of the layers.
-
-    Attributes:
-        reference: torchvision's name of the network.
-        backbone_only: prefixes of the backbone's tensors without a counterpart.
-        reference_only: prefixes of torchvision's tensors without a counterpart.
-        projector: pairs of prefixes, in the projector and in torchvision's network, of hidden
-            layers that form the projector; they are loaded if the widths are equal.
-    """
-
-    reference: str
-    backbone_only: tuple[str, ...] = ()
-    reference_only: tuple[str, ...] = ("fc.", "classifier.")
-    projector: tuple[tuple[str, str], ...] = ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A backbone that can be chosen by name.
@@ -53,7 +33,11 @@ class Architecture:
         keeps_init: whether the constructors draw the initial weights, under a seed of the run.
             Otherwise `fedray.models.init` draws them by rules for the layers of fedray's networks.
         dense: whether the output is a vector per pixel, `[B·H·W, raw]`.
-        pretrained_layout: the correspondence to a network of torchvision, or None.
+        reference: torchvision's name of the network whose tensors have the same names here; "" if
+            there is none.
+        own: prefixes of tensors that have the name of one of torchvision's, but another size.
+        projector: pairs of prefixes, in the projector and in torchvision's network, of hidden
+            layers that form the projector; they are loaded if the widths are equal.
         version: the version of the code; raised by a commit that changes its numbers.
     """
 
@@ -67,7 +51,9 @@ class Architecture:
     channels_last: bool = False
     keeps_init: bool = False
     dense: bool = False
-    pretrained_layout: PretrainedLayout | None = None
+    reference: str = ""
+    own: tuple[str, ...] = ()
+    projector: tuple[tuple[str, str], ...] = ()
     version: int = 1
 
 

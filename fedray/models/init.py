@@ -1,13 +1,11 @@
 """Build classifiers whose weights depend on a given random generator alone.
 
-A module is constructed on the meta device, where PyTorch's initialisation draws nothing, and then
-gets memory and values. torch's global generator is not changed.
+torch's global generator is not changed.
 """
 
-from collections.abc import Callable
 from itertools import chain
 from math import sqrt
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +13,6 @@ from torch import Tensor, nn
 from fedray.errors import UserError, named, plugin_line
 from fedray.models.architectures import Architecture, ConvRule, architectures
 from fedray.models.classifier import BackboneClassifier, Classifier
-
-M = TypeVar("M", bound=nn.Module)
-
 
 _KNOWN_TENSORS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 
@@ -53,10 +48,11 @@ def build(
     spec = architectures.get(architecture)
     if generator is None:
         generator = torch.Generator().manual_seed(0)
-    backbone = constructed(spec, channels, image_size, generator) if spec.keeps_init else None
-    module = _allocate(spec, backbone, channels, image_size, num_classes, feature_dim, hidden)
-    initialise(module, generator, conv_rule=spec.conv_rule)
-    return module if backbone is None else _with_backbone(module, backbone)
+    shape = (channels, image_size, num_classes, feature_dim, hidden)
+    module = _constructed(spec, *shape, generator=generator if spec.keeps_init else None)
+    drawn = module.get_submodule("extractor.backbone") if spec.keeps_init else None
+    initialise(module, generator, conv_rule=spec.conv_rule, drawn=drawn)
+    return module
 
 
 def skeleton(
@@ -74,11 +70,7 @@ def skeleton(
         UserError: if the architecture is unknown, or images are too small for it.
     """
     spec = architectures.get(architecture)
-    generator = torch.Generator().manual_seed(0)
-    backbone = constructed(spec, channels, image_size, generator) if spec.keeps_init else None
-    module = _allocate(spec, backbone, channels, image_size, num_classes, feature_dim, hidden)
-    if backbone is not None:
-        module = _with_backbone(module, backbone)
+    module = _constructed(spec, channels, image_size, num_classes, feature_dim, hidden)
     with torch.no_grad():
         for tensor in chain(module.parameters(), module.buffers()):
             tensor.zero_()
@@ -94,12 +86,16 @@ def own_width(architecture: str, *, channels: int, image_size: int) -> int:
     spec = architectures.get(architecture)
     if spec.raw is not None:
         return spec.raw
-    backbone = constructed(spec, channels, image_size, torch.Generator())
-    return width_of(spec.name, backbone, channels, image_size)
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        return width_of(spec.name, spec.make(channels, image_size), channels, image_size)
 
 
 def initialise(
-    module: nn.Module, generator: torch.Generator, *, conv_rule: ConvRule = "uniform"
+    module: nn.Module,
+    generator: torch.Generator,
+    *,
+    conv_rule: ConvRule = "uniform",
+    drawn: nn.Module | None = None,
 ) -> None:
     """Set every parameter and buffer of `module` in place, in the order of its submodules.
 
@@ -112,11 +108,12 @@ def initialise(
         module: a module on the CPU.
         generator: a CPU generator, advanced by the call.
         conv_rule: the rule for convolutions.
+        drawn: a part of the module that keeps its values.
 
     Raises:
         TypeError: if a submodule holds tensors that no rule covers.
     """
-    for name, layer in module.named_modules():
+    for name, layer in module.named_modules(memo=set(() if drawn is None else drawn.modules())):
         direct = chain(layer.named_parameters(recurse=False), layer.named_buffers(recurse=False))
         tensors = {key for key, _ in direct}
         if tensors and not (
@@ -129,10 +126,9 @@ def initialise(
 
 
 def undrawn_linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
-    """Return a linear layer on the CPU with uninitialised memory, for `initialise`."""
-    with torch.device("meta"):
-        layer = nn.Linear(inputs, outputs, bias=bias)
-    return unset(layer)
+    """Return a linear layer on the CPU for `initialise`; the global generator is not changed."""
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        return nn.Linear(inputs, outputs, bias=bias)
 
 
 def _initialise_layer(layer: Any, generator: torch.Generator, conv_rule: ConvRule) -> bool:
@@ -162,19 +158,6 @@ def _initialise_bias(layer: nn.Linear | nn.Conv2d, generator: torch.Generator) -
         nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
 
 
-def constructed(
-    spec: Architecture, channels: int, image_size: int, generator: torch.Generator
-) -> nn.Module:
-    """Build a network whose constructors draw its weights, under a seed from `generator`.
-
-    The state of torch's global generator is restored afterwards.
-    """
-    seed = int(torch.randint(2**62, (), generator=generator))
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.manual_seed(seed)
-        return spec.make(channels, image_size)
-
-
 def width_of(name: str, backbone: nn.Module, channels: int, image_size: int) -> int:
     """Return the width of a network's output, found by a forward pass of two grey images.
 
@@ -202,38 +185,31 @@ def width_of(name: str, backbone: nn.Module, channels: int, image_size: int) -> 
     )
 
 
-class _Placeholder(nn.Module):
-    """A module that an existing backbone will replace."""
-
-
-def _with_backbone(module: Classifier, backbone: nn.Module) -> Classifier:
-    module.get_submodule("extractor").add_module("backbone", backbone.train())
-    return module
-
-
-def _allocate(
+def _constructed(
     spec: Architecture,
-    backbone: nn.Module | None,
     channels: int,
     image_size: int,
     num_classes: int,
     feature_dim: int,
     hidden: int | None,
+    *,
+    generator: torch.Generator | None = None,
 ) -> Classifier:
-    """Construct a classifier with uninitialised memory, with a placeholder for a given backbone."""
-    architecture, raw = spec.name, spec.raw
+    """Construct a classifier with any values, or with a backbone drawn by a seed of `generator`."""
     if image_size < spec.min_image_size:
         raise UserError(
-            f"{architecture}: images of {image_size}x{image_size} pixels are too small, it needs "
+            f"{spec.name}: images of {image_size}x{image_size} pixels are too small, it needs "
             f"at least {spec.min_image_size}x{spec.min_image_size}; raise data.image_size or "
             f"choose another model.group."
         )
-    if raw is None:
-        assert backbone is not None
-        raw = width_of(spec.name, backbone, channels, image_size)
-    with torch.device("meta"):
-        module = BackboneClassifier(
-            spec.make(channels, image_size) if backbone is None else _Placeholder(),
+    seed = 0 if generator is None else int(torch.randint(2**62, (), generator=generator))
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.manual_seed(seed)
+        backbone, raw = spec.make(channels, image_size), spec.raw
+        if raw is None:
+            raw = width_of(spec.name, backbone, channels, image_size)
+        return BackboneClassifier(
+            backbone.train(),
             raw,
             feature_dim,
             num_classes,
@@ -241,13 +217,3 @@ def _allocate(
             channels_last=spec.channels_last,
             dense=spec.dense,
         )
-    return unset(module)
-
-
-def unset(module: M) -> M:
-    """Move a module from the meta device to the CPU, with uninitialised memory.
-
-    Like `to_empty`, which takes a second to import sympy.
-    """
-    apply: Callable[[Callable[[Tensor], Tensor]], M] = module._apply
-    return apply(lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype))

@@ -1,11 +1,9 @@
 """Load torchvision's weights into backbones, by name or from a local file.
 
-All tensors of a backbone are loaded that have a counterpart in torchvision's network, batch norm
-included. The counterparts are found by listing the layers of both networks, which have the same
-order, except for those that the architecture's `pretrained_layout` excludes. All other tensors, the
-head and the adapter keep their drawn values. So does the projector, except for hidden layers of
-torchvision's network (AlexNet's FC6 and FC7) of equal width. A line in the log names the loaded
-layers.
+All tensors of a backbone are loaded that torchvision's network has by the same name, batch norm
+included, but for an architecture's `own`. All other tensors, the head and the adapter keep their
+drawn values. So does the projector, except for hidden layers of torchvision's network (AlexNet's
+FC6 and FC7) of equal width. A line in the log names the loaded layers.
 
 Images are in [-1, 1] and not scaled by ImageNet's mean and standard deviation.
 """
@@ -23,7 +21,7 @@ from torch import Tensor, nn
 from fedray.config import WEIGHT_FILES
 from fedray.errors import UserError, nearest, one_line
 from fedray.language.encoders.weights import check_reachable, read_weights
-from fedray.models.architectures import PretrainedLayout, architectures
+from fedray.models.architectures import architectures
 
 _log = logging.getLogger(__name__)
 
@@ -45,16 +43,16 @@ def check_pretrained(source: str, names: Collection[str]) -> None:
             not exist, or torchvision has no weights of this name for the architecture.
     """
     for name in sorted(set(names)):
-        layout = architectures.get(name).pretrained_layout
-        if layout is None:
-            possible = [entry.name for entry in architectures.entries() if entry.pretrained_layout]
+        reference = architectures.get(name).reference
+        if not reference:
+            possible = [entry.name for entry in architectures.entries() if entry.reference]
             raise UserError(
                 f"model.pretrained={source}: {name} does not correspond to a network of "
                 f"torchvision; set model.group to one of {', '.join(possible)}, or leave "
                 "model.pretrained out"
             )
         if not _is_file(source):
-            _check_name(source, layout.reference)
+            _check_name(source, reference)
     if _is_file(source) and not Path(source).is_file():
         raise UserError(f"model.pretrained={source} does not exist; pass a file of a state dict")
 
@@ -83,7 +81,8 @@ def start_from_pretrained(extractor: nn.Module, architecture: str, source: str) 
         UserError: as `load_pretrained`.
     """
     load_pretrained(extractor.get_submodule("backbone"), architecture, source)
-    loaded = ["backbone." + name for name in _reference_names(architecture)]
+    backbone = extractor.get_submodule("backbone")
+    loaded = ["backbone." + name for name in _shared_names(architecture, backbone)]
     if "projector" in dict(extractor.named_children()):
         projector = extractor.get_submodule("projector")
         loaded += ["projector." + n for n in load_projector(projector, architecture, source)]
@@ -127,7 +126,7 @@ def load_projector(projector: nn.Module, architecture: str, source: str) -> list
         UserError: if the weights cannot be downloaded or read.
     """
     state, tensors, loaded = _state(source), projector.state_dict(), []
-    for prefix, reference in _layout(architecture).projector:
+    for prefix, reference in architectures.get(architecture).projector:
         stored = {name: state.get(reference + name) for name in ("weight", "bias")}
         if all(
             tensor is not None and tensor.shape == tensors[prefix + name].shape
@@ -159,22 +158,19 @@ def load_pretrained(backbone: nn.Module, architecture: str, source: str) -> None
     Raises:
         UserError: if the weights cannot be downloaded or read, or a tensor does not fit.
     """
-    layout = _layout(architecture)
-    state = _state(source)
-    names = _reference_names(architecture)
-    expected = set(names.values())
-    surplus = [n for n in state if n not in expected and not n.startswith(layout.reference_only)]
-    if surplus:
-        what = f"the weights have {surplus[0]}, which {layout.reference} lacks"
-        raise _misfit(source, architecture, what)
+    state, reference = _state(source), architectures.get(architecture).reference
+    if surplus := [name for name in state if name not in _names(reference)]:
+        raise _misfit(
+            source, architecture, f"the weights have {surplus[0]}, which {reference} lacks"
+        )
     tensors = backbone.state_dict()
-    for name, reference in names.items():
-        stored = state.get(reference)
-        if stored is None and reference.endswith("num_batches_tracked"):
+    for name in _shared_names(architecture, backbone):
+        stored = state.get(name)
+        if stored is None and name.endswith("num_batches_tracked"):
             continue  # missing in old files; nothing reads this counter
         if stored is None:
-            raise _misfit(source, architecture, f"the weights have no {reference}")
-        _check_shape(stored, tensors[name], reference, source, architecture)
+            raise _misfit(source, architecture, f"the weights have no {name}")
+        _check_shape(stored, tensors[name], name, source, architecture)
         tensors[name].copy_(stored)
 
 
@@ -193,29 +189,20 @@ def _misfit(source: str, architecture: str, what: str) -> UserError:
     return UserError(f"model.pretrained={source} does not fit {architecture}: {what}")
 
 
-def _layout(architecture: str) -> PretrainedLayout:
-    layout = architectures.get(architecture).pretrained_layout
-    if layout is None:
-        raise ValueError(f"{architecture} does not correspond to a network of torchvision")
-    return layout
+def _shared_names(architecture: str, backbone: nn.Module) -> list[str]:
+    """Return the names of a backbone's tensors that torchvision's network has, too, in order."""
+    spec = architectures.get(architecture)
+    names = _names(spec.reference)
+    return [n for n in backbone.state_dict() if n in names and not n.startswith(spec.own)]
 
 
 @lru_cache(maxsize=8)
-def _reference_names(architecture: str) -> Mapping[str, str]:
-    """Return torchvision's names of a backbone's tensors that have a counterpart, in order."""
+def _names(reference: str) -> frozenset[str]:
+    """Return the names of all tensors of torchvision's network."""
     from torchvision.models import get_model
 
-    layout = _layout(architecture)
     with torch.device("meta"):
-        backbone = architectures.get(architecture).make(3, 224).state_dict()
-        reference = get_model(layout.reference, weights=None).state_dict()
-    return dict(
-        zip(
-            (name for name in backbone if not name.startswith(layout.backbone_only)),
-            (name for name in reference if not name.startswith(layout.reference_only)),
-            strict=True,
-        )
-    )
+        return frozenset(get_model(reference, weights=None).state_dict())
 
 
 @lru_cache(maxsize=1)

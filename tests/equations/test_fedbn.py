@@ -15,7 +15,7 @@ def test_shortcuts_have_normalisation_too():
     norms = [m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
     assert len(norms) == 20
     assert len(names) == 5 * len(norms)
-    assert any("shortcut" in name for name in names)
+    assert any("downsample" in name for name in names)
 
 
 def test_normalisation_never_leaves_a_client_and_the_rest_is_common(run):

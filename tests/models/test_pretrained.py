@@ -86,7 +86,7 @@ def test_a_small_stem_stays_as_drawn_and_the_stages_are_loaded(tmp_path, name):
     load_pretrained(small, name, str(path))
     load_pretrained(large, full, str(path))
     for key, tensor in small.state_dict().items():
-        expected = drawn if key.startswith("stem.") else large
+        expected = drawn if key.startswith(("conv1.", "bn1.")) else large
         assert torch.equal(tensor, expected.state_dict()[key]), key
 
 
@@ -95,7 +95,7 @@ def test_alexnet_takes_the_convolutions_and_draws_its_batch_norm(tmp_path):
     torch.save(model.state_dict(), path)
     backbone, drawn = ours("alexnet"), ours("alexnet").state_dict()
     load_pretrained(backbone, "alexnet", str(path))
-    convolutions = [m for m in backbone if isinstance(m, nn.Conv2d)]
+    convolutions = [m for m in backbone.features if isinstance(m, nn.Conv2d)]
     wanted = [m for m in model.features if isinstance(m, nn.Conv2d)]
     for mine, other in zip(convolutions, wanted, strict=True):
         assert torch.equal(mine.weight, other.weight)
@@ -138,7 +138,7 @@ def test_a_file_without_batch_counters_is_read(tmp_path):
     torch.save({n: t for n, t in state.items() if "num_batches" not in n}, path)
     backbone = ours("resnet18")
     load_pretrained(backbone, "resnet18", str(path))
-    assert torch.equal(backbone.stem[1].running_var, state["bn1.running_var"])
+    assert torch.equal(backbone.bn1.running_var, state["bn1.running_var"])
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_weights_in_the_cache_are_used_without_the_network(cached, options):
     state, backbone = theirs("resnet18").state_dict(), ours("resnet18")
     torch.save(state, cached, **options)
     load_pretrained(backbone, "resnet18", "ResNet18_Weights.IMAGENET1K_V1")
-    assert torch.equal(backbone.stem[1].running_var, state["bn1.running_var"])
+    assert torch.equal(backbone.bn1.running_var, state["bn1.running_var"])
 
 
 @pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html>", b"PK\x03\x04 torn", b"\x80\x02torn"])
@@ -205,7 +205,7 @@ def test_checkpoints_of_training_scripts_are_read(tmp_path):
     torch.save({"epoch": 90, "state_dict": wrapped, "best_acc1": 69.8}, path)
     backbone = ours("resnet18")
     load_pretrained(backbone, "resnet18", str(path))
-    assert torch.equal(backbone.stem[1].running_var, state["bn1.running_var"])
+    assert torch.equal(backbone.bn1.running_var, state["bn1.running_var"])
 
 
 def test_an_experiment_starts_from_a_file(tmp_path, monkeypatch):
@@ -217,7 +217,7 @@ def test_an_experiment_starts_from_a_file(tmp_path, monkeypatch):
     assert experiment.model.pretrained == str(tmp_path / "weights.pth")
     weights = Assembly(experiment).models.initial("resnet18")
     drawn = Assembly(resolve("fedavg_digits", colour)).models.initial("resnet18")
-    assert torch.equal(weights["extractor.backbone.stem.0.weight"], state["conv1.weight"])
+    assert torch.equal(weights["extractor.backbone.conv1.weight"], state["conv1.weight"])
     assert torch.equal(weights["head.weight"], drawn["head.weight"])
     assert all(tensor.is_contiguous() for tensor in weights.values())
 
@@ -271,7 +271,7 @@ def test_what_was_loaded_is_said_once(tmp_path, caplog):
         for _ in range(2):
             start_from_pretrained(model.extractor, "resnet18", str(path))
     (said,) = caplog.messages
-    assert "120 of resnet18's 134 tensors are loaded (backbone.stem.0, backbone.stem.1, " in said
+    assert "120 of resnet18's 134 tensors are loaded (backbone.conv1, backbone.bn1, " in said
     assert said.endswith(
         "; drawn: projector.0, projector.1, projector.3, projector.4, and the head"
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from torch import nn
 
-from fedray.models.architectures import Architecture, PretrainedLayout, architectures
+from fedray.models.architectures import Architecture, architectures
 from fedray.models.backbones.layers import conv_bn, relu
 
 
@@ -14,28 +16,26 @@ def _alexnet(channels: int, image_size: int) -> nn.Sequential:
     AlexNet's two hidden layers are the projector. Set `model.projector=4096` and, for a classifier,
     `model.feature_dim=4096` (FedGLCL's baselines, official code); FedGLCL has the texts' width.
     """
-    return nn.Sequential(
-        nn.Conv2d(channels, 64, 11, 4, 2),
-        nn.BatchNorm2d(64),
-        relu(),
-        nn.MaxPool2d(3, 2),
-        nn.Conv2d(64, 192, 5, padding=2),
-        nn.BatchNorm2d(192),
-        relu(),
-        nn.MaxPool2d(3, 2),
-        nn.Conv2d(192, 384, 3, padding=1),
-        nn.BatchNorm2d(384),
-        relu(),
-        nn.Conv2d(384, 256, 3, padding=1),
-        nn.BatchNorm2d(256),
-        relu(),
-        nn.Conv2d(256, 256, 3, padding=1),
-        nn.BatchNorm2d(256),
-        relu(),
-        nn.MaxPool2d(3, 2),
-        nn.AdaptiveAvgPool2d(6),
-        nn.Flatten(),
+    # torchvision's number of each convolution, then its channels, kernel, stride and padding
+    convolutions = (
+        (0, 64, 11, 4, 2),
+        (3, 192, 5, 1, 2),
+        (6, 384, 3, 1, 1),
+        (8, 256, 3, 1, 1),
+        (10, 256, 3, 1, 1),
     )
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    inputs = channels
+    for number, outputs, kernel, stride, padding in convolutions:
+        layers[f"{number}"] = nn.Conv2d(inputs, outputs, kernel, stride, padding)
+        layers[f"norm{number}"] = nn.BatchNorm2d(outputs)
+        layers[f"relu{number}"] = relu()
+        if number in (0, 3, 10):
+            layers[f"pool{number}"] = nn.MaxPool2d(3, 2)
+        inputs = outputs
+    features = nn.Sequential(layers)
+    end = {"pool": nn.AdaptiveAvgPool2d(6), "flat": nn.Flatten()}
+    return nn.Sequential(OrderedDict(features=features, **end))
 
 
 def _alexnet_tiny(channels: int, image_size: int) -> nn.Sequential:
@@ -67,12 +67,8 @@ architectures.add(
         paper="Krizhevsky et al., NeurIPS 2012; with batch norm: Li et al., ICLR 2021 (FedBN)",
         min_image_size=63,
         channels_last=True,
-        # torchvision's network has no batch norm, so these layers keep their drawn values
-        pretrained_layout=PretrainedLayout(
-            "alexnet",
-            backbone_only=("1.", "5.", "9.", "12.", "15."),
-            projector=(("0.", "classifier.1."), ("3.", "classifier.4.")),  # FC6, FC7
-        ),
+        reference="alexnet",  # which has no batch norm: these layers keep their drawn values
+        projector=(("0.", "classifier.1."), ("3.", "classifier.4.")),  # FC6, FC7
     )
 )
 architectures.add(

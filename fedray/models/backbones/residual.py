@@ -1,64 +1,67 @@
 """Residual networks: `resnet4` to `resnet152`, and variants with a small stem.
 
 The usual stem is ImageNet's: 7x7, stride 2 and a max-pool (32 pixels become 8). The small stem is
-He et al.'s for CIFAR: 3x3, stride 1 and no max-pool. Short networks have fewer stages.
+He et al.'s for CIFAR: 3x3, stride 1 and no max-pool. Short networks have fewer stages. Tensors have
+torchvision's names; torchvision itself takes more than a second to import.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from functools import partial
 
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from fedray.models.architectures import Architecture, PretrainedLayout, architectures
-from fedray.models.backbones.layers import GlobalMean, Residual, conv_bn, relu
-
-Block = Callable[[int, int, int], tuple[nn.Module, int]]
-"""A function of (input channels, width, stride) that returns (block, its output channels)."""
+from fedray.models.architectures import Architecture, architectures
+from fedray.models.backbones.layers import GlobalMean, conv_bn, relu
 
 PAPER = "He et al., CVPR 2016, arXiv:1512.03385"
 SHORT = "HtFLlib's, after He et al., CVPR 2016"
 
 
-def _residual(body: nn.Module, inputs: int, outputs: int, stride: int) -> Residual:
-    """Add a shortcut: the identity, or a strided 1x1 convolution if the shape changes."""
-    same = stride == 1 and inputs == outputs
-    shortcut = None if same else nn.Sequential(*conv_bn(inputs, outputs, 1, stride))
-    return Residual(body, shortcut, relu=True)
+class Block(nn.Module):
+    """Convolutions with batch norm, a shortcut, and ReLU.
+
+    The shortcut is the identity, or a strided 1x1 convolution if the shape changes.
+
+    Args:
+        inputs: channels of the input.
+        convolutions: (channels, side of the kernel, stride) of each convolution.
+    """
+
+    def __init__(self, inputs: int, convolutions: tuple[tuple[int, int, int], ...]) -> None:
+        super().__init__()
+        last, stride = inputs, 1
+        for number, (outputs, kernel, step) in enumerate(convolutions, 1):
+            conv, norm = conv_bn(last, outputs, kernel, step)
+            self.add_module(f"conv{number}", conv)
+            self.add_module(f"bn{number}", norm)
+            last, stride = outputs, stride * step
+        same = stride == 1 and inputs == last
+        self.downsample = None if same else nn.Sequential(*conv_bn(inputs, last, 1, stride))
+        self._depth = len(convolutions)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `[B, inputs, H, W]` to `[B, outputs, H', W']`."""
+        out = x
+        for number in range(1, self._depth + 1):
+            out = getattr(self, f"bn{number}")(getattr(self, f"conv{number}")(out))
+            out = F.relu_(out) if number < self._depth else out
+        out += x if self.downsample is None else self.downsample(x)
+        return F.relu_(out)
 
 
-def _basic(inputs: int, width: int, stride: int) -> tuple[nn.Module, int]:
-    """Build a basic block: two 3x3 convolutions."""
-    body = nn.Sequential(*conv_bn(inputs, width, 3, stride), relu(), *conv_bn(width, width, 3))
-    return _residual(body, inputs, width, stride), width
-
-
-def _bottleneck(inputs: int, width: int, stride: int) -> tuple[nn.Module, int]:
-    """Build a bottleneck block as in torchvision, with the stride in the 3x3 convolution."""
-    outputs = 4 * width
-    body = nn.Sequential(
-        *conv_bn(inputs, width, 1),
-        relu(),
-        *conv_bn(width, width, 3, stride),
-        relu(),
-        *conv_bn(width, outputs, 1),
-    )
-    return _residual(body, inputs, outputs, stride), outputs
-
-
-def _stem(channels: int, width: int, small: bool) -> nn.Sequential:
-    """Build the stem, see the module's docstring."""
-    if small:
-        return nn.Sequential(*conv_bn(channels, width, 3), relu())
-    pool = nn.MaxPool2d(3, stride=2, padding=1)
-    return nn.Sequential(*conv_bn(channels, width, 7, 2), pool, relu())
+def _convolutions(width: int, stride: int, *, bottleneck: bool) -> tuple[tuple[int, int, int], ...]:
+    """Return a block's convolutions; a bottleneck has its stride in the 3x3 one (torchvision)."""
+    if bottleneck:
+        return (width, 1, 1), (width, 3, stride), (4 * width, 1, 1)
+    return (width, 3, stride), (width, 3, 1)
 
 
 def _resnet(
-    block: Block,
     depths: tuple[int, ...],
+    bottleneck: bool,
     small_stem: bool,
     width: int,
     channels: int,
@@ -68,15 +71,20 @@ def _resnet(
 
     Every stage but the first halves the sides of the maps.
     """
-    layers: OrderedDict[str, nn.Module] = OrderedDict(stem=_stem(channels, width, small_stem))
+    conv, norm = conv_bn(channels, width, 3 if small_stem else 7, 1 if small_stem else 2)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(conv1=conv, bn1=norm)
+    if not small_stem:
+        layers["maxpool"] = nn.MaxPool2d(3, stride=2, padding=1)
+    layers["relu"] = relu()
     inputs = width
     for stage, depth in enumerate(depths):
         blocks = []
-        for i in range(depth):
-            stride = 2 if stage > 0 and i == 0 else 1
-            made, inputs = block(inputs, width * 2**stage, stride)
-            blocks.append(made)
-        layers[f"stage{stage + 1}"] = nn.Sequential(*blocks)
+        for number in range(depth):
+            stride = 2 if stage > 0 and number == 0 else 1
+            convolutions = _convolutions(width * 2**stage, stride, bottleneck=bottleneck)
+            blocks.append(Block(inputs, convolutions))
+            inputs = convolutions[-1][0]
+        layers[f"layer{stage + 1}"] = nn.Sequential(*blocks)
     layers["mean"] = GlobalMean()
     return nn.Sequential(layers)
 
@@ -84,86 +92,63 @@ def _resnet(
 def _add(
     name: str,
     summary: str,
-    block: Block,
     depths: tuple[int, ...],
     raw: int,
     *,
-    paper: str = SHORT,
+    bottleneck: bool = False,
     small_stem: bool = False,
     width: int = 64,
+    paper: str = SHORT,
     channels_last: bool = False,
-    pretrained_layout: PretrainedLayout | None = None,
+    reference: str = "",
 ) -> None:
     architectures.add(
         Architecture(
             name=name,
             summary=summary,
-            make=partial(_resnet, block, depths, small_stem, width),
+            make=partial(_resnet, depths, bottleneck, small_stem, width),
             raw=raw,
             paper=paper,
             conv_rule="fan_out",
             channels_last=channels_last,
-            pretrained_layout=pretrained_layout,
+            reference=reference,
+            own=("conv1.", "bn1.") if reference and small_stem else (),
         )
     )
 
 
-_add(
-    "resnet8s",
-    "Three basic blocks from 16 channels after a small stem, for a laptop",
-    _basic,
-    (1, 1, 1),
-    64,
-    paper="-",
-    small_stem=True,
-    width=16,
-    channels_last=True,
+for _name, _count, _depths in (("resnet8s", "Three", (1, 1, 1)), ("resnet10s", "Four", (1, 1, 2))):
+    _summary = f"{_count} basic blocks from 16 channels after a small stem, for a laptop"
+    _add(_name, _summary, _depths, 64, paper="-", small_stem=True, width=16, channels_last=True)
+_add("resnet4", "One basic block", (1,), 64, channels_last=True)
+_add("resnet6", "Two basic blocks", (1, 1), 128, channels_last=True)
+_add("resnet8", "Three basic blocks", (1, 1, 1), 256)
+_add("resnet10", "Four basic blocks", (1, 1, 1, 1), 512)
+_DEEP: tuple[tuple[int, tuple[int, ...], bool], ...] = (
+    (18, (2, 2, 2, 2), False),
+    (34, (3, 4, 6, 3), False),
+    (50, (3, 4, 6, 3), True),
+    (101, (3, 4, 23, 3), True),
+    (152, (3, 8, 36, 3), True),
 )
-_add(
-    "resnet10s",
-    "Four basic blocks from 16 channels after a small stem, for a laptop",
-    _basic,
-    (1, 1, 2),
-    64,
-    paper="-",
-    small_stem=True,
-    width=16,
-    channels_last=True,
-)
-_add("resnet4", "One basic block", _basic, (1,), 64, channels_last=True)
-_add("resnet6", "Two basic blocks", _basic, (1, 1), 128, channels_last=True)
-_add("resnet8", "Three basic blocks", _basic, (1, 1, 1), 256)
-_add("resnet10", "Four basic blocks", _basic, (1, 1, 1, 1), 512)
-for _depth, _block, _depths, _raw in (
-    (18, _basic, (2, 2, 2, 2), 512),
-    (34, _basic, (3, 4, 6, 3), 512),
-    (50, _bottleneck, (3, 4, 6, 3), 2048),
-    (101, _bottleneck, (3, 4, 23, 3), 2048),
-    (152, _bottleneck, (3, 8, 36, 3), 2048),
-):
+for _depth, _stages, _deep in _DEEP:
     _add(
         f"resnet{_depth}",
         f"ResNet-{_depth} as in torchvision",
-        _block,
-        _depths,
-        _raw,
+        _stages,
+        2048 if _deep else 512,
+        bottleneck=_deep,
         paper=PAPER,
-        pretrained_layout=PretrainedLayout(f"resnet{_depth}"),
+        reference=f"resnet{_depth}",
     )
-for _depth, _block, _depths, _raw in (
-    (18, _basic, (2, 2, 2, 2), 512),
-    (50, _bottleneck, (3, 4, 6, 3), 2048),
-):
-    _add(
-        f"resnet{_depth}_small",
-        f"ResNet-{_depth} with CIFAR's stem: 3x3, stride 1, no max-pool",
-        _block,
-        _depths,
-        _raw,
-        paper=PAPER,
-        small_stem=True,
-        # the stem has another size and keeps its drawn values
-        pretrained_layout=PretrainedLayout(
-            f"resnet{_depth}", backbone_only=("stem.",), reference_only=("fc.", "conv1.", "bn1.")
-        ),
-    )
+    if _depth in (18, 50):
+        _add(
+            f"resnet{_depth}_small",
+            f"ResNet-{_depth} with CIFAR's stem: 3x3, stride 1, no max-pool",
+            _stages,
+            2048 if _deep else 512,
+            bottleneck=_deep,
+            small_stem=True,
+            paper=PAPER,
+            reference=f"resnet{_depth}",
+        )

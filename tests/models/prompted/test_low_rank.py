@@ -29,7 +29,7 @@ def test_without_a_correction_the_personal_features_are_the_shared_ones(tiny_cli
     with torch.no_grad():
         model.u.zero_()
     z_s, z_c = model.shared_and_personal()
-    assert torch.equal(z_s, z_c)
+    torch.testing.assert_close(z_s, z_c)
 
 
 def test_training_classifies_over_all_copies_and_evaluation_by_the_first(tiny_clip):
