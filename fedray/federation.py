@@ -442,6 +442,8 @@ class RoundExchange(Exchange):
         replies, total = executor.run("sum", step, self.round, reached)
         self._collect(step, replies)
         self._settle(release, is_void=not total)
+        if gate.privacy is None:
+            return total
         return gate.release_total(total, algorithm.summand, round_=self.round, step=step)
 
     def _send(self, down: Downlinks) -> dict[int, Payload | None]:

@@ -108,7 +108,7 @@ class Gate:
     def release_total(self, total: Total, summand: Summand, *, round_: int, step: str) -> Total:
         """Return the sums for the server step; with central privacy, those of noisy means."""
         if self.privacy is None or not self._is_central or not total:
-            return total
+            return total  # sums of clients that added their own noise
         mean = self.privacy.noisy_mean(total, round_=round_, step=step)
         return total_of(summand, dict.fromkeys(total.clients, mean))
 
