@@ -103,6 +103,8 @@ class Study:
         published: published tables whose runs are reused.
         taken: the published table by key of each reused run.
         runs: runs of this invocation by number.
+        begun: Ray Tune's names of the trials that the process of the last `write` began, by key of
+            the run.
         stored: finished runs of earlier invocations that are reused, by key.
         registered: the first registration of the plan when the invocation began.
         looks: earlier looks at the verdicts; None until they are computed.
@@ -122,6 +124,7 @@ class Study:
     published: Sequence[Published] = ()
     taken: dict[str, Published] = field(default_factory=dict)
     runs: dict[int, StudyRun] = field(default_factory=dict)
+    begun: dict[str, str] = field(default_factory=dict)
     registered: Registration | None = None
     looks: Looks | None = None
 
@@ -336,6 +339,7 @@ class Study:
 
     def write(self) -> None:
         """Replace plan.json in one step."""
+        begun = [run for run in self.runs.values() if run.status != "pending"]
         tree = {
             "format": FORMAT,
             "kind": self.plan.kind,
@@ -348,6 +352,7 @@ class Study:
             "seconds": self.seconds,
             "failures": self.failures,
             "stopped": self.stopped,
+            "begun": {run.spec.key: run.ray_id or "" for run in begun},
             "asked_configurations": self.suggested,
             "from": [table.source for table in self.published],
             "registered": None if self.registered is None else dict(self.registered),
@@ -385,6 +390,12 @@ class Study:
             f"{path} has format {tree['format']}, this version reads {FORMAT}; start anew"
         )
 
+    def reread(self) -> Study:
+        """Return the study as its plan.json is now, with the results that have been read."""
+        now = Study.read(self.home)
+        now._measured = self._measured
+        return now
+
     @classmethod
     def _of(cls, home: Path, tree: Tree) -> Study:
         where, entry, looks = str(home / FILE), tree.get("registered"), tree.get("looks")
@@ -401,6 +412,7 @@ class Study:
             seconds=dict(tree["seconds"]),
             failures=dict(tree["failures"]),
             stopped=list(tree.get("stopped", ())),
+            begun=dict(tree.get("begun", {})),
             suggested=list(tree.get("asked_configurations", ())),
             published=[
                 Published.read(source, home / published_copy(number))

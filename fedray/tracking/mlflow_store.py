@@ -484,7 +484,7 @@ class Store:
 
     def _set_status(self, held: _Held, run: TrackedRun) -> None:
         """Set the status; FAILED and KILLED do not replace the status of a run that has ended."""
-        if run.status is None or run.status == held.status:
+        if run.status == held.status:
             return
         if run.status == "RUNNING":
             self._client.update_run(held.run_id, status="RUNNING")
