@@ -6,7 +6,7 @@ The command line and the Python interface both start runs with `begin` and drive
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from copy import deepcopy
 from pathlib import Path
 from traceback import extract_tb
@@ -119,23 +119,25 @@ def follow(
         RunFailed: if a callback raises an error.
     """
     status: Status = "FAILED"
-    with explain_disk_full(out), copying(out):
+
+    def end() -> None:
+        if tracker is not None:
+            tracker.close(status)
+
+    start = tracker.start if tracker is not None else lambda: None
+    with explain_disk_full(out), copying(out), ExitStack() as last, closing(rounds):
+        last.callback(end)
         try:
-            with closing(rounds):
-                for done in rounds:
-                    if tracker is not None:
-                        tracker.start()  # a run that fails to start is not logged
-                    _call(callbacks, done)
-                    yield done
+            for done in rounds:
+                start()  # a run that fails before is not logged
+                _call(callbacks, done)
+                yield done
             status = "FINISHED"
         except (KeyboardInterrupt, GeneratorExit) as stop:
             if isinstance(stop, KeyboardInterrupt):
                 stopped(stop)
             status = "KILLED"
             raise
-        finally:
-            if tracker is not None:
-                tracker.close(status)
 
 
 def _call(callbacks: Sequence[Callback], done: Round) -> None:

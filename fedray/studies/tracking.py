@@ -100,9 +100,8 @@ def study_sources(
         only_own: leave out runs that another study has sent.
     """
     states = study.states()
-    begun = study.begun if is_going else {}
     for run in study.runs.values():
-        if run.spec.key in begun:
+        if run.spec.key in study.begun:
             run.status = "running"
     status: RunStatus = "RUNNING" if is_going else _status_of(study)
     read: Callable[[], TrackedRun] = partial(

@@ -215,7 +215,7 @@ class Follower:
     ) -> None:
         self._folder, self._find, self._uploader = folder, find, uploader
         self._print = say
-        self._ended = threading.Event()
+        self._ended, self._done = threading.Event(), threading.Event()
         self._status: Status | None = None
         self._failure, self._is_down, self._is_recorded = "", False, False
         self._said: set[str] = set()
@@ -236,6 +236,7 @@ class Follower:
             if not self._is_down:
                 break
             time.sleep(1.0)
+        self._done.set()
         return self._say_the_rest(self._failure)
 
     def _wait_for_the_end(self) -> None:
@@ -244,7 +245,8 @@ class Follower:
         self._status = next((status for status in get_args(Status) if status == word), None)
         self._ended.set()
         longest = min(float(seconds), CLOSE_SECONDS_DOWN if self._is_down else math.inf)
-        time.sleep(longest)
+        if self._done.wait(longest):
+            return
         self._uploader.due = self._uploader.due or {str(self._folder): None}  # it still reads
         self._say_the_rest(self._failure or f"not ready after {longest:g} s")
         os._exit(1)
