@@ -15,8 +15,6 @@ import re
 import shlex
 import shutil
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
@@ -603,33 +601,18 @@ def _template() -> Path:
     return path
 
 
-_TABLES = """
-import sqlite3, sys, mlflow
-mlflow.MlflowClient(sys.argv[1]).search_experiments()
-database = sqlite3.connect(sys.argv[2])
-database.execute("DELETE FROM experiments")
-database.commit()
-"""
-"""Script that creates MLflow's tables without the default experiment, which contains a path.
-
-MLflow creates that experiment when it opens the database.
-"""
-
-
 def _make_tables(path: Path) -> None:
-    """Create an sqlite database with MLflow's tables, in another process.
+    """Create an sqlite database with MLflow's tables, without the experiment Default.
 
-    The process is not reached by Ctrl-C, because MLflow cannot repair an incomplete database, and
-    leaves no connection open in this process.
+    MLflow makes that experiment when it opens the database, and writes its own path there.
     """
+    from mlflow import MlflowClient
+
     uri = sqlite_uri(path)
-    command = [sys.executable, "-c", _TABLES, uri, str(path)]
-    apart: Any = {"timeout": 600, "start_new_session": True}
     with _no_stray_folder(uri):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, **apart)
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise RuntimeError(f"MLflow could not make its database: {last}")
+        MlflowClient(tracking_uri=uri).search_experiments()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM experiments")
 
 
 def _fullness(run: Any) -> tuple[float, int]:

@@ -6,7 +6,6 @@ Both serve `fedray upload`, the only process that writes to MLflow.
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import sys
 import threading
@@ -100,11 +99,6 @@ class Uploader:
         self._experiment = experiment
         self._stores: dict[str, Store] = {}
         self._sent: dict[str, object] = {}  # the stamps of sources by name
-
-    @property
-    def is_connected(self) -> bool:
-        """Return True if MLflow has answered."""
-        return any(store.experiment_id for store in self._stores.values())
 
     def send(self, sources: Iterable[Source], say: Callable[[str], object]) -> list[Added]:
         """Send what has changed since the last call; a refused run holds up no other.
@@ -215,17 +209,29 @@ class Follower:
     ) -> None:
         self._folder, self._find, self._uploader = folder, find, uploader
         self._print = say
-        self._ended, self._done = threading.Event(), threading.Event()
+        self._ended = threading.Event()
         self._status: Status | None = None
-        self._failure, self._is_down, self._is_recorded = "", False, False
+        self._failure, self._is_down = "", False
         self._said: set[str] = set()
 
     def run(self) -> bool:
-        """Follow the folder to the end; return True if MLflow has everything."""
-        threading.Thread(target=self._wait_for_the_end, name="end", daemon=True).start()
+        """Follow the folder until standard input ends; return True if MLflow has everything."""
+        looks = threading.Thread(target=self._follow, name="tracking", daemon=True)
+        looks.start()
+        word, seconds = (sys.stdin.read().split() or ["", str(CLOSE_SECONDS)])[:2]
+        self._status = next((status for status in get_args(Status) if status == word), None)
+        self._ended.set()
+        longest = min(float(seconds), CLOSE_SECONDS_DOWN if self._is_down else math.inf)
+        looks.join(longest)
+        if looks.is_alive():
+            self._failure = self._failure or f"not ready after {longest:g} s"
+            self._uploader.due = self._uploader.due or {str(self._folder): None}
+        return self._say_the_rest()
+
+    def _follow(self) -> None:
         pause = 0.0
         while not self._ended.wait(pause):
-            began, is_first = time.monotonic(), not self._uploader.is_connected
+            began, is_first = time.monotonic(), not self._uploader.page
             self._look("RUNNING")
             worked = 0.0 if is_first else time.monotonic() - began  # without one-time imports
             pause = max(EVERY_SECONDS, min(worked / SHARE, LONGEST_PAUSE))
@@ -234,65 +240,47 @@ class Follower:
             self._uploader.forget_refused()
             self._look(self._status)
             if not self._is_down:
-                break
+                return
             time.sleep(1.0)
-        self._done.set()
-        return self._say_the_rest(self._failure)
-
-    def _wait_for_the_end(self) -> None:
-        """Read the status from standard input; end the process if MLflow takes too long then."""
-        word, seconds = (sys.stdin.read().split() or ["", str(CLOSE_SECONDS)])[:2]
-        self._status = next((status for status in get_args(Status) if status == word), None)
-        self._ended.set()
-        longest = min(float(seconds), CLOSE_SECONDS_DOWN if self._is_down else math.inf)
-        if self._done.wait(longest):
-            return
-        self._uploader.due = self._uploader.due or {str(self._folder): None}  # it still reads
-        self._say_the_rest(self._failure or f"not ready after {longest:g} s")
-        os._exit(1)
 
     def _look(self, status: RunStatus | None) -> None:
         """Send what has changed; say what fails, each reason once."""
-        uploader = self._uploader
+        uploader, is_new = self._uploader, not self._uploader.page
         try:
             uploader.send(self._find(status), self._say)
             self._is_down = False
-        except NotTaken as error:
-            self._is_down = True
-            if not self._failure:
-                self._failure = str(error)
+        except Exception as error:
+            why = str(error) if isinstance(error, NotTaken) else reason(error)
+            is_first, self._is_down, self._failure = not self._failure, True, why
+            if is_first:
                 is_over = self._ended.is_set()
                 self._say(
-                    f"MLflow at {mask(uploader.uri)} is not up to date ({error}); "
+                    f"MLflow at {mask(uploader.uri)} is not up to date ({why}); "
                     f"{'the' if is_over else 'the run goes on, and its'} folder is complete. "
                     f"To upload it later: {self._command}"
                 )
         for why in {*uploader.refused.values()} - self._said:
             self._said.add(why)
             self._say(f"MLflow does not have a run ({why}); it gets all others")
-        if uploader.page and not self._is_recorded:
-            self._is_recorded = True
+        if is_new and uploader.page:
             self._say(f"{VIEW_THEM}{uploader.page}")
             with suppress(OSError, UserError):  # only a resumed run needs it
                 record_uri(self._folder, uploader.uri)
 
-    def _say_the_rest(self, why: str) -> bool:
+    def _say_the_rest(self) -> bool:
         """Say what MLflow lacks at the end; return True if it is nothing."""
-        uploader, refused = self._uploader, self._uploader.refused
-        if uploader.due:
+        uploader = self._uploader
+        lacks = uploader.due.keys() | uploader.refused.keys()
+        if lacks:
+            why = [*([self._failure] if uploader.due else []), *uploader.refused.values()]
             self._say(
-                f"MLflow at {mask(uploader.uri)} does not have all of {len(uploader.due)} run(s) "
-                f"({why}); the results are complete. To upload them: {self._command}"
-            )
-        elif (self._failure or self._said) and not refused:
-            self._say("MLflow is complete now")
-        if refused:
-            self._say(
-                f"MLflow does not have all of {len(refused)} run(s), and has all others: "
-                f"{'; '.join(dict.fromkeys(refused.values()))}. Once that is mended: "
+                f"MLflow at {mask(uploader.uri)} does not have all of {len(lacks)} run(s) "
+                f"({'; '.join(dict.fromkeys(why))}); the results are complete. To upload them: "
                 f"{self._command}"
             )
-        return not (uploader.due or refused)
+        elif self._failure or self._said:
+            self._say("MLflow is complete now")
+        return not lacks
 
     def _say(self, line: str) -> None:
         with suppress(OSError):  # the process that reads it was killed

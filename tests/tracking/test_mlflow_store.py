@@ -381,10 +381,14 @@ os._exit(9)
 
 
 def test_a_database_that_cannot_be_made_is_a_failure_with_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedray.tracking.mlflow_store.sys.executable", "/bin/false")
-    with pytest.raises(RuntimeError, match="MLflow could not make"):
+    def fail(path: Path) -> None:
+        path.write_text("half")
+        raise RuntimeError("no more")
+
+    monkeypatch.setattr(mlflow_store, "_make_tables", fail)
+    with pytest.raises(RuntimeError, match="no more"):
         Store(f"sqlite:///{tmp_path}/mlflow.db", "digits").connect()
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
 
