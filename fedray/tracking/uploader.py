@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TypeVar, get_args
 
@@ -22,7 +23,7 @@ from fedray.errors import FedrayError, UserError
 from fedray.masking import mask
 from fedray.records import Status
 from fedray.tracking.describe import RunStatus, TrackedRun, record_uri
-from fedray.tracking.mlflow_store import Added, Store, reason, refused, ui_command
+from fedray.tracking.mlflow_store import Added, Store, reason, refused, set_environment, ui_command
 from fedray.tracking.view import CHARTS, VIEW, view_path
 
 OPEN_SECONDS, SYNC_SECONDS = 60.0, 3600.0
@@ -229,6 +230,9 @@ class Follower:
         return self._say_the_rest()
 
     def _follow(self) -> None:
+        set_environment()
+        with suppress(ImportError):  # meanwhile the run begins; `send` reports the error
+            import_module("mlflow.store.tracking.sqlalchemy_store")
         pause = 0.0
         while not self._ended.wait(pause):
             began, is_first = time.monotonic(), not self._uploader.page
