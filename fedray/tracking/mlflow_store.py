@@ -195,10 +195,6 @@ class _Held:
     steps: set[int]  # rounds that are complete
 
 
-class NotOpened(Exception):
-    """An address that MLflow cannot open; the cause says why."""
-
-
 class Store:
     """One MLflow experiment.
 
@@ -227,21 +223,9 @@ class Store:
     # The methods below raise the errors of MLflow, its server and its database.
 
     def connect(self) -> None:
-        """Open MLflow and the experiment; create the database and the experiment if missing.
-
-        Raises:
-            NotOpened: instead of an error that `refused` would blame on a run.
-        """
+        """Open MLflow and the experiment; create the database and the experiment if missing."""
         if self._client is not None:
             return
-        try:
-            self._connect()
-        except Exception as error:
-            if refused(error):
-                raise NotOpened from error
-            raise
-
-    def _connect(self) -> None:
         from mlflow import MlflowClient
 
         path = sqlite_path(self.uri)
@@ -279,9 +263,7 @@ class Store:
         """Send all but the files; return the run and how many rounds and params were sent."""
         held = self._held.pop(run.key, None) or self._open(run)  # after a failure, ask MLflow again
         self._save_view(held, run)
-        params = self._add_params(held, run.params)
-        parent = {} if PARENT_TAG in held.tags else self._parent_tag(run)
-        self._add_tags(held, {**run.tags, **parent})
+        params = self._add_params_and_tags(held, run)
         self._add_data(held, run)
         rounds = self._add_rounds(held, run)
         if run.is_going:
@@ -410,20 +392,22 @@ class Store:
 
     # --- content of a run -------------------------------------------------------------------------
 
-    def _add_params(self, held: _Held, params: Mapping[str, str]) -> int:
-        from mlflow.entities import Param
+    def _add_params_and_tags(self, held: _Held, run: TrackedRun) -> int:
+        """Send the missing params and tags; return the number of params."""
+        from mlflow.entities import Param, RunTag
 
-        missing = [Param(name, value) for name, value in params.items() if name not in held.params]
-        self._log(held, "params", missing, ITEMS_PER_BATCH)
+        params = {name: value for name, value in run.params.items() if name not in held.params}
+        parent = {} if PARENT_TAG in held.tags else self._parent_tag(run)
+        tags = {
+            name: shorten(value, MAX_TAG)
+            for name, value in {**run.tags, **parent}.items()
+            if name not in held.tags
+        }
+        self._log(held, "params", [Param(*item) for item in params.items()], ITEMS_PER_BATCH)
+        self._log(held, "tags", [RunTag(*item) for item in tags.items()], ITEMS_PER_BATCH)
         held.params |= params.keys()
-        return len(missing)
-
-    def _add_tags(self, held: _Held, tags: Mapping[str, str]) -> None:
-        from mlflow.entities import RunTag
-
-        missing = {k: shorten(v, MAX_TAG) for k, v in tags.items() if k not in held.tags}
-        self._log(held, "tags", [RunTag(*item) for item in missing.items()], ITEMS_PER_BATCH)
-        held.tags |= missing
+        held.tags |= tags
+        return len(params)
 
     def _log(self, held: _Held, kind: str, items: Sequence[Any], most: int) -> None:
         for start in range(0, len(items), most):

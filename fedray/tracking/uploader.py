@@ -119,6 +119,8 @@ class Uploader:
             try:
                 added.append(self._sync(source.read(), say))
                 self.refused.pop(source.name, None)
+            except NotTaken:
+                raise
             except Exception as error:
                 why = reason(error, self.uri)
                 if not refused(error):
@@ -137,7 +139,7 @@ class Uploader:
         name = self._experiment or run.experiment
         store = self._stores.setdefault(name, Store(self.uri, name, run.question))
         try:
-            within(OPEN_SECONDS, store.connect)
+            _open(store)
             added = within(SYNC_SECONDS, partial(store.sync, run))
         finally:
             for notice in store.notices:
@@ -145,6 +147,14 @@ class Uploader:
             store.notices.clear()
         self.page = self.page or _page(self.uri, store.experiment_id, run.key if run.view else VIEW)
         return added
+
+
+def _open(store: Store) -> None:
+    """Open an experiment; raise `NotTaken`, because no error of this is a run's."""
+    try:
+        within(OPEN_SECONDS, store.connect)
+    except Exception as error:
+        raise NotTaken(reason(error, store.uri)) from error
 
 
 def _page(uri: str, experiment_id: str, view: str) -> str:

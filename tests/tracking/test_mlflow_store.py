@@ -459,7 +459,7 @@ def test_a_database_has_one_writer_at_a_time(uri: str, monkeypatch: pytest.Monke
         with suppress(Timeout), lock.acquire(timeout=0):
             taken.append(True)
 
-    for step in ("_add_params", "_add_data", "_add_rounds", "_set_status"):
+    for step in ("_add_params_and_tags", "_add_data", "_add_rounds", "_set_status"):
         real = getattr(store, step)
         monkeypatch.setattr(store, step, lambda *a, real=real: (try_lock(), real(*a))[1])
     store.sync(tracked(rounds=ROUNDS, status="FINISHED"))
