@@ -201,9 +201,10 @@ def command(folders: Sequence[Path], uri: str | None, experiment: str | None, fo
         if len(folders) > 1 or experiment:
             raise UserError("--follow takes one folder, and no --experiment")
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `ray job stop` sends it to all processes
-        lines = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)  # keeps MLflow's output apart from ours
-        return 0 if follow(folders[0], uri, partial(print, file=lines, flush=True)) else 1
+        with os.fdopen(os.dup(1), "w") as lines:
+            os.dup2(2, 1)  # keeps MLflow's output apart from ours
+            is_complete = follow(folders[0], uri, partial(print, file=lines, flush=True))
+        os._exit(0 if is_complete else 1)  # at once: a thread may still wait for the server
     failed: list[str] = []
     for uploaded in upload(folders, uri, experiment):
         print(uploaded)

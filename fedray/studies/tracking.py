@@ -24,6 +24,7 @@ from fedray.records import (
     Status,
     environment,
     find_metric,
+    is_claimed,
     versions,
 )
 from fedray.studies.cell import RunSpec
@@ -142,15 +143,17 @@ def _status_of(study: Study) -> Status:
 
 
 def _run_status(study: Study, spec: RunSpec, *, is_going: bool) -> RunStatus | None:
-    """Return the status of a run; None: as its folder says."""
-    key = spec.key
-    if study.measured(key, spec.place.row) is None and study.reason(key, spec.place.row):
-        return "FAILED"
+    """Return the status of a run; None for one that neither ended nor runs: as its folder says."""
+    key, row = spec.key, spec.place.row
     if key in study.stopped:
         return "KILLED"
-    if key not in study.begun or study.measured(key, spec.place.row) is not None:
-        return None
-    return "RUNNING" if is_going else "KILLED"
+    if study.measured(key, row) is not None:  # its process may still hold the folder
+        return "FINISHED"
+    if study.reason(key, row):
+        return "FAILED"
+    if key in study.begun:
+        return "RUNNING" if is_going else "KILLED"
+    return "RUNNING" if is_claimed(RunFolder(study.folder(key))) else None
 
 
 def run_of(
