@@ -139,6 +139,21 @@ def test_a_run_without_files_is_running_and_one_that_failed_is_named(
     assert runs(is_going=False) == [("FAILED", "ray_0"), ("KILLED", "ray_1")]
 
 
+def test_a_finished_run_is_finished_whoever_still_holds_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = begun(tmp_path)
+    run = study.next()
+    end(study, run, curve)
+    study.write()
+    claim = FolderClaim(RunFolder(run.folder))
+    claim.acquire()
+    found = study_sources(Study.read(study.home), conclusion, is_going=True)
+    claim.release()
+    assert [(source.state, source.read().status) for source in found][-1] == ("FINISHED",) * 2
+
+
 def test_a_damaged_run_folder_stops_no_other_run_of_a_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Path
 ) -> None:
