@@ -22,7 +22,7 @@ from commands import upload as upload_command
 from fedray.cli.upload import upload
 from fedray.config import flatten
 from fedray.errors import UserError
-from fedray.records import FolderClaim, RunFolder
+from fedray.records import FolderClaim, RunFolder, RunWriter
 from fedray.tracking import (
     Source,
     Store,
@@ -113,12 +113,16 @@ def test_a_run_without_a_result_is_described_by_its_plan(tmp_path: Path) -> None
 
 def test_a_folder_is_followed(tmp_path: Path, uri: str) -> None:
     folder, held = tmp_path / "run", Held(uri)
-    write_run(folder, make_run(0, of=5))
+    result = make_run(5)
     with Following(folder, uri) as following:
-        for count in range(1, 6):
-            write_run(folder, make_run(count, of=5))
+        folder.mkdir()
+        (folder / "config.yaml").write_text("rounds: 5\n")
+        writer = RunWriter(RunFolder(folder), result.info)
+        for done in result.rounds:
+            writer.append(done, result.costs)
         wait_until(lambda: held.runs("digits"))
         assert held.run().info.status == "RUNNING"
+        writer.close()
         assert following.end("FINISHED")
     assert held.run().info.status == "FINISHED"
     held.assert_every_metric_once_per_round(held.run(), range(6))
@@ -537,7 +541,7 @@ def test_five_good_folders_behind_a_bad_one_are_uploaded(
     assert [run.info.status for run in Held(uri).runs("digits")] == ["FINISHED"] * 5
 
 
-@pytest.mark.parametrize("text", ["nope", "[]", '{"format": 1}'])
+@pytest.mark.parametrize("text", ["nope", "[]", '{"format": 2}'])
 def test_a_damaged_sweep_is_one_sentence(
     text: str, tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
