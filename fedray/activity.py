@@ -1,20 +1,63 @@
-"""Print what a command waits for; on a terminal, count the seconds until the next output."""
+"""What a command prints on a terminal: counted seconds while it waits, and progress bars, by rich.
+
+A log gets plain lines.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
-import threading
-import time
-from collections.abc import Callable
-from shutil import get_terminal_size
-from typing import Any, TextIO
+from contextlib import suppress
+from typing import Any, Self, TextIO
 
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn, Task
+from rich.text import Text
+
+from fedray.errors import printable
 from fedray.units import time_of
 
-EVERY = 1.0
-"""Seconds between two updates of the count."""
-COUNT = 10
-"""Characters reserved for the count."""
+_counts: list[Progress] = []
+"""The count that the next output ends, if any."""
+_bars: list[Progress] = []
+"""The bar that is shown, if any; rich prints other output above it."""
+
+
+class Escaping:
+    """A standard stream that ends a count, and escapes control characters of strangers' files.
+
+    Bold and coloured text, and the return to the start of a line that is counted on, stay.
+    """
+
+    _CONTROL = re.compile(
+        r"(?!\A\r)(?!\x1b\[(?:[39]?[0-7];?)+m)"
+        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+    )
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text, whose control characters are shown as text."""
+        end_waiting()
+        self.stream.write(self._CONTROL.sub(lambda found: ascii(found[0])[1:-1], text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+class Elapsed(ProgressColumn):
+    """Column with the elapsed seconds, which shows that the command is alive."""
+
+    def render(self, task: Task) -> Text:
+        """Return the elapsed seconds as text."""
+        return Text(seconds_of(task.elapsed or 0))
+
+
+class _Waiting(Elapsed):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.description} ... {super().render(task)}")
 
 
 def say_next(what: str) -> None:
@@ -24,29 +67,42 @@ def say_next(what: str) -> None:
     ended before. A log gets one plain line.
     """
     end_waiting()
-    while _BARS:
-        _BARS.pop()()
-    if sys.stdout.isatty():
-        _Counting(f"{what} ...")
-    else:
+    while _bars:
+        _bars.pop().stop()
+    if not is_terminal():
         print(f"{what} ...", flush=True)
-
-
-def begin_bar(start: Callable[[], object], stop: Callable[[], object]) -> None:
-    """Start a progress bar on the terminal; `stop` is called before the next counted line.
-
-    The library of the bars replaces the standard streams while a bar is shown, and would print each
-    second of the count on a new line.
-    """
-    end_waiting()
-    start()
-    _BARS.append(stop)
+        return
+    is_ours = isinstance(sys.stdout, Escaping)  # it ends the count; elsewhere, rich prints above
+    _counts.append(
+        Progress(
+            _Waiting(),
+            console=console(),
+            refresh_per_second=2,
+            redirect_stdout=not is_ours,
+            redirect_stderr=not is_ours,
+        )
+    )
+    _counts[0].add_task(what)
+    _counts[0].start()
 
 
 def end_waiting() -> None:
     """End a running count and its line, if there is one."""
-    if isinstance(sys.stdout, _Ending):
-        sys.stdout.end()
+    with suppress(IndexError):
+        _counts.pop().stop()
+
+
+def is_terminal() -> bool:
+    """Return True if lines of standard output can be written again."""
+    return sys.stdout.isatty() and console().is_interactive
+
+
+def console() -> Console:
+    """Return rich's view of standard output as it is, whose control characters rich needs."""
+    stream = sys.stdout
+    while isinstance(stream, Escaping):
+        stream = stream.stream
+    return Console(file=stream)
 
 
 def seconds_of(seconds: float) -> str:
@@ -55,62 +111,38 @@ def seconds_of(seconds: float) -> str:
     return f"{whole} s" if whole < 10 else time_of(whole)
 
 
-class _Counting:
-    """A thread that counts seconds after a line until something else is written."""
+class Lines:
+    """Lines that are printed one after the other, on a terminal above a progress bar.
 
-    def __init__(self, line: str) -> None:
-        self._streams = sys.stdout, sys.stderr
-        fits = len(line) + COUNT < get_terminal_size().columns
-        self._line, self._open = (f"{line} ", True) if fits else ("", False)
-        self._ended = threading.Event()
-        self._lock = threading.RLock()
-        self._show(line if fits else f"{line}\n")
-        sys.stdout, sys.stderr = _LAST[:] = [_Ending(self.end, stream) for stream in self._streams]
-        threading.Thread(target=self._count, name="waiting", daemon=True).start()
+    Args:
+        columns: the columns of the bar.
+        fields: first values of the bar's fields.
+    """
 
-    def _count(self) -> None:
-        began = time.monotonic()
-        while not self._ended.wait(EVERY):
-            with self._lock:
-                if not self._ended.is_set():
-                    self._open = True
-                    self._show(f"\r{self._line}{seconds_of(time.monotonic() - began)}")
+    def __init__(self, *columns: ProgressColumn, **fields: Any) -> None:
+        self.bar = Progress(*columns, console=console()) if is_terminal() else None
+        if self.bar is not None:
+            self._task = self.bar.add_task("starting", **fields)
 
-    def _show(self, text: str) -> None:
-        self._streams[0].write(text)
-        self._streams[0].flush()
+    def __enter__(self) -> Self:
+        end_waiting()
+        if self.bar is not None:
+            self.bar.start()
+            _bars.append(self.bar)
+        return self
 
-    def end(self) -> None:
-        """Stop counting, end the line, and restore the streams."""
-        with self._lock:
-            if self._ended.is_set():
-                return
-            self._ended.set()
-            if self._open:
-                self._show("\n")
-        if isinstance(sys.stdout, _Ending):
-            sys.stdout = self._streams[0]
-        if isinstance(sys.stderr, _Ending):
-            sys.stderr = self._streams[1]
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
 
+    def say(self, line: str, in_log: str = "") -> None:
+        """Print a line; a log adds `in_log` to it."""
+        if self.bar is None:
+            print(f"{line}  {in_log}".rstrip(), flush=True)
+        else:
+            self.bar.console.print(printable(line), highlight=False, markup=False)
 
-class _Ending:
-    """A stream whose first write ends the count."""
-
-    def __init__(self, end: Callable[[], None], stream: TextIO) -> None:
-        self.end = end
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        self.end()
-        return self._stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-_BARS: list[Callable[[], object]] = []
-"""What stops the progress bars that are shown."""
-_LAST: list[_Ending] = []
-"""The streams of the last count, kept alive: `print` in Python 3.11 holds no reference to
-`sys.stdout` and crashes if the write frees the stream."""
+    def update(self, **fields: Any) -> None:
+        """Change the fields of the bar."""
+        if self.bar is not None:
+            self.bar.update(self._task, **fields)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import select
 import shlex
 import signal
@@ -23,7 +22,7 @@ from typing import Any, NoReturn, TextIO, TypeVar, cast
 import click
 from click.shell_completion import CompletionItem
 
-from fedray.activity import _Ending, end_waiting
+from fedray.activity import Escaping, end_waiting
 from fedray.errors import CodeError, Failure, FedrayError, UserError, named, one_line, shown
 from fedray.files import check_path, remedy_of
 from fedray.masking import mask
@@ -57,7 +56,7 @@ class Terminated(KeyboardInterrupt):
 
 
 class Command(click.Command):
-    """A command that raises a `UserError` for wrong arguments and has the flag `--debug`."""
+    """A command with the flag `--debug`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"context_settings": SETTINGS, **kwargs})
@@ -66,52 +65,6 @@ class Command(click.Command):
             ["--debug"], is_flag=True, expose_value=False, callback=_note, help=help_
         )
         self.params.append(option)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments.
-
-        Raises:
-            UserError: if an argument is wrong.
-        """
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            message = error.message.rstrip(".")
-            raise UserError(f"{message}; {self._hint(error.option_name, ctx)}") from None
-        except click.UsageError as error:
-            message = error.format_message().rstrip(".")
-            raise UserError(f"{message}; {ctx.command_path} --help lists the options") from None
-
-    def _hint(self, flag: str, ctx: click.Context) -> str:
-        """Return advice about an unknown flag, often a key of the experiment with dashes."""
-        flags = [name for param in self.params for name in param.opts]
-        if near := get_close_matches(flag, flags, n=1, cutoff=0.7):
-            return f"did you mean {near[0]}?"
-        if any(isinstance(param, click.Argument) and param.name == "keys" for param in self.params):
-            key = flag.lstrip("-").replace("-", "_")
-            return f"write keys of the experiment without dashes: {key}=..."
-        return f"{ctx.command_path} --help lists the options"
-
-
-class Group(click.Group):
-    """A group of commands that raises a `UserError` for wrong arguments."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{"context_settings": SETTINGS, **kwargs})
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments before the command's name.
-
-        Raises:
-            UserError: if an argument is wrong.
-        """
-        try:
-            return super().parse_args(ctx, args)
-        except click.exceptions.NoArgsIsHelpError:
-            raise
-        except click.UsageError as error:
-            message = error.format_message().rstrip(".")
-            raise UserError(f"{message}; {ctx.command_path} --help lists the commands") from None
 
 
 _is_program = False
@@ -231,7 +184,7 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a character gets a "?"
             stream.reconfigure(errors="replace")
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast(TextIO, _Escaping(stream)) for stream in before)
+    sys.stdout, sys.stderr = (cast(TextIO, Escaping(stream)) for stream in before)
     try:
         with sigterm_raised():
             code = _invoked(command, list(sys.argv[1:] if argv is None else argv), prog)
@@ -242,6 +195,9 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         return USER_ERROR
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return USER_ERROR
+    except click.UsageError as error:
+        say_wrong(_wrong_words(error))
         return USER_ERROR
     except KeyboardInterrupt as stop:
         say_stopped(stop)
@@ -262,50 +218,40 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         sys.stdout, sys.stderr = before
 
 
+def _wrong_words(error: click.UsageError) -> str:
+    """Return what is wrong with the words of a command line, and advice.
+
+    An unknown flag is often a key of the experiment with dashes.
+    """
+    message, ctx = error.format_message().rstrip("."), error.ctx
+    if ctx is None:
+        return message
+    of = "commands" if isinstance(ctx.command, click.Group) else "options"
+    advice = f"{ctx.command_path} --help lists the {of}"
+    if isinstance(error, click.NoSuchOption):
+        message, flag = error.message.rstrip("."), error.option_name
+        flags = [name for param in ctx.command.params for name in param.opts]
+        if near := get_close_matches(flag, flags, n=1, cutoff=0.7):
+            advice = f"did you mean {near[0]}?"
+        elif any(param.name == "keys" for param in ctx.command.params):
+            key = flag.lstrip("-").replace("-", "_")
+            advice = f"write keys of the experiment without dashes: {key}=..."
+    return f"{message}; {advice}"
+
+
 def is_program() -> bool:
     """Return True if this process runs one command, the one of its command line, and then ends."""
     return _is_program
-
-
-class _Escaping:
-    """A standard stream that escapes control characters, which files of strangers may hold.
-
-    Bold and coloured text, and the return to the start of a line that is counted on, stay.
-    """
-
-    _CONTROL = re.compile(
-        r"(?!\A\r)(?!\x1b\[(?:[39]?[0-7];?)+m)"
-        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
-    )
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        self._stream.write(self._CONTROL.sub(lambda found: ascii(found[0])[1:-1], text))
-        return len(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-def terminal_stream() -> TextIO:
-    """Return standard output as it is, for progress bars, whose control characters it needs."""
-    stream: Any = sys.stdout
-    while isinstance(stream, _Escaping | _Ending):
-        stream = stream._stream
-    return cast(TextIO, stream)
 
 
 def _invoked(command: click.Command, words: list[str], prog: str) -> int:
     """Parse the arguments and run the command.
 
     Raises:
-        CodeError: if user code called `sys.exit` or `os._exit`, whose status must not become the
-            command's.
+        CodeError: if user code called `sys.exit`, whose status must not become the command's.
     """
     try:
-        with _exits_raised(), command.make_context(prog, words) as ctx:
+        with command.make_context(prog, words) as ctx:
             return int(command.invoke(ctx) or 0)
     except click.exceptions.Exit as end:  # --help, --version
         return end.exit_code
@@ -316,23 +262,6 @@ def _invoked(command: click.Command, words: list[str], prog: str) -> int:
             from fedray.plugins import trust_all
 
             trust_all(False)
-
-
-@contextmanager
-def _exits_raised() -> Iterator[None]:
-    """Let `os._exit` raise SystemExit, except in forked children and other threads."""
-    leave, process, thread = os._exit, os.getpid(), threading.get_ident()
-
-    def raise_exit(status: int) -> NoReturn:
-        if (os.getpid(), threading.get_ident()) != (process, thread):
-            leave(status)
-        raise SystemExit(f"os._exit({status})")
-
-    os._exit = raise_exit
-    try:
-        yield
-    finally:
-        os._exit = leave
 
 
 @contextmanager

@@ -126,31 +126,6 @@ def test_code_that_exits_has_failed(capsys, status):
         ended(action, capsys, ["--debug"])
 
 
-def test_code_that_ends_the_interpreter_has_failed(tmp_path):
-    """In a process of its own, which the code would end."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import os\n"
-        "import click\n"
-        "from fedray.command import Command, run\n"
-        "@click.command(cls=Command)\n"
-        "def action():\n"
-        "    if os.fork() == 0:\n"
-        "        os._exit(5)\n"
-        "    print('child', os.waitstatus_to_exitcode(os.wait()[1]), flush=True)\n"
-        "    os._exit(0)\n"
-        "code = run(action, [])\n"
-        "print('after', code, flush=True)\n"
-        "os._exit(code)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=False, env=os.environ
-    )
-    assert done.stdout.splitlines() == ["child 5", "after 1"]
-    assert done.returncode == 1
-    assert done.stderr.startswith("failed: SystemExit: os._exit(0)")
-
-
 def test_help_is_no_failure(capsys):
     assert ended(raising(AssertionError("not reached")), capsys, ["--help"]) == (0, "")
 

@@ -72,6 +72,7 @@ BESIDE = {
     ("command", "masking"),
     ("command", "plugins"),
     ("command", "activity"),
+    ("activity", "errors"),
     ("activity", "units"),
     ("files", "errors"),
     ("integrity", "files"),

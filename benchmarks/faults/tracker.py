@@ -28,7 +28,15 @@ from benchmarks.faults.harness import Tally
 from benchmarks.faults.proxy import FAULTS, Proxy
 from fedray.config import Experiment
 from fedray.records import Costs, Environment, Round, Run, RunFolder, RunInfo, Traffic
-from fedray.tracking import Store, TrackedRun, Tracker, grouped, tracked_run
+from fedray.tracking import (
+    NotTaken,
+    Source,
+    Store,
+    TrackedRun,
+    Uploader,
+    grouped,
+    tracked_run,
+)
 
 TRIALS = ("trial_0", "trial_1")
 IMPATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "3", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
@@ -105,7 +113,7 @@ def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str
     """Log a sweep through the proxy, and perhaps kill the logging process; return the faults."""
     rate, kills = draw.choice([0.05, 0.2, 0.5]), draw.choice([0, 1, 1, 2])
     spawn = multiprocessing.get_context("forkserver")
-    spawn.set_forkserver_preload(["fedray.tracking.sync"])
+    spawn.set_forkserver_preload(["fedray.tracking.uploader"])
 
     def choose(method: str, path: str) -> str | None:
         # Creating a run is dangerous: a repeated request may make a second one.
@@ -126,13 +134,12 @@ def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str
 def drive(uri: str, home: Path, name: str) -> None:
     """Track a sweep as its driver does, while its rounds come in."""
     os.environ.update(IMPATIENT)
-    sys.stderr = (home / "stderr.txt").open("a")
-    tracker = Tracker(uri, "faults", folder=home, retry_seconds=0.05)
-    for count in range(1, 7):
-        for run in state(home, name, count):
-            tracker.update(run.key, partial(replace, run))
-            time.sleep(0.01)
-    tracker.close(wait_seconds=20)
+    uploader = Uploader(uri, "faults")
+    for count in (1, 2, 3, 4, 5, 6, 6, 6):  # the last state is tried three times
+        runs = state(home, name, count)
+        with contextlib.suppress(NotTaken):
+            uploader.send([Source(r.key, partial(replace, r), state=count) for r in runs], print)
+        time.sleep(0.03)
 
 
 def upload(uri: str, home: Path, name: str) -> None:

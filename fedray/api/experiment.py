@@ -24,7 +24,7 @@ from fedray.files import discard_if_empty
 from fedray.records import Round, RunFolder, check_entries, prove_writable
 from fedray.remote_results import check_owner, fetch_missing
 from fedray.runtime.resolve import from_tree
-from fedray.tracking import Tracker, run_tracker
+from fedray.tracking import Tracker, tracker_for
 
 
 class Experiment:
@@ -159,8 +159,10 @@ class Experiment:
         began = time.time()
         prove_writable(RunFolder(out))
         say(headline(self._resolved, executor))
-        tracker = run_tracker(self._resolved, out) if track else None
+        tracker = tracker_for(out) if track else None
         rounds = begin(self._resolved, out, executor, began, say, say_next)
+        if tracker is not None and executor == "serial":
+            tracker.start()  # with Ray, all CPUs are busy until the first round
         return follow(out, rounds, tracker, callbacks=callbacks), tracker
 
 

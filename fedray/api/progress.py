@@ -5,27 +5,14 @@ The command and the Python interface print the same lines.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-)
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
-from fedray.activity import begin_bar, seconds_of
-from fedray.command import terminal_stream
+from fedray.activity import Elapsed, Lines
 from fedray.config import Experiment
-from fedray.errors import printable
 from fedray.records import BEST, HEADLINE, VALIDATION, Round, Run, RunFolder, Traffic
 from fedray.tracking import Tracker
 from fedray.units import size_of, time_of
@@ -77,15 +64,7 @@ class Pace:
         return (now - began) / (done - first) * (self._rounds - done)
 
 
-class Elapsed(ProgressColumn):
-    """Column with the elapsed seconds, which shows that the run is alive during long rounds."""
-
-    def render(self, task: Task) -> Text:
-        """Return the elapsed seconds as text."""
-        return Text(seconds_of(task.elapsed or 0))
-
-
-class RoundProgress:
+class RoundProgress(Lines):
     """Prints each round when it has finished.
 
     Args:
@@ -95,46 +74,26 @@ class RoundProgress:
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
         self._pace = Pace(rounds)
-        self._bar: Progress | None = None
-        if sys.stdout.isatty():
-            self._bar = Progress(
-                TextColumn("round"),
-                MofNCompleteColumn(),
-                BarColumn(bar_width=None),
-                Elapsed(),
-                TextColumn("{task.description}"),
-                TextColumn("{task.fields[left]}"),
-                console=Console(file=terminal_stream()),
-            )
-            self._task = self._bar.add_task("starting", total=rounds, left="")
-
-    def __enter__(self) -> RoundProgress:
-        if self._bar is not None:
-            begin_bar(self._bar.start, self._bar.stop)
-        return self
+        super().__init__(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            Elapsed(),
+            TextColumn("{task.description}"),
+            TextColumn("{task.fields[left]}"),
+            total=rounds,
+            left="",
+        )
 
     def __call__(self, done: Round) -> None:
         """Print one round."""
         number = done.round
         seconds = self._pace.remaining(number, time.monotonic())
-        remaining = "" if seconds is None or number == self._rounds else f"left {time_of(seconds)}"
-        words = describe(done, traffic=self._bar is None)
-        line = f"round {number}/{self._rounds}  {words}  {time_of(done.seconds)}"
-        if self._bar is None:
-            print(f"{line}  {remaining}".rstrip(), flush=True)
-            return
-        self._bar.console.print(printable(line), highlight=False, markup=False)
-        text, remaining = ("finishing", "") if number == self._rounds else ("training", remaining)
-        self._bar.update(self._task, completed=number, description=text, left=remaining)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        left = "" if seconds is None or number == self._rounds else f"left {time_of(seconds)}"
+        words = describe(done, traffic=self.bar is None)
+        self.say(f"round {number}/{self._rounds}  {words}  {time_of(done.seconds)}", left)
+        text = "finishing" if number == self._rounds else "training"
+        self.update(completed=number, description=text, left=left)
 
 
 def headline(experiment: Experiment, executor: str) -> str:

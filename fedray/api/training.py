@@ -6,7 +6,7 @@ The command line and the Python interface both start runs with `begin` and drive
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from copy import deepcopy
 from pathlib import Path
 from traceback import extract_tb
@@ -118,49 +118,26 @@ def follow(
     Raises:
         RunFailed: if a callback raises an error.
     """
-    watch = Tracking(tracker, out)
-    with explain_disk_full(out), copying(out), closing(watch), closing(rounds):
+    status: Status = "FAILED"
+
+    def end() -> None:
+        if tracker is not None:
+            tracker.close(status)
+
+    start = tracker.start if tracker is not None else lambda: None
+    with explain_disk_full(out), copying(out), ExitStack() as last, closing(rounds):
+        last.callback(end)
         try:
             for done in rounds:
-                watch.after_round()
+                start()  # a run that fails before is not logged
                 _call(callbacks, done)
                 yield done
-            watch.status = "FINISHED"
+            status = "FINISHED"
         except (KeyboardInterrupt, GeneratorExit) as stop:
             if isinstance(stop, KeyboardInterrupt):
                 stopped(stop)
-            watch.status = "KILLED"
+            status = "KILLED"
             raise
-
-
-class Tracking:
-    """Updates MLflow after each round; a run that fails to start is not logged.
-
-    Args:
-        tracker: None: nothing is logged.
-        out: the folder of the run, complete when the observer is closed.
-
-    Attributes:
-        status: how the run ended; set before closing.
-    """
-
-    def __init__(self, tracker: Tracker | None, out: Path) -> None:
-        self.status: Status = "FAILED"
-        self._tracker, self._out = tracker, out
-        self._has_begun = False
-
-    def after_round(self) -> None:
-        """Schedule an update of MLflow."""
-        self._has_begun = True
-        if self._tracker is not None:
-            self._tracker.follow(self._out, "RUNNING")
-
-    def close(self) -> None:
-        """Send the rest of the run to MLflow, and wait for a limited time."""
-        if self._tracker is not None:
-            if self._has_begun or self.status == "FINISHED":
-                self._tracker.follow(self._out, self.status)
-            self._tracker.close()
 
 
 def _call(callbacks: Sequence[Callback], done: Round) -> None:

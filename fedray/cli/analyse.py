@@ -9,12 +9,12 @@ from typing import Any, get_args
 import click
 
 from fedray.analyses.harness import MODULES, Analysis, Request, carry_out, default_folder, find
-from fedray.command import PATH, Command, Group, trust
+from fedray.command import PATH, SETTINGS, Command, trust
 from fedray.records import Select
 from fedray.render.terminal import print_sections
 
 
-class _Analyses(Group):
+class _Analyses(click.Group):
     """All analyses; an analysis is imported when its command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -31,7 +31,11 @@ class _Analyses(Group):
             formatter.write_dl(list(MODULES.items()))
 
 
-@click.group(cls=_Analyses, epilog="fedray analyse NAME --help lists the options of an analysis.")
+@click.group(
+    cls=_Analyses,
+    epilog="fedray analyse NAME --help lists the options of an analysis.",
+    context_settings=SETTINGS,
+)
 def command() -> None:
     """Analyse one aspect of finished runs."""
 

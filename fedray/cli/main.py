@@ -10,7 +10,7 @@ from types import MappingProxyType
 import click
 
 import fedray
-from fedray.command import Group, run
+from fedray.command import SETTINGS, run
 from fedray.errors import UserError, nearest
 
 EXPERIMENTS, RESULTS, OWN, PROJECT = "Experiments", "Results", "Your own", "The project"
@@ -103,7 +103,7 @@ def find_command(name: str) -> CommandEntry:
     return COMMANDS[name]
 
 
-class _Commands(Group):
+class _Commands(click.Group):
     """All subcommands; the module of a subcommand is imported when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -147,7 +147,7 @@ make site writes the documentation as web pages to build/site.
 """
 
 
-@click.group(cls=_Commands, epilog=EPILOG)
+@click.group(cls=_Commands, epilog=EPILOG, context_settings=SETTINGS)
 @click.version_option(fedray.__version__, prog_name="fedray", message="%(prog)s %(version)s")
 def group() -> None:
     """Run federated-learning experiments, with or without language models, on Ray."""

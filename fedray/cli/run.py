@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,8 +37,7 @@ from fedray.imports import import_quickly
 from fedray.plugins import unshipped
 from fedray.records import Round, RunFolder, check_entries, prove_writable
 from fedray.remote_results import check_owner, fetch_missing
-from fedray.tracking import Tracker, run_tracker, start_process
-from fedray.tracking.process import StoreProcess
+from fedray.tracking import Tracker, tracker_for
 
 
 @dataclass(frozen=True)
@@ -173,19 +172,6 @@ def folder_of(request: RunRequest, name: str) -> Path:
 def one_run(request: RunRequest) -> Path:
     """Run the experiment of the command line, print its result, and return its folder."""
     began = time.time()
-    is_early = request.executor == "serial" and not request.no_track  # with Ray, all CPUs are busy
-    with start_process() if is_early else nullcontext() as process:  # imports MLflow early
-        return run_tracked(request, began, process)
-
-
-def run_tracked(request: RunRequest, began: float, process: StoreProcess | None) -> Path:
-    """Run the requested experiment and return its folder.
-
-    Args:
-        request: the arguments.
-        began: when start-up began, in seconds since the epoch.
-        process: the process that writes to MLflow; None: it starts later, if the run is tracked.
-    """
     experiment, out = resolve_request(request)
     with discard_if_empty(None if request.resume or request.out else out):
         prove_writable(RunFolder(out))
@@ -195,9 +181,11 @@ def run_tracked(request: RunRequest, began: float, process: StoreProcess | None)
         say_job()
         if elsewhere := unshipped(experiment.plugins):
             say(elsewhere)
-        tracker = None if request.no_track else run_tracker(experiment, out, process)
+        tracker = None if request.no_track else tracker_for(out)
         # last, because `begin` claims the folder
         rounds = begin(experiment, out, request.executor, began, say, say_next)
+        if tracker is not None and request.executor == "serial":
+            tracker.start()  # with Ray, all CPUs are busy until the first round
         drive(experiment, out, rounds, tracker, resume_hint(out, request))
     print_summary(out, tracker, request.executor)
     return out

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn
 
 import click
 
@@ -17,16 +16,15 @@ from fedray.command import PATH, WORD, Command
 from fedray.errors import FedrayError, UserError
 from fedray.files import results_home
 from fedray.masking import mask
-from fedray.records import RunFolder, find_run_folders
+from fedray.records import RunFolder, find_run_folders, is_claimed
 from fedray.records.folder import LIST
 from fedray.tracking import (
     Added,
-    Store,
-    TrackedRun,
-    experiment_name,
-    read_metadata,
-    reason,
-    refused,
+    Follower,
+    NotTaken,
+    RunStatus,
+    Source,
+    Uploader,
     resolve_uri,
     say,
     sqlite_path,
@@ -34,9 +32,7 @@ from fedray.tracking import (
     ui_command,
 )
 
-OPEN_SECONDS, SYNC_SECONDS = 60.0, 3600.0
-"""Longest time to open MLflow, and to send a run with its models."""
-T = TypeVar("T")
+PLAN = "plan.json"
 
 
 @dataclass(frozen=True)
@@ -70,8 +66,8 @@ class Uploaded:
 def upload(folders: Sequence[Path], uri: str, experiment: str | None = None) -> list[Uploaded]:
     """Upload what MLflow lacks of every run and study in and below the folders.
 
-    A second call sends nothing. The status of runs that are still executed is not changed. A run
-    that cannot be read, or that MLflow refuses, holds up no other run.
+    A second call sends nothing. A run that cannot be read, or that MLflow refuses, holds up no
+    other run.
 
     Args:
         folders: folders of runs, sweeps or tables.
@@ -80,31 +76,29 @@ def upload(folders: Sequence[Path], uri: str, experiment: str | None = None) -> 
             `experiment_name`.
 
     Raises:
-        UserError: if a folder contains no results.
         FedrayError: if MLflow fails.
     """
-    from fedray.studies.pages import conclusion
-    from fedray.studies.study import FILE
-    from fedray.studies.tracking import study_runs
-
-    homes = sorted({path.parent for folder in folders for path in folder.rglob(FILE)})
-    stores: dict[str, Store] = {}
-    sent: set[str] = set()
-    uploaded = []
-    for folder in [*homes, *_single_runs(folders, homes)]:
+    uploader, uploaded = Uploader(uri, experiment), []
+    for folder, sources in _found(folders):
         try:
-            name, reads = study_runs(folder, conclusion) if folder in homes else _alone(folder)
-        except UserError as error:
-            uploaded.append(Uploaded(folder, failed=[str(error)]))
-            continue
-        name = experiment or name
-        store = stores.setdefault(name, Store(uri, name))
-        uploaded.append(_send(store, folder, reads, sent))
+            added = uploader.send(sources, say)
+        except NotTaken as error:
+            start = "start the server, or " if sqlite_path(uri) is None else ""
+            raise FedrayError(
+                f"MLflow at {mask(uri)} did not take {folder} ({error}); {start}pass "
+                "another address with --uri, and upload again"
+            ) from error
+        refused = uploader.refused
+        failed = [refused[source.name] for source in sources if source.name in refused]
+        uploaded.append(Uploaded(folder, added, failed))
     return [one for one in uploaded if one.added or one.failed]
 
 
-def _single_runs(folders: Sequence[Path], homes: Sequence[Path]) -> list[Path]:
-    """Return the folders of runs in and below `folders`, which may hold studies only."""
+def _found(folders: Sequence[Path]) -> Iterator[tuple[Path, Sequence[Source]]]:
+    """Yield every study and every other run in and below the folders, each with what is sent."""
+    homes = sorted({path.parent for folder in folders for path in folder.rglob(PLAN)})
+    for home in homes:
+        yield home, _of_study(home, is_going=is_claimed(RunFolder(home)))
     runs: set[Path] = set()
     for folder in (folder for folder in folders if folder not in homes):
         try:
@@ -114,84 +108,103 @@ def _single_runs(folders: Sequence[Path], homes: Sequence[Path]) -> list[Path]:
                     "copy, or upload the folders of the runs"
                 )
             runs |= {*find_run_folders([folder])}
-        except UserError:
+        except UserError as error:
             if not any(home.is_relative_to(folder) for home in homes):
-                raise
-    return sorted(runs)
+                yield folder, [_unreadable(folder, error)]
+    for run in sorted(runs):
+        config = RunFolder(run).config
+        if os.path.lexists(config):
+            yield run, [Source(str(run), partial(tracked_run, run))]
+        else:
+            lacks = UserError(f"{run} lacks {config.name}; restore it from a copy")
+            yield run, [_unreadable(run, lacks)]
 
 
-def _alone(folder: Path) -> tuple[str, list[Callable[[], TrackedRun]]]:
-    """Return the MLflow experiment of a run, and a function that returns the run."""
-    files = RunFolder(folder)
-    if not os.path.lexists(files.config):
-        raise UserError(f"{folder} lacks {files.config.name}; restore it from a copy")
-    run, info = tracked_run(folder), files.read().info
-    usual = experiment_name(info.name, info.config)
-    return read_metadata(folder).get("experiment") or usual, [lambda: run]
+def _of_study(home: Path, *, is_going: bool) -> Sequence[Source]:
+    from fedray.studies.pages import conclusion
+    from fedray.studies.study import Study
+    from fedray.studies.tracking import study_sources
 
-
-def _send(
-    store: Store, folder: Path, reads: Iterable[Callable[[], TrackedRun]], sent: set[str]
-) -> Uploaded:
-    """Send the runs of a folder, except those in `sent`; add their keys to `sent`."""
-    added, failed = [], []
-    for read in reads:
-        try:
-            run = read()
-            if run.key not in sent:
-                _within(OPEN_SECONDS, store.connect)
-                added.append(_within(SYNC_SECONDS, partial(store.sync, run)))
-                sent.add(run.key)
-        except Exception as error:
-            why = reason(error, store.uri)
-            if not refused(error):
-                start = "start the server, or " if sqlite_path(store.uri) is None else ""
-                raise FedrayError(
-                    f"MLflow at {mask(store.uri)} did not take {folder} ({why}); {start}pass "
-                    "another address with --uri, and upload again"
-                ) from error
-            failed.append(why)
-    for notice in store.notices:
-        say(notice)
-    store.notices.clear()
-    return Uploaded(folder, added, failed)
-
-
-def _within(seconds: float, call: Callable[[], T]) -> T:
-    """Call a function, for at most some seconds.
-
-    A request times out if no byte arrives for some time, but not if one arrives now and then.
-
-    Raises:
-        TimeoutError: if the call has not returned; it goes on until the process ends.
-    """
-    returned: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            returned.set_result(call())
-        except BaseException as error:
-            returned.set_exception(error)
-
-    threading.Thread(target=run, name="upload", daemon=True).start()
     try:
-        return returned.result(seconds)
-    except TimeoutError:
-        if returned.done():
-            raise
-        raise TimeoutError(f"it has not answered completely within {seconds:g} s") from None
+        return study_sources(Study.read(home), conclusion, is_going=is_going)
+    except UserError as error:
+        return [_unreadable(home, error)]
+
+
+def _unreadable(folder: Path, error: UserError) -> Source:
+    def read() -> NoReturn:
+        raise error
+
+    return Source(str(folder), read, state=str(error))
+
+
+def follow(folder: Path, uri: str, say: Callable[[str], object]) -> bool:
+    """Keep MLflow up to date with the folder of a run or study until standard input ends.
+
+    Standard input is the status in which the run ended, and how many seconds the end may take.
+
+    Args:
+        folder: the folder, whose files may not exist yet.
+        uri: an absolute tracking URI.
+        say: prints a line.
+
+    Returns:
+        True if MLflow has everything.
+    """
+    find = _study_follower(folder) if (folder / PLAN).is_file() else partial(_of_run, folder)
+    return Follower(folder, find, Uploader(uri), say).run()
+
+
+def _of_run(folder: Path, status: RunStatus | None) -> Iterable[Source]:
+    """Return a run that is followed, once it has rounds; a run that fails before is not logged."""
+    files = RunFolder(folder)
+    if status == "FINISHED" or files.rounds_file.is_file():
+        yield Source(str(folder), partial(tracked_run, folder, status), [files.rounds_file], status)
+
+
+def _study_follower(home: Path) -> Callable[[RunStatus | None], Iterable[Source]]:
+    from fedray.studies.pages import conclusion
+    from fedray.studies.study import Study
+    from fedray.studies.tracking import study_sources
+
+    study: Study | None = None
+
+    def find(status: RunStatus | None) -> Iterable[Source]:
+        nonlocal study
+        try:
+            study = Study.read(home) if study is None else study.reread()
+            going = status == "RUNNING"
+            return study_sources(study, conclusion, is_going=going, only_own=True)
+        except UserError as error:
+            return [_unreadable(home, error)]
+
+    return find
 
 
 @click.command(cls=Command)
 @click.argument("folders", nargs=-1, required=True, type=PATH)
 @click.option("--uri", type=WORD, help="Default: $MLFLOW_TRACKING_URI, or the results' database.")
 @click.option("--experiment", type=WORD, help="MLflow experiment for runs that are new to MLflow.")
-def command(folders: Sequence[Path], uri: str | None, experiment: str | None) -> None:
+@click.option(
+    "--follow",
+    "follows",
+    is_flag=True,
+    help="Follow one run, sweep or table while it grows, until standard input ends.",
+)
+def command(folders: Sequence[Path], uri: str | None, experiment: str | None, follows: bool) -> int:
     """Upload results to MLflow, as far as MLflow lacks them.
 
     FOLDERS contain runs, sweeps or tables, at any depth. The command can be repeated.
     """
     uri = uri or resolve_uri(results_home())
+    if follows:
+        if len(folders) > 1 or experiment:
+            raise UserError("--follow takes one folder, and no --experiment")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `ray job stop` sends it to all processes
+        with os.fdopen(os.dup(1), "w") as lines:
+            os.dup2(2, 1)  # keeps MLflow's output apart from ours
+            is_complete = follow(folders[0], uri, partial(print, file=lines, flush=True))
+        os._exit(0 if is_complete else 1)  # at once: a thread may still wait for the server
     failed: list[str] = []
     for uploaded in upload(folders, uri, experiment):
         print(uploaded)
@@ -199,3 +212,4 @@ def command(folders: Sequence[Path], uri: str | None, experiment: str | None) ->
     if failed:
         raise UserError(f"{'; '.join(dict.fromkeys(failed))}; all other runs are uploaded")
     print(f"view them: {ui_command(uri)}")
+    return 0

@@ -331,41 +331,38 @@ def plugins_of(plan: StudyPlan) -> tuple[Plugin, ...]:
 def run(study: Study, concurrent: int, *, track: bool) -> int:
     """Run the remaining runs of a study and write its results; return the exit code."""
     from fedray.studies.outcome import outcome
-    from fedray.studies.pages import conclusion
-    from fedray.studies.tracking import StudyTracker
 
-    plan = study.plan
-    if not plan.is_sweep:
+    if not study.plan.is_sweep:
         outcome(study)  # finds earlier looks before the first run adds results
     study.write()
-    tracker = tracker_for(plan.name, study.home, plan.answers) if track else None
-    tracked = StudyTracker(study, tracker) if tracker is not None else None
+    tracker = tracker_for(study.home) if track else None
     try:
-        if not study.is_complete:
-            _train(study, tracked, concurrent)
-        code = _finish(study, track=track)
         if tracker is not None:
-            print(f"compare: {tracker.hint}")
-        return code
+            tracker.start()
+        if not study.is_complete:
+            _train(study, concurrent)
+        code = _finish(study, track=track)
     except KeyboardInterrupt as stop:
         say_stopped(stop, how_to_go_on(study, track=track))
         raise
     except RayDied as error:
         raise RunFailed(f"{error}; {how_to_go_on(study, track=track)}") from None
     finally:
-        if tracked is not None and tracker is not None:
-            tracked.end(lambda: conclusion(study))
+        if tracker is not None:
             tracker.close()
+    if tracker is not None:
+        print(f"compare: {tracker.hint}")
+    return code
 
 
-def _train(study: Study, tracked: Any, concurrent: int) -> None:
+def _train(study: Study, concurrent: int) -> None:
     """Run the remaining runs concurrently; write a table's page whenever a cell ends."""
     from fedray.studies.pages import write_pages
     from fedray.studies.progress import Progress
     from fedray.studies.tune import Watcher, fit
 
     with Progress(study, concurrent) as show:
-        watcher = Watcher(study, tracked, show, lambda: write_pages(study))
+        watcher = Watcher(study, show, lambda: write_pages(study))
         fit(study, watcher, concurrent)
         while watcher.needs_another_pass():
             fit(study, watcher, concurrent)

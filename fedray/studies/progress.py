@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 
-import rich.progress
-from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-from fedray.activity import begin_bar
-from fedray.command import terminal_stream
-from fedray.errors import printable
+from fedray.activity import Lines
 from fedray.studies.study import Study, StudyRun
 from fedray.units import time_of
 
@@ -21,7 +15,7 @@ QUIET_SECONDS = 15
 """In a log, a round is printed if nothing was printed for this time."""
 
 
-class Progress:
+class Progress(Lines):
     """Display of a study's progress, and of the remaining time at the mean pace of its runs.
 
     Args:
@@ -39,32 +33,16 @@ class Progress:
         self._last_line = clock()
         self._began: dict[int, float] = {}
         self._paces: list[float] = []
-        self._bar: rich.progress.Progress | None = None
-        if sys.stdout.isatty():
-            self._bar = rich.progress.Progress(
-                TextColumn("runs {task.fields[done]}"),
-                BarColumn(bar_width=None),
-                TimeElapsedColumn(),
-                TextColumn("{task.description}"),
-                TextColumn("{task.fields[left]}"),
-                console=Console(file=terminal_stream()),
-            )
-
-    def __enter__(self) -> Progress:
-        if self._bar is not None:
-            done = f"0/{self._study.total}"
-            self._task = self._bar.add_task("starting", total=1.0, done=done, left="")
-            begin_bar(self._bar.start, self._bar.stop)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        super().__init__(
+            TextColumn("runs {task.fields[done]}"),
+            BarColumn(bar_width=None),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            TextColumn("{task.fields[left]}"),
+            total=1.0,
+            done=f"0/{study.total}",
+            left="",
+        )
 
     def begin(self, run: StudyRun) -> None:
         """Record the time at which a run's actor started or restarted."""
@@ -73,7 +51,7 @@ class Progress:
     def round(self, run: StudyRun) -> None:
         """Show that a run has finished a round."""
         self._update()
-        if self._bar is None and self._clock() - self._last_line >= QUIET_SECONDS:
+        if self.bar is None and self._clock() - self._last_line >= QUIET_SECONDS:
             so_far = (
                 "" if run.objective is None else f"  {self._objective_text(run.objective)} so far"
             )
@@ -117,19 +95,15 @@ class Progress:
         return sum(run.is_over for run in self._study.runs.values())
 
     def _print(self, line: str) -> None:
-        if self._bar is not None:
-            self._bar.console.print(printable(line), highlight=False, markup=False)
-            return
         remaining = self.remaining_seconds()
-        print(line + (f"  left {time_of(remaining)}" if remaining else ""), flush=True)
+        self.say(line, f"left {time_of(remaining)}" if remaining else "")
         self._last_line = self._clock()
 
     def _update(self) -> None:
-        if self._bar is None:
+        if self.bar is None:
             return
         remaining, total = self.remaining_seconds(), self._study.total
-        self._bar.update(
-            self._task,
+        self.update(
             completed=self._ended_runs() / max(total, 1),
             description="training",
             done=f"{self._ended_runs()}/{total}",

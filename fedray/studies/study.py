@@ -101,6 +101,8 @@ class Study:
         published: published tables whose runs are reused.
         taken: the published table by key of each reused run.
         runs: runs of this invocation by number.
+        begun: Ray Tune's names of the trials that the process of the last `write` began, by key of
+            the run.
         stored: finished runs of earlier invocations that are reused, by key.
     """
 
@@ -118,6 +120,7 @@ class Study:
     published: Sequence[Published] = ()
     taken: dict[str, Published] = field(default_factory=dict)
     runs: dict[int, StudyRun] = field(default_factory=dict)
+    begun: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.cells = [Cell(self.plan, place) for place in self.plan.places]
@@ -330,6 +333,7 @@ class Study:
 
     def write(self) -> None:
         """Replace plan.json in one step."""
+        begun = [run for run in self.runs.values() if run.status != "pending"]
         tree = {
             "format": FORMAT,
             "kind": self.plan.kind,
@@ -342,6 +346,7 @@ class Study:
             "seconds": self.seconds,
             "failures": self.failures,
             "stopped": self.stopped,
+            "begun": {run.spec.key: run.ray_id or "" for run in begun},
             "asked_configurations": self.suggested,
             "from": [table.source for table in self.published],
             "plan": self.plan.model_dump(mode="json"),
@@ -377,6 +382,12 @@ class Study:
             f"{path} has format {tree['format']}, this version reads {FORMAT}; start anew"
         )
 
+    def reread(self) -> Study:
+        """Return the study as its plan.json is now, with the results that have been read."""
+        now = Study.read(self.home)
+        now._measured = self._measured
+        return now
+
     @classmethod
     def _of(cls, home: Path, tree: Tree) -> Study:
         return cls(
@@ -390,6 +401,7 @@ class Study:
             seconds=dict(tree["seconds"]),
             failures=dict(tree["failures"]),
             stopped=list(tree.get("stopped", ())),
+            begun=dict(tree.get("begun", {})),
             suggested=list(tree.get("asked_configurations", ())),
             published=[
                 Published.read(source, home / published_copy(number))

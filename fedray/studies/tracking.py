@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fedray.compare.labels import config_label, is_number, show_value
 from fedray.config import Experiment
@@ -32,15 +31,16 @@ from fedray.studies.cell import RunSpec
 from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.space import Config
 from fedray.studies.store import sign_of
-from fedray.studies.study import FILE, Study, StudyRun
-from fedray.studies.trials import SweepOutcome, Trial, best_command, sweep_outcome, trial_of
+from fedray.studies.study import FILE, Study
+from fedray.studies.trials import SweepOutcome, Trial, best_command, sweep_outcome
 from fedray.tracking import (
     DATA_TAG,
     METHOD_TAG,
     OBJECTIVE,
     SPREAD,
+    RunStatus,
+    Source,
     TrackedRun,
-    Tracker,
     as_params,
     describe_run,
     picture,
@@ -69,8 +69,6 @@ ARTIFACTS = {
 FIGURES = {"sweep": "sweep.png", "table": "figure.png"}
 ENDS: Mapping[str, Status] = {"failed": "FAILED", "finished": "FINISHED"}
 """MLflow's status of a run that has ended; stopped and interrupted runs are KILLED."""
-Tracked = Status | Literal["RUNNING"] | None
-"""The status of a `TrackedRun`."""
 
 
 @dataclass(frozen=True)
@@ -86,63 +84,47 @@ class Conclusion:
     note: str = ""
 
 
-class StudyTracker:
-    """Sender of a running study to MLflow; calls return without waiting.
+def study_sources(
+    study: Study,
+    conclude: Callable[[Study], Conclusion],
+    *,
+    is_going: bool,
+    only_own: bool = False,
+) -> list[Source]:
+    """Return what MLflow gets of a study, the parents first.
 
     Args:
-        study: the invocation.
-        tracker: sends the runs; the caller closes it.
+        study: the study, as its plan.json is now.
+        conclude: returns its results.
+        is_going: whether a process executes the study. Otherwise runs that have not ended are
+            KILLED.
+        only_own: leave out runs that another study has sent.
     """
-
-    def __init__(self, study: Study, tracker: Tracker) -> None:
-        self._study = study
-        self._tracker = tracker
-        key = _key_of(study)  # creates the key, before two threads could create one each
-        if study.plan.is_sweep:
-            tracker.view = key
-        tracker.update("study", partial(study_run, study, "RUNNING"))
-
-    def update(self, run: StudyRun) -> None:
-        """Queue an update of a run in MLflow, and of its trial."""
-        if self._study.plan.is_sweep:
-            self._send_trial(trial_of(self._study, run.spec.config), "RUNNING")
-        self._send(run, "RUNNING" if run.status == "running" else ENDS.get(run.status, "KILLED"))
-
-    def end(self, conclude: Callable[[], Conclusion]) -> None:
-        """Queue the final update of the study, which has ended, and of all runs.
-
-        The study is first, because `ray job stop` kills this process after three seconds.
-        """
-        study = self._study
-        self._tracker.update("study", lambda: study_run(study, _status_of(study), conclude()))
-        for run in study.runs.values():
-            if run.status == "running":
-                self._send(run, "KILLED")
-        for trial, result in begun_trials(study):
-            self._send_trial(trial, "KILLED", result)
-        for spec in _earlier_runs(study):
-            self._tracker.update(spec.key, partial(run_of, study, spec, None))
-
-    def _send_trial(
-        self, trial: Trial, unfinished: Tracked, result: SweepOutcome | None = None
-    ) -> None:
-        key = trial_key(self._study, trial.config)
-        self._tracker.update(key, partial(trial_run, self._study, trial, unfinished, result))
-
-    def _send(self, run: StudyRun, status: Tracked) -> None:
-        make = partial(run_of, self._study, run.spec, status, run.ray_id)
-        self._tracker.update(run.spec.key, make)
-
-
-def _earlier_runs(study: Study) -> list[RunSpec]:
-    """Return the runs that an earlier process of this invocation finished and may not have sent."""
-    current = {run.spec.key for run in study.runs.values()}
-    runs = {run.key: run for cell, state in study.states() for run in cell.all_runs(state)}
-    return [
-        run
-        for key, run in runs.items()
-        if key not in current and RunFolder(study.folder(key)).has_result and is_child(study, run)
-    ]
+    states = study.states()
+    for run in study.runs.values():
+        if run.spec.key in study.begun:
+            run.status = "running"
+    status: RunStatus = "RUNNING" if is_going else _status_of(study)
+    read: Callable[[], TrackedRun] = partial(
+        study_run, study, status, None if is_going else partial(conclude, study)
+    )
+    sources = [Source(str(study.home), read, [study.home / FILE], status)]
+    result = sweep_outcome(study) if study.plan.is_sweep else SweepOutcome(study.plan)
+    unfinished: RunStatus = "RUNNING" if is_going else "KILLED"
+    for trial in result.trials:
+        if trial.status != "pending" or any(RunFolder(run).has_result for run in trial.runs):
+            read = partial(trial_run, study, trial, unfinished, None if is_going else result)
+            state = trial.status, trial.seconds, unfinished
+            sources.append(Source(trial_key(study, trial.config), read, state=state))
+    runs = {spec.key: spec for cell, state in reversed(states) for spec in cell.all_runs(state)}
+    for key, spec in runs.items():
+        files = RunFolder(study.folder(key))
+        if not (files.has_result or key in study.begun) or (only_own and not is_child(study, spec)):
+            continue
+        run_status = _run_status(study, spec, is_going=is_going)
+        read = partial(run_of, study, spec, run_status, study.begun.get(key))
+        sources.append(Source(str(files.path), read, [files.result, files.rounds_file], run_status))
+    return sources
 
 
 def is_child(study: Study, run: RunSpec) -> bool:
@@ -153,36 +135,6 @@ def is_child(study: Study, run: RunSpec) -> bool:
     return True
 
 
-def study_runs(
-    home: Path, conclude: Callable[[Study], Conclusion]
-) -> tuple[str, list[Callable[[], TrackedRun]]]:
-    """Read a study's folder, to send it to MLflow.
-
-    Returns:
-        The name of the MLflow experiment, and functions that read its runs, the parents first;
-        each raises UserError if its folder cannot be read. While another process executes the
-        study, unfinished runs keep their status.
-
-    Raises:
-        UserError: if the study's folder cannot be read.
-    """
-    study = Study.read(home)
-    going = is_claimed(RunFolder(home))
-    status = None if going else _status_of(study)
-    reads: list[Callable[[], TrackedRun]] = [partial(study_run, study, status, conclude(study))]
-    keys = dict[str, RunSpec]()
-    for cell, state in study.states():
-        for spec in cell.all_runs(state):
-            if RunFolder(study.folder(spec.key)).has_result:
-                keys.setdefault(spec.key, spec)
-    reads += [
-        partial(trial_run, study, trial, None if going else "KILLED", result)
-        for trial, result in begun_trials(study)
-    ]
-    reads += [partial(run_of, study, spec, None) for spec in keys.values()]
-    return study.plan.name, reads
-
-
 def _status_of(study: Study) -> Status:
     if study.status == "running":
         return "KILLED"
@@ -190,46 +142,47 @@ def _status_of(study: Study) -> Status:
     return "FINISHED" if came_through else "FAILED"
 
 
-def run_of(study: Study, spec: RunSpec, status: Tracked, ray_id: str | None = None) -> TrackedRun:
+def _run_status(study: Study, spec: RunSpec, *, is_going: bool) -> RunStatus | None:
+    """Return the status of a run; None for one that neither ended nor runs: as its folder says."""
+    key, row = spec.key, spec.place.row
+    if key in study.stopped:
+        return "KILLED"
+    if study.measured(key, row) is not None:  # its process may still hold the folder
+        return "FINISHED"
+    if study.reason(key, row):
+        return "FAILED"
+    if key in study.begun:
+        return "RUNNING" if is_going else "KILLED"
+    return "RUNNING" if is_claimed(RunFolder(study.folder(key))) else None
+
+
+def run_of(
+    study: Study, spec: RunSpec, status: RunStatus | None, ray_id: str | None = None
+) -> TrackedRun:
     """Return a run of a study in the form sent to MLflow; `tracked_run` explains `status`."""
     folder, plan = study.folder(spec.key), study.plan
-    metadata = read_metadata(folder)
-    if status is None and metadata:
-        key = metadata["key"]  # another study may have sent the run
-    else:
-        key = run_key(
-            folder,
-            spec.experiment.identity(),
-            experiment=plan.name,
-            name=study.name_of(spec),
-            parent=_parent_of(study, spec),
-        )
+    # another study may have sent the run
+    key = read_metadata(folder).get("key") or run_key(
+        folder,
+        spec.experiment.identity(),
+        experiment=plan.name,
+        name=study.name_of(spec),
+        parent=_parent_of(study, spec),
+    )
     planned = info_of(spec.experiment)
     run = tracked_run(folder, status, key=key, planned=planned, artifacts=SMALL_ARTIFACTS)
     tags = {**run.tags, **_tags(study), "config": config_label(spec.config)}
     if not plan.is_sweep:
         place = spec.place
         tags |= {"row": place.row, "column": place.column, "phase": spec.phase}
-    if ray_id is not None:
+    if ray_id:
         tags["ray_trial_id"] = ray_id
     files = run.files if run.is_going else [*run.files, (RunFolder(folder).error, "")]
-    return replace(run, tags=tags, files=files, note="")
-
-
-def begun_trials(study: Study) -> list[tuple[Trial, SweepOutcome]]:
-    """Return the trials of a sweep that have begun, with its results; [] for a table."""
-    if not study.plan.is_sweep:
-        return []
-    result = sweep_outcome(study)
-    return [
-        (trial, result)
-        for trial in result.trials
-        if trial.status != "pending" or any(RunFolder(run).has_result for run in trial.runs)
-    ]
+    return replace(run, tags=tags, files=files, note="", experiment=plan.name)
 
 
 def trial_run(
-    study: Study, trial: Trial, unfinished: Tracked, result: SweepOutcome | None = None
+    study: Study, trial: Trial, unfinished: RunStatus, result: SweepOutcome | None = None
 ) -> TrackedRun:
     """Return a trial of a sweep, the parent of the runs of its seeds, in the form sent to MLflow.
 
@@ -264,6 +217,7 @@ def trial_run(
             if trial.objective is not None and value is not None
         },
         note=trial_note(trial, result or SweepOutcome(plan)),
+        experiment=plan.name,
     )
 
 
@@ -311,7 +265,9 @@ def trial_note(trial: Trial, result: SweepOutcome) -> str:
     return "\n\n".join(lines)
 
 
-def study_run(study: Study, status: Tracked, conclusion: Conclusion | None = None) -> TrackedRun:
+def study_run(
+    study: Study, status: RunStatus, conclude: Callable[[], Conclusion] | None = None
+) -> TrackedRun:
     """Return the parent run of an invocation in the form sent to MLflow."""
     plan = study.plan
     params: dict[str, Any] = {
@@ -336,9 +292,12 @@ def study_run(study: Study, status: Tracked, conclusion: Conclusion | None = Non
         status=status,
         started_ms=_started_ms(study),
         view=_view_of(plan) if plan.is_sweep else {},
+        experiment=plan.name,
+        question=plan.answers,
     )
-    if run.is_going or conclusion is None:
+    if conclude is None:
         return run
+    conclusion = conclude()
     figure = picture(plan.answers, FIGURES[plan.kind])
     return replace(
         run,

@@ -2,8 +2,7 @@
 
 The trial's actor is the federation's server, and also its worker if a single CPU worker suffices.
 Other workers use the bundles of the trial's placement group; this module creates no further group.
-Trials do not connect to MLflow: the driver notifies the tracker of changes, and the tracker reads
-the run's folder.
+Trials do not connect to MLflow: another process reads plan.json and the folders of the runs.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.progress import Progress
 from fedray.studies.store import sign_of
 from fedray.studies.study import DIED, DIVERGED, TRIAL_LOCK, Status, Study, StudyRun
-from fedray.studies.tracking import StudyTracker
 
 FOLDER = "tune"
 STOPPED_SECONDS = 60
@@ -215,11 +213,10 @@ def config_of(run: StudyRun, plan: StudyPlan) -> dict[str, Any]:
 
 
 class Watcher(tune.Callback):  # type: ignore[misc]
-    """Ray Tune's callback: records the ends of runs, updates MLflow, shows progress.
+    """Ray Tune's callback: records starts and ends of runs, shows progress.
 
     Args:
-        study: the study that records the ends of runs.
-        tracker: the study in MLflow; None: not tracked.
+        study: the study that records the runs.
         show: the progress display.
         write_page: called when a cell has finished, so that a long table can be read meanwhile.
     """
@@ -227,12 +224,10 @@ class Watcher(tune.Callback):  # type: ignore[misc]
     def __init__(
         self,
         study: Study,
-        tracker: StudyTracker | None,
         show: Progress,
         write_page: Callable[[], object],
     ) -> None:
         self._study = study
-        self._tracker = tracker
         self._show = show
         self._write_page = write_page
         self._cells_over = study.cells_over
@@ -256,7 +251,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         self._add_time(run)
         run.status, run.ray_id = "running", trial.trial_id
         self._show.begin(run)
-        self._track(run)
+        self._study.write()
 
     def on_trial_result(
         self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
@@ -273,7 +268,6 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         run.objective = None if math.isnan(result["objective"]) else result["objective"]
         run.round, run.last_round = result["best_round"], result["round"]
         self._show.round(run)
-        self._track(run)
 
     def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Let a run restart after its processes died or its node was lost, up to a limit.
@@ -329,15 +323,10 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         run.status = status
         self._study.settle(run)
         self._study.write()
-        self._track(run)
         self._show.end(run)
         if self._study.cells_over > self._cells_over:
             self._cells_over = self._study.cells_over
             self._write_page()
-
-    def _track(self, run: StudyRun) -> None:
-        if self._tracker is not None:
-            self._tracker.update(run)
 
 
 class _Alive(tune.Callback):  # type: ignore[misc]

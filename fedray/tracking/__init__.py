@@ -1,10 +1,10 @@
 """Logging of runs to MLflow. The files of a run are complete without it.
 
-    describe.py      name, params, tags, metrics and data of a run in MLflow; the key of a run
+    describe.py      name, params, tags, metrics, data and description of a run in MLflow; its key
+    folder.py        `tracked_run` reads them from a run's folder
     mlflow_store.py  `Store.sync` sends one run to MLflow; the only code that writes to MLflow
-    process.py       `StoreProcess`, a `Store` in its own process
-    sync.py          `tracked_run` reads a folder; `Tracker` syncs in a thread during a run
-    notes.py         the description of a run
+    uploader.py      `Uploader` sends what has changed; `Follower` repeats this for a folder
+    tracker.py       `Tracker`, the child process `fedray upload --follow` of a running experiment
     models.py        the models of a run as an MLflow model
     view.py          saved views of MLflow's table of runs
 
@@ -19,18 +19,21 @@ from fedray.tracking.describe import (
     METHOD_TAG,
     SEED_TAG,
     VIEW_LINK,
+    RunStatus,
     TrackedRun,
     as_params,
     data_of,
     describe_run,
     experiment_name,
     grouped,
+    picture,
     read_metadata,
     run_key,
     run_name,
     source_tags,
     valid_name,
 )
+from fedray.tracking.folder import started_ms, tracked_run, uri_of
 from fedray.tracking.mlflow_store import (
     Added,
     Store,
@@ -40,16 +43,6 @@ from fedray.tracking.mlflow_store import (
     sqlite_path,
     ui_command,
 )
-from fedray.tracking.notes import picture
-from fedray.tracking.sync import (
-    Tracker,
-    run_tracker,
-    say,
-    start_process,
-    started_ms,
-    tracked_run,
-    tracker_for,
-    uri_of,
-    with_artifacts,
-)
+from fedray.tracking.tracker import Tracker, say, tracker_for
+from fedray.tracking.uploader import Follower, NotTaken, Source, Uploader
 from fedray.tracking.view import OBJECTIVE, SPREAD, trials_view

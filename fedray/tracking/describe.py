@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from fedray.config import EXPERIMENTS, flatten
 from fedray.errors import UserError
@@ -27,8 +27,12 @@ from fedray.records import (
     Run,
     RunInfo,
     Status,
+    Traffic,
     data_name,
 )
+from fedray.units import size_of
+
+RunStatus: TypeAlias = Status | Literal["RUNNING"]
 
 MAX_NAME = 250
 """MLflow's limit on characters of the name of a param, tag or metric."""
@@ -243,6 +247,38 @@ def per_client_json(rounds: Iterable[Round]) -> str:
     return json.dumps({"per_client": table}) + "\n"
 
 
+# --- description ---------------------------------------------------------------------------------
+
+
+def run_note(done: Run) -> str:
+    """Return the description of a run: method, data, accuracy, traffic, partition."""
+    info, final, best = done.info, done.final, done.best
+    data = info.config["data"]
+    up = Traffic.total(round_.up for round_ in done.rounds).total_bytes
+    down = Traffic.total(round_.down for round_ in done.rounds).total_bytes
+    scale = "" if info.scale == "laptop" else f" [{info.scale} scale]"
+    lines = [
+        f"**{info.algorithm}** on **{data_name(info.config)}**: {data['clients']} clients, "
+        f"partition `{data['partition']['name']}`, {max(done.done, 0)} of {info.planned} rounds, "
+        f"seed {info.seed}{scale}."
+    ]
+    if best is not None:
+        lines.append(
+            f"Local accuracy **{100 * best.local_accuracy:.2f} %** in round {best.round} "
+            f"({BEST[info.select]})."
+        )
+    if final is not None:
+        lines.append(f"Local accuracy in the last round: {100 * final.local_accuracy:.2f} %.")
+    lines.append(f"Sent: up {size_of(up)}, down {size_of(down)}.")
+    lines.append("Repeat: `python -m fedray.run config.yaml`, with the file from the artifacts.")
+    return "\n\n".join([*lines, picture("images by class and client", "partition.png")])
+
+
+def picture(what: str, file: str) -> str:
+    """Return Markdown that shows a figure from the artifacts."""
+    return f"![{what}]({ARTIFACT}{file})"
+
+
 # --- data ----------------------------------------------------------------------------------------
 
 
@@ -287,8 +323,7 @@ class TrackedRun:
         name: the displayed name.
         params: configuration by dotted key, within MLflow's limits.
         tags: values by name.
-        status: RUNNING, or how the run ended; None for a run that another process is executing,
-            whose status is not changed.
+        status: RUNNING, or how the run ended.
         started_ms: start in milliseconds since the epoch.
         seconds: duration; None: until now.
         rounds: all rounds so far.
@@ -301,13 +336,15 @@ class TrackedRun:
         note: description in Markdown; `artifact:NAME` is replaced by the address of an artifact,
             and `VIEW_LINK` by that of the view.
         view: state of a saved view of the run's children, named after the run's key; {} for none.
+        experiment: MLflow experiment of a run that is new there.
+        question: description of a new experiment; "" for none.
     """
 
     key: str
     name: str
     params: Mapping[str, str]
     tags: Mapping[str, str]
-    status: Status | Literal["RUNNING"] | None
+    status: RunStatus
     started_ms: int
     seconds: float | None = None
     rounds: Sequence[Round] = ()
@@ -319,11 +356,13 @@ class TrackedRun:
     models: Mapping[str, Path] = field(default_factory=dict)
     note: str = ""
     view: Mapping[str, Any] = field(default_factory=dict)
+    experiment: str = ""
+    question: str = ""
 
     @property
     def is_going(self) -> bool:
         """Return True if the run has not ended."""
-        return self.status in (None, "RUNNING")
+        return self.status == "RUNNING"
 
 
 # --- the run's key -------------------------------------------------------------------------------

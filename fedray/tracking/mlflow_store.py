@@ -15,8 +15,6 @@ import re
 import shlex
 import shutil
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
@@ -197,10 +195,6 @@ class _Held:
     steps: set[int]  # rounds that are complete
 
 
-class NotOpened(Exception):
-    """An address that MLflow cannot open; the cause says why."""
-
-
 class Store:
     """One MLflow experiment.
 
@@ -229,21 +223,9 @@ class Store:
     # The methods below raise the errors of MLflow, its server and its database.
 
     def connect(self) -> None:
-        """Open MLflow and the experiment; create the database and the experiment if missing.
-
-        Raises:
-            NotOpened: instead of an error that `refused` would blame on a run.
-        """
+        """Open MLflow and the experiment; create the database and the experiment if missing."""
         if self._client is not None:
             return
-        try:
-            self._connect()
-        except Exception as error:
-            if refused(error):
-                raise NotOpened from error
-            raise
-
-    def _connect(self) -> None:
         from mlflow import MlflowClient
 
         path = sqlite_path(self.uri)
@@ -281,9 +263,7 @@ class Store:
         """Send all but the files; return the run and how many rounds and params were sent."""
         held = self._held.pop(run.key, None) or self._open(run)  # after a failure, ask MLflow again
         self._save_view(held, run)
-        params = self._add_params(held, run.params)
-        parent = {} if PARENT_TAG in held.tags else self._parent_tag(run)
-        self._add_tags(held, {**run.tags, **parent})
+        params = self._add_params_and_tags(held, run)
         self._add_data(held, run)
         rounds = self._add_rounds(held, run)
         if run.is_going:
@@ -412,20 +392,22 @@ class Store:
 
     # --- content of a run -------------------------------------------------------------------------
 
-    def _add_params(self, held: _Held, params: Mapping[str, str]) -> int:
-        from mlflow.entities import Param
+    def _add_params_and_tags(self, held: _Held, run: TrackedRun) -> int:
+        """Send the missing params and tags; return the number of params."""
+        from mlflow.entities import Param, RunTag
 
-        missing = [Param(name, value) for name, value in params.items() if name not in held.params]
-        self._log(held, "params", missing, ITEMS_PER_BATCH)
+        params = {name: value for name, value in run.params.items() if name not in held.params}
+        parent = {} if PARENT_TAG in held.tags else self._parent_tag(run)
+        tags = {
+            name: shorten(value, MAX_TAG)
+            for name, value in {**run.tags, **parent}.items()
+            if name not in held.tags
+        }
+        self._log(held, "params", [Param(*item) for item in params.items()], ITEMS_PER_BATCH)
+        self._log(held, "tags", [RunTag(*item) for item in tags.items()], ITEMS_PER_BATCH)
         held.params |= params.keys()
-        return len(missing)
-
-    def _add_tags(self, held: _Held, tags: Mapping[str, str]) -> None:
-        from mlflow.entities import RunTag
-
-        missing = {k: shorten(v, MAX_TAG) for k, v in tags.items() if k not in held.tags}
-        self._log(held, "tags", [RunTag(*item) for item in missing.items()], ITEMS_PER_BATCH)
-        held.tags |= missing
+        held.tags |= tags
+        return len(params)
 
     def _log(self, held: _Held, kind: str, items: Sequence[Any], most: int) -> None:
         for start in range(0, len(items), most):
@@ -484,7 +466,7 @@ class Store:
 
     def _set_status(self, held: _Held, run: TrackedRun) -> None:
         """Set the status; FAILED and KILLED do not replace the status of a run that has ended."""
-        if run.status is None or run.status == held.status:
+        if run.status == held.status:
             return
         if run.status == "RUNNING":
             self._client.update_run(held.run_id, status="RUNNING")
@@ -603,33 +585,18 @@ def _template() -> Path:
     return path
 
 
-_TABLES = """
-import sqlite3, sys, mlflow
-mlflow.MlflowClient(sys.argv[1]).search_experiments()
-database = sqlite3.connect(sys.argv[2])
-database.execute("DELETE FROM experiments")
-database.commit()
-"""
-"""Script that creates MLflow's tables without the default experiment, which contains a path.
-
-MLflow creates that experiment when it opens the database.
-"""
-
-
 def _make_tables(path: Path) -> None:
-    """Create an sqlite database with MLflow's tables, in another process.
+    """Create an sqlite database with MLflow's tables, without the experiment Default.
 
-    The process is not reached by Ctrl-C, because MLflow cannot repair an incomplete database, and
-    leaves no connection open in this process.
+    MLflow makes that experiment when it opens the database, and writes its own path there.
     """
+    from mlflow import MlflowClient
+
     uri = sqlite_uri(path)
-    command = [sys.executable, "-c", _TABLES, uri, str(path)]
-    apart: Any = {"timeout": 600, "start_new_session": True}
     with _no_stray_folder(uri):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, **apart)
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise RuntimeError(f"MLflow could not make its database: {last}")
+        MlflowClient(tracking_uri=uri).search_experiments()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM experiments")
 
 
 def _fullness(run: Any) -> tuple[float, int]:

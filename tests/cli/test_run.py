@@ -41,26 +41,18 @@ class Notes:
     def __init__(self):
         self.log = []
 
-    def follow(self, folder, status):
-        read = tracked_run(folder, status)
-        self.key, self.params, self.tags = read.key, read.params, read.tags
-        self.files = [path.name for path, _ in read.files if path.exists()]
-        self.log.append((status, len(read.rounds)))
+    def start(self):
+        self.log.append("started")
 
-    def close(self):
-        self.log.append("closed")
-
-
-def going(*rounds):
-    """What `Notes` logs while the folder holds so many rounds."""
-    return [("RUNNING", count) for count in rounds]
+    def close(self, status):
+        self.log.append(status)
 
 
 @pytest.fixture
 def notes(monkeypatch):
     """The tracker of runs that are tracked."""
     notes = Notes()
-    monkeypatch.setattr(run, "run_tracker", lambda *_: notes)
+    monkeypatch.setattr(run, "tracker_for", lambda *_: notes)
     return notes
 
 
@@ -182,14 +174,17 @@ def test_without_checkpoints_there_is_a_result(tmp_path):
 # --- what the tracker is told ----------------------------------------------------------------
 
 
-def test_the_tracker_gets_every_round_once(tmp_path, notes):
+def test_the_tracker_follows_the_run_to_its_end(tmp_path, notes):
     out = tmp_path / "out"
     assert main([*QUICK, "--executor", "serial", "--out", str(out)]) == 0
-    assert notes.log == [*going(1, 2, 3, 4), ("FINISHED", 4), "closed"]
-    assert notes.params["algorithm.name"] == "fedproto"
-    assert notes.params["data.clients"] == "3"
-    assert notes.tags["partition_sha256"] == result_of(out)["partition_sha256"]
-    assert {"config.yaml", "result.json", "partition.json"} <= set(notes.files)
+    assert notes.log == ["started"] * 5 + ["FINISHED"]
+    sent = tracked_run(out)
+    assert (sent.status, len(sent.rounds)) == ("FINISHED", 4)
+    assert sent.params["algorithm.name"] == "fedproto"
+    assert sent.params["data.clients"] == "3"
+    assert sent.tags["partition_sha256"] == result_of(out)["partition_sha256"]
+    files = {path.name for path, _ in sent.files if path.exists()}
+    assert {"config.yaml", "result.json", "partition.json"} <= files
 
 
 def test_rounds_that_a_new_server_repeats_are_given_once(tmp_path, monkeypatch):
@@ -241,14 +236,15 @@ def test_a_run_that_is_stopped_says_so_and_goes_on_later(
     monkeypatch.setattr(run, "begin", stop_after_round_1)
     assert main([*QUICK, "--executor", "serial", "--out", str(out)]) == code
     assert capsys.readouterr().err == printed.format(out=out)
-    assert notes.log == [*going(1, 2), (status, 2), "closed"]
+    assert notes.log == ["started"] * 3 + [status]
+    key = tracked_run(out).key
     before = result_of(out)
 
     monkeypatch.setattr(run, "begin", rounds)
-    key, notes.log = notes.key, []
+    notes.log.clear()
     assert main(["--resume", str(out), "--executor", "serial"]) == 0
-    assert notes.log == [*going(3, 4), ("FINISHED", 4), "closed"]
-    assert notes.key == key
+    assert notes.log == ["started"] * 3 + ["FINISHED"]
+    assert tracked_run(out).key == key
     after = result_of(out)
     assert after["rounds"][:2] == before["rounds"]
     assert after["costs"]["wall_seconds"] > before["costs"]["wall_seconds"]
@@ -259,7 +255,7 @@ def test_an_experiment_that_cannot_begin_is_not_tracked(tmp_path, notes, capsys)
     out = tmp_path / "out"
     words = ["fedtsp_digits", "text.encoder=orthogonal", "--executor", "serial"]
     assert main([*words, "--out", str(out)]) == 2
-    assert notes.log == ["closed"]
+    assert notes.log == ["started", "FAILED"]
     assert not out.exists()
 
 

@@ -22,12 +22,11 @@ from pretended_runs import end, pretend, result_of
 from fedray.config import dump_yaml
 from fedray.records import FolderClaim, RunFolder
 from fedray.studies.cell import RunSpec
-from fedray.studies.flow import hold
 from fedray.studies.pages import best_line, conclusion, write_pages
 from fedray.studies.study import Study
-from fedray.studies.tracking import StudyTracker, study_run, study_runs
+from fedray.studies.tracking import study_run, study_sources
 from fedray.studies.trials import sweep_outcome
-from fedray.tracking import Tracker
+from tests.tracking.runs import Following, wait_until
 
 
 def write_sweep(folder: Path) -> None:
@@ -69,17 +68,11 @@ def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_on
     begun(tmp_path).write()
     for number in range(2):  # interrupted after the first run, then resumed
         study = Study.read(tmp_path / "home")
-        tracker = Tracker(uri, "tiny")
-        tracked = StudyTracker(study, tracker)
-        end(study, study.next(), curve)
-        for run in study.runs.values():
-            if run.is_over:
-                tracked.update(run)
-        study.status = "finished" if study.is_complete else "running"
-        study.write()
-        tracked.end(lambda study=study: conclusion(study))
-        tracker.close()
-        assert tracker.failure is None
+        with Following(study.home, uri) as following:
+            end(study, study.next(), curve)
+            study.status = "finished" if study.is_complete else "running"
+            study.write()
+            assert following.end()
         assert parent().info.status == ("KILLED", "FINISHED")[number]
         assert ("best_objective" in parent().data.metrics) is bool(number)
     assert upload([str(tmp_path / "home"), "--uri", uri]) == 0
@@ -104,17 +97,90 @@ def test_a_sweep_that_another_process_executes_keeps_its_state(
     second = RunFolder(going.folder)
     second.write(half)
 
-    def statuses() -> list[str | None]:
-        experiment, runs = study_runs(study.home, conclusion)
-        assert experiment == "tiny"
-        return [read().status for read in runs]
+    def statuses(*, is_going: bool) -> list[str]:
+        found = study_sources(Study.read(study.home), conclusion, is_going=is_going)
+        return [source.read().status for source in found]
 
-    with hold(study.home):
-        claim = FolderClaim(second)
-        claim.acquire()
-        assert statuses() == [None, "FINISHED", None, "FINISHED", None]
-        claim.release()
-    assert statuses() == ["KILLED", "FINISHED", "KILLED", "FINISHED", "KILLED"]
+    claim = FolderClaim(second)
+    claim.acquire()
+    assert statuses(is_going=True) == ["RUNNING", "FINISHED", "RUNNING", "FINISHED", "RUNNING"]
+    claim.release()
+    ended = ["KILLED", "FINISHED", "KILLED", "FINISHED", "KILLED"]
+    assert statuses(is_going=False) == ended
+    going.status = "running"  # as the process says that executes the sweep, perhaps elsewhere
+    study.write()
+    assert statuses(is_going=True) == ["RUNNING", "FINISHED", "RUNNING", "FINISHED", "RUNNING"]
+    assert statuses(is_going=False) == ended
+
+
+def test_a_run_without_files_is_running_and_one_that_failed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = begun(tmp_path)
+    study.write()
+    for _ in range(2):
+        run = study.next()
+        run.status, run.ray_id = "running", f"ray_{run.number}"
+    study.write()
+
+    def runs(*, is_going: bool) -> list[tuple[str, str | None]]:
+        found = study_sources(Study.read(study.home), conclusion, is_going=is_going)
+        return [
+            (run.status, run.tags["ray_trial_id"])
+            for run in (source.read() for source in found)
+            if "fedray.seed" in run.tags
+        ]
+
+    assert runs(is_going=True) == [("RUNNING", "ray_0"), ("RUNNING", "ray_1")]
+    study.give_up(study.runs[0].spec, "no memory")
+    study.write()
+    assert runs(is_going=True) == [("FAILED", "ray_0"), ("RUNNING", "ray_1")]
+    assert runs(is_going=False) == [("FAILED", "ray_0"), ("KILLED", "ray_1")]
+
+
+def test_a_finished_run_is_finished_whoever_still_holds_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = begun(tmp_path)
+    run = study.next()
+    end(study, run, curve)
+    study.write()
+    claim = FolderClaim(RunFolder(run.folder))
+    claim.acquire()
+    found = study_sources(Study.read(study.home), conclusion, is_going=True)
+    claim.release()
+    assert [(source.state, source.read().status) for source in found][-1] == ("FINISHED",) * 2
+
+
+def test_a_damaged_run_folder_stops_no_other_run_of_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Path
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.chdir(tmp_path)
+    uri = f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
+    study = begun(tmp_path)
+    study.write()
+    with Following(study.home, uri) as following:
+        for damage in (True, False):
+            run = study.next()
+            end(study, run, curve)
+            if damage:
+                bad = RunFolder(run.folder).rounds_file
+                bad.write_text(bad.read_text().replace("local_accuracy", "local_accuracx", 1))
+            study.write()
+        study.status = "finished"
+        study.write()
+        assert not following.end()
+    said = [line for line in following.said if not line.startswith("view them")]
+    assert len(said) == 2
+    assert all(str(bad) in line for line in said)
+    client = MlflowClient(uri)
+    runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    of_other = [run for run in runs if run.data.tags.get("config") == "lr=0.2"]
+    assert [run.info.status for run in of_other] == ["FINISHED"] * 2  # the trial and its run
 
 
 def test_a_run_that_ended_unknown_to_mlflow_is_ended_there_by_the_resumed_sweep(
@@ -124,26 +190,30 @@ def test_a_run_that_ended_unknown_to_mlflow_is_ended_there_by_the_resumed_sweep(
 
     monkeypatch.chdir(tmp_path)
     uri = f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
-    begun(tmp_path).write()
-    for number in range(2):  # the first process is killed once its run has ended
-        study = Study.read(tmp_path / "home")
-        tracker = Tracker(uri, "tiny")
-        tracked = StudyTracker(study, tracker)
-        run = study.next()
-        run.status = "running"
-        tracked.update(run)
-        if number:
-            end(study, run, curve)
-            tracked.update(run)
-            study.status = "finished"
-            tracked.end(lambda study=study: conclusion(study))
-        tracker.close()
-        if not number:
-            end(study, run, curve)
-        study.write()
     client = MlflowClient(uri)
-    runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
-    assert [run.info.status for run in runs] == ["FINISHED"] * 5
+
+    def statuses() -> list[str]:
+        place = client.get_experiment_by_name("tiny")
+        runs = client.search_runs([place.experiment_id]) if place else []
+        return [run.info.status for run in runs]
+
+    study = begun(tmp_path)
+    run = study.next()
+    run.status = "running"
+    study.write()
+    with Following(study.home, uri) as following:  # the first process is killed
+        wait_until(lambda: len(statuses()) == 3)
+        assert statuses() == ["RUNNING"] * 3
+        following.end()
+    assert statuses() == ["KILLED"] * 3
+    end(study, run, curve)
+    study = Study.read(tmp_path / "home")
+    with Following(study.home, uri) as following:
+        end(study, study.next(), curve)
+        study.status = "finished"
+        study.write()
+        assert following.end()
+    assert statuses() == ["FINISHED"] * 5
 
 
 def test_the_parent_of_a_table_has_the_space_of_each_row(
@@ -186,8 +256,8 @@ def test_a_trial_has_its_objective_over_seeds_and_the_runs_of_its_seeds(
 
     pretend(study, by_seed)
     study.write()
-    _, reads = study_runs(study.home, conclusion)
-    parent, *others = [read() for read in reads]
+    found = study_sources(Study.read(study.home), conclusion, is_going=False)
+    parent, *others = [source.read() for source in found]
     trials = {run.tags["config"]: run for run in others if run.parent == parent.key}
     good, bad = trials["lr=0.1"], trials["lr=0.2"]
     assert (good.name, good.status, dict(good.params)) == (
@@ -227,21 +297,17 @@ def test_a_real_sweep_interrupted_and_resumed_is_what_the_page_says(
 
     for number in range(2):  # interrupted after a run, then resumed
         study = Study.read(home)
-        tracker = Tracker(uri, "fedtsp_lambda")
-        tracked = StudyTracker(study, tracker)
-        while (run := study.next()) is not None:
-            run.status = "running"
-            tracked.update(run)
-            if number == 0 and run.number == len(seeds):
-                break
-            sweeps.carry_out(study, run)
-            tracked.update(run)
-        study.status = "finished" if study.is_complete else "running"
-        write_pages(study)
-        study.write()
-        tracked.end(lambda study=study: conclusion(study))
-        tracker.close()
-        assert tracker.failure is None
+        with Following(home, uri) as following:
+            while (run := study.next()) is not None:
+                run.status = "running"
+                study.write()
+                if number == 0 and run.number == len(seeds):
+                    break
+                sweeps.carry_out(study, run)
+            study.status = "finished" if study.is_complete else "running"
+            write_pages(study)
+            study.write()
+            assert following.end()
         statuses.append({run.info.run_name: run.info.status for run in runs()})
     killed = [name for name, status in statuses[0].items() if status == "KILLED"]
     assert len(killed) == 3  # the parent, a trial and its run

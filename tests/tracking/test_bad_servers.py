@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from benchmarks.faults.proxy import Proxy
 from fedray.errors import UserError
 from fedray.records import RunFolder
 from fedray.run import main
-from fedray.tracking import Store, Tracker, resolve_uri
-from tests.tracking.runs import tracked
+from fedray.tracking import NotTaken, Source, Store, Uploader, resolve_uri
+from tests.tracking.runs import Following, tracked, wait_until
 
 TINY = [
     "fedtsp_digits", "algorithm=fedavg", "model.group=mlp", "data.samples=240", "data.clients=4",
@@ -42,19 +41,16 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("fault", REASONS)
-def test_what_is_missing_is_said_whatever_the_server_does(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("fedray.tracking.sync.CLOSE_SECONDS", 0.5)
+def test_what_is_missing_is_said_whatever_the_server_does(fault: str, tmp_path: Path) -> None:
     folder = tmp_path / "a run"
-    with Proxy(None, lambda *_: fault) as server:
-        tracker = Tracker(server.uri, "digits", folder=folder)
-        tracker.update("k", tracked)
-        while not tracker.failure:
-            time.sleep(0.01)
-        tracker.close()
+    with (
+        Proxy(None, lambda *_: fault) as server,
+        Following(folder, server.uri, lambda _: [Source("k", tracked)]) as following,
+    ):
+        wait_until(lambda: following.said)
+        assert not following.end()
         assert server.faults
-    first, last = capsys.readouterr().err.splitlines()
+    first, last = following.said
     assert re.search(REASONS[fault], first)
     assert "does not have all of 1 run(s)" in last
     assert last.endswith(f"fedray upload '{folder}'")
@@ -63,7 +59,7 @@ def test_what_is_missing_is_said_whatever_the_server_does(
 def test_a_server_that_hangs_changes_nothing_in_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fedray.tracking.sync.CLOSE_SECONDS", 8.0)
+    monkeypatch.setattr("fedray.tracking.tracker.CLOSE_SECONDS", 8.0)
     runs = {}
     with Proxy(None, lambda *_: "hang") as server:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
@@ -78,16 +74,14 @@ def test_a_server_that_hangs_changes_nothing_in_a_run(
 
 
 def test_a_server_cannot_ask_for_an_hour_of_patience(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    with Proxy(None, lambda *_: "429") as server:
-        tracker = Tracker(server.uri, "digits")
-        tracker.update("k", tracked)
-        while tracker.failure is None:  # an hour, if the server had its way
-            time.sleep(0.05)
-        tracker.close()
-    assert "429" in str(tracker.failure)
+    with (
+        Proxy(None, lambda *_: "429") as server,
+        pytest.raises(NotTaken, match="429"),  # after an hour, if the server had its way
+    ):
+        Uploader(server.uri, "digits").send([Source("k", tracked)], print)
 
 
 # --- secrets -------------------------------------------------------------------------------------
@@ -119,7 +113,7 @@ def test_a_password_in_the_address_is_nowhere(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("fedray.tracking.sync.CLOSE_SECONDS", 8.0)
+    monkeypatch.setattr("fedray.tracking.tracker.CLOSE_SECONDS", 8.0)
     monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path))
     out = tmp_path / "run"
     with Proxy(None, lambda *_: "reset") as server:
@@ -152,7 +146,7 @@ def test_a_server_that_drips_ends_an_upload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A byte now and then keeps a request from timing out."""
-    monkeypatch.setattr("fedray.cli.upload.OPEN_SECONDS", 0.2)
+    monkeypatch.setattr("fedray.tracking.uploader.OPEN_SECONDS", 0.2)
     is_over = threading.Event()
     monkeypatch.setattr(Store, "connect", lambda self: is_over.wait())
     out = tmp_path / "out"

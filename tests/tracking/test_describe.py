@@ -210,7 +210,7 @@ def test_default_store_is_next_to_the_results(
     monkeypatch.chdir(tmp_path)
     assert resolve_uri(Path("results")) == f"sqlite:///{tmp_path}/results/mlflow.db"
     monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "home"))
-    tracker = tracker_for("digits", tmp_path / "run")
+    tracker = tracker_for(tmp_path / "run")
     assert tracker.hint == (
         f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/home/mlflow.db --port 5000"
     )

@@ -1,4 +1,4 @@
-"""From a folder to MLflow: `sync`, the thread of a `Tracker`, and `fedray upload`."""
+"""From a folder to MLflow: `sync`, a folder that is followed, and `fedray upload`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,30 @@ import pytest
 from commands import upload as upload_command
 
 from fedray.cli.upload import upload
-from fedray.config import Experiment, flatten
+from fedray.config import flatten
 from fedray.errors import UserError
-from fedray.records import FolderClaim, RunFolder
+from fedray.records import FolderClaim, RunFolder, RunWriter
 from fedray.tracking import (
+    Source,
     Store,
+    TrackedRun,
     Tracker,
+    Uploader,
     as_params,
-    experiment_name,
     run_key,
-    run_tracker,
-    start_process,
     tracked_run,
     uri_of,
 )
-from fedray.tracking.process import StoreProcess
-from tests.tracking.runs import STARTED, Held, make_round, make_run, tracked, write_run
+from tests.tracking.runs import (
+    STARTED,
+    Following,
+    Held,
+    make_round,
+    make_run,
+    tracked,
+    wait_until,
+    write_run,
+)
 
 Serve = Callable[[int], "subprocess.Popen[bytes]"]
 
@@ -43,13 +52,6 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
-
-
-def wait_until(true: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # --- sync ----------------------------------------------------------------------------------------
@@ -90,7 +92,7 @@ def test_the_status_follows_from_the_folder(tmp_path: Path) -> None:
     claim = FolderClaim(RunFolder(folder))
     claim.acquire()
     try:
-        assert tracked_run(folder).status is None
+        assert tracked_run(folder).status == "RUNNING"
     finally:
         claim.release()
     assert tracked_run(folder).status == "KILLED"
@@ -106,37 +108,57 @@ def test_a_run_without_a_result_is_described_by_its_plan(tmp_path: Path) -> None
         tracked_run(tmp_path / "run", "FAILED")
 
 
-# --- the thread ----------------------------------------------------------------------------------
+# --- a folder that is followed --------------------------------------------------------------------
 
 
-def test_the_thread_follows_a_folder(
-    tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tracker, held = Tracker(uri, "digits"), Held(uri)
-    folder = tmp_path / "run"
-    for count in range(1, 6):
-        write_run(folder, make_run(count, of=5))
-        tracker.follow(folder, "RUNNING")
-    wait_until(lambda: held.runs("digits"))
-    tracker.follow(folder, "FINISHED")
-    tracker.close()
-    assert tracker.failure is None
+def test_a_folder_is_followed(tmp_path: Path, uri: str) -> None:
+    folder, held = tmp_path / "run", Held(uri)
+    result = make_run(5)
+    with Following(folder, uri) as following:
+        folder.mkdir()
+        (folder / "config.yaml").write_text("rounds: 5\n")
+        writer = RunWriter(RunFolder(folder), result.info)
+        for done in result.rounds:
+            writer.append(done, result.costs)
+        wait_until(lambda: held.runs("digits"))
+        assert held.run().info.status == "RUNNING"
+        writer.close()
+        assert following.end("FINISHED")
     assert held.run().info.status == "FINISHED"
     held.assert_every_metric_once_per_round(held.run(), range(6))
-    assert capsys.readouterr().err == ""
+    (view,) = following.said
+    assert view.startswith("view them: mlflow ui --backend-store-uri ")
+    assert "viewStateShareKey=accuracy" in view
+
+
+@pytest.mark.parametrize("word", ["KILLED", "FAILED", ""])
+def test_the_last_state_has_the_status_that_the_run_ended_in(
+    word: str, tmp_path: Path, uri: str
+) -> None:
+    folder = write_run(tmp_path / "run", make_run(2, of=5))
+    with Following(folder, uri) as following:
+        assert following.end(word)
+    assert Held(uri).run().info.status == (word or "KILLED")  # nobody holds the folder
+
+
+@pytest.mark.parametrize("word", ["KILLED", "FAILED"])
+def test_a_run_that_has_not_begun_is_not_logged(word: str, tmp_path: Path, uri: str) -> None:
+    with Following(tmp_path / "run", uri) as following:
+        assert following.end(word)
+    assert Held(uri).runs("digits") == []
+    assert following.said == []
+
+
+def sources(*runs: TrackedRun) -> list[Source]:
+    return [Source(run.key, lambda run=run: run, state=run) for run in runs]
 
 
 def test_many_runs_at_once_in_one_process(uri: str) -> None:
-    tracker = Tracker(uri, "many")
-    keys = [f"trial {i}" for i in range(20)]
+    uploader, keys = Uploader(uri, "many"), [f"trial {i}" for i in range(20)]
     for r in range(5):
-        for key in keys:
-            run = tracked(key, [make_round(i) for i in range(r + 1)])
-            tracker.update(key, lambda run=run: run)
-    for key in keys:
-        run = tracked(key, [make_round(i) for i in range(5)], status="FINISHED")
-        tracker.update(key, lambda run=run: run)
-    tracker.close()
+        rounds = [make_round(i) for i in range(r + 1)]
+        status = "FINISHED" if r == 4 else "RUNNING"
+        uploader.send(sources(*(tracked(key, rounds, status=status) for key in keys)), print)
     held = Held(uri)
     runs = held.runs("many")
     assert sorted(run.info.run_name for run in runs) == sorted(keys)
@@ -145,37 +167,54 @@ def test_many_runs_at_once_in_one_process(uri: str) -> None:
         assert held.history(run, "time/seconds") == [(r, 2.0) for r in range(5)]
 
 
-def test_it_works_for_a_small_share_of_the_time(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, real = [], StoreProcess.sync
+def test_it_works_for_a_small_share_of_the_time(
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, real = [], Store.sync
 
-    def sync(self: StoreProcess, *args: Any) -> None:
+    def sync(self: Store, run: TrackedRun) -> Any:
         calls.append(time.monotonic())
         time.sleep(0.1)
-        real(self, *args)
+        return real(self, run)
 
-    monkeypatch.setattr(StoreProcess, "sync", sync)
-    tracker = Tracker(uri, "digits")
-    tracker.update("k", tracked)
-    wait_until(lambda: tracker.hint.count("/#/"))
-    began = time.monotonic()
-    while time.monotonic() - began < 1.0:
-        tracker.update("k", tracked)
-        time.sleep(0.01)
-    tracker.close()
+    monkeypatch.setattr(Store, "sync", sync)
+
+    def find(status: Any) -> list[Source]:  # each time there is something new
+        return [Source("k", tracked, state=time.monotonic())]
+
+    with Following(tmp_path, uri, find) as following:
+        wait_until(lambda: len(calls) == 2)
+        time.sleep(1.0)
+        assert following.end("FINISHED")
     assert len(calls) == 3  # the one that connects, the next one, and the one at the end
 
 
+def test_what_has_not_changed_is_not_read_again(tmp_path: Path, uri: str) -> None:
+    reads: list[str] = []
+    uploader, file = Uploader(uri, "digits"), tmp_path / "rounds.jsonl"
+
+    def read() -> TrackedRun:
+        reads.append("")
+        return tracked()
+
+    for text in ("a", "a", "ab", "ab"):
+        if not file.exists() or file.read_text() != text:
+            file.write_text(text)
+        uploader.send([Source("k", read, [file])], print)
+    uploader.send([Source("k", read, [file], "ended")], print)
+    assert len(reads) == 3
+
+
 def test_one_refused_run_does_not_stop_the_others(uri: str) -> None:
-    tracker, held = Tracker(uri, "digits"), Held(uri)
-    tracker.update("a", lambda: tracked("a"))
-    wait_until(lambda: held.runs("digits"))
+    uploader, held = Uploader(uri, "digits"), Held(uri)
+    uploader.send(sources(tracked("a")), print)
     held.client.delete_run(held.run().info.run_id)
-    tracker.update("a", lambda: tracked("a", [make_round(0)]))
-    tracker.update("b", lambda: tracked("b", [make_round(0)], status="FINISHED"))
-    tracker.close()
+    new = [make_round(0)]
+    uploader.send(sources(tracked("a", new), tracked("b", new, status="FINISHED")), print)
     runs = {run.info.run_name: run for run in held.runs("digits")}
     assert runs["b"].info.status == "FINISHED"
     held.assert_every_metric_once_per_round(runs["b"], range(1))
+    assert [*uploader.refused] == ["a"]
 
 
 def damage_result(folder: Path) -> None:
@@ -204,15 +243,17 @@ def test_one_unreadable_folder_stops_nothing_else_and_is_to_blame(
 ) -> None:
     folders = [write_run(tmp_path / "all" / name, make_run(1)) for name in ("r0", "r1", "r2")]
     damage(folders[0])
-    tracker = Tracker(uri, "digits", folder=tmp_path / "all")
-    for folder in folders:
-        tracker.follow(folder, "FINISHED")
-    wait_until(lambda: len(Held(uri).runs("digits")) == 2)  # before the end
-    tracker.close()
-    said = capsys.readouterr().err.splitlines()
+
+    def find(status: Any) -> list[Source]:
+        return [Source(str(f), partial(tracked_run, f, "FINISHED")) for f in folders]
+
+    with Following(tmp_path / "all", uri, find) as following:
+        wait_until(lambda: len(Held(uri).runs("digits")) == 2)  # before the end
+        assert not following.end()
+    said = [line for line in following.said if not line.startswith("view them")]
     assert "MLflow does not have a run (" in said[0]
     assert str(folders[0]) in said[0]
-    assert "does not have all of 1 run(s), and has all others: " in said[1]
+    assert "does not have all of 1 run(s) (" in said[1]
     assert len(said) == 2
     assert [run.info.status for run in Held(uri).runs("digits")] == ["FINISHED"] * 2
     if folders[0].is_dir():  # otherwise there is nothing to upload
@@ -222,63 +263,52 @@ def test_one_unreadable_folder_stops_nothing_else_and_is_to_blame(
         assert printed.out.count("nothing was missing") == 2
 
 
-def test_a_folder_that_is_mended_is_sent_by_the_next_update(
-    tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_is_mended_is_sent(tmp_path: Path, uri: str) -> None:
     folder = write_run(tmp_path / "run", make_run(1))
     damage_result(folder)
-    tracker = Tracker(uri, "digits", folder=folder)
-    tracker.follow(folder, "RUNNING")
-    wait_until(lambda: tracker.failure)
-    write_run(folder, make_run(1))
-    tracker.follow(folder, "FINISHED")
-    tracker.close()
+    with Following(folder, uri) as following:
+        wait_until(lambda: following.said)
+        write_run(folder, make_run(1))
+        assert following.end("FINISHED")
     assert Held(uri).run().info.status == "FINISHED"
-    assert capsys.readouterr().err.splitlines()[1:] == ["tracking: MLflow is complete now"]
+    assert "result.json" in following.said[0]
+    assert following.said[-1] == "MLflow is complete now"
 
 
-def test_an_error_of_fedray_is_not_blamed_on_mlflow(
-    uri: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tracker = Tracker(uri, "digits")
-    tracker.update("a", lambda: tracked("a", tags={"number": object()}))
-    tracker.update("b", lambda: tracked("b", metrics=1))
-    tracker.update("c", lambda: tracked("c", status="FINISHED"))
-    tracker.update("d", lambda: {}["nothing"])  # type: ignore[return-value]
-    tracker.close()
-    runs = {run.info.run_name: run.info.status for run in Held(uri).runs("digits")}
-    assert runs["c"] == "FINISHED"
-    said = capsys.readouterr().err
+def test_an_error_of_fedray_is_not_blamed_on_mlflow(tmp_path: Path, uri: str) -> None:
+    runs = [
+        tracked("a", tags={"number": object()}), tracked("b", metrics=1, status="FINISHED"),
+        tracked("c", status="FINISHED"),
+    ]  # fmt: skip
+    bad = Source("d", lambda: {}["nothing"])  # type: ignore[arg-type]
+    with Following(tmp_path, uri, lambda _: [*sources(*runs), bad]) as following:
+        assert not following.end()
+    statuses = {run.info.run_name: run.info.status for run in Held(uri).runs("digits")}
+    assert statuses["c"] == "FINISHED"
+    said = "\n".join(following.said)
     assert "KeyError: 'nothing' (an error of fedray)" in said
-    assert "MLflow at" not in said
+    assert "is not up to date" not in said
 
 
 # --- the store in which a run began ---------------------------------------------------------------
 
 
 def test_a_run_goes_on_in_the_store_in_which_it_began(
-    tmp_path: Path,
-    uri: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, experiment = write_run(tmp_path / "run", make_run(1, of=2)), Experiment(rounds=2)
+    folder = write_run(tmp_path / "run", make_run(1, of=2))
     monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    tracker = run_tracker(experiment, folder)
-    tracker.follow(folder, "RUNNING")
-    tracker.close()
-    assert capsys.readouterr().err == ""
+    assert uri_of(folder) == (uri, "")
+    with Following(folder, uri) as following:
+        wait_until(lambda: following.said)
+        following.end("KILLED")
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI")  # as in a job without --runtime-env
     write_run(folder, make_run(2))
-    tracker = run_tracker(experiment, folder, start_process())
-    tracker.follow(folder, "FINISHED")
-    tracker.close()
-    assert "MLFLOW_TRACKING_URI is not set; " in capsys.readouterr().err
-    name = experiment_name(experiment.name, experiment.tree())
-    assert [run.info.status for run in Held(uri).runs(name)] == ["FINISHED"]
-    assert not (tmp_path / "results" / "mlflow.db").exists()
+    found, notice = uri_of(folder)
+    assert found == uri
+    assert "MLFLOW_TRACKING_URI is not set; " in notice
 
     other = f"sqlite:///{tmp_path}/other.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", other)
@@ -311,85 +341,49 @@ def test_an_address_that_was_lost_is_named(
     assert bool(notice) is bool(says)
 
 
-def test_a_dead_server_costs_nothing_and_is_said_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    uri = f"http://127.0.0.1:{free_port()}"
-    tracker = Tracker(uri, "digits", folder=tmp_path, retry_seconds=0.01)
-    slowest = 0.0
-    for _ in range(200):
-        began = time.monotonic()
-        tracker.update("k", tracked)
-        slowest = max(slowest, time.monotonic() - began)
-        time.sleep(0.01)
-    began = time.monotonic()
-    tracker.close()
-    tracker.close()
-    assert time.monotonic() - began < 10
-    assert slowest < 1
-    first, last = capsys.readouterr().err.splitlines()
+def test_a_dead_server_is_said_once(tmp_path: Path) -> None:
+    uri, folder = f"http://127.0.0.1:{free_port()}", tmp_path / "a run"
+    write_run(folder, make_run(1))
+    with Following(folder, uri) as following:
+        wait_until(lambda: following.said)
+        time.sleep(0.5)  # it is tried again
+        assert not following.end("KILLED")
+    first, last = following.said
     assert "is not up to date (ConnectionRefusedError" in first
+    assert "the run goes on" in first
     assert "does not have all of 1 run(s) (ConnectionRefusedError" in last
-    assert first.endswith(f"fedray upload {tmp_path}")
-    assert last.endswith(f"fedray upload {tmp_path}")
-    with pytest.raises(RuntimeError, match="closed"):
-        tracker.update("k", tracked)
-
-
-def test_a_server_that_never_answers_does_not_hold_up_the_end(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("fedray.tracking.sync.CLOSE_SECONDS", 0.5)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        tracker = Tracker(f"http://127.0.0.1:{listener.getsockname()[1]}", "digits")
-        tracker.update("k", tracked)
-        began = time.monotonic()
-        tracker.close()
-        assert time.monotonic() - began < 3
-    assert "not ready after 0.5 s" in capsys.readouterr().err
+    assert first.endswith(f"fedray upload '{folder}'")
+    assert last.endswith(f"fedray upload '{folder}'")
 
 
 def test_a_server_that_comes_back_gets_everything(
-    uri: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tracker = Tracker(uri, "sweep", retry_seconds=0.1)
-    sync = StoreProcess.sync
-    monkeypatch.setattr(StoreProcess, "sync", lambda *_: 1 / 0)
-    tracker.update("p", lambda: tracked("p", status="FINISHED"))
-    tracker.update("a", lambda: tracked("a", parent="p", status="FINISHED"))
-    wait_until(lambda: tracker.failure)
-    monkeypatch.setattr(StoreProcess, "sync", sync)
-    tracker.close(wait_seconds=60)
-    runs = {run.info.run_name: run for run in Held(uri).runs("sweep")}
-    assert runs["a"].data.tags["mlflow.parentRunId"] == runs["p"].info.run_id
-    assert runs["p"].info.status == "FINISHED"
-    first, last = capsys.readouterr().err.splitlines()
-    assert "ZeroDivisionError" in first
-    assert last == "tracking: MLflow is complete now"
+    sync = Store.sync
+
+    def fail(*_: object) -> None:
+        raise OSError("away")
+
+    monkeypatch.setattr(Store, "sync", fail)
+    runs = tracked("p", status="FINISHED"), tracked("a", parent="p", status="FINISHED")
+    with Following(tmp_path, uri, lambda _: sources(*runs)) as following:
+        wait_until(lambda: following.said)
+        monkeypatch.setattr(Store, "sync", sync)
+        assert following.end()
+    found = {run.info.run_name: run for run in Held(uri).runs("digits")}
+    assert found["a"].data.tags["mlflow.parentRunId"] == found["p"].info.run_id
+    assert found["p"].info.status == "FINISHED"
+    first, *_, last = following.said
+    assert "OSError: away" in first
+    assert last == "MLflow is complete now"
 
 
-# --- the process that writes ---------------------------------------------------------------------
-
-FOLLOWS = """
-import sys, time
-from pathlib import Path
-from fedray.tracking import Tracker
-
-tracker = Tracker(sys.argv[1], "digits")
-tracker.follow(Path(sys.argv[2]), "RUNNING")
-while tracker._process._process is None:
-    time.sleep(0.01)
-print(tracker._process._process.pid, flush=True)
-time.sleep(600)
-"""
+# --- the child -----------------------------------------------------------------------------------
 
 
-def pid_of(tracker: Tracker) -> int:
-    process = tracker._process._process
-    assert process is not None
-    return process.pid
+def child_of(tracker: Tracker) -> subprocess.Popen[str]:
+    assert tracker._process is not None
+    return tracker._process
 
 
 def is_there(pid: int) -> bool:
@@ -398,65 +392,85 @@ def is_there(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_the_process_that_tracks_imports_no_mlflow() -> None:
-    code = "import sys; from fedray.tracking import start_process; start_process().end();"
+def test_the_process_that_trains_imports_no_mlflow() -> None:
+    code = "import sys; from pathlib import Path; from fedray.tracking import Tracker;"
+    code += "Tracker('sqlite:///x', Path('x'));"
     code += "print({'mlflow', 'pandas', 'torch'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "set()\n", done.stderr
 
 
-def test_the_process_that_writes_survives_the_signal_that_stops_a_job(uri: str) -> None:
-    with StoreProcess(uri) as process:
-        process.sync(tracked(), "digits", "")
-        writer = process._process
-        assert writer is not None
-        writer.terminate()  # `ray job stop` signals all processes of a job
-        process.sync(tracked(status="KILLED"), "digits", "")
-        assert process._process is writer
-    assert Held(uri).run().info.status == "KILLED"
-
-
-@pytest.mark.parametrize("is_closing", [False, True])
-def test_a_stopped_run_is_not_said_to_go_on(
-    is_closing: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tracker = Tracker("http://127.0.0.1:9", "digits", folder=tmp_path)
-    tracker._closing = is_closing
-    tracker._fail("down")
-    assert ("the run goes on" in capsys.readouterr().err) is not is_closing
-    tracker._process.end()
-
-
-def test_a_process_that_is_killed_is_replaced_and_nothing_is_lost(
-    tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = write_run(tmp_path / "run", make_run(2, of=4))
-    tracker, held = Tracker(uri, "digits", retry_seconds=0.1), Held(uri)
-    tracker.follow(folder, "RUNNING")
-    wait_until(lambda: held.runs("digits"))
-    os.kill(pid_of(tracker), signal.SIGKILL)
-    write_run(folder, make_run(4))
-    tracker.follow(folder, "FINISHED")
-    tracker.close(wait_seconds=60)
-    assert held.run().info.status == "FINISHED"
-    held.assert_every_metric_once_per_round(held.run(), range(5))
-    assert "is complete now" in capsys.readouterr().err
+def test_a_tracker_that_has_not_started_has_nothing_to_send(tmp_path: Path) -> None:
+    tracker = Tracker("http://127.0.0.1:9", tmp_path)
+    tracker.close("FAILED")
+    assert tracker._process is None
 
 
 @pytest.mark.slow
-def test_the_process_ends_with_a_run_that_is_killed_and_an_upload_mends_it(
-    tmp_path: Path, uri: str
+def test_the_child_survives_the_signal_that_stops_a_job_and_a_dead_child_is_replaced(
+    tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = write_run(tmp_path / "run", make_run(3))
+    folder, held = write_run(tmp_path / "run", make_run(2, of=4)), Held(uri)
+    tracker = Tracker(uri, folder)
+    tracker.start()
+    wait_until(lambda: held.runs("digits"))
+    child = child_of(tracker)
+    child.terminate()  # `ray job stop` signals all processes of a job
+    time.sleep(0.2)
+    assert child.poll() is None
+    child.kill()
+    child.wait()
+    write_run(folder, make_run(4))
+    tracker.close("FINISHED")
+    assert held.run().info.status == "FINISHED"
+    held.assert_every_metric_once_per_round(held.run(), range(5))
+    assert "viewStateShareKey=" in tracker.hint
+    assert "tracking:" not in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_server_that_never_answers_does_not_hold_up_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path / "run", make_run(1))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        tracker = Tracker(f"http://127.0.0.1:{listener.getsockname()[1]}", folder)
+        tracker.start()
+        listener.accept()
+        began = time.monotonic()
+        tracker.close("FINISHED", 0.5)
+        assert time.monotonic() - began < 5
+    printed = capsys.readouterr()
+    assert "writing the rest to MLflow ..." in printed.out
+    assert "does not have all of 1 run(s) (not ready after 0.5 s)" in printed.err
+    assert printed.err.count("tracking:") == 1
+
+
+FOLLOWS = """
+import sys, time
+from pathlib import Path
+from fedray.tracking import Tracker
+
+tracker = Tracker(sys.argv[1], Path(sys.argv[2]))
+tracker.start()
+print(tracker._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_is_killed_in_mlflow(tmp_path: Path, uri: str) -> None:
+    folder, held = write_run(tmp_path / "run", make_run(3, of=5)), Held(uri)
     command = [sys.executable, "-c", FOLLOWS, uri, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
-        writes = int(run.stdout.readline())
+        child = int(run.stdout.readline())
+        wait_until(lambda: held.runs("digits"))
         run.kill()
-    wait_until(lambda: not is_there(writes))
-    upload([folder], uri)
-    held = Held(uri)
-    assert held.run().info.status == "FINISHED"
+    wait_until(lambda: not is_there(child))
+    assert held.run().info.status == "KILLED"
     held.assert_every_metric_once_per_round(held.run(), range(4))
 
 
@@ -507,7 +521,27 @@ def test_upload_of_unknown_runs(tmp_path: Path, uri: str) -> None:
     assert (whole.info.run_name, cut.info.run_name) == ("fedtsp digits seed 0", "my run")
 
 
-@pytest.mark.parametrize("text", ["nope", "[]", '{"format": 1}'])
+@pytest.mark.parametrize("bad", ["damaged", "missing", "empty", "file"])
+def test_five_good_folders_behind_a_bad_one_are_uploaded(
+    bad: str, tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = tmp_path / "bad"
+    if bad == "damaged":
+        damage_rounds(write_run(first, make_run(1)))
+    elif bad == "empty":
+        first.mkdir()
+    elif bad == "file":
+        first.write_text("no folder")
+    good = [write_run(tmp_path / f"r{n}", make_run(1, seed=n)) for n in range(5)]
+    assert upload_command([str(first), *map(str, good), "--uri", uri]) == 2
+    printed = capsys.readouterr()
+    assert printed.out.count(": added 2 rounds") == 5
+    assert printed.err.count(str(first)) == 1
+    assert printed.err.endswith("all other runs are uploaded\n")
+    assert [run.info.status for run in Held(uri).runs("digits")] == ["FINISHED"] * 5
+
+
+@pytest.mark.parametrize("text", ["nope", "[]", '{"format": 2}'])
 def test_a_damaged_sweep_is_one_sentence(
     text: str, tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -593,20 +627,18 @@ def test_a_server_that_dies_and_comes_back(
     uri = f"http://127.0.0.1:{port}"
     server = serve(port)
     held, folder, result = Held(uri), tmp_path / "run", make_run(9)
-    tracker = Tracker(uri, "digits", folder=folder, retry_seconds=0.5)
     write_run(folder, make_run(3, of=9))
-    tracker.follow(folder, "RUNNING")
-    wait_until(lambda: any("time/seconds" in run.data.metrics for run in held.runs("digits")))
-    kill(server)
-    for count in range(4, 10):
-        write_run(folder, make_run(count, of=9))
-        tracker.follow(folder, "RUNNING")
-        time.sleep(0.3)
-    tracker.follow(folder, "FINISHED")
-    tracker.close()
-    printed = capsys.readouterr().err
-    assert printed.count("tracking:") == 2
-    assert printed.endswith(f"fedray upload {folder}\n")
+    with Following(folder, uri) as following:
+        wait_until(lambda: any("time/seconds" in run.data.metrics for run in held.runs("digits")))
+        kill(server)
+        for count in range(4, 10):
+            write_run(folder, make_run(count, of=9))
+            time.sleep(0.3)
+        assert not following.end("FINISHED")
+    view, *said = following.said
+    assert view.startswith(f"view them: {uri}/#/experiments/")
+    assert len(said) == 2
+    assert said[1].endswith(f"fedray upload {folder}")
 
     serve(port)
     assert held.run().info.status == "RUNNING"
