@@ -2,7 +2,7 @@
 
     <out>/models/best/
         states.sqlite     the round, how it was chosen, classes, size of images; small tensors
-        states/           large tensors (`fedray.states.database`)
+        states/           large tensors (`fedray.storage.database`)
     <out>/models/last/
 
 Each model is stored as the client's state and the client's download. A folder is written under a
@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedray.core import ClientState, Payload, StateTree
+from fedray.core.payload import join_payload, split_payload
 from fedray.errors import UserError
-from fedray.records import Run
-from fedray.states import StateDatabase, damaged, join_payload, split_payload, tree_bytes
+from fedray.storage.database import StateDatabase
+from fedray.storage.run import Run
+from fedray.storage.tensors import damaged, tree_bytes
 
 Which = Literal["best", "last"]
 WHICH: tuple[Which, ...] = ("best", "last")

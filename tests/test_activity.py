@@ -16,7 +16,7 @@ from fedray import activity
 from fedray.activity import begin_bar, end_waiting, say_next, seconds_of
 from fedray.api.progress import RoundProgress
 from fedray.command import Command, run
-from fedray.records import Round
+from fedray.storage.run import Round
 
 
 class Terminal(io.StringIO):

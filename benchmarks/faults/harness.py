@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks.faults.experiments import METHODS, write_experiments
-from fedray.checkpoint import CheckpointStore
-from fedray.core.state import leaves
 from fedray.errors import UserError
-from fedray.records import MEASURED_SECONDS, Run, RunFolder
-from fedray.states import DATABASE
+from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.database import DATABASE
+from fedray.storage.run import MEASURED_SECONDS, Run
+from fedray.storage.run_folder import RunFolder
+from fedray.trees import leaves
 
 SERIAL = ("--executor", "serial", "--no-track")
 LIMIT_SECONDS = 900.0

@@ -26,7 +26,9 @@ from fedray.activity import begin_bar, seconds_of
 from fedray.command import terminal_stream
 from fedray.config import Experiment
 from fedray.errors import printable
-from fedray.records import BEST, HEADLINE, VALIDATION, Round, Run, RunFolder, Traffic
+from fedray.storage.metric import BEST, HEADLINE, VALIDATION
+from fedray.storage.run import Round, Run, Traffic
+from fedray.storage.run_folder import RunFolder
 from fedray.tracking import Tracker
 from fedray.units import size_of, time_of
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedray.core.state import StateTree, Tensors, is_tree
+from fedray.trees import StateTree, Tensors, is_tree
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import UserError
-from fedray.files import read_regular
-from fedray.integrity import threads
+from fedray.storage.files import read_regular
+from fedray.storage.integrity import threads
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Discriminator, Tag
 from fedray.data.imageset import TEST, TRAIN
 from fedray.data.layout import composed
 from fedray.errors import UserError
-from fedray.files import read_json, read_text
+from fedray.storage.files import read_json, read_text
 
 _EXPECTED = (
     "expected the lists `train` and `test`, once or for every domain, for example "

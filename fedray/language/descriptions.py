@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from fedray.config import Frozen
 from fedray.errors import UserError, nearest
-from fedray.files import read_json
+from fedray.storage.files import read_json
 
 MOST_BYTES = 100_000_000
 """Maximal size of a file of descriptions; a thousand classes take about a million bytes."""

@@ -28,7 +28,6 @@ from pydantic import BaseModel, Field
 
 from fedray.command import PATH, Command, say_stopped
 from fedray.errors import UserError
-from fedray.files import cache_folder, decoded, parse_json, read_json, read_text, write_json
 from fedray.language.descriptions import (
     EXPECTED,
     MOST_BYTES,
@@ -36,6 +35,7 @@ from fedray.language.descriptions import (
     canonical_name,
     display_name,
 )
+from fedray.storage.files import cache_folder, decoded, parse_json, read_json, read_text, write_json
 
 if TYPE_CHECKING:
     import requests

@@ -15,9 +15,9 @@ from pydantic import StringConstraints
 
 from fedray.data.known import ids_among
 from fedray.errors import UserError, nearest
-from fedray.files import read_json
 from fedray.language.descriptions import FOLDER as DESCRIPTIONS
 from fedray.language.descriptions import canonical_name, read_descriptions, shipped_names
+from fedray.storage.files import read_json
 
 FOLDER = Path(__file__).parent / "names"
 _Name = Annotated[str, StringConstraints(pattern=r"\S")]

@@ -10,7 +10,6 @@ from dataclasses import replace
 from subprocess import CalledProcessError
 from typing import Any, Literal
 
-from fedray.checkpoint import CheckpointStore
 from fedray.config import dump_yaml
 from fedray.data import FederatedData
 from fedray.data.plot import begin_plot
@@ -18,19 +17,7 @@ from fedray.errors import UserError, nearest
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import HasGlobalModel, analysis_metrics
 from fedray.federation import Federation, Plan
-from fedray.files import replace_whole, write_atomic
-from fedray.records import (
-    BEST,
-    HEADLINE,
-    Costs,
-    Release,
-    Round,
-    Run,
-    RunFolder,
-    RunInfo,
-    RunWriter,
-    environment,
-)
+from fedray.plugins import write_copies
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.cache import shared
 from fedray.runtime.memory import peak_rss
@@ -45,6 +32,14 @@ from fedray.saved_models import (
     models_folder,
     save_models,
 )
+from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.environment import environment
+from fedray.storage.files import replace_whole, write_atomic
+from fedray.storage.metric import BEST, HEADLINE
+from fedray.storage.release import Release
+from fedray.storage.run import Costs, Round, Run, RunInfo
+from fedray.storage.run_folder import RunFolder
+from fedray.storage.writer import RunWriter
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +149,7 @@ class Records:
         info, folder, experiment = self._info, self._folder, self._assembly.experiment
         write_atomic(folder.config, dump_yaml(experiment.tree()))
         folder.write_partition(self._assembly.data.manifest())
-        folder.write_plugins(experiment.plugins)
+        write_copies(folder.path, experiment.plugins)
         if self._earlier is None:
             folder.error.unlink(missing_ok=True)
         else:

@@ -12,13 +12,10 @@ from typing import Literal
 
 import torch
 
-from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment
 from fedray.errors import ClientError, CodeError, Failure, RunFailed, ServerError, UserError
-from fedray.federation import Executor, Federation, Snapshot
-from fedray.files import explain_disk_full
+from fedray.federation import Executor, Federation
 from fedray.plugins import use
-from fedray.records import FolderClaim, Round, Run, RunFolder
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import device_of_this_process, explain_server_memory
 from fedray.runtime.observers import (
@@ -33,6 +30,12 @@ from fedray.runtime.observers import (
 from fedray.runtime.privacy import accountant_of
 from fedray.runtime.resume import check_experiment, check_same, load_checkpoint
 from fedray.saved_models import verify_models
+from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.claim import FolderClaim
+from fedray.storage.files import explain_disk_full
+from fedray.storage.run import Round, Run
+from fedray.storage.run_folder import RunFolder
+from fedray.trees import Snapshot
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from fedray.compare.labels import config_label
 from fedray.compare.means import PARTS, of_means, over_columns
 from fedray.compare.paired import Interval
 from fedray.config import read_plugins
-from fedray.records import Metric
+from fedray.storage.metric import Metric
 from fedray.studies.cell import DECIMALS
 from fedray.studies.plan import StudyPlan
 from fedray.studies.space import Config, continue_grid

@@ -10,7 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedray.records import Run, RunFolder
+from fedray.storage.run import Run
+from fedray.storage.run_folder import RunFolder
 
 LOADER = "fedray.trained.pyfunc"
 NAME = "model"

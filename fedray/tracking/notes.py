@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fedray.records import BEST, Run, Traffic, data_name
+from fedray.storage.metric import BEST
+from fedray.storage.run import Run, Traffic, data_name
 from fedray.tracking.describe import ARTIFACT
 from fedray.units import size_of
 

@@ -15,7 +15,6 @@ from fedray.core import Client, LocalContext, Samples, Skeleton
 from fedray.data import FederatedData, ImageSet
 from fedray.data.sources import sources
 from fedray.errors import UserError, one_line
-from fedray.records import RunFolder, check_entries
 from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
 from fedray.saved_models import (
@@ -25,6 +24,8 @@ from fedray.saved_models import (
     lost_models,
     models_folder,
 )
+from fedray.storage.entries import check_entries
+from fedray.storage.run_folder import RunFolder
 from fedray.trained.images import Preprocessing
 from fedray.trained.model import TrainedModel
 

@@ -19,17 +19,21 @@ import pytest
 import torch
 
 from fedray.analyses.extra_step import reopen
-from fedray.checkpoint import CheckpointStore
 from fedray.config import files_of
 from fedray.errors import UserError
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
-from fedray.records import Costs, EarlierEnvironment, ResultFile, RunFolder, RunWriter, environment
 from fedray.run import main
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.states import StateDatabase, StateStore
+from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.database import StateDatabase
+from fedray.storage.environment import environment
+from fedray.storage.run import Costs, EarlierEnvironment
+from fedray.storage.run_folder import ResultFile, RunFolder
+from fedray.storage.states import StateStore
+from fedray.storage.writer import RunWriter
 from fedray.studies.ready import check_current
 
 QUICK = ["rounds=3", "local_epochs=1", "data.clients=3", "data.samples=300"]

@@ -10,8 +10,9 @@ from commands import plan_words
 from pretended_runs import result_of
 
 from fedray.errors import UserError
-from fedray.records import Metric, RunFolder
 from fedray.render.sweep import TrialLine, trials_section
+from fedray.storage.metric import Metric
+from fedray.storage.run_folder import RunFolder
 from fedray.studies.study import Study
 from fedray.studies.trials import HM, SweepOutcome, Trial, sweep_outcome
 

@@ -13,8 +13,8 @@ from rounds import rounds_in
 
 from benchmarks.faults.proxy import Proxy
 from fedray.errors import UserError
-from fedray.records import RunFolder
 from fedray.run import main
+from fedray.storage.run_folder import RunFolder
 from fedray.tracking import Store, Tracker, resolve_uri
 from tests.tracking.runs import tracked
 

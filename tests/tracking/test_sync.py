@@ -21,7 +21,8 @@ from commands import upload as upload_command
 from fedray.cli.upload import upload
 from fedray.config import Experiment, flatten
 from fedray.errors import UserError
-from fedray.records import FolderClaim, RunFolder
+from fedray.storage.claim import FolderClaim
+from fedray.storage.run_folder import RunFolder
 from fedray.tracking import (
     Store,
     Tracker,

@@ -22,13 +22,14 @@ import fedray
 from fedray.core import algorithms
 from fedray.errors import UserError
 from fedray.plugins import use
-from fedray.records import RunFolder, Summary
 from fedray.runtime import assembly as assemblies
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.saved_models import SavedModels, Which, models_folder, save_models
+from fedray.storage.run import Summary
+from fedray.storage.run_folder import RunFolder
 from fedray.trained import open_models
 
 CPU = torch.device("cpu")

@@ -18,7 +18,7 @@ from fedray.data.known import CoOpLayout, KnownSet, known_sets
 from fedray.data.layout import packed_hint
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
-from fedray.files import read_json, read_text
+from fedray.storage.files import read_json, read_text
 
 _GUIDE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
 _AIRCRAFT = tuple(f"images_variant_{part}.txt" for part in ("train", "val", "test"))

@@ -18,7 +18,7 @@ from fedray.data.layout import (
 )
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
-from fedray.files import read_json
+from fedray.storage.files import read_json
 
 _Names = Annotated[list[str], Field(min_length=2, max_length=256)]
 _EXPECTED = 'expected a list of two to 256 different names, ["background", ...]'

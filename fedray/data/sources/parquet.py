@@ -24,7 +24,7 @@ from fedray.data.layout import (
 )
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
-from fedray.files import parse_json, read_json
+from fedray.storage.files import parse_json, read_json
 
 _IMAGE_COLUMNS = ("image", "img")
 _LABEL_COLUMNS = ("label", "fine_label")

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fedray.errors import UserError, one_line
-from fedray.files import read_json
 from fedray.language.encoders.bert_blocks import (
     ACTIVATIONS,
     PROJECTION,
@@ -29,6 +28,7 @@ from fedray.language.encoders.weights import (
     read_weights,
     unreachable,
 )
+from fedray.storage.files import read_json
 
 Pooling = Literal["cls", "mean"]
 

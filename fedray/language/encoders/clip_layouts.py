@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedray.errors import UserError, one_line
-from fedray.files import read_json
+from fedray.storage.files import read_json
 
 CLIP_CONFIG = "config.json"
 """The configuration of a model of transformers."""

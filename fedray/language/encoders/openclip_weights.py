@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from fedray.config import Frozen, InputFile, PathText, Seed
 from fedray.config.input_files import WEIGHT_CONFIG as _CONFIG
 from fedray.errors import UserError, nearest
-from fedray.files import read_json
 from fedray.language.encoders.clip_layouts import (
     CLIP_CONFIG,
     converted_config,
@@ -38,7 +37,8 @@ from fedray.language.encoders.weights import (
     read_weights,
     unreachable,
 )
-from fedray.node_cache import Arrays, content_key, kept_arrays
+from fedray.storage.files import read_json
+from fedray.storage.node_cache import Arrays, content_key, kept_arrays
 
 _WEIGHTS = (
     "open_clip_model.safetensors",
