@@ -35,7 +35,7 @@ from fedray.cli.study import request_of
 from fedray.cli.study import table as table_command
 from fedray.config import dump_yaml
 from fedray.errors import UserError
-from fedray.storage.checked_json import read_checked, sealed
+from fedray.storage.json_files import read_checked, sealed
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.flow import begin_or_resume, home_of
 from fedray.studies.outcome import outcome

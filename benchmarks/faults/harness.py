@@ -36,7 +36,7 @@ _IMPORTED = (
     "fedray.runtime.serial",
 )
 _FILES = {
-    *(".lock", "checkpoints", "config.yaml", "error.txt", "matrices.json", "models"),
+    *(".lock", "checkpoints", "config.yaml", "error.txt", "matrices.json"),
     *("partition.json", "partition.png", "result.json", "rounds.jsonl", "tracking.json"),
 }
 """The files that a finished run may leave."""
@@ -295,6 +295,5 @@ def _leftovers(out: Path) -> str:
     store.load()
     left += sorted({p.name for p in store.folder.iterdir()} - {"states", DATABASE})
     left += map(str, store.states.unused_files())
-    left += sorted({path.name for path in out.glob("models/*")} - {"best", "last"})
     left += [str(path) for path in out.rglob("*.tmp*")]
     return f"left over: {left}" if left else ""

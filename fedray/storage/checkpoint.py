@@ -1,15 +1,17 @@
-"""The checkpoint of a run: the server and all clients after one round.
+"""Snapshots of a run: the server and all clients after one round.
 
-    <out>/checkpoints/states.sqlite    round, experiment, small states, the names of large ones
+    <out>/checkpoints/states.sqlite    rounds, experiment, small states, the names of large ones
     <out>/checkpoints/states/          large states, a safetensors file each, written once
 
-One database transaction replaces the previous checkpoint (`fedray.states`). A checkpoint holds a
+One database transaction replaces the checkpoint, from which a run resumes, and pins it if its
+models are kept (`fedray.storage.database`, `fedray.storage.kept_models`). A checkpoint holds a
 checksum of the records of all rounds up to its own and one of each state, so that a file that was
 damaged, edited, or taken from another run, round or client is refused.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,17 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from fedray.errors import UserError
-from fedray.storage.database import Entry, StateDatabase
+from fedray.storage.database import CHECKPOINT, Entry, Pin, Saved, StateDatabase
 from fedray.storage.entries import own_entries
 from fedray.storage.files import remove
 from fedray.storage.states import StateStore
 from fedray.storage.tensors import Place
-from fedray.trees import Snapshot, StateTree, map_tensors
+from fedray.trees import Snapshot, private_copy
+
+log = logging.getLogger(__name__)
 
 PLACE = "checkpoints"
-"""The name of the checkpoint's folder in the run's folder."""
+"""The name of the folder of snapshots in the run's folder."""
 SERVER = -1
-"""The id under which the server's state is stored, next to clients."""
+"""The number under which the server's state is stored, next to clients."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,14 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The checkpoint of one run; a new checkpoint replaces the previous one.
+    """The snapshots of one run; a new checkpoint replaces the previous one.
 
     Args:
         out: the run's folder.
         identity: hash of the experiment; a checkpoint of another experiment is refused.
+
+    Attributes:
+        has_room: False once a pin took more bytes than allowed.
     """
 
     def __init__(self, out: Path, identity: str) -> None:
@@ -59,16 +66,22 @@ class CheckpointStore:
         self.identity = identity
         self.states = StateStore(self.folder)
         self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._writing: Future[dict[int, Place | None]] | None = None
+        self._writing: Future[Saved] | None = None
+        self._pin: Pin | None = None
+        self.has_room = True
 
     def latest(self) -> int | None:
         """Return the round of the checkpoint; None without a checkpoint."""
-        facts = self.states.database.facts()
+        facts = self.states.database.snapshots().get(CHECKPOINT)
         self.states.database.close()
         return None if facts is None else int(facts["round"])
 
     def begin(
-        self, snapshot: Snapshot, rounds_checksum: str = "", rounds: int | None = None
+        self,
+        snapshot: Snapshot,
+        rounds_checksum: str = "",
+        rounds: int | None = None,
+        pin: Pin | None = None,
     ) -> None:
         """Begin to write a checkpoint of `snapshot` and the client states in a thread.
 
@@ -79,6 +92,7 @@ class CheckpointStore:
             snapshot: the federation's state.
             rounds_checksum: checksum of the records of all rounds up to this one.
             rounds: file descriptor of the records, which are flushed to the disk first.
+            pin: keeps the snapshot when later ones replace it.
         """
         self.wait()
         facts = {
@@ -90,8 +104,11 @@ class CheckpointStore:
             client: state if isinstance(state, Place) else vars(state)
             for client, state in self.states.begin().items()
         }
-        entries[SERVER] = _copied(snapshot.server)
-        self._writing = self._thread.submit(_write, self.states.database, facts, entries, rounds)
+        entries[SERVER] = private_copy(snapshot.server)
+        self._pin = pin
+        self._writing = self._thread.submit(
+            _write, self.states.database, facts, entries, rounds, pin
+        )
         if not self.states.database.places:
             self.wait()
 
@@ -99,11 +116,20 @@ class CheckpointStore:
         """Wait until the checkpoint that `begin` started is complete.
 
         Raises:
-            OSError, SafetensorError: if the write failed; the previous checkpoint is intact.
+            OSError, SafetensorError: if the write failed; the previous snapshots are intact.
         """
         writing, self._writing = self._writing, None
-        if writing is not None:
-            self.states.finish(writing.result())
+        if writing is None:
+            return
+        saved = writing.result()
+        self.states.finish(saved.places)
+        if self._pin is not None and not saved.has_pin:
+            self.has_room = False
+            log.warning(
+                "the models of one round take more than keep.max_gb=%g GB, so they are not saved; "
+                "raise keep.max_gb, or set keep.models=none",
+                self._pin.max_bytes / 1e9,
+            )
 
     def tidy(self) -> None:
         """Remove the state files of a process that was killed while writing, and empty folders."""
@@ -114,22 +140,22 @@ class CheckpointStore:
                 folder.rmdir()
 
     def clear(self) -> None:
-        """Remove the checkpoint."""
+        """Remove the checkpoint; kept models stay."""
         self.states.close()
         self.states = StateStore(self.folder)
-        for path in own_entries(self.folder, PLACE):
-            if path != self.states.folder:
-                remove(path)
+        if not self.states.database.remove_checkpoint():
+            for path in own_entries(self.folder, PLACE):
+                if path != self.states.folder:
+                    remove(path)
         self.tidy()
 
     def load(self) -> Checkpoint | None:
-        """Read and verify the checkpoint; return None without one.
+        """Read and verify the checkpoint and its pins; return None without a checkpoint.
 
         All states are verified one by one; none is kept in memory.
 
         Raises:
-            UserError: if another experiment or version wrote the checkpoint, or a file is damaged
-                or missing.
+            UserError: if another experiment wrote the checkpoint, or a file is damaged or missing.
         """
         self.states = StateStore(self.folder)
         database = self.states.database
@@ -150,12 +176,8 @@ def _write(
     facts: Mapping[str, Any],
     entries: Mapping[int, Entry],
     rounds: int | None,
-) -> dict[int, Place | None]:
+    pin: Pin | None,
+) -> Saved:
     if rounds is not None:
         os.fsync(rounds)  # records may be ahead of the checkpoint, never behind it
-    return database.save(facts, entries.items())
-
-
-def _copied(tree: StateTree) -> dict[str, Any]:
-    """Copy a tree to the CPU, because the method may change its tensors in place."""
-    return map_tensors(lambda tensor: tensor.detach().cpu().contiguous().clone(), tree)
+    return database.save(facts, entries.items(), pin)

@@ -43,7 +43,6 @@ class FolderClaim:
                 unshare(file)
             _write_some(path)
             remove_torn(path)
-            remove_torn(path / "models")
         except Timeout:
             raise UserError(
                 f"another process is running in {path}; wait for its end, or choose another folder "

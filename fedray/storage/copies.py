@@ -182,7 +182,7 @@ class _Copy:
             raise _LostCopy(f"the place now belongs to another run, according to its {_OWNER}")
         if theirs is not None and self._copied is not None:
             return self._copied
-        replaced = {"checkpoints", "models", _ROUNDS}  # other remote files are never deleted
+        replaced = {"checkpoints", _ROUNDS}  # other remote files are never deleted
         names = _names_in(self._files)
         return {n: (-1, -1) for n in names if replaced.intersection(PurePath(n).parts)}
 

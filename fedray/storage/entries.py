@@ -12,16 +12,13 @@ from fedray.storage.files import is_temporary
 
 _NAMES = {
     "": r"(config\.yaml|(owner|result|partition|matrices|tracking)\.json|(rounds|releases)\.jsonl"
-    r"|partition\.png|error\.txt|\.lock|plugins|checkpoints|models)",
+    r"|partition\.png|error\.txt|\.lock|plugins|checkpoints)",
     "checkpoints": r"states(\.sqlite(-journal|-wal|-shm)?)?",
     "checkpoints/states": r"[0-9a-f]{8}-\d+(-\d+)?\.safetensors",
-    "models": r"best|last",
     "plugins": r".+",
 }
 """Regular expressions of the names, by the folder's path in the run's folder."""
-_FOLDERS = {"checkpoints", "models", "plugins", "states", "best", "last"}
-_TREES = ("plugins", "models/best", "models/last")
-"""Folders that are copied or uploaded with all their content."""
+_FOLDERS = {"checkpoints", "plugins", "states"}
 _FILES = re.compile(r".+\.(csv|html|jsonl?|lock|md|png|sqlite|tex|txt|yaml)")
 _STATES = re.compile(_NAMES["checkpoints/states"])
 
@@ -82,14 +79,13 @@ def _check_link(folder: Path, path: str) -> None:
 
 
 def _all_own(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of a run's folder with fedray's names, and all below `_TREES`."""
+    """Yield the entries of a run's folder with fedray's names, and all below plugins/."""
     for place, pattern in _NAMES.items():
         names = re.compile(pattern)
         for entry in _entries(os.path.join(folder, place)):
             if names.fullmatch(entry.name) or is_temporary(entry.name):
                 yield entry
-    for tree in _TREES:
-        yield from _below(os.path.join(folder, tree))
+    yield from _below(os.path.join(folder, "plugins"))
 
 
 def _below(folder: str) -> Iterator[os.DirEntry[str]]:

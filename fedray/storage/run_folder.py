@@ -9,8 +9,7 @@ releases.jsonl   releases of clients under differential privacy, if enabled
 plugins/         the plug-ins' source files, as they were run
 error.txt        tracebacks of errors
 owner.json       the run that a copy at a URI belongs to, if FEDRAY_RESULTS is a URI
-checkpoints/     the latest federated checkpoint
-models/          the models of the best round and of the last
+checkpoints/     the last checkpoint, and the models of the best round and of the last
 
 Each JSON file, and each line of rounds.jsonl, has a checksum; damaged and edited files are refused
 with a `UserError`. The checksum of a line covers the lines above it and the run's identity.
@@ -20,9 +19,7 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,17 +30,16 @@ from pydantic.dataclasses import dataclass
 
 from fedray.errors import UserError, named, shown
 from fedray.masking import mask
-from fedray.storage.checked_json import (
+from fedray.storage.entries import check_entries
+from fedray.storage.files import read_regular, stores_of, write_atomic, write_json
+from fedray.storage.json_files import (
     check,
     checksum,
     parse_json,
     read_checked,
     read_json,
     sealed,
-    unsealed,
 )
-from fedray.storage.entries import check_entries
-from fedray.storage.files import read_regular, stores_of, write_atomic, write_json
 from fedray.storage.metric import RECORD
 from fedray.storage.release import ReleaseLog
 from fedray.storage.run import Costs, Round, Run, RunInfo, Summary
@@ -201,17 +197,16 @@ class RunFolder:
 
         Only `--resume` needs the checkpoint, and reports its damage.
         """
-        path = self.path / "checkpoints" / "states.sqlite"
-        if not path.is_file():
-            return []
+        from fedray.storage.database import CHECKPOINT, StateDatabase  # imports torch
+
+        database = StateDatabase(self.path / "checkpoints")
         try:
-            uri = f"{path.absolute().as_uri()}?mode=ro"
-            with closing(sqlite3.connect(uri, uri=True)) as file:
-                ((text,),) = file.execute("SELECT json FROM facts").fetchall()
-            facts = unsealed(parse_json(text))
-            return [("the checkpoint", int(facts["round"]), str(facts["rounds_checksum"]))]
-        except (sqlite3.Error, ValueError, TypeError, KeyError):
+            facts = database.snapshots().get(CHECKPOINT)
+        except UserError:
             return []
+        finally:
+            database.close()
+        return [("the checkpoint", facts["round"], facts["rounds_checksum"])] if facts else []
 
     def rounds(self) -> Sequence[Round]:
         """Return the rounds so far, read as by `read`; empty without result.json."""

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from fedray.storage.database import StateDatabase
+from fedray.storage.database import Entry, StateDatabase
 from fedray.storage.entries import own_entries
-from fedray.storage.tensors import Place, read_tree, tree_bytes, write_tree
-from fedray.trees import ClientState
+from fedray.storage.tensors import ROW, Place, read_tree, tree_bytes, write_tree
+from fedray.trees import ClientState, StateTree, private_copy
 
 MEMORY = 512 * 2**20
 """Most bytes of states that a process keeps in memory."""
@@ -68,7 +68,8 @@ class StateStore(Mapping[int, ClientState]):
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._database = None if folder is None else StateDatabase(folder.absolute())
         self._memory = memory
-        self._new, self._saving, self._read = _Layer(), _Layer(), _Layer()
+        self._dirty, self._saving, self._clean = _Layer(), _Layer(), _Layer()
+        self._held = 0
 
     @property
     def database(self) -> StateDatabase:
@@ -86,7 +87,7 @@ class StateStore(Mapping[int, ClientState]):
     @property
     def nbytes(self) -> int:
         """Return the bytes of the states in memory."""
-        return self._new.nbytes + self._saving.nbytes + self._read.nbytes
+        return self._dirty.nbytes + self._saving.nbytes + self._clean.nbytes
 
     def __getitem__(self, client: int) -> ClientState:
         """Return a client's state."""
@@ -99,7 +100,7 @@ class StateStore(Mapping[int, ClientState]):
 
     def __iter__(self) -> Iterator[int]:
         clients = {number for number in self.database.places if number >= 0}
-        for layer in (self._new, self._saving):
+        for layer in (self._dirty, self._saving):
             clients.update(layer.states, layer.places)
         return iter(sorted(clients))
 
@@ -108,23 +109,21 @@ class StateStore(Mapping[int, ClientState]):
 
     def find(self, client: int) -> State | None:
         """Return a client's state if it is in memory, else its place; None if it has no state."""
-        for layer in (self._new, self._saving, self._read):
+        for layer in (self._dirty, self._saving, self._clean):
             if (recent := layer.find(client)) is not None:
                 return recent
-        if client not in self.database.places:
-            return None
-        place = self.database.places[client]
-        if place is not None:
+        place = self.database.places.get(client)
+        if place is not ROW:
             return place
         state = ClientState(**self.database.read(client))
-        self._read.put(client, state)
+        self._clean.put(client, state)
         self._make_room()
         return state
 
     def put(self, client: int, state: State) -> None:
         """Store a client's next state, or the place where a worker has written it."""
-        self._read.forget(client)
-        replaced = self._new.put(client, state)
+        self._clean.forget(client)
+        replaced = self._dirty.put(client, state)
         if replaced is not None:
             self.database.remove(replaced)
         self._make_room()
@@ -133,27 +132,34 @@ class StateStore(Mapping[int, ClientState]):
         """Write a client's next state to a file, without keeping it in memory."""
         self.put(client, self._write_file(state))
 
+    def hold(self, tree: StateTree) -> Entry:
+        """Return a private copy of a tree for the next checkpoint: in a file if memory is full."""
+        if self.nbytes + self._held + tree_bytes(tree) > self._memory:
+            return write_tree(self.folder / f"{self.database.new_name()}.safetensors", tree)
+        self._held += tree_bytes(tree)
+        return private_copy(tree)
+
     def begin(self) -> dict[int, State]:
         """Return the states that the next checkpoint must write; call `finish` afterwards."""
-        self._saving, self._new = self._new, _Layer()
+        self._saving, self._dirty, self._held = self._dirty, _Layer(), 0
         return self._saving.items()
 
-    def finish(self, places: Mapping[int, Place | None]) -> None:
+    def finish(self, places: Mapping[int, Place]) -> None:
         """Complete a checkpoint with the new places that the database returned."""
         self.database.places.update(places)
         for client, place in self._saving.places.items():
-            if places[client] is None:
+            if places[client] is ROW:
                 self.database.remove(place)
         for client, state in self._saving.states.items():
-            if self._new.find(client) is None:
-                self._read.put(client, state)
+            if self._dirty.find(client) is None:
+                self._clean.put(client, state)
         self._saving = _Layer()
 
     def close(self) -> None:
         """Free all states except those of the last checkpoint."""
-        for place in self._new.places.values():
+        for place in self._dirty.places.values():
             self.database.remove(place)
-        self._new, self._saving, self._read = _Layer(), _Layer(), _Layer()
+        self._dirty, self._saving, self._clean = _Layer(), _Layer(), _Layer()
         self.database.close()
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -161,9 +167,8 @@ class StateStore(Mapping[int, ClientState]):
 
     def unused_files(self) -> list[Path]:
         """Return files that nothing references, left by a process that was killed."""
-        unsaved = (*self._new.places.values(), *self._saving.places.values())
-        places = (*self.database.places.values(), *unsaved)
-        used = {place.file for place in places if place is not None}
+        unsaved = (*self._dirty.places.values(), *self._saving.places.values())
+        used = self.database.used_files().union(place.file for place in unsaved)
         entries = own_entries(self.folder, "checkpoints/states")
         return sorted(path for path in entries if path.name not in used)
 
@@ -172,11 +177,11 @@ class StateStore(Mapping[int, ClientState]):
 
     def _make_room(self) -> None:
         """Free states that the database has, then write others to files, the oldest first."""
-        while self._read.states and self.nbytes > self._memory:
-            self._read.forget(next(iter(self._read.states)))
-        while self._new.states and self.nbytes > self._memory:
-            client, state = next(iter(self._new.states.items()))
-            self._new.put(client, self._write_file(state))
+        while self._clean.states and self.nbytes > self._memory:
+            self._clean.forget(next(iter(self._clean.states)))
+        while self._dirty.states and self.nbytes > self._memory:
+            client, state = next(iter(self._dirty.states.items()))
+            self._dirty.put(client, self._write_file(state))
 
 
 def state_size(state: ClientState) -> int:

@@ -39,6 +39,10 @@ class Place(NamedTuple):
     checksum: str
 
 
+ROW = Place("", "")
+"""The place of a small tree, in the SQLite file."""
+
+
 def tree_bytes(tree: StateTree) -> int:
     """Return the bytes of a tree's tensors."""
     return sum(

@@ -14,8 +14,8 @@ from pydantic import Field
 
 from fedray.config import Frozen, Tree, validate
 from fedray.errors import UserError, shown
-from fedray.storage.checked_json import read_json
 from fedray.storage.files import tables_home
+from fedray.storage.json_files import read_json
 from fedray.studies.plan import Place, Reporting, StudyPlan
 from fedray.studies.registration import changes, design
 from fedray.studies.store import DATA, check_table

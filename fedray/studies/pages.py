@@ -18,9 +18,9 @@ from fedray.render.record import Made, table_tree
 from fedray.render.sweep import TrialLine, means_section, trials_section
 from fedray.render.table import PAGE, write
 from fedray.render.terminal import print_sections
-from fedray.storage.checked_json import sealed
 from fedray.storage.environment import versions
 from fedray.storage.files import write_atomic, write_json, write_rows
+from fedray.storage.json_files import sealed
 from fedray.storage.metric import HEADLINE, Metric
 from fedray.storage.run_folder import write_run_list
 from fedray.studies.outcome import Outcome, outcome

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from fedray.config import Frozen, Tree, validate
-from fedray.storage.checked_json import read_checked, sealed
 from fedray.storage.environment import versions
 from fedray.storage.files import make_folder, write_json
+from fedray.storage.json_files import read_checked, sealed
 from fedray.studies.plan import StudyPlan
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from fedray.config import Experiment, Frozen, Tree, validate
 from fedray.errors import UserError, named, nearest, shown
-from fedray.storage.checked_json import read_checked, read_json
+from fedray.storage.json_files import read_checked, read_json
 from fedray.storage.metric import Metric, best_round
 from fedray.storage.run import Round, Run, Work
 from fedray.storage.run_folder import RunFolder

@@ -21,10 +21,10 @@ from typing import Any, Literal
 from fedray.compare.labels import config_label
 from fedray.config import Tree, validate
 from fedray.errors import UserError, named, shown
-from fedray.storage.checked_json import CHECKSUM, sealed, unsealed
 from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.entries import check_entries
 from fedray.storage.files import read_regular, stores_of, write_json
+from fedray.storage.json_files import CHECKSUM, sealed, unsealed
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import Cell, CellState, RunEnd, RunSpec
 from fedray.studies.interim_looks import Looks

@@ -17,7 +17,7 @@ import torch
 import fedray
 from fedray.errors import RunFailed, UserError
 from fedray.run import main as command
-from fedray.storage.checked_json import sealed
+from fedray.storage.json_files import sealed
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.file import plan_study
 

@@ -11,7 +11,7 @@ from pages import ROOT
 
 from _build.published import FOLDER, published, published_pages
 from fedray.errors import UserError
-from fedray.storage.checked_json import sealed
+from fedray.storage.json_files import sealed
 from fedray.studies.forecast import SPREADS
 
 NAME = "fedtsp_lambda"

@@ -19,7 +19,7 @@ from fedray.compare.blocks import (
     method_differences,
 )
 from fedray.render.page import escape_latex
-from fedray.storage.checked_json import sealed
+from fedray.storage.json_files import sealed
 
 METHODS = {"fedtsp": 0.8, "fedproto": 0.7}
 

@@ -21,7 +21,7 @@ from fedray.errors import UserError
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.storage.checked_json import sealed
+from fedray.storage.json_files import sealed
 from fedray.storage.run_folder import RunFolder, find_run_folders, write_run_list
 from fedray.studies.study import Study
 from fedray.trained.loading import open_models

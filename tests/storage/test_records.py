@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedray.errors import UserError
-from fedray.storage.checked_json import sealed, unsealed
 from fedray.storage.environment import Environment, environment
+from fedray.storage.json_files import sealed, unsealed
 from fedray.storage.metric import Metric, find_metric
 from fedray.storage.run import Costs, Event, Round, Run, RunInfo, Traffic
 from fedray.storage.run_folder import RunFolder, find_runs

@@ -32,7 +32,7 @@ def values(store: StateStore) -> dict[int, float]:
 def save(store: StateStore, states: dict) -> None:
     """Write what `begin` gave, as a checkpoint does, and go on."""
     trees = {k: s if isinstance(s, Place) else vars(s) for k, s in states.items()}
-    store.finish(store.database.save({}, trees.items()))
+    store.finish(store.database.save({}, trees.items()).places)
 
 
 def reopened(store: StateStore) -> StateStore:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedray.errors import UserError
-from fedray.storage.checked_json import sealed, unsealed
+from fedray.storage.json_files import sealed, unsealed
 from fedray.studies.study import FILE, Study
 
 

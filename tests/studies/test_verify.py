@@ -11,7 +11,7 @@ import pytest
 
 from fedray.compare.difference import Gap, gaps, verdict
 from fedray.render.record import verdicts_tree
-from fedray.storage.checked_json import sealed, unsealed
+from fedray.storage.json_files import sealed, unsealed
 from fedray.storage.run_folder import RunFolder, find_runs
 from fedray.studies.pages import write_table
 from fedray.studies.recompute import outcome_of
