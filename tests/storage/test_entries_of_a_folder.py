@@ -38,7 +38,6 @@ READERS = {
     "resume": RESUME,
 }
 ENTRIES = ["result.json", "rounds.jsonl", "partition.json", "partition.png", "tracking.json",
-           "models", "models/best", "models/best/states.sqlite", "models/best/states",
            "checkpoints/states.sqlite", "config.yaml", "error.txt"]  # fmt: skip
 Damage = Callable[[Path], object]
 
@@ -52,7 +51,6 @@ def finished(tmp_path_factory) -> Path:
     list(Session(experiment, out, lambda a: SerialExecutor(a, torch.device("cpu"))).rounds())
     (out / "error.txt").write_text("")
     (out / "tracking.json").write_text('{"key": "k"}')
-    (out / "models" / "best" / "states").mkdir(exist_ok=True)
     return out
 
 
@@ -222,45 +220,31 @@ def test_a_list_that_is_none_is_one_sentence(tmp_path, runs):
 # --- kept models, rounds and partition ------------------------------------------------------------
 
 
-def last_too(run: Path) -> None:
-    shutil.copytree(run / "models" / "best", run / "models" / "last")
-
-
-@pytest.mark.parametrize("which", ["lost", "of another round", "of another run", "cut"])
-def test_predict_does_not_fall_back_to_other_models(run, finished, tmp_path, capsys, which):
-    last_too(run)
-    best = run / "models" / "best"
+@pytest.mark.parametrize("which", ["of another round", "of another run", "cut", "lost"])
+def test_predict_uses_no_other_models(run, finished, capsys, which):
+    database = run / "checkpoints" / "states.sqlite"
     if which == "lost":
-        shutil.rmtree(best)
+        database.unlink()
     elif which == "cut":
-        with (best / "states.sqlite").open("r+b") as file:
+        with database.open("r+b") as file:
             file.truncate(16384)
     else:
         key = {"of another round": "round", "of another run": "identity"}[which]
-        edit_facts(best / "states.sqlite", lambda facts: facts["models"].update({key: 0}))
+        edit_facts(database, lambda facts: facts["models"].update({key: 0}))
     assert call(READERS["predict"], run, finished) == 2
-    assert f"{best}" in capsys.readouterr().err
-    if which != "lost":
-        assert call(RESUME, run, finished) == 2
-        assert f"{best}" in capsys.readouterr().err
-    else:
-        assert open_models(run, "last")
+    assert (f"{run} has no models" if which == "lost" else f"{database}") in capsys.readouterr().err
 
 
 def edit_facts(path: Path, edit: Callable[[dict], object]) -> None:
     with closing(sqlite3.connect(path)) as file:
-        ((text,),) = file.execute("SELECT json FROM facts").fetchall()
+        query = "SELECT json FROM snapshots WHERE name = 'best'"
+        ((text,),) = file.execute(query).fetchall()
         facts = json.loads(text)
         facts.pop("checksum")
         edit(facts)
-        file.execute("UPDATE facts SET json = ?", [json.dumps(sealed(facts))])
+        query = "UPDATE snapshots SET json = ? WHERE name = 'best'"
+        file.execute(query, [json.dumps(sealed(facts))])
         file.commit()
-
-
-def test_a_resumed_run_says_that_models_are_lost(run, finished, caplog):
-    shutil.rmtree(run / "models" / "best")
-    assert call(RESUME, run, finished) == 0
-    assert "models/best is missing" in caplog.text
 
 
 @pytest.fixture
@@ -321,16 +305,6 @@ def test_a_damaged_partition_of_a_finished_run_is_said(run, finished, capsys, da
         path.unlink()
     assert call(RESUME, run, finished) == 2
     assert str(path) in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["checkpoints", "models/best"])
-def test_a_state_file_with_a_write_ahead_log_is_one_sentence(run, finished, capsys, name):
-    with closing(sqlite3.connect(run / name / "states.sqlite")) as file:
-        file.execute("PRAGMA journal_mode = WAL")
-        file.execute("UPDATE facts SET json = json")
-        file.commit()
-        assert call(RESUME, run, finished) == 2
-    assert "write-ahead log" in capsys.readouterr().err
 
 
 # --- studies --------------------------------------------------------------------------------------

@@ -29,11 +29,9 @@ LINKS = [
         "checkpoints",
         "checkpoints/states",
         "checkpoints/states.sqlite-journal",
-        "models",
-        "models/best",
         "plugins/helpers",
     ),
-    *("models/best", "plugins/helpers", ".lock", "rounds.jsonl", "error.txt", "releases.jsonl"),
+    *("plugins/helpers", ".lock", "rounds.jsonl", "error.txt", "releases.jsonl"),
 ]
 
 
@@ -126,7 +124,7 @@ def test_a_copied_checkpoint_stays(out):
     assert resume(out) == 0
     assert (checkpoints / "backup" / "states.sqlite").is_file()
     CheckpointStore(out, "").clear()
-    assert {path.name for path in checkpoints.iterdir()} == {"backup", "states"}
+    assert {path.name for path in checkpoints.iterdir()} == {"backup", "states", "states.sqlite"}
     assert [path.name for path in (checkpoints / "states").iterdir()] == ["backup"]
 
 
@@ -164,7 +162,7 @@ def test_a_journal_that_names_another_file_is_refused_and_that_file_stays(tmp_pa
         CheckpointStore(tmp_path / "run", "this experiment").load()
     assert mine.is_file()
     with closing(sqlite3.connect(store.folder / DATABASE)) as file:
-        file.execute("SELECT * FROM facts").fetchall()
+        file.execute("SELECT * FROM snapshots").fetchall()
     assert not mine.is_file(), "SQLite no longer does this: the check can go"
 
 

@@ -274,10 +274,8 @@ def test_an_exported_pin_answers_like_the_run_it_is_from(trained, tmp_path):
     assert metas(tmp_path / "copy") == {"best": kept.facts.round}
     images = np.random.default_rng(0).integers(0, 256, (5, 1, 8, 8), dtype=np.uint8)
     for client in range(4):
-        answers = [
-            open_models(f).model(client).predict(images).logits for f in (out, tmp_path / "copy")
-        ]
-        assert torch.equal(*answers)
+        models = [open_models(folder).model(client) for folder in (out, tmp_path / "copy")]
+        assert torch.equal(*(model.predict(images).logits for model in models))
 
 
 def test_models_larger_than_allowed_are_not_kept_and_it_is_said(trained, caplog):
