@@ -163,7 +163,7 @@ def test_killed_in_the_middle_of_writing_a_checkpoint(small, tmp_path, monkeypat
 
 
 def test_a_checkpoint_every_other_round(small, tmp_path):
-    experiment = small.experiment("checkpoint_every=2")
+    experiment = small.experiment("checkpoint_every=2", "keep.models=none")
     stop_after(Session(experiment, tmp_path, small.serial).rounds(), 1)
     assert last_round(tmp_path) == 0
     assert [record.round for record in serially(experiment, tmp_path)] == [1, 2, 3]
