@@ -24,9 +24,9 @@ from fedray.data.known import known_sets
 from fedray.errors import FedrayError, UserError, named
 from fedray.masking import mask
 from fedray.processors import allowed_cpus
+from fedray.storage.cache import cache_bytes
 from fedray.storage.environment import environment, versions
 from fedray.storage.files import cache_folder, results_home
-from fedray.storage.node_cache import cache_bytes
 from fedray.units import size_of
 from fedray.weights import hub_cache, known_weights
 

@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 
 from fedray.errors import UserError
 from fedray.storage.entries import check_state_file
-from fedray.storage.files import is_at_size_limit, read_regular, sync
+from fedray.storage.files import file_checksum, is_at_size_limit, read_regular, sync
 from fedray.storage.json_files import checksum, parse_json, sealed, unsealed
 from fedray.storage.tensors import (
     DAMAGE,
@@ -36,7 +36,6 @@ from fedray.storage.tensors import (
     ROW,
     Place,
     damaged,
-    file_checksum,
     read_tree,
     tree_bytes,
     tree_from_bytes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import errno
+import hashlib
 import json
 import os
 import re
@@ -479,3 +480,9 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def file_checksum(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

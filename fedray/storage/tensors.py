@@ -7,7 +7,6 @@ to the tensors does not change the file.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from fedray.errors import UserError
+from fedray.storage.files import file_checksum
 from fedray.trees import StateTree, is_tree
 
 LARGE = 100_000
@@ -84,12 +84,6 @@ def tree_from_bytes(content: bytes) -> dict[str, Any]:
     """Return the tree of bytes from `tree_to_bytes`; raises the errors in `DAMAGE`."""
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     return _nested(json.loads(header["__metadata__"][_TREE]), load(content).__getitem__)
-
-
-def file_checksum(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def damaged(path: Path, error: Exception) -> UserError:

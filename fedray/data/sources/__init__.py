@@ -43,7 +43,7 @@ from fedray.data.listing import (
 from fedray.errors import UserError
 from fedray.plugins import plugin_of
 from fedray.registry import Registry, version_of
-from fedray.storage.node_cache import Arrays, kept_arrays
+from fedray.storage.cache import Arrays, kept_arrays
 
 _log = logging.getLogger(__name__)
 

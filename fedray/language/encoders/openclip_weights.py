@@ -37,8 +37,8 @@ from fedray.language.encoders.weights import (
     read_weights,
     unreachable,
 )
+from fedray.storage.cache import Arrays, content_key, kept_arrays
 from fedray.storage.files import read_json
-from fedray.storage.node_cache import Arrays, content_key, kept_arrays
 
 _WEIGHTS = (
     "open_clip_model.safetensors",

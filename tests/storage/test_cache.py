@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +15,8 @@ import numpy as np
 import pytest
 
 from fedray.errors import UserError
-from fedray.storage import integrity, node_cache
-from fedray.storage.integrity import Damaged, seal
-from fedray.storage.node_cache import Arrays, CacheUnwritable, content_key, kept_arrays
+from fedray.storage import cache as node_cache
+from fedray.storage.cache import Arrays, CacheUnwritable, content_key, kept_arrays
 
 NAMES = ("pixels", "labels")
 
@@ -61,15 +59,6 @@ def make() -> Maker:
 def folder(make, cache) -> Path:
     """The folder of arrays that were made once."""
     return kept(make).folder
-
-
-@pytest.fixture
-def checks(monkeypatch) -> list[Path]:
-    """The folders of which every byte was read."""
-    seen: list[Path] = []
-    check = integrity.check
-    monkeypatch.setattr(node_cache, "check", lambda folder: (seen.append(folder), check(folder))[1])
-    return seen
 
 
 def same(found: Arrays, expected: dict[str, np.ndarray]) -> bool:
@@ -123,7 +112,7 @@ def test_a_killed_writer_leaves_nothing_that_is_read(make, cache, monkeypatch, e
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(node_cache, "seal", killed)
+        patch.setattr(node_cache, "write_json", killed)
         with pytest.raises(KeyboardInterrupt):
             kept(make)
     assert not (cache / "things" / "k").exists()
@@ -163,7 +152,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(make, cache, monkeypatch):
 _CHILD = """
 import sys, time
 import numpy as np
-from fedray.storage.node_cache import kept_arrays
+from fedray.storage.cache import kept_arrays
 
 def make(making):
     with open(sys.argv[1], "a") as file:
@@ -276,7 +265,7 @@ DAMAGES = [
     (meta(lambda content: content["content"]["names"].reverse()), "meta.json"),
     (meta(lambda content: content.update(files={})), "meta.json"),
     (meta(lambda content: content.clear()), "meta.json"),
-    (meta(lambda content: content.pop("sha256")), "meta.json"),
+    (meta(lambda content: content.pop("checksum")), "meta.json"),
     (written("meta.json", b""), "meta.json"),
     (written("meta.json", b"{"), "meta.json"),
     (written("meta.json", b"[]"), "meta.json"),
@@ -305,70 +294,8 @@ def test_a_folder_that_is_gone_is_made_again(folder, make, caplog, expected):
     assert (make.made, warnings(caplog)) == (2, [])
 
 
-@pytest.mark.parametrize(
-    "stamp",
-    [
-        written("checked.json", b""),
-        written("checked.json", b"[]"),
-        written("checked.json", b'{"files": 1}'),
-        written("checked.json", b"[" * 100_000),
-        instead("checked.json", os.mkfifo),
-        instead("checked.json", Path.mkdir),
-        lambda f: (f / "checked.json").unlink(),
-        lambda f: (f / "pixels.npy").touch(),
-    ],
-)
-def test_without_a_usable_stamp_every_byte_is_read(folder, make, checks, caplog, expected, stamp):
-    stamp(folder)
-    assert same(kept(make), expected)
-    assert (checks, make.made, caplog.records) == ([folder], 1, [])
-
-
-def test_one_process_checks_for_those_that_start_with_it(folder, make, checks, monkeypatch):
-    for _ in range(3):
-        kept(make)
-    assert checks == []  # whoever made them knows them
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 3600)
-    for _ in range(3):
-        kept(make)
-    assert (checks, make.made) == ([folder], 1)
-    monkeypatch.setattr(time, "time", lambda: now - 3600)  # the clock was set back
-    kept(make)
-    assert checks == [folder] * 2
-
-
-def test_arrays_that_change_while_they_are_mapped_are_checked(folder, make, checks, monkeypatch):
-    read_meta = integrity.read_meta
-
-    def meddled(folder: Path):
-        (folder / "pixels.npy").touch()
-        return read_meta(folder)
-
-    monkeypatch.setattr(node_cache, "read_meta", meddled)
-    kept(make)
-    assert (checks, make.made) == ([folder], 1)
-
-
-def rot(folder: Path) -> None:
-    """Zero pixels where no file system would see it: the stamp fits the files as they are now."""
-    change("pixels", zero)(folder)
-    integrity.stamp(folder)
-
-
-def test_what_the_file_system_does_not_see_is_found(folder, make, caplog, monkeypatch, expected):
-    """After the stamp has expired."""
-    rot(folder)
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 3600)
-    assert same(kept(make), expected)
-    assert make.made == 2
-    assert "pixels.npy is not as it was written" in caplog.text
-
-
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_cache_that_can_only_be_read(folder, make, monkeypatch, expected, damaged):
-    (folder / "checked.json").unlink()
     if damaged:
         change("pixels", zero)(folder)
 
@@ -382,22 +309,6 @@ def test_a_cache_that_can_only_be_read(folder, make, monkeypatch, expected, dama
     else:
         assert same(kept(make), expected)
     assert make.made == 1
-
-
-def test_checksums_cover_every_byte_in_any_number_of_threads(tmp_path, monkeypatch):
-    content = np.random.default_rng(0).integers(0, 256, 3 * 2**20 + 17, dtype=np.uint8)
-    (tmp_path / "a").write_bytes(content.tobytes())
-    (tmp_path / "empty").write_bytes(b"")
-    seal(tmp_path, {"what": 1})
-    for count in (1, 2, 7):
-        monkeypatch.setattr(integrity, "threads", lambda count=count: count)
-        assert integrity.check(tmp_path) == {"what": 1}
-    for place in (0, 2**20 - 1, 2**20, 3 * 2**20 + 16):
-        content[place] ^= 128
-        (tmp_path / "a").write_bytes(content.tobytes())
-        with pytest.raises(Damaged, match="a is not as it was written"):
-            integrity.check(tmp_path)
-        content[place] ^= 128
 
 
 # --- space ---------------------------------------------------------------------------------------
