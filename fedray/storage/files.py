@@ -17,12 +17,9 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedray.errors import RunFailed, UserError, named, one_line, shown
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
+from fedray.errors import RunFailed, UserError, named, shown
 
 _TEMPORARY = re.compile(r"\.(.+\.)?\d+\.tmp(\..+)?")
 """Names of the temporary files of `replace_whole` and `save_models`."""
@@ -184,63 +181,6 @@ def decoded(content: bytes) -> str:
     """
     marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     return content.decode("utf-16" if content.startswith(marks) else "utf-8-sig")
-
-
-def read_json(path: Path, kind: Any, what: str, expected: str, most: int = 1 << 28) -> Any:
-    """Read a JSON file of a user and validate its content as a type.
-
-    Args:
-        path: the file.
-        kind: any type that pydantic can validate: list[str], a model, a union.
-        what: the beginning of an error message.
-        expected: the expected content, as the end of an error message.
-        most: maximal number of bytes; a larger file is refused.
-
-    Raises:
-        UserError: if the file is unreadable, is not JSON, or holds something else.
-    """
-    return parse_json(read_text(path, what, most), kind, f"{what} {path}", expected)
-
-
-def parse_json(text: str | bytes, kind: Any, where: str, expected: str) -> Any:
-    """Parse JSON text and validate it as a type; `kind` and `expected` as in `read_json`."""
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        text = decoded(text) if isinstance(text, bytes) else text
-        content = json.loads(text, object_pairs_hook=_distinct)
-        return TypeAdapter(kind).validate_json(text, strict=True)
-    except ValidationError as error:
-        first, *further = error.errors(include_url=False)
-        reason = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "json_invalid":  # `json` accepts lone surrogates, pydantic does not
-            raise UserError(f"{where} is not valid JSON: {reason}; {expected}") from None
-        place = ".".join(places_of(content, first))
-        wrong = f"{reason[0].lower()}{reason[1:]}, found {shown(first['input'])}"
-        more = f", and {len(further)} more" if further else ""
-        raise UserError(
-            f"{where}: {place}{': ' if place else ''}{wrong}{more}; {expected}"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not valid JSON: {one_line(error)}; {expected}") from None
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {max(names, key=names.count)!r} occurs twice")
-    return content
-
-
-def places_of(content: Any, error: ErrorDetails) -> Iterator[str]:
-    """Yield the keys and positions that lead to a mistake, without pydantic's type names."""
-    for part in error["loc"]:
-        with suppress(LookupError, TypeError):
-            content = content[part]
-            yield str(part)
-    if error["type"] == "missing":
-        yield str(error["loc"][-1])
 
 
 def check_path(text: str) -> str:

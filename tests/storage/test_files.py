@@ -20,8 +20,6 @@ from fedray.storage.files import (
     discard_if_empty,
     file_name,
     is_at_size_limit,
-    parse_json,
-    read_json,
     read_regular,
     read_text,
     remedy_of,
@@ -33,6 +31,7 @@ from fedray.storage.files import (
     write_json,
     write_rows,
 )
+from fedray.storage.json_files import parse_typed, read_typed
 
 
 def test_default_cache_folder(monkeypatch):
@@ -209,7 +208,7 @@ def test_json_that_holds_something_else_is_one_sentence(tmp_path, text, wrong):
     path = tmp_path / "names.json"
     path.write_text(text)
     with pytest.raises(UserError) as caught:
-        read_json(path, Listed, "text.names: the file", "expected names")
+        read_typed(path, Listed, "text.names: the file", "expected names")
     said = str(caught.value)
     assert said.removeprefix(f"text.names: the file {path}").lstrip().startswith(wrong.lstrip())
     assert said.endswith("; expected names")
@@ -217,12 +216,12 @@ def test_json_that_holds_something_else_is_one_sentence(tmp_path, text, wrong):
 
 
 def test_json_is_read_as_its_type():
-    assert parse_json('{"names": ["a"], "labels": {"a": 1}}', Listed, "here", "") == Listed(
+    assert parse_typed('{"names": ["a"], "labels": {"a": 1}}', Listed, "here", "") == Listed(
         names=["a"], labels={"a": 1}
     )
-    assert parse_json("[[1, 2]]", list[tuple[int, int]], "here", "") == [(1, 2)]
+    assert parse_typed("[[1, 2]]", list[tuple[int, int]], "here", "") == [(1, 2)]
     with pytest.raises(UserError, match=r"here: 0: input should be .* integer, found '1'"):
-        parse_json('["1"]', list[int], "here", "")
+        parse_typed('["1"]', list[int], "here", "")
 
 
 @pytest.mark.parametrize(
@@ -275,16 +274,16 @@ def test_files_of_notepad_and_powershell_are_read(tmp_path, encoding):
     mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(encoding, b"")
     content = mark + '["caf\u00e9", "\u732b"]'.encode(encoding)
     (tmp_path / "names.json").write_bytes(content)
-    assert read_json(tmp_path / "names.json", list[str], "the file", "") == ["café", "猫"]
+    assert read_typed(tmp_path / "names.json", list[str], "the file", "") == ["café", "猫"]
     assert read_text(tmp_path / "names.json", "the file", 100) == '["café", "猫"]'
-    assert parse_json(content, list[str], "the text", "") == ["café", "猫"]
+    assert parse_typed(content, list[str], "the text", "") == ["café", "猫"]
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfea", b"\xff\xfe\x00\xd8", b"\xff", b"caf\xe9"])
 def test_other_encodings_are_refused(tmp_path, content):
     (tmp_path / "names.json").write_bytes(content)
     with pytest.raises(UserError, match=r"the file .*names.json cannot be read: 'utf-"):
-        read_json(tmp_path / "names.json", list[str], "the file", "")
+        read_typed(tmp_path / "names.json", list[str], "the file", "")
 
 
 def test_a_file_is_written_although_its_temporary_file_was_removed(tmp_path):

@@ -38,7 +38,7 @@ from fedray.language.encoders.weights import (
     unreachable,
 )
 from fedray.storage.cache import Arrays, content_key, kept_arrays
-from fedray.storage.files import read_json
+from fedray.storage.json_files import read_typed
 
 _WEIGHTS = (
     "open_clip_model.safetensors",
@@ -143,7 +143,7 @@ class WeightSource:
         if config is None or not config.is_file():
             return {}
         expected = "give the configuration that open_clip wrote"
-        content = read_json(config, dict[str, Any], f"{self.key}: the file", expected)
+        content = read_typed(config, dict[str, Any], f"{self.key}: the file", expected)
         return dict(content.get("preprocess_cfg", {}))
 
     def tokenizer(self) -> Any:
