@@ -191,7 +191,7 @@ class Listed(BaseModel, extra="forbid"):
     [
         ("", "is not valid JSON: Expecting value"),
         ("{", "is not valid JSON: Expecting property name"),
-        ("[" * 100_000, "is not valid JSON: maximum recursion depth"),
+        ("[" * 100_000, "is not valid JSON: it is nested too deeply"),
         ("1" * 5000, "is not valid JSON: Exceeds the limit"),
         ("\0" * 64, "is not valid JSON"),
         ('{"names": [], "names": []}', "is not valid JSON: the key 'names' occurs twice"),
