@@ -32,7 +32,7 @@ from fedray.trees import Snapshot
 
 PACKAGE = f"{Path(fedray.__file__).parent}/"
 CARRIED = (Trained, Payload, ClientState, Reply, Total, Snapshot, Round, bytes)
-WRITER = "records/writer.py"
+WRITER = "storage/writer.py"
 SMALL = {
     "rounds": 2,
     "eval_every": 0,
