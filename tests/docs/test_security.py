@@ -21,7 +21,7 @@ PROMISES = {
     "What is not as it was written is refused.": "test_run_config",
     "No source runs unasked.": "plugins/test_stranger_modules",
     "Nothing is unpickled.": "docs/test_security",
-    "Sizes are bounded.": "test_files",
+    "Sizes are bounded.": "storage/test_files",
     "Control characters do not reach your terminal.": "cli/test_terminal_text",
 }
 """The promises about files of other people, and the tests of each."""
