@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.null_tables import PROTOCOLS
 from fedray.cli.main import main as command
 from fedray.config import dump_yaml
-from fedray.records import RunFolder
+from fedray.storage.run_folder import RunFolder
 
 EXPERIMENT = {
     "name": "small",

@@ -24,7 +24,8 @@ from statistics import median
 import psutil
 
 from benchmarks.common import SERVER, WORKER, actors
-from fedray.records import Round, RunFolder
+from fedray.storage.run import Round
+from fedray.storage.run_folder import RunFolder
 
 QUANTITIES = {
     "memory": ("resident, MB", 0.05),

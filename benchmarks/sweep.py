@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.common import Child, environment, serve
-from fedray.records import find_runs
+from fedray.storage.run_folder import find_runs
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ def train(sweep: Path, count: int) -> float:
     import torch
 
     from fedray.config import Experiment
-    from fedray.records import RunFolder
     from fedray.runtime.serial import SerialExecutor
     from fedray.runtime.session import Session
+    from fedray.storage.run_folder import RunFolder
     from fedray.studies.study import Study
     from fedray.studies.trials import sweep_outcome
 

@@ -24,8 +24,8 @@ from click.shell_completion import CompletionItem
 
 from fedray.activity import Escaping, end_waiting
 from fedray.errors import CodeError, Failure, FedrayError, UserError, named, one_line, shown
-from fedray.files import check_path, remedy_of
 from fedray.masking import mask
+from fedray.storage.files import check_path, remedy_of
 
 USER_ERROR = 2
 RUN_ERROR = 1

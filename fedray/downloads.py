@@ -23,8 +23,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from fedray.errors import UserError, one_line
-from fedray.files import is_full, remedy_of
 from fedray.origins import OriginFile
+from fedray.storage.files import is_full, remedy_of
 from fedray.units import size_of
 
 if TYPE_CHECKING:

@@ -20,12 +20,10 @@ from fedray.core import (
     Payload,
     Server,
     ServerState,
-    StateTree,
     SummingMethod,
     Total,
 )
 from fedray.core.privacy import has_covered
-from fedray.core.state import make_contiguous
 from fedray.counts import counted
 from fedray.errors import ClientError, Failure, RunFailed, ServerError, UserError
 from fedray.evaluation.accountant import Accountant
@@ -39,10 +37,13 @@ from fedray.evaluation.protocols import (
 )
 from fedray.evaluation.score import Score
 from fedray.evaluation.score_cache import ScoreCache
-from fedray.files import is_full
-from fedray.records import REPORTED, Event, Release, Round, Select, Traffic, Work
-from fedray.states import StateStore
+from fedray.storage.files import is_full
+from fedray.storage.metric import REPORTED, Select
+from fedray.storage.release import Release
+from fedray.storage.run import Event, Round, Traffic, Work
+from fedray.storage.states import StateStore
 from fedray.streams import Streams
+from fedray.trees import Snapshot, make_contiguous
 
 WAVE = 256
 """Clients that are tested at a time; bounds the memory for downloads and states in transit."""
@@ -108,19 +109,6 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Release the states."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The state of a federation after a round, without the clients' states.
-
-    Attributes:
-        round: the last finished round.
-        server: the method's server state.
-    """
-
-    round: int
-    server: StateTree
 
 
 @dataclass(frozen=True)

@@ -65,4 +65,4 @@ from fedray.models.architectures import Architecture, architectures
 from fedray.models.clip import FrozenClip
 from fedray.models.groups import groups
 from fedray.models.prompted import ContextClip, PromptedClip
-from fedray.records import Metric
+from fedray.storage.metric import Metric

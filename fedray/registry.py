@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from fedray.errors import PLUGIN_MARK, UserError, named, nearest
-from fedray.files import LONGEST_NAME, check_name
+from fedray.storage.files import LONGEST_NAME, check_name
 
 HOMES = MappingProxyType(
     {

@@ -12,7 +12,9 @@ from typing import Any
 
 from fedray.config import EXECUTION_KEYS, Tree, content_of, flatten, listed, read_mapping
 from fedray.errors import UserError, shown
-from fedray.records import RunFolder, RunInfo, check_entries
+from fedray.storage.entries import check_entries
+from fedray.storage.run import RunInfo
+from fedray.storage.run_folder import RunFolder
 
 
 def read_config(folder: Path) -> Tree:

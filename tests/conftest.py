@@ -26,13 +26,13 @@ from fedray.data.imageset import ImageSet
 from fedray.data.sources.digits import Digits
 from fedray.federation import Federation
 from fedray.plugins import use
-from fedray.records import Round
 from fedray.registry import HOMES, registry
 from fedray.runtime import observers
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.printing import text_log
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
+from fedray.storage.run import Round
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # Ray reads it once per process
 

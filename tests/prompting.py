@@ -28,9 +28,9 @@ from fedray.core import (
 )
 from fedray.models import ImageFeatures, PatchFeatures, Pixels
 from fedray.models.prompted import PromptedClip
-from fedray.records import Traffic
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.models import PROMPTED
+from fedray.storage.run import Traffic
 
 
 def prompted_model(assembly: Assembly) -> PromptedClip:

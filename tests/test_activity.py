@@ -13,7 +13,7 @@ import pytest
 from fedray.activity import Escaping, end_waiting, say_next, seconds_of
 from fedray.api.progress import RoundProgress
 from fedray.command import Command, run
-from fedray.records import Round
+from fedray.storage.run import Round
 
 
 class Terminal(io.StringIO):

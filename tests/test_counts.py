@@ -8,7 +8,7 @@ import torch
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core.training import batch_sizes
 from fedray.counts import counted
-from fedray.records import Work
+from fedray.storage.run import Work
 
 EPOCHS = 2
 

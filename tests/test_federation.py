@@ -26,7 +26,7 @@ from fedray.errors import Failure, UserError
 from fedray.evaluation.accountant import Accountant
 from fedray.evaluation.score import Score
 from fedray.federation import Federation, Plan, Reply
-from fedray.records import Round
+from fedray.storage.run import Round
 from fedray.streams import Streams
 
 STEPS = ("first", "second")

@@ -21,17 +21,18 @@ import torch
 import fedray
 from fedray.core import ClientState, Payload, Total, Trained
 from fedray.core.algorithm import SERVER_STEPS
-from fedray.federation import Reply, Snapshot
-from fedray.records import Round
+from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.ray_executor import RayExecutor, Worker
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from fedray.storage.run import Round
+from fedray.trees import Snapshot
 
 PACKAGE = f"{Path(fedray.__file__).parent}/"
 CARRIED = (Trained, Payload, ClientState, Reply, Total, Snapshot, Round, bytes)
-WRITER = "records/writer.py"
+WRITER = "storage/writer.py"
 SMALL = {
     "rounds": 2,
     "eval_every": 0,

@@ -15,8 +15,8 @@ from rounds import rounds_in
 
 from fedray.analyses.extra_step import reopen
 from fedray.core import algorithms
-from fedray.core.state import leaves
 from fedray.run import main as fedray_run
+from fedray.trees import leaves
 
 METHODS = [name for name in algorithms.names() if algorithms.get(name).requires.prompts]
 TRAINED = [name for name in METHODS if name != "zero_shot"]

@@ -8,17 +8,11 @@ from typing import Any
 
 from fedray.compare.frame import Group, group, load
 from fedray.config import Experiment, dump_yaml, override
-from fedray.records import (
-    EarlierEnvironment,
-    Environment,
-    Metric,
-    Round,
-    Run,
-    RunFolder,
-    RunInfo,
-    Traffic,
-    checksum,
-)
+from fedray.storage.environment import Environment
+from fedray.storage.json_files import checksum
+from fedray.storage.metric import Metric
+from fedray.storage.run import EarlierEnvironment, Round, Run, RunInfo, Traffic
+from fedray.storage.run_folder import RunFolder
 
 Tree = dict[str, Any]
 

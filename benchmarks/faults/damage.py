@@ -23,11 +23,11 @@ import torch
 from benchmarks.faults.experiments import write_experiments
 from benchmarks.faults.harness import SERIAL, Tally, difference
 from fedray.errors import UserError
-from fedray.records import RunFolder
 from fedray.run import main as run_main
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from fedray.storage.run_folder import RunFolder
 
 METHODS, CPU = ("scaffold", "fedtsp"), torch.device("cpu")
 

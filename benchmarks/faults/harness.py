@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks.faults.experiments import METHODS, write_experiments
-from fedray.checkpoint import CheckpointStore
-from fedray.core.state import leaves
 from fedray.errors import UserError
-from fedray.records import MEASURED_SECONDS, Run, RunFolder
-from fedray.states import DATABASE
+from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.database import DATABASE
+from fedray.storage.run import MEASURED_SECONDS, Run
+from fedray.storage.run_folder import RunFolder
+from fedray.trees import leaves
 
 SERIAL = ("--executor", "serial", "--no-track")
 LIMIT_SECONDS = 900.0
@@ -35,7 +36,7 @@ _IMPORTED = (
     "fedray.runtime.serial",
 )
 _FILES = {
-    *(".lock", "checkpoints", "config.yaml", "error.txt", "matrices.json", "models"),
+    *(".lock", "checkpoints", "config.yaml", "error.txt", "matrices.json"),
     *("partition.json", "partition.png", "result.json", "rounds.jsonl", "tracking.json"),
 }
 """The files that a finished run may leave."""
@@ -294,6 +295,5 @@ def _leftovers(out: Path) -> str:
     store.load()
     left += sorted({p.name for p in store.folder.iterdir()} - {"states", DATABASE})
     left += map(str, store.states.unused_files())
-    left += sorted({path.name for path in out.glob("models/*")} - {"best", "last"})
     left += [str(path) for path in out.rglob("*.tmp*")]
     return f"left over: {left}" if left else ""

@@ -28,7 +28,7 @@ from benchmarks.faults import harness
 from benchmarks.faults.harness import SERIAL, Tally, Victim, defect
 from benchmarks.faults.sweeps import sweep_command, write_sweep
 from benchmarks.faults.workers import LIMIT_SECONDS, ON_RAY
-from fedray.records import find_runs
+from fedray.storage.run_folder import find_runs
 
 HEAD = {"num_cpus": 0, "node_ip_address": "127.0.0.2", "include_dashboard": False}
 """Ray replaces 127.0.0.1 by this machine's outer address; other loopback addresses stay."""

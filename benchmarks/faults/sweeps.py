@@ -16,7 +16,7 @@ import yaml
 
 from benchmarks.common import descendants, ray_folder, still_running
 from benchmarks.faults.harness import Tally, Victim, difference, prepare, run_undisturbed
-from fedray.records import find_runs
+from fedray.storage.run_folder import find_runs
 
 FAULT = "sweep's driver killed, then --resume"
 LIMIT_SECONDS = 1800.0

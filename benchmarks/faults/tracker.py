@@ -27,7 +27,9 @@ from benchmarks.common import free_port
 from benchmarks.faults.harness import Tally
 from benchmarks.faults.proxy import FAULTS, Proxy
 from fedray.config import Experiment
-from fedray.records import Costs, Environment, Round, Run, RunFolder, RunInfo, Traffic
+from fedray.storage.environment import Environment
+from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic
+from fedray.storage.run_folder import RunFolder
 from fedray.tracking import (
     NotTaken,
     Source,

@@ -17,7 +17,7 @@ from _build.sets import sets_table
 from _build.settings import settings_page
 from fedray.command import PATH, Command, run
 from fedray.errors import UserError
-from fedray.files import write_atomic
+from fedray.storage.files import write_atomic
 
 OWN_DATA = "docs/own-data.md"
 

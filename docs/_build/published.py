@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedray.config import Tree
-from fedray.records import sealed
+from fedray.storage.json_files import sealed
 from fedray.render.page import markdown
 from fedray.render.record import Made, verdicts_tree
 from fedray.render.table import FIGURE, LATEX, PAGE, latex, page, with_figure

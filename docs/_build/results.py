@@ -16,9 +16,9 @@ from pathlib import Path
 from _build.published import FOLDER
 from _build.templates import render
 from fedray.config import Tree
-from fedray.files import write_atomic
+from fedray.storage.files import write_atomic
 from fedray.markdown import markdown_table
-from fedray.records import sealed
+from fedray.storage.json_files import sealed
 from fedray.studies.store import DATA, check_table, commits_in
 
 RESULTS, FINDINGS = "docs/results.md", "docs/findings.md"

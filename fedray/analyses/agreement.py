@@ -20,9 +20,10 @@ from fedray.compare.frame import Group, LoadedRun
 from fedray.compare.paired import t_interval
 from fedray.errors import UserError, nearest
 from fedray.evaluation.similarity import matrix_agreement
-from fedray.records import Metric, RunFolder
 from fedray.render.cells import SPREAD, cell
 from fedray.render.page import Section
+from fedray.storage.metric import Metric
+from fedray.storage.run_folder import RunFolder
 
 CORRELATION = Metric("correlation", "correlation", None, None)
 HEADER = (

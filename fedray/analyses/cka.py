@@ -27,11 +27,11 @@ from fedray.compare.paired import Interval, t_interval
 from fedray.errors import UserError
 from fedray.evaluation.similarity import centred_gram, linear_cka
 from fedray.models import Classifier, Pixels, layers, stages
-from fedray.records import Metric
 from fedray.render.cells import SPREAD, cell
 from fedray.render.figures import Panel, figure_curves
 from fedray.render.page import Section
 from fedray.runtime.devices import pick_device
+from fedray.storage.metric import Metric
 
 By: TypeAlias = Literal["stage", "layer"]
 """Parts of a model whose outputs are compared."""

@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedray.checkpoint import Checkpoint, CheckpointStore
 from fedray.config import load_experiment
 from fedray.core import Algorithm, LocalContext, ServerState
 from fedray.data import FederatedData
 from fedray.errors import ClientError, Failure, UserError
 from fedray.evaluation.protocols import HasGlobalModel
 from fedray.models import Pixels
-from fedray.records import RunFolder
 from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.resume import check_same
+from fedray.storage.checkpoint import Checkpoint, CheckpointStore
+from fedray.storage.run_folder import RunFolder
 from fedray.streams import Streams
 
 

@@ -26,12 +26,12 @@ from fedray.compare.paired import Interval
 from fedray.errors import UserError
 from fedray.models import Pixels
 from fedray.models.prompted import GroupedClip
-from fedray.records import REPORTED, Metric
 from fedray.render.cells import SPREAD, cell, metric_name
 from fedray.render.figures import Panel, figure_curves, figure_matrix
 from fedray.render.page import Section
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.devices import pick_device
+from fedray.storage.metric import REPORTED, Metric
 
 TEXT, IMAGE = "text features", "image features"
 PROMPTS, VISUAL = "text prompts", "visual prompts"

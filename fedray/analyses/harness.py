@@ -14,9 +14,9 @@ import click
 
 from fedray.compare.frame import Group, LoadedRun, group, load
 from fedray.errors import UserError, nearest
-from fedray.files import make_folder, write_atomic
-from fedray.records import Select
 from fedray.render.page import Section, markdown
+from fedray.storage.files import make_folder, write_atomic
+from fedray.storage.metric import Select
 
 MODULES: Mapping[str, str] = MappingProxyType(
     {

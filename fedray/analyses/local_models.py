@@ -22,10 +22,10 @@ from fedray.core import HeldOut
 from fedray.errors import UserError
 from fedray.evaluation.score import Score, pooled
 from fedray.evaluation.testing import scores
-from fedray.records import Metric
 from fedray.render.cells import SPREAD, cell
 from fedray.render.page import Section
 from fedray.runtime.devices import pick_device
+from fedray.storage.metric import Metric
 
 WHICH = ("majority", "minority", "all")
 MODELS = ("before", "after")

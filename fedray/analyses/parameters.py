@@ -19,16 +19,16 @@ from torch import Tensor, nn
 
 from fedray.config import Experiment
 from fedray.core import Client, ClientState, Payload
-from fedray.core.state import StateTree, leaves
 from fedray.counts import counted
 from fedray.data import FederatedData
 from fedray.federation import Federation, Reply, RoundExchange
 from fedray.models.prompted import PromptedClip
-from fedray.records import Traffic
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
+from fedray.storage.run import Traffic
+from fedray.trees import StateTree, leaves
 
 CPU = torch.device("cpu")
 CHEAP = {

@@ -18,9 +18,9 @@ from fedray.analyses.harness import Findings, Request, analysis
 from fedray.command import WORD
 from fedray.compare.frame import Group, LoadedRun, interval_of, metric_of, selection_label
 from fedray.errors import UserError
-from fedray.records import Metric
 from fedray.render.cells import SPREAD, cell, signed
 from fedray.render.page import Section
+from fedray.storage.metric import Metric
 
 USUAL = ("local_accuracy", "earlier_accuracy", "new_accuracy", "global_test_accuracy")
 

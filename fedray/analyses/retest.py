@@ -19,7 +19,6 @@ import click
 
 from fedray.analyses.extra_step import reopen
 from fedray.analyses.harness import Findings, Request, analysis
-from fedray.checkpoint import Checkpoint
 from fedray.compare.frame import LoadedRun
 from fedray.config import (
     Experiment,
@@ -31,8 +30,6 @@ from fedray.config import (
 from fedray.core import algorithms
 from fedray.errors import UserError
 from fedray.federation import Federation
-from fedray.files import file_name, write_atomic
-from fedray.records import HEADLINE, REPORTED, Costs, Round, RunFolder, RunWriter
 from fedray.render.page import Section
 from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
@@ -40,6 +37,12 @@ from fedray.runtime.devices import pick_device
 from fedray.runtime.observers import run_info
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
+from fedray.storage.checkpoint import Checkpoint
+from fedray.storage.files import file_name, write_atomic
+from fedray.storage.metric import HEADLINE, REPORTED
+from fedray.storage.run import Costs, Round
+from fedray.storage.run_folder import RunFolder
+from fedray.storage.writer import RunWriter
 
 EVALUATION_KEYS = ("data.every_domain", "finetune_epochs")
 """Keys of every experiment that do not affect training."""

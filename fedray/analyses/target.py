@@ -24,9 +24,9 @@ from fedray.compare.frame import (
 )
 from fedray.compare.paired import Interval, t_interval
 from fedray.errors import UserError
-from fedray.records import HEADLINE, Metric
 from fedray.render.cells import SPREAD, cell, metric_name
 from fedray.render.page import Section
+from fedray.storage.metric import HEADLINE, Metric
 
 NUMBER = Metric("number", "number", "min", None)
 

@@ -20,10 +20,14 @@ from fedray.config import (
     with_read_plugins,
 )
 from fedray.errors import UserError
-from fedray.files import discard_if_empty
-from fedray.records import Round, RunFolder, check_entries, prove_writable
-from fedray.remote_results import check_owner, fetch_missing
+from fedray.plugins import check_unchanged
 from fedray.runtime.resolve import from_tree
+from fedray.storage.claim import prove_writable
+from fedray.storage.copies import check_owner, fetch_missing
+from fedray.storage.entries import check_entries
+from fedray.storage.files import discard_if_empty
+from fedray.storage.run import Round
+from fedray.storage.run_folder import RunFolder
 from fedray.tracking import Tracker, tracker_for
 
 
@@ -147,7 +151,7 @@ class Experiment:
         if not folder.config.is_file():
             raise UserError(f"{place} has no config.yaml, so there is no run to go on with")
         check_owner(place)
-        folder.check_plugins(self._resolved.plugins)
+        check_unchanged(folder.path, self._resolved.plugins)
         return place
 
     def _begin(

@@ -13,7 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from fedray.activity import Elapsed, Lines
 from fedray.config import Experiment
-from fedray.records import BEST, HEADLINE, VALIDATION, Round, Run, RunFolder, Traffic
+from fedray.storage.metric import BEST, HEADLINE, VALIDATION
+from fedray.storage.run import Round, Run, Traffic
+from fedray.storage.run_folder import RunFolder
 from fedray.tracking import Tracker
 from fedray.units import size_of, time_of
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from fedray.config import Tree
 from fedray.errors import UserError
-from fedray.records import HEADLINE, Round, Run, RunFolder, Summary
-from fedray.remote_results import fetch_missing
 from fedray.run_config import read_config
+from fedray.storage.copies import fetch_missing
+from fedray.storage.metric import HEADLINE
+from fedray.storage.run import Round, Run, Summary
+from fedray.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas

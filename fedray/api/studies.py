@@ -13,7 +13,7 @@ from fedray.api.result import Result, frame
 from fedray.command import INTERRUPTED, RUN_ERROR
 from fedray.config import Tree, dump_yaml
 from fedray.errors import RunFailed, UserError
-from fedray.files import LOCK, check_name, discard_if_empty, reserve, stamp, write_atomic
+from fedray.storage.files import LOCK, check_name, discard_if_empty, reserve, stamp, write_atomic
 from fedray.studies.file import Kind
 from fedray.studies.flow import Request, carry_out, home_of
 from fedray.studies.store import DATA, check_table

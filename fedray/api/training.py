@@ -14,9 +14,10 @@ from typing import Literal, TypeAlias
 
 from fedray.config import Experiment
 from fedray.errors import RunFailed, UserError, named
-from fedray.files import explain_disk_full, reserve, results_home, stamp
-from fedray.records import Round, RunFolder, Status
-from fedray.remote_results import check_owner, copying
+from fedray.storage.copies import check_owner, copying
+from fedray.storage.files import explain_disk_full, reserve, results_home, stamp
+from fedray.storage.run import Round, Status
+from fedray.storage.run_folder import RunFolder
 from fedray.tracking import Tracker
 
 ExecutorName: TypeAlias = Literal["ray", "serial"]

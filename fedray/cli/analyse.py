@@ -10,8 +10,8 @@ import click
 
 from fedray.analyses.harness import MODULES, Analysis, Request, carry_out, default_folder, find
 from fedray.command import PATH, SETTINGS, Command, trust
-from fedray.records import Select
 from fedray.render.terminal import print_sections
+from fedray.storage.metric import Select
 
 
 class _Analyses(click.Group):

@@ -25,8 +25,8 @@ from fedray.cli.listing import KINDS, Entry, Parameter
 from fedray.config import Component, Experiment, Frozen
 from fedray.core import Algorithm
 from fedray.core.stacked import refusal
-from fedray.records import Metric
 from fedray.registry import parameters_of, registry, summary_of
+from fedray.storage.metric import Metric
 
 
 def entries(kind: str) -> list[Entry]:

@@ -14,10 +14,10 @@ from fedray.data import FederatedData
 from fedray.data.inspect import Look, inspect_folder, source_for
 from fedray.data.plot import plot_partition, plot_samples
 from fedray.errors import UserError, printable, shown
-from fedray.files import make_folder, write_json
 from fedray.language.descriptions import blank, load_descriptions, shipped_names
 from fedray.runtime.assembly import partition_images
 from fedray.runtime.resolve import from_tree, resolve
+from fedray.storage.files import make_folder, write_json
 
 MOST_CLASSES = 40
 """Maximal number of classes that are printed."""

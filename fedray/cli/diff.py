@@ -8,8 +8,8 @@ import click
 
 from fedray.command import PATH, Command
 from fedray.compare.difference import config_changes, gaps, input_changes
-from fedray.records import RunFolder
 from fedray.run_config import read_config
+from fedray.storage.run_folder import RunFolder
 
 
 @click.command(cls=Command)

@@ -22,11 +22,11 @@ import fedray
 from fedray.command import RUN_ERROR, Command, json_flag
 from fedray.data.known import known_sets
 from fedray.errors import FedrayError, UserError, named
-from fedray.files import cache_folder, results_home
 from fedray.masking import mask
-from fedray.node_cache import cache_bytes
 from fedray.processors import allowed_cpus
-from fedray.records import environment, versions
+from fedray.storage.cache import cache_bytes
+from fedray.storage.environment import environment, versions
+from fedray.storage.files import cache_folder, results_home
 from fedray.units import size_of
 from fedray.weights import hub_cache, known_weights
 

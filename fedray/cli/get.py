@@ -16,8 +16,8 @@ from fedray.command import Command, Name, json_flag
 from fedray.data.known import KnownSet, known_sets
 from fedray.downloads import NotTheFile, Unreachable, check_space, fetch, fetch_hub, unpack
 from fedray.errors import UserError, nearest
-from fedray.files import cannot_write, expanded
 from fedray.origins import OriginFile
+from fedray.storage.files import cannot_write, expanded
 from fedray.units import size_of
 from fedray.weights import KnownWeights, hub_cache, known_weights
 

@@ -15,9 +15,9 @@ from fedray.cli.listing import LISTINGS, Entry, Shipped, by_family, list_entries
 from fedray.command import PATH, Command, Name, json_flag
 from fedray.command import plugins as with_plugins
 from fedray.errors import UserError, nearest, shown
-from fedray.files import make_folder, write_atomic
 from fedray.plugins import Plugin
 from fedray.shipped import FOLDERS, files, names
+from fedray.storage.files import make_folder, write_atomic
 
 COMMANDS = {"experiments": "run", "sweeps": "sweep", "tables": "table"}
 """The subcommand that runs a file of each kind."""

@@ -11,8 +11,8 @@ from fedray.cli.listing import KINDS as LISTED
 from fedray.cli.listing import read_entries
 from fedray.command import Command
 from fedray.errors import UserError, shown
-from fedray.files import write_atomic
 from fedray.plugins import check_module_name
+from fedray.storage.files import write_atomic
 
 TEMPLATES = Path(__file__).parent / "templates"
 KINDS = {"method": "algorithms", "model": "architectures", "source": "sources"}

@@ -23,12 +23,12 @@ from fedray.compare.frame import (
     relabel,
 )
 from fedray.errors import UserError
-from fedray.files import make_folder, write_atomic
-from fedray.records import HEADLINE, Select
 from fedray.render.figures import FIGURES, figure_rounds, figure_traffic, swept_figures
 from fedray.render.page import html, markdown
 from fedray.render.report import caveats, latex, page, sections, write_csv, write_heat_maps
 from fedray.render.terminal import print_sections
+from fedray.storage.files import make_folder, write_atomic
+from fedray.storage.metric import HEADLINE, Select
 
 TABLES = ("md", "csv", "tex")
 FORMATS = (*TABLES, *FIGURES, "html")

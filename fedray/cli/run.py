@@ -32,11 +32,14 @@ from fedray.command import (
 )
 from fedray.config import Experiment, read_experiment
 from fedray.errors import UserError
-from fedray.files import discard_if_empty, reserve, results_home, stamp
 from fedray.imports import import_quickly
-from fedray.plugins import unshipped
-from fedray.records import Round, RunFolder, check_entries, prove_writable
-from fedray.remote_results import check_owner, fetch_missing
+from fedray.plugins import check_unchanged, unshipped
+from fedray.storage.claim import prove_writable
+from fedray.storage.copies import check_owner, fetch_missing
+from fedray.storage.entries import check_entries
+from fedray.storage.files import discard_if_empty, reserve, results_home, stamp
+from fedray.storage.run import Round
+from fedray.storage.run_folder import RunFolder
 from fedray.tracking import Tracker, tracker_for
 
 
@@ -215,7 +218,7 @@ def resolve_request(request: RunRequest) -> tuple[Experiment, Path]:
         )
         check_experiment(RunFolder(out), experiment)
         check_owner(out)
-        RunFolder(out).check_plugins(experiment.plugins)
+        check_unchanged(out, experiment.plugins)
         return experiment, out
     if named is None:
         raise UserError("name an experiment, for example fedtsp_digits, or --resume DIR")
@@ -229,8 +232,8 @@ def warn_if_from_start(folder: RunFolder) -> None:
     Raises:
         UserError: if the run had checkpoints that are now missing.
     """
-    from fedray.checkpoint import CheckpointStore
     from fedray.runtime.resume import check_nothing_lost
+    from fedray.storage.checkpoint import CheckpointStore
 
     if CheckpointStore(folder.path, identity="").latest() is None:
         check_nothing_lost(folder, folder.read() if folder.has_result else None)
@@ -274,7 +277,7 @@ def resume_hint(out: Path, request: RunRequest) -> Callable[[], str]:
         return lambda: go_on_with("fedray.run", *request.among, "--resume", out.parent, *flags)
 
     def say() -> str:
-        from fedray.checkpoint import CheckpointStore
+        from fedray.storage.checkpoint import CheckpointStore
 
         if CheckpointStore(out, identity="").latest() is None:
             return f"no checkpoint is in {out} yet, so the run cannot be resumed"

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from fedray.compare.paired import t_interval
 from fedray.errors import UserError, shown
-from fedray.records import BEST, Run, RunFolder
 from fedray.render.cells import is_range, spread_label
+from fedray.storage.metric import BEST
+from fedray.storage.run import Run
+from fedray.storage.run_folder import RunFolder
 
 _SEVERAL = re.compile(r"\[?\s*(\d{1,18}(?:\s*,\s*\d{1,18})+)\s*,?\s*\]?")
 MOST_SEEDS = 1000

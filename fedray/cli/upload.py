@@ -14,10 +14,10 @@ import click
 
 from fedray.command import PATH, WORD, Command
 from fedray.errors import FedrayError, UserError
-from fedray.files import results_home
 from fedray.masking import mask
-from fedray.records import RunFolder, find_run_folders, is_claimed
-from fedray.records.folder import LIST
+from fedray.storage.claim import is_claimed
+from fedray.storage.files import results_home
+from fedray.storage.run_folder import LIST, RunFolder, find_run_folders
 from fedray.tracking import (
     Added,
     Follower,

@@ -18,9 +18,11 @@ from fedray.activity import say_next
 from fedray.command import PATH, RUN_ERROR, Command, trust
 from fedray.compare.difference import Gap, Verdict, gaps, input_changes, metric_gaps, verdict
 from fedray.errors import UserError
-from fedray.files import reserve, results_home, stamp
-from fedray.records import Environment, Run, RunFolder
 from fedray.run_config import read_config
+from fedray.storage.environment import Environment
+from fedray.storage.files import reserve, results_home, stamp
+from fedray.storage.run import Run
+from fedray.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from fedray.config import Experiment

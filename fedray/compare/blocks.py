@@ -12,7 +12,7 @@ from fedray.compare.frame import At, Group
 from fedray.compare.labels import show_value
 from fedray.compare.paired import ALPHA, Comparison, PairedTest, Side, compare, holm
 from fedray.errors import UserError, nearest
-from fedray.records import BEST, Metric
+from fedray.storage.metric import BEST, Metric
 
 PROTOCOL = (
     "rounds",

@@ -11,7 +11,7 @@ from fedray.compare.blocks import Report, explain_blocks, method_differences
 from fedray.compare.frame import NOT_COMPARED, Group
 from fedray.compare.labels import config_label, show_value, text_of
 from fedray.config import Experiment, flatten
-from fedray.records.environment import NUMERIC
+from fedray.storage.environment import NUMERIC
 
 if TYPE_CHECKING:
     from fedray.studies.cell import CellState, DroppedChoice

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedray.compare.labels import show_value
 from fedray.config import flatten, version_changes
-from fedray.records import Run, RunInfo
+from fedray.storage.run import Run, RunInfo
 
 BOUND = 0.02
 """Largest accepted difference of a metric between two classes of hardware; relative for numbers

@@ -17,7 +17,9 @@ from fedray.compare.labels import is_number, short_names, show_value, text_of
 from fedray.compare.paired import Interval, t_interval
 from fedray.config import EXECUTION_KEYS, flatten
 from fedray.errors import UserError, nearest
-from fedray.records import BEST, Metric, Run, Select, chosen_by, data_name, find_runs
+from fedray.storage.metric import BEST, Metric, Select, chosen_by
+from fedray.storage.run import Run, data_name
+from fedray.storage.run_folder import find_runs
 
 if TYPE_CHECKING:
     import pandas

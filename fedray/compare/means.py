@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fedray.compare.paired import Interval, t_interval
-from fedray.records import HEADLINE
+from fedray.storage.metric import HEADLINE
 
 if TYPE_CHECKING:
     import pandas

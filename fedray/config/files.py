@@ -15,10 +15,10 @@ import yaml
 
 from fedray.config.schema import Tree
 from fedray.errors import UserError, nearest, one_line, shown
-from fedray.files import check_path, read_text
 from fedray.plugins import located
 from fedray.registry import canonical_name, spelled
 from fedray.shipped import EXPERIMENTS
+from fedray.storage.files import check_path, read_text
 
 COMPONENTS: Mapping[str, str] = MappingProxyType(
     {

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from fedray.config.files import COMPONENTS
 from fedray.config.schema import Component, Frozen, parameters
-from fedray.files import check_path
+from fedray.storage.files import check_path
 
 WEIGHT_CONFIG = "open_clip_config.json"
 """The configuration that open_clip writes beside a weight file."""

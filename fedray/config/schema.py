@@ -18,8 +18,8 @@ from pydantic_core import to_json
 
 from fedray.config.messages import mistakes
 from fedray.errors import UserError
-from fedray.files import check_name, check_path
 from fedray.registry import parameters_of, registry
+from fedray.storage.files import check_name, check_path
 
 Tree = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)

@@ -7,7 +7,6 @@ client.py      data, model and random streams of a client step
 optimizers.py  optimisers of local training
 schedules.py   learning rate schedules over rounds
 server.py      arguments of a server step, and the exchanges of a round
-state.py       state as nested mappings of tensors
 payload.py     payloads: declarations and checks of their fields
 sums.py        sums over uploads
 privacy.py     clipping and noise of uploads
@@ -50,7 +49,6 @@ from fedray.core.payload import (
 from fedray.core.privacy import Privacy, PrivacyMode
 from fedray.core.schedules import Schedule
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks, held_versions
-from fedray.core.state import ClientState, ServerState, StateTree, Tensors
 from fedray.core.sums import (
     Sums,
     Total,
@@ -60,3 +58,4 @@ from fedray.core.sums import (
     weighed,
 )
 from fedray.core.training import LocalTraining, Trained, batch_sizes, fit, with_extra
+from fedray.trees import ClientState, ServerState, StateTree, Tensors

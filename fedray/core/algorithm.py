@@ -22,10 +22,10 @@ from fedray.config import Frozen, Tree
 from fedray.core.client import Client, Setting
 from fedray.core.payload import Payload, PayloadTypes
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
-from fedray.core.state import ClientState, ServerState, StateTree, is_tree
 from fedray.core.sums import Total, total_of
 from fedray.models import Classifier, ClassifierOutput, WithAuxiliary
 from fedray.registry import Registry
+from fedray.trees import ClientState, ServerState, StateTree, is_tree
 
 if TYPE_CHECKING:
     from fedray.models.clip import FrozenClip

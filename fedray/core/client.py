@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from fedray.core.optimizers import PLAIN_SGD, Optimizer
-from fedray.core.state import Tensors, describe_tensor
 from fedray.data.augment import NO_AUGMENTATION, Augmentation
 from fedray.models import Classifier
 from fedray.models.inputs import Inputs, Pixels
 from fedray.streams import Streams
+from fedray.trees import Tensors, describe_tensor
 
 
 @dataclass(frozen=True)

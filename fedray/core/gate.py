@@ -23,9 +23,9 @@ from fedray.core.payload import (
     Placed,
 )
 from fedray.core.privacy import Privacy, is_covered, terms_of
-from fedray.core.state import leaves
 from fedray.core.sums import Summand, Total, total_of
-from fedray.records import Traffic
+from fedray.storage.run import Traffic
+from fedray.trees import leaves
 
 SCALE_BYTES = 4  # a quantised vector has one float32 scale
 SMALL = 16_384  # number of elements up to which a norm is faster than a sum

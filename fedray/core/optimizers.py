@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from fedray.config import Frozen
-from fedray.core.state import StateTree
 from fedray.data.configurable import Configurable
 from fedray.registry import Registry
+from fedray.trees import StateTree
 
 Decay = Annotated[float, Field(ge=0, le=1000)]
 """The strength of weight decay."""

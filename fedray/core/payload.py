@@ -22,8 +22,8 @@ from typing import (
 import torch
 from torch import Tensor
 
-from fedray.core.state import describe_tensor, is_tree, leaves, map_tensors
-from fedray.errors import FedrayError, NotFinite, nearest
+from fedray.errors import FedrayError, NotFinite, UserError, nearest
+from fedray.trees import describe_tensor, is_tree, leaves, map_tensors
 
 if TYPE_CHECKING:
     from fedray.core.algorithm import Algorithm
@@ -306,3 +306,26 @@ def _check_like(place: str, value: Any, expected: Any) -> None:
         if name not in value:
             raise BadPayload(f"{place} lacks '{name}'")
         _check_like(f"{place}.{name}", value[name], inner)
+
+
+def split_payload(payload: Payload) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a payload's type and numbers as JSON values, and its tensors by field."""
+    values = {field.name: getattr(payload, field.name) for field in dataclasses.fields(payload)}
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor | Mapping)}
+    numbers = {name: value for name, value in values.items() if name not in tensors}
+    return {"type": payload.full_name(), "numbers": numbers}, tensors
+
+
+def join_payload(facts: Mapping[str, Any], tensors: Mapping[str, Any], where: object) -> Payload:
+    """Return the payload that `split_payload` split.
+
+    Raises:
+        UserError: if no payload class of this type has been imported in this process.
+    """
+    kind = Payload.types.get(facts["type"])
+    if kind is None:
+        raise UserError(
+            f"{where} holds a payload of type {facts['type']}, which this version does not define; "
+            "read it with the code that wrote it"
+        )
+    return kind(**facts["numbers"], **tensors)

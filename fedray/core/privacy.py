@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from fedray.core.payload import Kind, NotFinitePayload, Payload, PayloadField, Placed
-from fedray.core.state import StateTree, is_tree, map_tensors
 from fedray.core.sums import Total, total_of
 from fedray.streams import Streams
+from fedray.trees import StateTree, is_tree, map_tensors
 
 PrivacyMode: TypeAlias = Literal["central", "local"]
 

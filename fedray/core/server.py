@@ -12,11 +12,11 @@ from torch import Tensor
 
 from fedray.core.client import Setting
 from fedray.core.payload import Payload
-from fedray.core.state import ServerState, Tensors
 from fedray.core.sums import Total
 from fedray.errors import UserError
 from fedray.models import Classifier
 from fedray.streams import Streams
+from fedray.trees import ServerState, Tensors
 
 if TYPE_CHECKING:
     from fedray.language.tower import TextTower

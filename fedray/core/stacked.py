@@ -27,7 +27,6 @@ from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import Batch, Client, Samples, Skeleton
 from fedray.core.optimizers import ON_THE_CPU, SGD
 from fedray.core.payload import Payload
-from fedray.core.state import ClientState, StateTree, Tensors, is_tree, map_tensors
 from fedray.core.sums import halves
 from fedray.core.training import (
     LocalTraining,
@@ -42,6 +41,7 @@ from fedray.core.training import (
 from fedray.counts import Tally, counted
 from fedray.errors import UserError
 from fedray.models import Classifier
+from fedray.trees import ClientState, StateTree, Tensors, is_tree, map_tensors
 
 CPU = torch.device("cpu")
 

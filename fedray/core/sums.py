@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from fedray.core.state import StateTree, Tensors, is_tree
+from fedray.trees import StateTree, Tensors, is_tree
 
 Summand: TypeAlias = Callable[[Any], StateTree]
 """Returns the terms that an upload adds to each sum."""

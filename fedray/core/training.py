@@ -18,8 +18,8 @@ from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import Batch, Client, TrainingConfig
 from fedray.core.optimizers import load_running_means, running_means
 from fedray.core.payload import Payload
-from fedray.core.state import ClientState
 from fedray.models import Classifier, ClassifierOutput, is_normalisation
+from fedray.trees import ClientState
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Decoded images in the node's cache: their names, and how they are saved and loaded.
 
 A name depends on the names, sizes and times of the image files, so that an edit is noticed, even
-one that restores the time of modification. See `fedray.node_cache`.
+one that restores the time of modification. See `fedray.storage.cache`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from fedray.data.imageset import Domains, ImageSet
 from fedray.data.layout import check_regular
-from fedray.node_cache import Arrays, content_key
+from fedray.storage.cache import Arrays, content_key
 
 _FORMAT = 4
 

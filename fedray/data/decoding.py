@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.errors import UserError
-from fedray.files import read_regular
-from fedray.integrity import threads
+from fedray.processors import allowed_cpus
+from fedray.storage.files import read_regular
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -101,6 +101,7 @@ _EXIF = {"exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"}
 """What Pillow calls the parts of a file that may hold an orientation."""
 _LATE_EXIF = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
 """Texts in a PNG whose EXIF, possibly stored behind the pixels, Pillow reads with the pixels."""
+_MOST_THREADS = 8
 _MOST_PIXELS = 1 << 27
 """Most pixels of a scaled image before its centre is cropped."""
 _CHUNK = 64
@@ -144,7 +145,7 @@ def decode(
     with _open(item, where(0)) as first:
         stored, grey = _upright_size(first, item), first.mode in _GREY
     size = stored if options.image_size is None else (options.image_size,) * 2
-    workers = threads() if stored[0] * stored[1] >= _WORTH_THREADS else 1
+    workers = min(_MOST_THREADS, allowed_cpus()) if stored[0] * stored[1] >= _WORTH_THREADS else 1
 
     def decode_all(channels: int, grey_only: bool = False) -> NDArray[np.uint8]:
         images = allocate((len(encoded), channels, size[1], size[0]))

@@ -95,7 +95,7 @@ def begin_plot(*arguments: Any) -> Future[bytes]:
 
 
 def _draw(arguments: tuple[Any, ...]) -> bytes:
-    from fedray.files import cache_folder, node_lock, replace_whole
+    from fedray.storage.files import cache_folder, node_lock, replace_whole
 
     pickled = pickle.dumps(arguments)
     key = hashlib.sha256(pickled + Path(__file__).read_bytes() + version("matplotlib").encode())

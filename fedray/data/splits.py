@@ -24,7 +24,8 @@ from pydantic import BaseModel, Discriminator, Tag
 from fedray.data.imageset import TEST, TRAIN
 from fedray.data.layout import composed
 from fedray.errors import UserError
-from fedray.files import read_json, read_text
+from fedray.storage.files import read_text
+from fedray.storage.json_files import read_typed
 
 _EXPECTED = (
     "expected the lists `train` and `test`, once or for every domain, for example "
@@ -144,7 +145,7 @@ def origins(files: Sequence[Path], paths: Sequence[str], known: Iterable[str]) -
     paths, known = [composed(path) for path in paths], set(map(composed, known))
     content: Any
     if len(files) == 1:
-        content = read_json(files[0], _Split, "data.split: the file", _EXPECTED)
+        content = read_typed(files[0], _Split, "data.split: the file", _EXPECTED)
     else:
         content = _content(files, known)
     file = files[0] if len(files) == 1 else f"one of {files[0]}, ..."

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fedray.core import PrivacyMode
-from fedray.records import Release, without_void
+from fedray.storage.release import Release, without_void
 
 ORDERS = (1.25, 1.5, 1.75, *range(2, 33), 40, 48, 64, 96, 128)
 """Rényi orders to try. Each gives a valid bound, and the smallest bound is used."""

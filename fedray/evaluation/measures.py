@@ -12,7 +12,7 @@ from fedray.data.federated import DOMAIN, GLOBAL_TEST
 from fedray.evaluation.metrics import Evaluated, Measure, metrics
 from fedray.evaluation.protocols import CrossEvaluated, HasGlobalModel
 from fedray.evaluation.score import Score, pooled
-from fedray.records import Metric, Select
+from fedray.storage.metric import Metric, Select
 
 Floats = NDArray[np.float64]
 

@@ -15,8 +15,8 @@ from fedray.errors import FedrayError, NotFinite, UserError, shown
 from fedray.evaluation.accountant import Spent
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.evaluation.score import Score
-from fedray.records import VALIDATION, Metric, Select, counterpart, find_metric
 from fedray.registry import Registry
+from fedray.storage.metric import VALIDATION, Metric, Select, counterpart, find_metric
 
 NEAR = 0.8
 """Similarity (of `difflib`) from which a metric's name counts as a spelling mistake."""

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from fedray.core import Downlinks, LocalContext, Server, ServerState
-from fedray.records import Metric
+from fedray.storage.metric import Metric
 
 
 @runtime_checkable

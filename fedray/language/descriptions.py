@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from fedray.config import Frozen
 from fedray.errors import UserError, nearest
-from fedray.files import read_json
+from fedray.storage.json_files import read_typed
 
 MOST_BYTES = 100_000_000
 """Maximal size of a file of descriptions; a thousand classes take about a million bytes."""
@@ -92,7 +92,7 @@ def read_descriptions(path: Path) -> dict[str, ClassDescriptions]:
     Raises:
         UserError: if the file is unreadable or has another form.
     """
-    descriptions: dict[str, ClassDescriptions] = read_json(
+    descriptions: dict[str, ClassDescriptions] = read_typed(
         path, _File, "text.descriptions: the file", EXPECTED, MOST_BYTES
     )
     return descriptions

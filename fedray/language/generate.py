@@ -28,7 +28,6 @@ from pydantic import BaseModel, Field
 
 from fedray.command import PATH, Command, say_stopped
 from fedray.errors import UserError
-from fedray.files import cache_folder, decoded, parse_json, read_json, read_text, write_json
 from fedray.language.descriptions import (
     EXPECTED,
     MOST_BYTES,
@@ -36,6 +35,8 @@ from fedray.language.descriptions import (
     canonical_name,
     display_name,
 )
+from fedray.storage.files import cache_folder, decoded, read_text, write_json
+from fedray.storage.json_files import parse_typed, read_typed
 
 if TYPE_CHECKING:
     import requests
@@ -256,7 +257,7 @@ class _Answer(ClassDescriptions):
 def _parse(name: str, answer: str) -> dict[str, Any]:
     """Return the JSON object in an answer, which may have a code fence around it."""
     text = answer[answer.find("{") : answer.rfind("}") + 1]
-    parsed: _Answer = parse_json(text, _Answer, f"the answer, class '{name}'", EXPECTED)
+    parsed: _Answer = parse_typed(text, _Answer, f"the answer, class '{name}'", EXPECTED)
     return parsed.model_dump(mode="json", by_alias=True)
 
 
@@ -311,7 +312,7 @@ def read_classes(text: str) -> list[str]:
 def _classes_in(path: Path) -> list[str]:
     what, expected = "--classes: the file", 'expected ["cat", ...] or {"class_names": [...], ...}'
     if path.suffix == ".json":
-        content: list[str] | _Named = read_json(path, list[str] | _Named, what, expected)
+        content: list[str] | _Named = read_typed(path, list[str] | _Named, what, expected)
         return content if isinstance(content, list) else content.class_names
     lines = read_text(path, what, MOST_BYTES).splitlines()
     return [line.strip() for line in lines if line.strip()]

@@ -15,9 +15,9 @@ from pydantic import StringConstraints
 
 from fedray.data.known import ids_among
 from fedray.errors import UserError, nearest
-from fedray.files import read_json
 from fedray.language.descriptions import FOLDER as DESCRIPTIONS
 from fedray.language.descriptions import canonical_name, read_descriptions, shipped_names
+from fedray.storage.json_files import read_typed
 
 FOLDER = Path(__file__).parent / "names"
 _Name = Annotated[str, StringConstraints(pattern=r"\S")]
@@ -91,5 +91,5 @@ def load_names(name_or_path: str) -> tuple[str, ...]:
                 f"{', '.join(shipped_lists())}, a JSON file of a list, or the names themselves."
                 f"{nearest(name_or_path, shipped_lists())}"
             )
-    names = read_json(path, list[_Name], "text.names: the file", 'expected ["cat", "dog", ...]')
+    names = read_typed(path, list[_Name], "text.names: the file", 'expected ["cat", "dog", ...]')
     return tuple(names)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedray.language.encoders import EncoderChoice, TokenEncoder, Tokens
 from fedray.language.encoders.base import warn_cut
-from fedray.node_cache import Arrays, content_key, kept_arrays
 from fedray.registry import version_of
+from fedray.storage.cache import Arrays, content_key, kept_arrays
 
 FIELDS = ("ids", "mask", "read")
 """The names of the tensors of `Tokens`."""

@@ -3,10 +3,12 @@
 plugin.py        the data of a plug-in
 reading.py       read `--plugin FILE_OR_MODULE` as texts that can be sent to workers
 loading.py       import these texts as modules of this process
+copies.py        copies in the folder of a run
 trust.py         decide which texts may run without asking the user
 entry_points.py  plug-ins that are installed as packages on every node
 """
 
+from fedray.plugins.copies import check_unchanged, write_copies
 from fedray.plugins.entry_points import installed_plugin
 from fedray.plugins.loading import plugin_of, use
 from fedray.plugins.plugin import Plugin

@@ -17,11 +17,11 @@ from threading import RLock
 from types import ModuleType
 
 from fedray.errors import PLUGIN_MARK, UserError, named, plugin_line
-from fedray.files import cache_folder, write_atomic
 from fedray.plugins.entry_points import check_installed
 from fedray.plugins.plugin import Plugin
 from fedray.plugins.trust import check_trusted, record
 from fedray.registry import activate, check_taken, forget
+from fedray.storage.files import cache_folder, write_atomic
 
 _lock = RLock()
 _used: tuple[Plugin, ...] = ()

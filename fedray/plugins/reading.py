@@ -15,9 +15,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from fedray.errors import UserError, one_line, shown
-from fedray.files import check_path
 from fedray.plugins.entry_points import installed_plugin, is_installed, site_folders
 from fedray.plugins.plugin import Plugin
+from fedray.storage.files import check_path
 
 MOST_CHARACTERS = 300_000
 """Maximal length of all plug-ins of an experiment; every call of a worker carries them."""

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from fedray.activity import end_waiting
 from fedray.errors import UserError
-from fedray.files import expanded
 from fedray.plugins.plugin import Plugin
+from fedray.storage.files import expanded
 
 _trusted: set[str] = set()
 """SHA-256 of the texts that this process may run."""

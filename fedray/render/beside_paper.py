@@ -8,7 +8,7 @@ from fedray.compare.paired import Side
 from fedray.render.page import Section
 
 if TYPE_CHECKING:
-    from fedray.records import Metric
+    from fedray.storage.metric import Metric
     from fedray.studies.outcome import Outcome
 
 HEADER = ["row", "column", "ours", "seeds", "paper", "difference", "within"]

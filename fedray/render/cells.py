@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from fedray.compare.paired import FEW, Interval
-from fedray.records import Metric
+from fedray.storage.metric import Metric
 
 NOTHING = "–"
 SPREAD = "± half of the 95 % t interval over"

@@ -21,10 +21,10 @@ from fedray.compare.frame import At, Group, differing_keys, selection_label
 from fedray.compare.labels import is_number, show_value
 from fedray.compare.paired import Interval
 from fedray.data.plot import literal
-from fedray.files import file_name, replace_whole
-from fedray.records import Metric
 from fedray.render.cells import is_range, metric_name, scale_of, spread_label
 from fedray.render.palette import WIDTH, Columns, colour, line_style, marker, sized
+from fedray.storage.files import file_name, replace_whole
+from fedray.storage.metric import Metric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,8 +25,6 @@ from fedray.compare.labels import show_value
 from fedray.compare.means import OF_MEANS, of_means, over_columns
 from fedray.compare.paired import ALPHA
 from fedray.config import flatten
-from fedray.files import file_name, read_regular, write_rows
-from fedray.records import BEST, Metric, RunFolder, Traffic
 from fedray.render.cells import (
     NOTHING,
     SPREAD,
@@ -45,6 +43,10 @@ from fedray.render.figures import (
     swept_figures,
 )
 from fedray.render.page import Picture, Section, latex_table
+from fedray.storage.files import file_name, read_regular, write_rows
+from fedray.storage.metric import BEST, Metric
+from fedray.storage.run import Traffic
+from fedray.storage.run_folder import RunFolder
 from fedray.units import size_of, time_of
 
 MOST_PARTITIONS = 3

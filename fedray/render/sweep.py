@@ -8,9 +8,9 @@ from typing import Any
 
 from fedray.compare.labels import short_names, show_value
 from fedray.compare.paired import Interval
-from fedray.records import Metric
 from fedray.render.cells import metric_name, spread_cell, spread_label
 from fedray.render.page import Section
+from fedray.storage.metric import Metric
 from fedray.units import size_of, time_of
 
 

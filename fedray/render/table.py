@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from fedray.compare.caveats import count_text, dropped_text, tried_by_seed
 from fedray.compare.labels import config_label
 from fedray.compare.paired import Comparison, Interval, PairedTest, SeedRange, Side
-from fedray.files import write_atomic
-from fedray.records import Metric
 from fedray.render.beside_paper import beside_paper
 from fedray.render.cells import NOTHING, SPREAD, metric_name, p_text
 from fedray.render.page import Picture, Section, html, latex_table, markdown
 from fedray.render.record import Made
 from fedray.render.report import titled
 from fedray.render.table_figure import draw
+from fedray.storage.files import write_atomic
+from fedray.storage.metric import Metric
 from fedray.units import size_of, time_of
 
 if TYPE_CHECKING:

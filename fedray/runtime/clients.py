@@ -30,14 +30,11 @@ from fedray.core import (
     Tensors,
     Total,
 )
-from fedray.core.state import leaves, make_contiguous, map_tensors, storage_of
 from fedray.counts import counted
 from fedray.data.federated import IndexedSet
 from fedray.errors import Failure, NotFinite, UserError, definition_line, plugin_line
 from fedray.evaluation.testing import TESTS
 from fedray.federation import Reply
-from fedray.files import is_full
-from fedray.records import Traffic, Work
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import (
     check_speed,
@@ -49,6 +46,9 @@ from fedray.runtime.devices import (
 from fedray.runtime.isolation import Isolation, PrivateCopies, generators
 from fedray.runtime.models import SampleMaker
 from fedray.runtime.printing import of_clients
+from fedray.storage.files import is_full
+from fedray.storage.run import Traffic, Work
+from fedray.trees import leaves, make_contiguous, map_tensors, storage_of
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedray.command import signals_deferred
 from fedray.errors import FedrayError, UserError
-from fedray.files import results_uri
 from fedray.processors import allowed_cpus
 from fedray.runtime.address import check_address
 from fedray.runtime.local_ray import (
@@ -34,6 +33,7 @@ from fedray.runtime.local_ray import (
     quiet_about_tokens,
     shorten_notices,
 )
+from fedray.storage.files import results_uri
 
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -22,7 +22,6 @@ from torch import Tensor
 from torch.nn import Module
 from torch.testing import assert_close
 
-from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment, Tree, with_plugins
 from fedray.core import (
     Algorithm,
@@ -36,13 +35,11 @@ from fedray.core import (
     Total,
     algorithms,
 )
-from fedray.core.state import StateTree, leaves, map_tensors
 from fedray.errors import FedrayError, one_line
-from fedray.federation import Executor, Federation, Reply, Snapshot, Task
+from fedray.federation import Executor, Federation, Reply, Task
 from fedray.models import Classifier
 from fedray.models.clip import small_clip_folder
 from fedray.plugins import use
-from fedray.records import Round
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.cluster import connect
@@ -52,6 +49,9 @@ from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.run import Round
+from fedray.trees import Snapshot, StateTree, leaves, map_tensors
 
 CPU = torch.device("cpu")
 STACKING = 1e-3

@@ -17,7 +17,7 @@ import torch
 from numpy.random import mtrand
 from torch import Tensor
 
-from fedray.core.state import StateTree, map_tensors
+from fedray.trees import StateTree, map_tensors
 
 _Flag: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
 

@@ -24,7 +24,7 @@ from ray._private import ray_constants, services, utils, worker
 from ray._private.node import Node
 
 from fedray.errors import UserError, one_line
-from fedray.files import expanded
+from fedray.storage.files import expanded
 
 log = logging.getLogger(__name__)
 

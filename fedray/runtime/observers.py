@@ -1,50 +1,39 @@
-"""What a session does after a round: records, early stopping, models, checkpoints, the plot."""
+"""What a session does after a round: records, early stopping, snapshots, the plot."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from subprocess import CalledProcessError
 from typing import Any, Literal
 
-from fedray.checkpoint import CheckpointStore
 from fedray.config import dump_yaml
+from fedray.core.payload import split_payload
 from fedray.data import FederatedData
 from fedray.data.plot import begin_plot
 from fedray.errors import UserError, nearest
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import HasGlobalModel, analysis_metrics
 from fedray.federation import Federation, Plan
-from fedray.files import replace_whole, write_atomic
-from fedray.records import (
-    BEST,
-    HEADLINE,
-    Costs,
-    Release,
-    Round,
-    Run,
-    RunFolder,
-    RunInfo,
-    RunWriter,
-    environment,
-)
+from fedray.plugins import write_copies
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.cache import shared
 from fedray.runtime.memory import peak_rss
 from fedray.runtime.privacy import privacy_statement
 from fedray.runtime.resume import resumed_info
-from fedray.saved_models import (
-    ModelFacts,
-    Tested,
-    TooLarge,
-    Which,
-    forget_models,
-    models_folder,
-    save_models,
-)
+from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.database import Entry, Pin
+from fedray.storage.environment import environment
+from fedray.storage.files import replace_whole, write_atomic
+from fedray.storage.kept_models import Downloads, ModelFacts, Which, pin_of
+from fedray.storage.metric import BEST, HEADLINE
+from fedray.storage.release import Release
+from fedray.storage.run import Costs, Round, Run, RunInfo
+from fedray.storage.run_folder import RunFolder
+from fedray.storage.writer import RunWriter
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +143,7 @@ class Records:
         info, folder, experiment = self._info, self._folder, self._assembly.experiment
         write_atomic(folder.config, dump_yaml(experiment.tree()))
         folder.write_partition(self._assembly.data.manifest())
-        folder.write_plugins(experiment.plugins)
+        write_copies(folder.path, experiment.plugins)
         if self._earlier is None:
             folder.error.unlink(missing_ok=True)
         else:
@@ -172,33 +161,53 @@ def write_tracebacks(folder: RunFolder, federation: Federation) -> None:
     federation.tracebacks.clear()
 
 
-class Models:
-    """Saves models, before the checkpoint, so that a resumed run has its best round's models."""
+class Snapshots:
+    """Writes checkpoints in the background, and pins those whose models are kept.
+
+    Args:
+        store: the snapshots of the run.
+        assembly: the parts of the run.
+        federation: the run's federation.
+        records: the records of the run.
+        stop: decides when the run ends.
+        usual: the models that are kept if `keep.models` is not set.
+    """
 
     def __init__(
         self,
-        folder: RunFolder,
+        store: CheckpointStore,
         assembly: Assembly,
         federation: Federation,
         records: Records,
         stop: EarlyStop,
         usual: Literal["best", "none"],
     ) -> None:
-        self._folder, self._assembly, self._federation = folder, assembly, federation
+        self._store, self._assembly, self._federation = store, assembly, federation
         self._records, self._stop = records, stop
-        self._which = assembly.experiment.keep.models or usual
+        self._keep = assembly.experiment.keep.models or usual
 
     def after_round(self, done: Round) -> None:
-        """Save the models of the round if it is the best so far, or the last one."""
+        """Start a checkpoint if one is due or the models are kept, after the previous one."""
         writer = self._records.writer
         assert writer is not None  # `Records` has written this round
-        if writer.best == done.round and self._which == "best":
-            self._save("best", done)
-            forget_models(models_folder(self._folder.path, "last"))
-        elif self._stop.is_over and self._which != "none":
-            self._save("last", done)
+        every, is_over = self._assembly.experiment.checkpoint_every, self._stop.is_over
+        is_due = every > 0 and (is_over or done.round % every == 0)
+        which: Which | None = None
+        if self._keep == "best" and writer.best == done.round:
+            which = "best"
+        elif self._keep != "none" and is_over:
+            which = "last"
+        if is_due or which:
+            self._store.wait()  # may find that models are too large
+            pin = self._pin(which, done) if which and self._store.has_room else None
+            snapshot = self._federation.snapshot
+            self._store.begin(snapshot, writer.rounds_checksum, writer.descriptor, pin)
 
-    def _save(self, which: Which, done: Round) -> None:
+    def close(self) -> None:
+        """Wait until the last checkpoint is complete."""
+        self._store.wait()
+
+    def _pin(self, which: Which, done: Round) -> Pin:
         experiment, data = self._assembly.experiment, self._assembly.data
         algorithm, server = self._federation.algorithm, self._federation.snapshot.server
         facts = ModelFacts(
@@ -212,51 +221,23 @@ class Models:
             clients=experiment.data.clients,
             is_global=isinstance(algorithm, HasGlobalModel) and algorithm.has_global_model(server),
         )
-        path, max_gb = models_folder(self._folder.path, which), experiment.keep.max_gb
-        try:
-            save_models(path, facts, self._tested(), max_gb * 1e9)
-        except TooLarge:
-            self._which = "none"
-            for name in ("best", "last"):
-                forget_models(models_folder(self._folder.path, name))
-            log.warning(
-                "the models of %d clients take more than keep.max_gb=%g GB, so they are not saved; "
-                "raise keep.max_gb, or set keep.models=none",
-                facts.clients,
-                max_gb,
-            )
+        return pin_of(which, facts, self._downloads(), experiment.keep.max_gb * 1e9)
 
-    def _tested(self) -> Iterator[Tested]:
-        states = self._federation.executor.states
+    def _downloads(self) -> Downloads:
+        """Return the downloads with which all clients are tested; shared ones are stored once."""
+        facts: list[Mapping[str, Any]] = []
+        trees: list[Entry] = []
+        of_client: list[int | None] = []
         for downloads in self._federation.sent():
-            for client, down in downloads.items():
-                yield Tested(client, states.get(client), down)
-
-
-class Checkpoints:
-    """Writes checkpoints in the background, during the following round."""
-
-    def __init__(
-        self,
-        store: CheckpointStore,
-        every: int,
-        federation: Federation,
-        records: Records,
-        stop: EarlyStop,
-    ) -> None:
-        self._store, self._every, self._federation = store, every, federation
-        self._records, self._stop = records, stop
-
-    def after_round(self, done: Round) -> None:
-        """Start a checkpoint if one is due, after the previous one is complete."""
-        if self._every > 0 and (self._stop.is_over or done.round % self._every == 0):
-            writer = self._records.writer
-            assert writer is not None
-            self._store.begin(self._federation.snapshot, writer.rounds_checksum, writer.descriptor)
-
-    def close(self) -> None:
-        """Wait until the last checkpoint is complete."""
-        self._store.wait()
+            positions: dict[int, int | None] = {id(None): None}
+            for down in downloads.values():
+                if down is not None and id(down) not in positions:
+                    positions[id(down)] = len(facts)
+                    plain, tensors = split_payload(down)
+                    facts.append(plain)
+                    trees.append(self._store.states.hold(tensors))
+                of_client.append(positions[id(down)])
+        return Downloads(facts, trees, of_client)
 
 
 class PartitionPlot:

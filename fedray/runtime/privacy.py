@@ -11,7 +11,9 @@ from fedray.core import Algorithm, HyperParameters, Privacy, algorithms
 from fedray.core.privacy import COVERS, exempt_fields
 from fedray.errors import UserError
 from fedray.evaluation.accountant import Accountant
-from fedray.records import Release, Run, RunFolder
+from fedray.storage.release import Release
+from fedray.storage.run import Run
+from fedray.storage.run_folder import RunFolder
 
 ALWAYS_EXEMPT = (
     "metrics, among them the accuracies on the clients' own test images",

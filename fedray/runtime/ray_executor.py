@@ -41,7 +41,8 @@ from fedray.runtime.shares import (
     shares_of_groups,
 )
 from fedray.runtime.stacked import StackedRuntime, client_runtime
-from fedray.states import LARGE, Place, StateStore, read_tree, state_size, write_tree
+from fedray.storage.states import StateStore, state_size
+from fedray.storage.tensors import LARGE, Place, read_tree, write_tree
 
 if TYPE_CHECKING:
     from fedray.runtime.pool import WorkerPool

@@ -12,7 +12,6 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from fedray.checkpoint import CheckpointStore
 from fedray.config import (
     Experiment,
     files_of,
@@ -20,10 +19,12 @@ from fedray.config import (
     version_changes,
 )
 from fedray.errors import UserError
-from fedray.federation import Snapshot
-from fedray.records import EarlierEnvironment, Run, RunFolder, RunInfo
 from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
+from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.run import EarlierEnvironment, Run, RunInfo
+from fedray.storage.run_folder import RunFolder
+from fedray.trees import Snapshot
 
 log = logging.getLogger(__name__)
 

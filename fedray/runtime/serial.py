@@ -12,7 +12,7 @@ from fedray.runtime.clients import Member
 from fedray.runtime.memory import keep_freed_memory
 from fedray.runtime.shares import STACKED_STEP, groups_of_step, groups_of_test
 from fedray.runtime.stacked import StackedRuntime, client_runtime
-from fedray.states import StateStore
+from fedray.storage.states import StateStore
 
 CLUSTER_KEYS = (
     "workers",

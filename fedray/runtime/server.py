@@ -13,7 +13,6 @@ from ray.exceptions import RayTaskError
 
 from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RayDied, RunFailed
-from fedray.records import ResultFile, Round, RunFolder
 from fedray.runtime.cluster import driver_placement
 from fedray.runtime.liveness import LOST, Liveness, cause_of
 from fedray.runtime.pool import WorkerPool
@@ -21,6 +20,8 @@ from fedray.runtime.printing import Output, Text, text_log, unpack_experiment
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resources import server_bundle
 from fedray.runtime.session import Session
+from fedray.storage.run import Round
+from fedray.storage.run_folder import ResultFile, RunFolder
 
 
 class ServerActor:

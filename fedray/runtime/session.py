@@ -12,27 +12,28 @@ from typing import Literal
 
 import torch
 
-from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment
 from fedray.errors import ClientError, CodeError, Failure, RunFailed, ServerError, UserError
-from fedray.federation import Executor, Federation, Snapshot
-from fedray.files import explain_disk_full
+from fedray.federation import Executor, Federation
 from fedray.plugins import use
-from fedray.records import FolderClaim, Round, Run, RunFolder
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import device_of_this_process, explain_server_memory
 from fedray.runtime.observers import (
-    Checkpoints,
     EarlyStop,
-    Models,
     PartitionPlot,
     Records,
+    Snapshots,
     run_info,
     write_tracebacks,
 )
 from fedray.runtime.privacy import accountant_of
 from fedray.runtime.resume import check_experiment, check_same, load_checkpoint
-from fedray.saved_models import verify_models
+from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.claim import FolderClaim
+from fedray.storage.files import explain_disk_full
+from fedray.storage.run import Round, Run
+from fedray.storage.run_folder import RunFolder
+from fedray.trees import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -104,10 +105,6 @@ class Session:
                 explain_server_memory(self.experiment, self._device),
             ):
                 snapshot, earlier = load_checkpoint(self._folder, self._before, self._store)
-                if earlier is not None and (
-                    lost := verify_models(self._folder.path, earlier, self._keeps)
-                ):
-                    log.warning("%s, unless they took more than keep.max_gb", lost)
                 yield from self._run(snapshot, earlier)
                 self._executor.close()
                 self._store.tidy()
@@ -134,13 +131,11 @@ class Session:
             assembly.streams,
             accountant_of(experiment, folder, self._before, records.note),
         )
-        every = experiment.checkpoint_every
         plot = PartitionPlot(folder, assembly)
         keep_survived = partial(write_tracebacks, folder, federation)
-        models = Models(folder, assembly, federation, records, stop, self._keeps)
-        checkpoints = Checkpoints(self._store, every, federation, records, stop)
+        snapshots = Snapshots(self._store, assembly, federation, records, stop, self._keeps)
         with ExitStack() as closing:
-            for close in (plot.close, records.close, keep_survived, checkpoints.close):
+            for close in (plot.close, records.close, keep_survived, snapshots.close):
                 closing.callback(close)  # called in reverse order
             rounds = federation.rounds(snapshot)
             while not stop.is_over:
@@ -151,8 +146,7 @@ class Session:
                 stop.watch(done)
                 records.opened().append(done, records.costs(done))
                 keep_survived()
-                models.after_round(done)
-                checkpoints.after_round(done)
+                snapshots.after_round(done)
                 yield done
 
 

@@ -19,12 +19,12 @@ from fedray.core.stacked import Form, Stack, form_of, train_stacked
 from fedray.counts import counted
 from fedray.errors import UserError, one_line
 from fedray.federation import Reply
-from fedray.records import Work
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime, Member
 from fedray.runtime.isolation import PrivateCopies, generators
 from fedray.runtime.printing import of_clients
 from fedray.runtime.shares import STACKED_STEP
+from fedray.storage.run import Work
 
 
 def client_runtime(assembly: Assembly, device: torch.device) -> ClientRuntime:

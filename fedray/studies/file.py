@@ -33,10 +33,10 @@ from fedray.config import (
     with_read_plugins,
 )
 from fedray.errors import UserError, nearest, shown
-from fedray.files import check_name, read_text
-from fedray.records import find_metric
 from fedray.registry import registry, spelled
 from fedray.shipped import folders
+from fedray.storage.files import check_name, read_text
+from fedray.storage.metric import find_metric
 from fedray.studies.claims import ALL, EACH, MEAN, Claim, check_row_name, parse_claims, rows_in
 from fedray.studies.plan import (
     PaperNumbers,

@@ -20,7 +20,11 @@ from fedray.activity import say_next
 from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_job, say_stopped
 from fedray.config import read_plugins
 from fedray.errors import RayDied, RunFailed, UserError
-from fedray.files import (
+from fedray.plugins import Plugin, check_unchanged, unshipped, write_copies
+from fedray.shipped import folders, names
+from fedray.storage.copies import check_owner, copying, fetch_missing
+from fedray.storage.entries import check_entries
+from fedray.storage.files import (
     LOCK,
     cannot_write,
     discard_if_empty,
@@ -35,10 +39,6 @@ from fedray.files import (
     unshare,
     write_atomic,
 )
-from fedray.plugins import Plugin, unshipped
-from fedray.records import RunFolder, check_entries
-from fedray.remote_results import check_owner, copying, fetch_missing
-from fedray.shipped import folders, names
 from fedray.studies.cell import check_cells, check_rows_differ
 from fedray.studies.file import Kind, plan_study, read_study
 from fedray.studies.forecast import headline, planned_cells, untested_rows
@@ -209,7 +209,7 @@ def _resume(request: Request) -> Study:
     if study.status == "finished":
         raise UserError(f"{home} is finished; start without --resume")
     if not request.plugins:
-        RunFolder(home).check_plugins(plugins_of(plan))
+        check_unchanged(home, plugins_of(plan))
     if request.published:
         raise UserError(
             f"--from: {home} has already begun, and cannot add published runs; leave --from out"
@@ -305,7 +305,7 @@ def copy_study_file(request: Request, study: Study) -> None:
 
     The copy has the file's comments, or is merged with the files that it extends.
     """
-    RunFolder(study.home).write_plugins(plugins_of(study.plan))
+    write_copies(study.home, plugins_of(study.plan))
     copy = study.home / f"{request.kind}.yaml"
     try:
         file = read_study(request.kind, request.name)

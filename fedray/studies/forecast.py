@@ -9,7 +9,7 @@ from textwrap import fill
 
 from fedray.compare.labels import config_label
 from fedray.compare.paired import WANTED, PairedTest
-from fedray.records import find_metric
+from fedray.storage.metric import find_metric
 from fedray.studies.cell import Cell, CellState, RunSpec
 from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.space import count_points, grid

@@ -24,7 +24,7 @@ from fedray.compare.paired import (
     verdict_of,
 )
 from fedray.compare.paired import compare as compare_sides
-from fedray.records import Metric
+from fedray.storage.metric import Metric
 from fedray.studies.cell import Cell, CellState, RunSpec
 from fedray.studies.claims import Claim
 from fedray.studies.controls import (

@@ -9,10 +9,8 @@ from typing import Any
 
 from fedray.compare.labels import config_label, show_value
 from fedray.config import Tree, dump_yaml
-from fedray.files import write_atomic, write_json, write_rows
 from fedray.markdown import markdown_table
 from fedray.processors import allowed_cpus
-from fedray.records import HEADLINE, Metric, sealed, versions, write_run_list
 from fedray.render.cells import metric_name, spread_cell, spread_label
 from fedray.render.figures import Row, figure_sweep
 from fedray.render.page import Section
@@ -20,6 +18,11 @@ from fedray.render.record import Made, table_tree
 from fedray.render.sweep import TrialLine, trials_section
 from fedray.render.table import PAGE, write
 from fedray.render.terminal import print_sections
+from fedray.storage.environment import versions
+from fedray.storage.files import write_atomic, write_json, write_rows
+from fedray.storage.json_files import sealed
+from fedray.storage.metric import HEADLINE, Metric
+from fedray.storage.run_folder import write_run_list
 from fedray.studies.outcome import Outcome, outcome
 from fedray.studies.plan import Phase, StudyPlan
 from fedray.studies.space import Config

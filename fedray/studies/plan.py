@@ -28,7 +28,7 @@ from fedray.config import (
     with_used_plugins,
 )
 from fedray.errors import UserError, nearest, shown
-from fedray.records import BEST, VALIDATION, Metric, find_metric
+from fedray.storage.metric import BEST, VALIDATION, Metric, find_metric
 from fedray.studies.claims import ALL, MEAN, Claim, parse_claims
 from fedray.studies.printed import PRINTED
 from fedray.studies.space import MOST_CONFIGURATIONS, Axis, Config, Search, draws, grid, parse_space

@@ -10,11 +10,11 @@ from pathlib import Path
 from filelock import FileLock
 
 from fedray.activity import say_next
-from fedray.checkpoint import CheckpointStore
 from fedray.config import Experiment
 from fedray.errors import UserError
 from fedray.plugins import use
-from fedray.records import RunFolder
+from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.run_folder import RunFolder
 from fedray.studies.study import TRIAL_LOCK, Study
 from fedray.tracking import uri_of
 from fedray.tracking.mlflow_store import sqlite_path

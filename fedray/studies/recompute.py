@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import cast
 
 from fedray.config import Tree
-from fedray.records import Metric
 from fedray.render.record import verdicts_tree
+from fedray.storage.metric import Metric
 from fedray.studies.cell import CellState, DroppedChoice, TriedConfig
 from fedray.studies.outcome import CellResult, Outcome, SeedResult, conclude
 from fedray.studies.plan import Place, StudyPlan

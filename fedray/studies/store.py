@@ -20,16 +20,10 @@ from typing import Any, Literal
 
 from fedray.config import Experiment, Frozen, Tree, validate
 from fedray.errors import UserError, named, nearest, shown
-from fedray.records import (
-    Metric,
-    Round,
-    Run,
-    RunFolder,
-    Work,
-    best_round,
-    read_checked,
-    read_json,
-)
+from fedray.storage.json_files import read_checked, read_json
+from fedray.storage.metric import Metric, best_round
+from fedray.storage.run import Round, Run, Work
+from fedray.storage.run_folder import RunFolder
 from fedray.studies.plan import Phase, StudyPlan
 
 DATA = "table.json"

@@ -18,13 +18,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from fedray.checkpoint import CheckpointStore
 from fedray.compare.labels import config_label
 from fedray.config import Tree, validate
 from fedray.errors import UserError, named, shown
-from fedray.files import read_regular, stores_of, write_json
-from fedray.records import RunFolder, check_entries, sealed, unsealed
-from fedray.records.checked_json import CHECKSUM
+from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.entries import check_entries
+from fedray.storage.files import read_regular, stores_of, write_json
+from fedray.storage.json_files import CHECKSUM, sealed, unsealed
+from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import Cell, CellState, RunEnd, RunSpec
 from fedray.studies.plan import StudyPlan
 from fedray.studies.store import Measured, Published, read_measured

@@ -18,15 +18,11 @@ from fedray.compare.labels import config_label, is_number, show_value
 from fedray.config import Experiment
 from fedray.errors import UserError
 from fedray.markdown import markdown_table
-from fedray.records import (
-    RunFolder,
-    RunInfo,
-    Status,
-    environment,
-    find_metric,
-    is_claimed,
-    versions,
-)
+from fedray.storage.claim import is_claimed
+from fedray.storage.environment import environment, versions
+from fedray.storage.metric import find_metric
+from fedray.storage.run import RunInfo, Status
+from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import RunSpec
 from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.space import Config

@@ -14,7 +14,7 @@ import yaml
 
 from fedray.compare.paired import Interval
 from fedray.config import read_plugins
-from fedray.records import Metric
+from fedray.storage.metric import Metric
 from fedray.studies.cell import DECIMALS
 from fedray.studies.plan import StudyPlan
 from fedray.studies.space import Config, continue_grid

@@ -28,12 +28,14 @@ from ray.tune.search import Searcher
 
 from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RayDied, RunFailed
-from fedray.records import Round, RunFolder, best_round, find_metric
 from fedray.runtime.cluster import drivers_node
 from fedray.runtime.liveness import Liveness, cause_of
 from fedray.runtime.printing import Output, Text, TextLog, unpack_experiment
 from fedray.runtime.resources import trial_bundles
 from fedray.runtime.server import Losses
+from fedray.storage.metric import best_round, find_metric
+from fedray.storage.run import Round
+from fedray.storage.run_folder import RunFolder
 from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.progress import Progress
 from fedray.studies.store import sign_of

@@ -16,20 +16,10 @@ from typing import Any, Literal, TypeAlias
 
 from fedray.config import EXPERIMENTS, flatten
 from fedray.errors import UserError
-from fedray.files import read_regular, write_json
 from fedray.masking import mask
-from fedray.records import (
-    BEST,
-    HEADLINE,
-    REPORTED,
-    VALIDATION,
-    Round,
-    Run,
-    RunInfo,
-    Status,
-    Traffic,
-    data_name,
-)
+from fedray.storage.files import read_regular, write_json
+from fedray.storage.metric import BEST, HEADLINE, REPORTED, VALIDATION
+from fedray.storage.run import Round, Run, RunInfo, Status, Traffic, data_name
 from fedray.units import size_of
 
 RunStatus: TypeAlias = Status | Literal["RUNNING"]

@@ -11,9 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedray.errors import UserError
-from fedray.files import results_home
 from fedray.masking import MASK, mask
-from fedray.records import ARTIFACTS, Run, RunFolder, RunInfo, check_entries, is_claimed
+from fedray.storage.claim import is_claimed
+from fedray.storage.entries import check_entries
+from fedray.storage.files import results_home
+from fedray.storage.run import Run, RunInfo
+from fedray.storage.run_folder import ARTIFACTS, RunFolder
 from fedray.tracking.describe import (
     FOLDER_TAG,
     IDENTITY_TAG,

@@ -28,9 +28,9 @@ from urllib.parse import unquote, urlsplit
 from filelock import FileLock
 
 from fedray.errors import UserError, one_line
-from fedray.files import cache_folder, is_at_size_limit, node_lock, remedy_of
 from fedray.markdown import escape_html
 from fedray.masking import mask
+from fedray.storage.files import cache_folder, is_at_size_limit, node_lock, remedy_of
 from fedray.tracking.describe import (
     ARTIFACT,
     MAX_TAG,

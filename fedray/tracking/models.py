@@ -10,7 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedray.records import Run, RunFolder
+from fedray.storage.run import Run
+from fedray.storage.run_folder import RunFolder
 
 LOADER = "fedray.trained.pyfunc"
 NAME = "model"
@@ -19,31 +20,32 @@ EVERYBODY = -1
 
 
 def models_of(folder: Path, run: Run) -> Path | None:
-    """Return the folder of a run's models: those of the best round, or of the last.
+    """Return the folder of a run whose models are logged: those of the best round, or of the last.
 
-    None if the run saves no models, or does not log them (`keep.log`).
+    None if the run keeps no models, or does not log them (`keep.log`).
     """
+    from fedray.storage.kept_models import kept_rounds  # imports torch
+
     if not run.info.config.get("keep", {}).get("log"):
         return None
-    places = (folder / "models" / which for which in ("best", "last"))
-    return next((place for place in places if place.is_dir()), None)
+    return folder if kept_rounds(folder) else None
 
 
-def save_models(kept: Path, temporary: Path) -> Path:
-    """Save the models of a run as an MLflow model, with the config that loading needs."""
+def save_models(folder: Path, temporary: Path) -> Path:
+    """Export the models of a run as an MLflow model, with the config that loading needs."""
     import mlflow.pyfunc
 
-    from fedray.saved_models import SavedModels
+    from fedray.storage.kept_models import KeptModels, kept_rounds
 
-    data = temporary / "run"
-    shutil.copytree(kept, data / "models" / kept.name)
-    shutil.copy(RunFolder(kept.parent.parent).config, data)
+    data, models = temporary / "run", KeptModels(folder, next(iter(kept_rounds(folder))))
+    models.export(data)
+    shutil.copy(RunFolder(folder).config, data)
     place = temporary / "saved"
     mlflow.pyfunc.save_model(
         place,
         loader_module=LOADER,
         data_path=str(data),
-        signature=_signature(SavedModels(kept).facts.image),
+        signature=_signature(models.facts.image),
         pip_requirements=[f"{name}=={version(name)}" for name in ("fedray", "torch", "mlflow")],
     )
     return place

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedray.activity import end_waiting, say_next
 from fedray.masking import mask
-from fedray.records import Status
+from fedray.storage.run import Status
 from fedray.tracking.folder import uri_of
 from fedray.tracking.mlflow_store import check_installed, ui_command
 from fedray.tracking.uploader import CLOSE_SECONDS, VIEW_THEM

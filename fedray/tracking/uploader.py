@@ -21,7 +21,7 @@ from typing import TypeVar, get_args
 
 from fedray.errors import FedrayError, UserError
 from fedray.masking import mask
-from fedray.records import Status
+from fedray.storage.run import Status
 from fedray.tracking.describe import RunStatus, TrackedRun, record_uri
 from fedray.tracking.mlflow_store import Added, Store, reason, refused, set_environment, ui_command
 from fedray.tracking.view import CHARTS, VIEW, view_path

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fedray.markdown import escape_html
-from fedray.records import RunFolder
+from fedray.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from fedray.trained.model import TrainedModel

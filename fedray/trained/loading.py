@@ -1,30 +1,25 @@
-"""Loading of a run's saved models from its folder."""
+"""Loading of a run's kept models from its folder."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 
 from fedray.config import Experiment, load_experiment
-from fedray.core import Client, LocalContext, Samples, Skeleton
+from fedray.core import Client, ClientState, LocalContext, Samples, Skeleton
+from fedray.core.payload import join_payload
 from fedray.data import FederatedData, ImageSet
 from fedray.data.sources import sources
 from fedray.errors import UserError, one_line
-from fedray.records import RunFolder, check_entries
 from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
-from fedray.saved_models import (
-    ModelFacts,
-    SavedModels,
-    check_models,
-    lost_models,
-    models_folder,
-)
+from fedray.storage.entries import check_entries
+from fedray.storage.kept_models import KeptModels, ModelFacts, Which, kept_rounds
+from fedray.storage.run_folder import RunFolder
 from fedray.trained.images import Preprocessing
 from fedray.trained.model import TrainedModel
 
@@ -34,7 +29,7 @@ class TrainedModels:
 
     Args:
         folder: the folder of the run.
-        kept: the saved models.
+        kept: the kept models.
         device: the device of the models.
 
     Attributes:
@@ -42,7 +37,7 @@ class TrainedModels:
         assembly: the components of the run, without images.
     """
 
-    def __init__(self, folder: Path, kept: SavedModels, device: torch.device) -> None:
+    def __init__(self, folder: Path, kept: KeptModels, device: torch.device) -> None:
         self.folder = folder
         self.device = device
         self._kept = kept
@@ -94,9 +89,10 @@ class TrainedModels:
 
     def _begun(self, client: int) -> LocalContext:
         context, algorithm = self._client(client), self.assembly.algorithm
-        tested = self._kept[client]
-        state = tested.state or algorithm.init_client(context)
-        return algorithm.begin(context, state, tested.down)
+        tree, download = self._kept.state(client), self._kept.download(client)
+        state = algorithm.init_client(context) if tree is None else ClientState(**tree)
+        down = None if download is None else join_payload(*download, self._kept.path)
+        return algorithm.begin(context, state, down)
 
     def _client(self, client: int) -> Client:
         """Return a client without images, with an uninitialised model."""
@@ -115,10 +111,8 @@ class TrainedModels:
         )
 
 
-def open_models(
-    folder: Path, which: Literal["best", "last"] | None = None, device: str = "cpu"
-) -> TrainedModels:
-    """Load the saved models of a run.
+def open_models(folder: Path, which: Which | None = None, device: str = "cpu") -> TrainedModels:
+    """Load the kept models of a run.
 
     Args:
         folder: the folder of the run.
@@ -132,19 +126,16 @@ def open_models(
     if which not in (None, "best", "last"):
         raise UserError(f"which={which!r} is neither 'best' nor 'last' (nor None)")
     check_entries(folder)
-    best, last = (models_folder(folder, name) for name in ("best", "last"))
-    wanted = {"best": [best], "last": [last], None: [best, last]}[which]
-    chosen = next((place for place in wanted if place.is_dir()), None)
-    if chosen is None and which == "last" and best.is_dir():
-        chosen = best if _is_of_last_round(folder, best) else None
+    rounds = kept_rounds(folder)
+    chosen = which or next(iter(rounds), None)
     run = RunFolder(folder).read() if RunFolder(folder).has_result else None
-    if which is None and chosen == last and run is not None and (lost := lost_models(folder, run)):
-        raise UserError(f"{lost}; for those of the last round, pass --last (which='last')")
-    if chosen is None:
+    if chosen == "last" and run is not None and run.is_finished and rounds.get("best") == run.done:
+        chosen = "best"  # the last round is the best
+    if chosen not in rounds:
         raise UserError(_why_there_are_none(folder, which))
-    kept = SavedModels(chosen)
+    kept = KeptModels(folder, chosen)
     if run is not None:
-        check_models(chosen, kept.facts, run)
+        kept.check(run)
     return TrainedModels(folder, kept, _usable(device))
 
 
@@ -158,14 +149,6 @@ def _usable(device: str) -> torch.device:
             f"device={device!r} cannot be used ({one_line(error)}); pass 'cpu'"
         ) from None
     return torch_device
-
-
-def _is_of_last_round(folder: Path, best: Path) -> bool:
-    """Return True if the best round is also the last, whose models are then saved once."""
-    if not RunFolder(folder).has_result:
-        return False
-    run = RunFolder(folder).read()
-    return run.is_finished and run.done == SavedModels(best).facts.round
 
 
 def _why_there_are_none(folder: Path, which: str | None) -> str:

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from fedray.core import Algorithm, ClientState, LocalContext, Tensors
 from fedray.core.client import named_tensors
-from fedray.core.state import leaves
 from fedray.errors import UserError
 from fedray.models import Pixels
 from fedray.plugins import use
 from fedray.trained.images import Images, Preprocessing
+from fedray.trees import leaves
 
 if TYPE_CHECKING:
     from fedray.trained.loading import TrainedModels

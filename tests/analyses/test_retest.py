@@ -8,8 +8,8 @@ import pytest
 from commands import analyse as main
 from commands import report as fedray_report
 
-from fedray.records import RunFolder
 from fedray.run import main as fedray_run
+from fedray.storage.run_folder import RunFolder
 
 SERIAL = ["--executor", "serial", "--no-track"]
 RUN = ["fedmgp_clip", *SERIAL, "data.image_size=8", "rounds=2", "eval_every=2", "lr=5"]

@@ -12,9 +12,9 @@ from fedray.analyses import agreement, phases
 from fedray.compare.frame import group, load
 from fedray.errors import UserError
 from fedray.evaluation.similarity import matrix_agreement
-from fedray.records import RunFolder
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from fedray.storage.run_folder import RunFolder
 
 CPU = torch.device("cpu")
 PHASES = [{"round": 2, "partition": {"alpha": 50}}]

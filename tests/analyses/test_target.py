@@ -10,16 +10,10 @@ from rounds import rounds_in
 
 from fedray.analyses.target import client_seconds, first_round
 from fedray.compare.frame import LoadedRun
-from fedray.records import (
-    MEASURED_SECONDS,
-    Environment,
-    Metric,
-    Round,
-    Run,
-    RunInfo,
-    Traffic,
-)
 from fedray.run import main as fedray_run
+from fedray.storage.environment import Environment
+from fedray.storage.metric import Metric
+from fedray.storage.run import MEASURED_SECONDS, Round, Run, RunInfo, Traffic
 from fedray.tracking.describe import metrics_of
 
 ACCURACY = Metric("local_accuracy")

@@ -16,8 +16,9 @@ import torch
 
 import fedray
 from fedray.errors import RunFailed, UserError
-from fedray.records import RunFolder, sealed
 from fedray.run import main as command
+from fedray.storage.json_files import sealed
+from fedray.storage.run_folder import RunFolder
 from fedray.studies.file import plan_study
 
 SMALL = {"data.clients": 3, "data.samples": 240, "local_epochs": 1, "model.feature_dim": 8}

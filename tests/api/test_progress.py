@@ -10,7 +10,7 @@ import click
 
 from fedray.api.progress import Pace, RoundProgress
 from fedray.command import run
-from fedray.records import Round
+from fedray.storage.run import Round
 
 
 class Terminal(io.StringIO):

@@ -11,8 +11,8 @@ import torch
 from fedray.__main__ import main
 from fedray.cli import doctor
 from fedray.cli.doctor import Finding, devices, findings_of, folders, ray_cluster, tracker
-from fedray.records import environment
 from fedray.runtime.devices import bfloat16_ratio
+from fedray.storage.environment import environment
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import fedray as package
 from fedray.__main__ import main as fedray
 from fedray.cli import new
 from fedray.plugins import use
-from fedray.records import RunFolder
 from fedray.run import main as run
+from fedray.storage.run_folder import RunFolder
 
 SMALL = ["rounds=1", "local_epochs=1", "data.samples=200", "data.clients=3", "data.partition=iid"]
 ROOT = Path(package.__file__).parents[1]

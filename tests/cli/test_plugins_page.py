@@ -13,8 +13,8 @@ import fedray
 from fedray.cli.main import main as listings
 from fedray.config import dump_yaml, parse_yaml, read_mapping
 from fedray.plugins import use
-from fedray.records import RunFolder
 from fedray.run import main as run
+from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import Cell, check_cells
 from fedray.studies.file import plan_study
 from fedray.table import main as table

@@ -16,10 +16,10 @@ from fedray.command import Terminated
 from fedray.command import run as frame
 from fedray.config import read_mapping
 from fedray.errors import UserError
-from fedray.records import RunFolder
 from fedray.run import main
 from fedray.runtime import server
 from fedray.runtime.resolve import resolve
+from fedray.storage.run_folder import RunFolder
 from fedray.tracking import tracked_run
 
 QUICK = [
@@ -263,7 +263,7 @@ def test_two_processes_do_not_run_in_one_folder(tmp_path, capsys, monkeypatch):
     out = tmp_path / "run"
     assert main([*QUICK, "--out", str(out), *SERIAL]) == 0
     before = (out / "result.json").read_text()
-    monkeypatch.setattr("fedray.records.claim.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("fedray.storage.claim.LOCK_SECONDS", 0.1)
     other = (
         "import sys; from filelock import FileLock; lock = FileLock(sys.argv[1]); lock.acquire();"
         "print('held', flush=True); sys.stdin.read()"

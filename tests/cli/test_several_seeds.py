@@ -11,8 +11,8 @@ from rounds import rounds_in
 from fedray.cli import run
 from fedray.cli.seeds import several_seeds
 from fedray.errors import UserError
-from fedray.records import RunFolder
 from fedray.run import main
+from fedray.storage.run_folder import RunFolder
 
 WORDS = ["fedavg_digits", "rounds=2", "data.samples=240", "data.clients=4", "local_epochs=1"]
 SERIAL = ["--executor", "serial", "--no-track"]

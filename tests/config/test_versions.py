@@ -18,11 +18,11 @@ from fedray.errors import UserError
 from fedray.language.encoders import encoder_choice, encoders
 from fedray.language.text_cache import cached_text_embeddings, cached_tokens
 from fedray.models.clip import ClipChoice, load_clip
-from fedray.records import RunFolder
 from fedray.registry import HOMES, registry, version_of
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from fedray.storage.run_folder import RunFolder
 from fedray.studies.plan import run_key
 
 PHASES = "data.evolution.phases=[{round: 2, partition: dirichlet}]"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedray.core import BadPayload, Call, Gate, Payload, Privacy, payload_field
 from fedray.core.gate import quantise, wire_bytes
-from fedray.records import Traffic
+from fedray.storage.run import Traffic
 
 C, D = 5, 8
 CALL = Call(None, "client_update", SimpleNamespace(id=0, round=1), None)

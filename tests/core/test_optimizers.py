@@ -10,7 +10,6 @@ from reference import ReferenceClient, supervised
 from tensors import CPU, same
 from torch import nn
 
-from fedray.checkpoint import CheckpointStore
 from fedray.config import Component
 from fedray.core.optimizers import load_running_means, running_means
 from fedray.data.configurable import build
@@ -18,6 +17,7 @@ from fedray.errors import UserError
 from fedray.federation import Federation
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.serial import SerialExecutor
+from fedray.storage.checkpoint import CheckpointStore
 
 SGD_OF_ALL_KINDS = {
     "optimizer": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},

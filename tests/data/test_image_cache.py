@@ -12,7 +12,7 @@ from PIL import Image
 from fedray.data import ReadOptions, load_images
 from fedray.data.cache import image_set, images_key, save_images
 from fedray.data.imageset import Domains, ImageSet
-from fedray.node_cache import kept_arrays
+from fedray.storage.cache import kept_arrays
 
 
 def make_images(domains=True, masks=False):

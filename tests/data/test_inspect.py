@@ -18,9 +18,9 @@ from fedray.data import load_images
 from fedray.data.inspect import check_sizes, inspect_folder, source_for
 from fedray.errors import UserError
 from fedray.language.descriptions import load_descriptions
-from fedray.records import RunFolder
 from fedray.run import main as run
 from fedray.runtime.resolve import resolve
+from fedray.storage.run_folder import RunFolder
 
 COLOURS = {"daisy": (250, 250, 240), "rose": (200, 20, 60), "tulip": (240, 200, 20)}
 

@@ -12,7 +12,7 @@ from fedray.data import ReadOptions, load_images
 from fedray.data.imageset import TEST, TRAIN, ImageSet, dominant_classes
 from fedray.data.sources.shapes import Shapes
 from fedray.errors import UserError
-from fedray.files import cache_folder
+from fedray.storage.files import cache_folder
 
 # --- image sets ----------------------------------------------------------------------------------
 

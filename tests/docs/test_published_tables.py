@@ -10,7 +10,7 @@ from pages import ROOT
 
 from _build.published import FOLDER, published, published_pages
 from fedray.errors import UserError
-from fedray.records import sealed
+from fedray.storage.json_files import sealed
 
 NAME = "dp2fl_table1"
 

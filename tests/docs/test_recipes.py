@@ -14,7 +14,7 @@ from pages import DOCS, files, ours
 
 from fedray.cli.new import single
 from fedray.plugins import use
-from fedray.records import RunFolder
+from fedray.storage.run_folder import RunFolder
 
 RECIPES = sorted((DOCS / "recipes").glob("*.md"))
 PAGES = [page for page in RECIPES if page.stem != "index"]

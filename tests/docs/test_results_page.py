@@ -7,7 +7,7 @@ import pytest
 
 from _build.results import details, not_run, summary, take, with_part
 from fedray.errors import UserError
-from fedray.records import sealed
+from fedray.storage.json_files import sealed
 from fedray.studies.store import check_table
 
 CLAIM = {"claim": "mine > base", "metric": "local_accuracy", "verdict": "holds"}

@@ -17,11 +17,11 @@ from fedray.models.pretrained import load_pretrained
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(fedray.__file__).parent
 PROMISES = {
-    "Only files in the folder are read, written and uploaded.": "records/test_entries_of_a_folder",
+    "Only files in the folder are read, written and uploaded.": "storage/test_entries_of_a_folder",
     "What is not as it was written is refused.": "test_run_config",
     "No source runs unasked.": "plugins/test_stranger_modules",
     "Nothing is unpickled.": "docs/test_security",
-    "Sizes are bounded.": "test_files",
+    "Sizes are bounded.": "storage/test_files",
     "Control characters do not reach your terminal.": "cli/test_terminal_text",
 }
 """The promises about files of other people, and the tests of each."""

@@ -20,10 +20,10 @@ from fedray.algorithms.averaging.fedetf import (
     simplex_etf,
 )
 from fedray.core import Batch, ClientState, HeldOut, LocalContext, fit, with_extra
-from fedray.core.state import map_tensors
 from fedray.evaluation.testing import fine_tuned
 from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.clients import ClientRuntime
+from fedray.trees import map_tensors
 
 ONE_KIND = {"model.group": "cnn2"}
 

@@ -14,7 +14,7 @@ from fedray.evaluation.accountant import (
     renyi_epsilon,
     sampled_epsilon,
 )
-from fedray.records import Release
+from fedray.storage.release import Release
 
 DELTA = 1e-5
 

@@ -37,8 +37,8 @@ from fedray.evaluation.metrics import (
 )
 from fedray.evaluation.protocols import Analysis
 from fedray.evaluation.score import Score
-from fedray.records import Metric
 from fedray.runtime.assembly import partition_images
+from fedray.storage.metric import Metric
 
 SCORES = {2: Score(1, 10), 0: Score(9, 10), 1: Score(20, 80)}
 

@@ -9,7 +9,7 @@ from reference import guesses
 from fedray.evaluation.measures import FineTuned
 from fedray.evaluation.metrics import DataFacts, Evaluated, declared_metrics, measure
 from fedray.evaluation.score import Score, TopK
-from fedray.records import VALIDATION, find_metric
+from fedray.storage.metric import VALIDATION, find_metric
 
 HELD = {"data.validation_fraction": 0.25}
 

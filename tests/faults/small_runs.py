@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from fedray.core.state import leaves
 from fedray.federation import Executor, Federation
 from fedray.runtime import pool as pools
 from fedray.runtime import ray_executor
@@ -20,6 +19,7 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
+from fedray.trees import leaves
 
 VICTIM, ROUND = 1, 2
 """The client that misbehaves, and when."""

@@ -10,8 +10,9 @@ import torch
 
 from fedray import run
 from fedray.errors import RunFailed
-from fedray.files import explain_disk_full
-from fedray.states import StateDatabase, database
+from fedray.storage import database
+from fedray.storage.database import StateDatabase
+from fedray.storage.files import explain_disk_full
 
 WORDS = (
     "fedavg_digits",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedray import run
-from fedray.files import remove_torn, write_json
+from fedray.storage.files import remove_torn, write_json
 
 
 @pytest.mark.slow

@@ -14,13 +14,13 @@ from ray import cloudpickle
 from rounds import rounds_in
 
 from fedray.algorithms.averaging.scaffold import Scaffold
-from fedray.checkpoint import CheckpointStore
 from fedray.core import Server, ServerState, Uplinks, algorithms
 from fedray.errors import ClientError, ServerError
-from fedray.records import MEASURED_SECONDS
 from fedray.runtime import ray_executor
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.session import Session
+from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.run import MEASURED_SECONDS
 
 
 def divide(state: Any) -> None:

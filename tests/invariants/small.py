@@ -13,10 +13,7 @@ import psutil
 import torch
 from rounds import result_in
 
-from fedray.checkpoint import CheckpointStore
 from fedray.config import EXECUTION_KEYS, Experiment
-from fedray.core.state import leaves
-from fedray.records import MEASURED_SECONDS, Round
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.ray_executor import RayExecutor
@@ -24,6 +21,9 @@ from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.server import run_on_ray
 from fedray.runtime.session import Session
+from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.run import MEASURED_SECONDS, Round
+from fedray.trees import leaves
 
 MEASURED = (
     *("costs", "environment", "started", "ended"),

@@ -10,8 +10,8 @@ import torch
 
 from fedray import run
 from fedray.errors import CodeError
-from fedray.records import RunFolder
 from fedray.runtime import server
+from fedray.storage.run_folder import RunFolder
 
 pytestmark = pytest.mark.ray
 

@@ -22,7 +22,7 @@ from small import (
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.session import Session
-from fedray.states import Place
+from fedray.storage.tensors import Place
 
 PARTIAL = ("participation=0.5", "faults.drop=0.2")
 

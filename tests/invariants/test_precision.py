@@ -11,10 +11,10 @@ from tensors import same
 from fedray.algorithms.text_guided.fedglcl import FedGLCLTrainedText
 from fedray.config import Frozen, Temperature
 from fedray.core import Algorithm, Requires, algorithms
-from fedray.core.state import leaves
 from fedray.models.classifier import BackboneClassifier
 from fedray.models.clip.frozen import FrozenClip, load_clip
 from fedray.models.prompted import PromptedClip
+from fedray.trees import leaves
 
 
 class _Probe(Frozen):

@@ -20,12 +20,13 @@ from small import (
     wait_for,
 )
 
-import fedray.states.database
+import fedray.storage.database
 from fedray import run
-from fedray.checkpoint import CheckpointStore
-from fedray.records import RunFolder, RunWriter
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.session import Session
+from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.run_folder import RunFolder
+from fedray.storage.writer import RunWriter
 
 PARTIAL = ("participation=0.5", "faults.drop=0.2")
 LONGER = ("local_epochs=12", "rounds=4")
@@ -145,14 +146,14 @@ def test_killed_between_result_and_checkpoint(small, tmp_path, monkeypatch):
 
 
 def test_killed_in_the_middle_of_writing_a_checkpoint(small, tmp_path, monkeypatch):
-    sealed = fedray.states.database.sealed
+    sealed = fedray.storage.database.sealed
 
     def dies_in_round_2(facts):
         if facts.get("round") == 2:
             raise Killed
         return sealed(facts)
 
-    monkeypatch.setattr(fedray.states.database, "sealed", dies_in_round_2)
+    monkeypatch.setattr(fedray.storage.database, "sealed", dies_in_round_2)
     with pytest.raises(Killed):
         serially(small.experiment(), tmp_path)
     assert last_round(tmp_path) == 1
@@ -162,7 +163,7 @@ def test_killed_in_the_middle_of_writing_a_checkpoint(small, tmp_path, monkeypat
 
 
 def test_a_checkpoint_every_other_round(small, tmp_path):
-    experiment = small.experiment("checkpoint_every=2")
+    experiment = small.experiment("checkpoint_every=2", "keep.models=none")
     stop_after(Session(experiment, tmp_path, small.serial).rounds(), 1)
     assert last_round(tmp_path) == 0
     assert [record.round for record in serially(experiment, tmp_path)] == [1, 2, 3]

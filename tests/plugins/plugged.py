@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedray.records import Run, RunFolder
 from fedray.run import main
+from fedray.storage.run import Run
+from fedray.storage.run_folder import RunFolder
 
 SMALL = ["rounds=1", "local_epochs=1", "data.samples=200", "data.clients=3", "data.partition=iid"]
 

@@ -10,8 +10,8 @@ import yaml
 from plugged import DATA, ENCODER, METHOD, MODEL, SMALL, run, write
 
 from fedray.plugins import use
-from fedray.records import RunFolder
 from fedray.run import main
+from fedray.storage.run_folder import RunFolder
 
 
 @pytest.fixture(autouse=True)

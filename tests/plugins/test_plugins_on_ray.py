@@ -13,10 +13,10 @@ from plugged import DATA, METHOD, MODEL, PAYLOAD, run, write
 
 import fedray
 from fedray.plugins import use
-from fedray.records import RunFolder
 from fedray.run import main
 from fedray.runtime.resolve import resolve
 from fedray.runtime.server import run_on_ray
+from fedray.storage.run_folder import RunFolder
 from fedray.sweep import main as sweep
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

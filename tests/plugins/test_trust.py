@@ -186,8 +186,7 @@ def test_a_sweep_whose_experiment_names_a_file_is_never_asked_about(tmp_path, pl
     (tmp_path / "own.yaml").write_text(f"extends: fedavg_digits\n{named}")
     path = tmp_path / "sweep.yaml"
     path.write_text(
-        "answers: which?\nspace: {lr: {grid: [0.1]}}\n"
-        "scales: {laptop: {experiment: own.yaml}}\n"
+        "answers: which?\nspace: {lr: {grid: [0.1]}}\nscales: {laptop: {experiment: own.yaml}}\n"
     )
     plan = plan_study("sweep", str(path), plugins=words[1:])
     assert [plugin["module"] for plugin in plan.plugins] == ["mine"]

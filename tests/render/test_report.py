@@ -22,20 +22,15 @@ from fedray.compare.frame import NOT_COMPARED, differing_keys, group, load, rank
 from fedray.compare.paired import Interval, t_interval
 from fedray.config import EXECUTION_KEYS, Experiment, override
 from fedray.errors import UserError
-from fedray.records import (
-    Direction,
-    EarlierEnvironment,
-    Environment,
-    Metric,
-    Round,
-    RunFolder,
-    write_run_list,
-)
 from fedray.render import figures
 from fedray.render.cells import cell, in_megabytes
 from fedray.render.figures import Row, figure_matrix, figure_rounds, figure_sweep, figure_traffic
 from fedray.render.report import caveats, sections
 from fedray.render.terminal import print_sections
+from fedray.storage.environment import Environment
+from fedray.storage.metric import Direction, Metric
+from fedray.storage.run import EarlierEnvironment, Round
+from fedray.storage.run_folder import RunFolder, write_run_list
 
 
 @pytest.fixture

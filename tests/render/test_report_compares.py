@@ -18,8 +18,8 @@ from fedray.compare.blocks import (
     incompatibilities,
     method_differences,
 )
-from fedray.records import sealed
 from fedray.render.page import escape_latex
+from fedray.storage.json_files import sealed
 
 METHODS = {"fedtsp": 0.8, "fedproto": 0.7}
 

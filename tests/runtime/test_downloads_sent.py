@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedray.core import Payload, payload_field
 from fedray.runtime.ray_executor import RayExecutor, Share, _put_once
-from fedray.states import StateStore
+from fedray.storage.states import StateStore
 
 CLIENTS, BYTES = 96, 20_000
 

@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from fedray.errors import RayDied
-from fedray.records import RunFolder
 from fedray.runtime import liveness, local_ray
 from fedray.runtime.liveness import Liveness
+from fedray.storage.run_folder import RunFolder
 
 WORDS = ["data.samples=240", "data.clients=4", "local_epochs=1", "workers=1"]
 

@@ -14,10 +14,11 @@ from fedray.core import Payload, algorithms
 from fedray.core.gate import Gate
 from fedray.errors import UserError
 from fedray.evaluation.accountant import gaussian_epsilon
-from fedray.records import Release, ReleaseLog, RunFolder, without_void
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from fedray.storage.release import Release, ReleaseLog, without_void
+from fedray.storage.run_folder import RunFolder
 
 CPU = torch.device("cpu")
 SMALL: Mapping[str, Any] = {

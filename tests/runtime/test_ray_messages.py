@@ -8,8 +8,8 @@ from tensors import same
 from fedray.algorithms.averaging.fedavg import TrainedModel
 from fedray.core import ClientState
 from fedray.federation import Reply
-from fedray.records import Traffic
 from fedray.runtime.messages import SMALL, Message, from_message, to_message
+from fedray.storage.run import Traffic
 
 
 def reply(numbers: int) -> Reply:

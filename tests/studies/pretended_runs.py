@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fedray.records import Costs, Environment, Metric, Round, Run, RunFolder, RunInfo, Traffic, Work
+from fedray.storage.environment import Environment
+from fedray.storage.metric import Metric
+from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic, Work
+from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import RunSpec
 from fedray.studies.study import DIVERGED, Study, StudyRun
 

@@ -13,11 +13,11 @@ from sweeps import carry_out_all, sweep, write_sweep
 from fedray.config import dump_yaml
 from fedray.errors import UserError
 from fedray.evaluation.score import Score
-from fedray.records import RunFolder
 from fedray.runtime import clients
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import check_cells
 from fedray.studies.study import Study
 from fedray.studies.trials import sweep_outcome

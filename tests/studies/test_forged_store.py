@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedray.errors import UserError
-from fedray.records import sealed
-from fedray.records.checked_json import unsealed
+from fedray.storage.json_files import sealed, unsealed
 from fedray.studies.study import FILE, Study
 
 

@@ -17,9 +17,9 @@ from ray.air.execution._internal.actor_manager import RayActorManager
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
 from sweeps import EXPERIMENT, laptop, sweep, write_sweep
 
-from fedray.checkpoint import CheckpointStore
 from fedray.config import dump_yaml
 from fedray.errors import RunFailed
+from fedray.storage.checkpoint import CheckpointStore
 from fedray.studies import tune as trials
 from fedray.studies.study import Study
 from fedray.sweep import main

@@ -13,8 +13,8 @@ from sweeps import asked
 
 from fedray.errors import UserError
 from fedray.plugins import use
-from fedray.records import sealed
 from fedray.render.page import markdown
+from fedray.storage.json_files import sealed
 from fedray.studies.forecast import runs_of
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table

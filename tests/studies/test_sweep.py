@@ -19,9 +19,10 @@ import torch
 from sweeps import EXPERIMENT, laptop, write_sweep
 
 from fedray.config import Experiment, dump_yaml
-from fedray.records import Round, RunFolder
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from fedray.storage.run import Round
+from fedray.storage.run_folder import RunFolder
 from fedray.studies.study import Study, latest_unfinished
 from fedray.studies.trials import sweep_outcome
 from fedray.sweep import main

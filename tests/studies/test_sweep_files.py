@@ -17,8 +17,8 @@ from sweeps import EXPERIMENT, carry_out, laptop, sweep, write_sweep
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
-from fedray.files import results_home
-from fedray.records import RunFolder
+from fedray.storage.files import results_home
+from fedray.storage.run_folder import RunFolder
 from fedray.studies import flow
 from fedray.studies.cell import check_cells
 from fedray.studies.flow import Request, begin_or_resume, hold, reload

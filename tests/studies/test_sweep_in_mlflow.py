@@ -20,7 +20,8 @@ from commands import plan_words, upload
 from pretended_runs import end, pretend, result_of
 
 from fedray.config import dump_yaml
-from fedray.records import FolderClaim, RunFolder
+from fedray.storage.claim import FolderClaim
+from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import RunSpec
 from fedray.studies.pages import best_line, conclusion, write_pages
 from fedray.studies.study import Study

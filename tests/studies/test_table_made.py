@@ -8,8 +8,8 @@ from dataclasses import replace
 import pretended_runs
 import pytest
 
-from fedray.records import Environment
 from fedray.render.page import markdown
+from fedray.storage.environment import Environment
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table
 from fedray.studies.store import commits_in

@@ -19,12 +19,12 @@ from sweeps import asked
 
 from fedray.errors import UserError
 from fedray.markdown import has_words
-from fedray.records import RunFolder
 from fedray.render.cells import NOTHING
 from fedray.render.page import escape_latex, latex_table, markdown
 from fedray.render.table import MEAN, latex, main_cells, title_of_column
 from fedray.render.table_figure import draw, draw_curves
 from fedray.runtime.assembly import read_images
+from fedray.storage.run_folder import RunFolder
 from fedray.studies import flow
 from fedray.studies.flow import Request, copy_study_file, reload
 from fedray.studies.outcome import outcome

@@ -9,8 +9,9 @@ import pytest
 from commands import plan_words
 from pretended_runs import result_of
 
-from fedray.records import Metric, RunFolder
 from fedray.render.sweep import TrialLine, trials_section
+from fedray.storage.metric import Metric
+from fedray.storage.run_folder import RunFolder
 from fedray.studies.pages import write_pages
 from fedray.studies.study import Study
 from fedray.studies.trials import SweepOutcome, Trial, sweep_outcome

@@ -10,8 +10,9 @@ import commands
 import pytest
 
 from fedray.compare.difference import Gap, gaps, verdict
-from fedray.records import RunFolder, find_runs, sealed, unsealed
 from fedray.render.record import verdicts_tree
+from fedray.storage.json_files import sealed, unsealed
+from fedray.storage.run_folder import RunFolder, find_runs
 from fedray.studies.pages import write_table
 from fedray.studies.recompute import outcome_of
 

@@ -15,13 +15,13 @@ from rounds import rounds_in
 
 from fedray.config import Experiment, dump_yaml
 from fedray.models.clip import load_clip
-from fedray.records import MEASURED_SECONDS
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.cache import shared
 from fedray.runtime.ray_executor import MOST_RUNTIMES
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from fedray.storage.run import MEASURED_SECONDS
 from fedray.studies.study import Study
 from fedray.studies.trials import sweep_outcome
 from fedray.studies.warm import WarmProcess, runs_in_process

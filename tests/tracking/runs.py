@@ -14,7 +14,9 @@ from unittest import mock
 
 from fedray.cli.upload import follow
 from fedray.config import Experiment
-from fedray.records import Costs, Environment, Event, Round, Run, RunFolder, RunInfo, Traffic
+from fedray.storage.environment import Environment
+from fedray.storage.run import Costs, Event, Round, Run, RunInfo, Traffic
+from fedray.storage.run_folder import RunFolder
 from fedray.tracking import Follower, TrackedRun, Uploader, uploader
 
 STARTED = datetime(2026, 11, 25, 9, 30, tzinfo=UTC)

@@ -12,8 +12,8 @@ from rounds import rounds_in
 
 from benchmarks.faults.proxy import Proxy
 from fedray.errors import UserError
-from fedray.records import RunFolder
 from fedray.run import main
+from fedray.storage.run_folder import RunFolder
 from fedray.tracking import NotTaken, Source, Store, Uploader, resolve_uri
 from tests.tracking.runs import Following, tracked, wait_until
 

@@ -14,8 +14,10 @@ import pytest
 
 from fedray.config import flatten
 from fedray.errors import UserError
-from fedray.records import Environment, Round, find_runs, versions
 from fedray.runtime.resolve import from_tree
+from fedray.storage.environment import Environment, versions
+from fedray.storage.run import Round
+from fedray.storage.run_folder import find_runs
 from fedray.tracking import (
     Tracker,
     as_params,

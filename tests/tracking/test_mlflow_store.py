@@ -368,7 +368,7 @@ def test_a_process_that_dies_while_it_makes_the_database_leaves_none(tmp_path: P
 DIES = """
 import os, sys, threading, time
 from pathlib import Path
-from fedray.files import cache_folder
+from fedray.storage.files import cache_folder
 from fedray.tracking import Store
 
 path = Path(sys.argv[1])

@@ -22,7 +22,9 @@ from commands import upload as upload_command
 from fedray.cli.upload import upload
 from fedray.config import flatten
 from fedray.errors import UserError
-from fedray.records import FolderClaim, RunFolder, RunWriter
+from fedray.storage.claim import FolderClaim
+from fedray.storage.run_folder import RunFolder
+from fedray.storage.writer import RunWriter
 from fedray.tracking import (
     Source,
     Store,

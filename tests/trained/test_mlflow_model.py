@@ -9,7 +9,7 @@ import pytest
 
 import fedray
 from fedray.errors import UserError
-from fedray.records import RunFolder
+from fedray.storage.run_folder import RunFolder
 from fedray.tracking import resolve_uri
 from fedray.tracking.models import models_of
 

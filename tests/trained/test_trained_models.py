@@ -6,9 +6,11 @@ import dataclasses
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,13 +24,15 @@ import fedray
 from fedray.core import algorithms
 from fedray.errors import UserError
 from fedray.plugins import use
-from fedray.records import RunFolder, Summary
 from fedray.runtime import assembly as assemblies
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.saved_models import SavedModels, Which, models_folder, save_models
+from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.kept_models import KeptModels, Which, kept_rounds
+from fedray.storage.run import Summary
+from fedray.storage.run_folder import RunFolder
 from fedray.trained import open_models
 
 CPU = torch.device("cpu")
@@ -189,11 +193,7 @@ def trained(assemble, tmp_path):
 
 def metas(out: Path) -> dict[str, int]:
     """Which models are kept, and of which rounds."""
-    found = {}
-    for which in ("best", "last"):
-        if models_folder(out, which).exists():
-            found[which] = SavedModels(models_folder(out, which)).facts.round
-    return found
+    return dict(kept_rounds(out))
 
 
 def choose_round(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,6 @@ def test_the_best_round_and_the_last_are_kept(trained, monkeypatch):
     assert best.facts.chosen == "best on test"
     weights = [each.model(0).state_dict()["head.weight"] for each in (best, last)]
     assert not torch.equal(*weights)
-    assert not [path for path in (out / "models").iterdir() if path.name.startswith(".")]
 
 
 def test_a_last_round_that_is_the_best_is_kept_once(trained, monkeypatch):
@@ -248,42 +247,54 @@ def test_a_run_that_goes_on_keeps_what_an_undisturbed_one_keeps(assemble, tmp_pa
             assert all(torch.equal(mine[name], others[name]) for name in mine)
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(assemble, tmp_path):
-    for name in (".best.12345.tmp", ".best.old.12345.tmp"):
-        (tmp_path / "models" / name).mkdir(parents=True)
-        (tmp_path / "models" / name / "states.sqlite").write_bytes(b"half")
-    list(session(assemble("local", {"rounds": 1}), tmp_path).rounds())
-    assert {path.name for path in (tmp_path / "models").iterdir()} <= {"best", "last"}
+@pytest.mark.parametrize("every", [0, 2])
+def test_a_best_round_between_checkpoints_is_kept(trained, monkeypatch, every):
+    choose_round(1, monkeypatch)
+    out = trained("local", {"rounds": 3, "checkpoint_every": every})
+    assert metas(out) == {"best": 1, "last": 3}
+    assert CheckpointStore(out, "").latest() == 3
 
 
-def test_the_models_before_stay_until_the_next_have_their_place(trained, monkeypatch):
-    out = trained("fedavg")
-    place = models_folder(out, "best")
-    before = SavedModels(place)
-    removed = []
-    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: removed.append(place.is_dir()))
-    save_models(place, before.facts, list(before), 1e9)
-    assert all(removed)
-    assert SavedModels(place).facts == before.facts
+def test_kept_models_outlast_a_checkpoint_that_is_cleared(trained, monkeypatch):
+    choose_round(1, monkeypatch)
+    out = trained("local", {"rounds": 3})
+    weights = open_models(out, "best").model(0).state_dict()
+    CheckpointStore(out, "").clear()
+    assert CheckpointStore(out, "").latest() is None
+    assert metas(out) == {"best": 1, "last": 3}
+    again = open_models(out, "best").model(0).state_dict()
+    assert all(torch.equal(again[name], tensor) for name, tensor in weights.items())
+
+
+def test_an_exported_pin_answers_like_the_run_it_is_from(trained, tmp_path):
+    out = trained("local")
+    kept = KeptModels(out, "best")
+    kept.export(tmp_path / "copy")
+    shutil.copy(out / "config.yaml", tmp_path / "copy")
+    assert metas(tmp_path / "copy") == {"best": kept.facts.round}
+    images = np.random.default_rng(0).integers(0, 256, (5, 1, 8, 8), dtype=np.uint8)
+    for client in range(4):
+        models = [open_models(folder).model(client) for folder in (out, tmp_path / "copy")]
+        assert torch.equal(*(model.predict(images).logits for model in models))
 
 
 def test_models_larger_than_allowed_are_not_kept_and_it_is_said(trained, caplog):
     out = trained("local", {"keep.max_gb": 1e-5})
     assert metas(out) == {}
-    assert "the models of 4 clients take more than keep.max_gb=1e-05 GB" in caplog.text
+    assert "the models of one round take more than keep.max_gb=1e-05 GB" in caplog.text
     assert caplog.text.count("keep.max_gb=") == 1
     with pytest.raises(UserError, match=r"has no models; .* keep.models=best"):
         open_models(out)
 
 
-def test_a_global_model_is_stored_once_however_many_clients(trained):
+def test_a_global_model_is_stored_once_however_many_clients(trained, tmp_path):
     sizes = []
     for clients in (2, 8):
         out = trained("fedavg", {"data.clients": clients, "data.partition": "iid"})
-        sizes.append((models_folder(out, "best") / "states.sqlite").stat().st_size)
-        assert [path.name for path in models_folder(out, "best").iterdir()] == ["states.sqlite"]
-        for path in sorted(out.rglob("*"), reverse=True):
-            path.unlink() if path.is_file() else path.rmdir()
+        KeptModels(out, "best").export(tmp_path / str(clients))
+        (file,) = [path for path in (tmp_path / str(clients)).rglob("*") if path.is_file()]
+        sizes.append(file.stat().st_size)
+        shutil.rmtree(out)
     assert sizes[0] == sizes[1]  # whole pages
 
 
@@ -306,10 +317,10 @@ def test_what_is_kept_changes_neither_numbers_nor_identity(assemble, tmp_path):
 
 def test_damage_is_said(trained):
     out = trained()
-    file = models_folder(out, "best") / "states.sqlite"
-    content = bytearray(file.read_bytes())
-    content[-200] ^= 1
-    file.write_bytes(content)
+    file = out / "checkpoints" / "states.sqlite"
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("UPDATE blobs SET content = replace(content, x'00', x'01')")
+        database.commit()
     with pytest.raises(UserError, match="is damaged"):
         open_models(out).model()
     file.write_text("{}")

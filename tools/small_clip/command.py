@@ -18,11 +18,11 @@ import torch
 from fedray.command import PATH, Command, keys, run
 from fedray.config import dump_yaml, read_mapping, validate
 from fedray.errors import RunFailed, UserError
-from fedray.files import write_atomic, write_json
-from fedray.records import RunFolder
-from fedray.records.claim import FolderClaim
 from fedray.runtime.cluster import check_storage, connect
 from fedray.runtime.devices import check_speed, device_of_this_process
+from fedray.storage.claim import FolderClaim
+from fedray.storage.files import write_atomic, write_json
+from fedray.storage.run_folder import RunFolder
 from fedray.units import time_of
 from tools.small_clip import texts
 from tools.small_clip.images import training_pool

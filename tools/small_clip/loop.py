@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedray.files import replace_whole
 from fedray.runtime.memory import keep_freed_memory
+from fedray.storage.files import replace_whole
 from fedray.streams import Streams
 from tools.small_clip import texts
 from tools.small_clip.images import training_pool

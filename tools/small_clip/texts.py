@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedray.errors import UserError
-from fedray.files import write_json
 from fedray.language.descriptions import canonical_name, find_descriptions, read_descriptions
 from fedray.language.encoders import TextEncoder, Tokens
+from fedray.storage.files import write_json
 from fedray.streams import Streams
 from tools.small_clip.spec import FOLDER, Spec
 from tools.small_clip.tokenizer import prune, teacher_vocabulary, whole_words, write_tokenizer

@@ -71,7 +71,7 @@ from fedray.core import (
 from fedray.evaluation.protocols import Analysis
 from fedray.models import Classifier, PatchEmbeddings, Pixels
 from fedray.models.prompted import DualPromptClip
-from fedray.records import Metric
+from fedray.storage.metric import Metric
 
 GammaMode = Literal["bounded", "literal", "zero"]
 

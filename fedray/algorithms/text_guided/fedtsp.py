@@ -70,7 +70,7 @@ from fedray.evaluation.protocols import Analysis
 from fedray.evaluation.similarity import matrix_agreement, retrieval_top1
 from fedray.language.prompts import initial_prompts
 from fedray.models import ClassifierOutput
-from fedray.records import Metric
+from fedray.storage.metric import Metric
 
 UNTRAINED = "text_similarity_untrained"
 """The matrix of the prototypes before the first server step."""

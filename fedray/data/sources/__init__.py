@@ -41,9 +41,9 @@ from fedray.data.listing import (
     understood,
 )
 from fedray.errors import UserError
-from fedray.node_cache import Arrays, kept_arrays
 from fedray.plugins import plugin_of
 from fedray.registry import Registry, version_of
+from fedray.storage.cache import Arrays, kept_arrays
 
 _log = logging.getLogger(__name__)
 

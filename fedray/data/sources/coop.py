@@ -18,7 +18,8 @@ from fedray.data.known import CoOpLayout, KnownSet, known_sets
 from fedray.data.layout import packed_hint
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
-from fedray.files import read_json, read_text
+from fedray.storage.files import read_text
+from fedray.storage.json_files import read_typed
 
 _GUIDE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
 _AIRCRAFT = tuple(f"images_variant_{part}.txt" for part in ("train", "val", "test"))
@@ -182,7 +183,7 @@ def _zhou(file: Path) -> Iterator[tuple[str, int, str, int]]:
         "expected the lists train, val and test of "
         '["path/below/the/images.jpg", label from 0, "class name"]: replace it'
     )
-    split = read_json(file, _Split, "the file", expected)
+    split = read_typed(file, _Split, "the file", expected)
     for part, origin in _ORIGINS.items():
         yield from ((*entry, origin) for entry in getattr(split, part))
 

@@ -20,7 +20,7 @@ from fedray.data.layout import (
 )
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
-from fedray.files import read_text
+from fedray.storage.files import read_text
 
 
 @sources.add

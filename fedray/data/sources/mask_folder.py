@@ -18,7 +18,7 @@ from fedray.data.layout import (
 )
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
-from fedray.files import read_json
+from fedray.storage.json_files import read_typed
 
 _Names = Annotated[list[str], Field(min_length=2, max_length=256)]
 _EXPECTED = 'expected a list of two to 256 different names, ["background", ...]'
@@ -42,7 +42,7 @@ class MaskFolder(Source):
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return all images with their masks, ordered by domain, split and name."""
-        names = tuple(read_json(root / "classes.json", _Names, "the file", _EXPECTED))
+        names = tuple(read_typed(root / "classes.json", _Names, "the file", _EXPECTED))
         folders = (split for domain in folders_of(root) for split in folders_of(domain))
         splits = [(_origin(split), split) for split in folders]
         origins = {origin for origin, _ in splits}

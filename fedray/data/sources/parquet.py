@@ -24,7 +24,7 @@ from fedray.data.layout import (
 )
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
-from fedray.files import parse_json, read_json
+from fedray.storage.json_files import parse_typed, read_typed
 
 _IMAGE_COLUMNS = ("image", "img")
 _LABEL_COLUMNS = ("label", "fine_label")
@@ -255,7 +255,7 @@ def _column(columns: list[str], candidates: tuple[str, ...], file: str) -> str:
 def _class_names(root: Path, files: list[Path]) -> tuple[str, ...]:
     info = root / _INFO
     if os.path.lexists(info):
-        content = read_json(info, Any, "the file", _EXPECTED)
+        content = read_typed(info, Any, "the file", _EXPECTED)
         names = content.get("class_names") if isinstance(content, dict) else None
         names = _feature_names(content, _LABEL_COLUMNS) if names is None else names
         if names is not None:
@@ -282,7 +282,7 @@ def _class_names(root: Path, files: list[Path]) -> tuple[str, ...]:
 def _domain_names(root: Path, files: list[Path]) -> tuple[str, ...]:
     """Return the names of domains that a `domain` column refers to by number; () without names."""
     info = root / _INFO
-    content = read_json(info, Any, "the file", _EXPECTED) if os.path.lexists(info) else None
+    content = read_typed(info, Any, "the file", _EXPECTED) if os.path.lexists(info) else None
     candidates = [(content, str(info))]
     candidates += [(_described(path, _name(root, path)), _name(root, path)) for path in files[:1]]
     for described, where in candidates:
@@ -294,7 +294,7 @@ def _domain_names(root: Path, files: list[Path]) -> tuple[str, ...]:
 def _described(path: Path, file: str) -> Any:
     """Return the description in a file's metadata; None if it has none."""
     metadata = (_open(path, file).schema_arrow.metadata or {}).get(b"huggingface", b"{}")
-    described = parse_json(metadata, Any, f"the metadata `huggingface` of {file}", _EXPECTED)
+    described = parse_typed(metadata, Any, f"the metadata `huggingface` of {file}", _EXPECTED)
     return described.get("info") if isinstance(described, dict) else None
 
 

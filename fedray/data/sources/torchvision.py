@@ -14,7 +14,7 @@ from fedray.data.known import known
 from fedray.data.layout import packed_hint, walk
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
-from fedray.files import cache_folder, node_lock
+from fedray.storage.files import cache_folder, node_lock
 
 
 class _TorchVision(Source):

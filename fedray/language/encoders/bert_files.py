@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fedray.errors import UserError, one_line
-from fedray.files import read_json
 from fedray.language.encoders.bert_blocks import (
     ACTIVATIONS,
     PROJECTION,
@@ -29,6 +28,7 @@ from fedray.language.encoders.weights import (
     read_weights,
     unreachable,
 )
+from fedray.storage.json_files import read_typed
 
 Pooling = Literal["cls", "mean"]
 
@@ -120,7 +120,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         UserError: if the file is unreadable.
     """
     expected = "give a folder written by save_pretrained of a transformers model"
-    config: dict[str, Any] = read_json(
+    config: dict[str, Any] = read_typed(
         folder / "config.json", dict[str, Any], "text.encoder: the file", expected
     )
     return config
@@ -252,7 +252,7 @@ def _check_case(tokenizer: Any, folder: Path) -> None:
     settings = folder / "tokenizer_config.json"
     if settings.is_file():
         expected = "give a file that save_pretrained of the tokenizer wrote"
-        content = read_json(settings, dict[str, Any], "text.encoder: the file", expected)
+        content = read_typed(settings, dict[str, Any], "text.encoder: the file", expected)
         if "do_lower_case" in content:
             return
     words = sorted(word for word in tokenizer.get_vocab() if word.isalpha() and word[0].isupper())
@@ -279,7 +279,7 @@ def check_sentence_encoder(folder: Path, pooling: Pooling) -> None:
     if not (folder / "modules.json").is_file():
         return
     place, expected = "text.encoder: the file", "give a file that sentence-transformers wrote"
-    modules = read_json(folder / "modules.json", list[dict[str, Any]], place, expected)
+    modules = read_typed(folder / "modules.json", list[dict[str, Any]], place, expected)
     kinds = {str(m.get("type")).rpartition(".")[2]: str(m.get("path", "")) for m in modules}
     if unknown := kinds.keys() - {"Transformer", "Pooling", "Normalize"}:
         raise UserError(
@@ -290,13 +290,13 @@ def check_sentence_encoder(folder: Path, pooling: Pooling) -> None:
     optional |= {"sentence_bert_config.json": "do_lower_case"}
     for name, key in optional.items():
         path = folder / name
-        if path.is_file() and (value := read_json(path, dict[str, Any], place, expected).get(key)):
+        if path.is_file() and (value := read_typed(path, dict[str, Any], place, expected).get(key)):
             raise UserError(
                 f"text.encoder: {path} has {key}={value}, which changes texts and is not "
                 "supported; give another sentence encoder"
             )
     file = folder / kinds.get("Pooling", "1_Pooling") / "config.json"
-    settings = read_json(file, dict[str, Any], place, expected)
+    settings = read_typed(file, dict[str, Any], place, expected)
     prescribed = _prescribed(settings)
     if prescribed not in ("cls", "mean"):
         raise UserError(
@@ -335,7 +335,7 @@ def most_tokens(positions: int, tokenizer: Any, folder: Path) -> int:
     sentence = folder / "sentence_bert_config.json"
     if sentence.is_file():
         expected = "expected an object with max_seq_length"
-        settings = read_json(sentence, dict[str, Any], "text.encoder: the file", expected)
+        settings = read_typed(sentence, dict[str, Any], "text.encoder: the file", expected)
         limit = min(limit, int(settings.get("max_seq_length") or limit))
     return limit
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedray.errors import UserError, one_line
-from fedray.files import read_json
+from fedray.storage.json_files import read_typed
 
 CLIP_CONFIG = "config.json"
 """The configuration of a model of transformers."""
@@ -149,5 +149,5 @@ def kind_of(folder: Path, key: str) -> str | None:
 
 def _read(file: Path, key: str) -> dict[str, Any]:
     expected = "give a file that save_pretrained of a transformers model wrote"
-    content: dict[str, Any] = read_json(file, dict[str, Any], f"{key}: the file", expected)
+    content: dict[str, Any] = read_typed(file, dict[str, Any], f"{key}: the file", expected)
     return content

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from fedray.config import Frozen, InputFile, PathText, Seed
 from fedray.config.input_files import WEIGHT_CONFIG as _CONFIG
 from fedray.errors import UserError, nearest
-from fedray.files import read_json
 from fedray.language.encoders.clip_layouts import (
     CLIP_CONFIG,
     converted_config,
@@ -38,7 +37,8 @@ from fedray.language.encoders.weights import (
     read_weights,
     unreachable,
 )
-from fedray.node_cache import Arrays, content_key, kept_arrays
+from fedray.storage.cache import Arrays, content_key, kept_arrays
+from fedray.storage.json_files import read_typed
 
 _WEIGHTS = (
     "open_clip_model.safetensors",
@@ -143,7 +143,7 @@ class WeightSource:
         if config is None or not config.is_file():
             return {}
         expected = "give the configuration that open_clip wrote"
-        content = read_json(config, dict[str, Any], f"{self.key}: the file", expected)
+        content = read_typed(config, dict[str, Any], f"{self.key}: the file", expected)
         return dict(content.get("preprocess_cfg", {}))
 
     def tokenizer(self) -> Any:

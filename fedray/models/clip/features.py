@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedray.data.imageset import ImageSet
 from fedray.models.clip.frozen import FrozenClip
 from fedray.models.inputs import ImageFeatures, Inputs, PatchFeatures, Pixels
-from fedray.node_cache import Arrays, content_key, kept_arrays
+from fedray.storage.cache import Arrays, content_key, kept_arrays
 
 _BATCH = 128
 _STAGES: dict[type[Inputs], str] = {ImageFeatures: "features", PatchFeatures: "patches"}

@@ -1,0 +1,177 @@
+"""The environment that made a run's numbers: hardware, numerical libraries, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic.dataclasses import dataclass
+
+from fedray.processors import allowed_cpus
+from fedray.storage.metric import RECORD
+
+_PACKAGES = (
+    *("fedray", "torch", "torchvision", "transformers", "open-clip-torch", "safetensors"),
+    *("numpy", "scipy", "scikit-learn", "pillow", "pyarrow", "ray", "optuna", "mlflow"),
+    "dp-accounting",
+)
+NUMERIC = ("git", "fedray", "torch", "torchvision", "transformers", "open-clip-torch", "numpy")
+"""The versions that may change numbers."""
+_LOW = ("avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
+"""Linux's names of the instructions for low precision."""
+_BLAS, _BLAS_VERSION = r"BLAS_INFO=(\w+)", r"(?:Math Kernel Library|OpenBLAS) Version ([\w.]+)"
+_DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+
+
+@dataclass(frozen=True, config=RECORD)
+class Environment:
+    """The hardware, libraries and versions that numbers depend on.
+
+    Attributes:
+        versions: versions of Python and of relevant packages; "git" is the commit of a checkout.
+        system: operating system, kernel and C library.
+        cpu: the model of the processor.
+        instructions: the instruction set that PyTorch uses, instructions for low precision, and
+            the limit of oneDNN, if set.
+        cores: number of processors that this process may use.
+        threads: number of threads of one client step.
+        blas: the BLAS library and its version.
+        onednn: the version of oneDNN; "" without oneDNN.
+        gpus: the models of the GPUs.
+        driver: the version of the GPU driver.
+        cuda: the version of CUDA that PyTorch was built for.
+        cudnn: the version of cuDNN.
+    """
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    system: str = ""
+    cpu: str = ""
+    instructions: str = ""
+    cores: int = 0
+    threads: int = 0
+    blas: str = ""
+    onednn: str = ""
+    gpus: tuple[str, ...] = ()
+    driver: str = ""
+    cuda: str = ""
+    cudnn: str = ""
+
+    @property
+    def hardware(self) -> str:
+        """Return the class of hardware and numerical libraries on which numbers are equal."""
+        parts = {
+            "": f"{self.cpu} ({self.instructions})" if self.cpu else "",
+            "GPU ": ", ".join(self.gpus),
+            "driver ": self.driver,
+            "BLAS ": self.blas,
+            "oneDNN ": self.onednn,
+            "CUDA ": self.cuda if self.gpus else "",
+            "cuDNN ": self.cudnn if self.gpus else "",
+        }
+        return ", ".join(f"{name}{value}" for name, value in parts.items() if value)
+
+    def changes(self, now: Environment) -> list[str]:
+        """Return the differences between this environment and `now` that may change numbers.
+
+        Values that are unknown in one of the two are skipped.
+
+        Returns:
+            Phrases such as "torch 2.14, now 2.15".
+        """
+        before, after = self._numeric(), now._numeric()
+        return [
+            f"{name} {before[name]}, now {after[name]}"
+            for name in before
+            if before[name] and after.get(name) and before[name] != after[name]
+        ]
+
+    def _numeric(self) -> dict[str, str]:
+        """Return the values that may change numbers, as text by name."""
+        hardware = {**vars(self), "gpus": ", ".join(self.gpus), "threads": self.threads or ""}
+        for name in ("versions", "system", "cores"):
+            del hardware[name]
+        return {**{name: self.versions.get(name, "") for name in NUMERIC}, **hardware}
+
+
+def environment(threads: int | None = None) -> Environment:
+    """Describe this process's machine and packages.
+
+    Args:
+        threads: number of threads of one client step; None: the number that PyTorch uses now.
+    """
+    import torch
+
+    built, cudnn = torch.__config__.show(), cast(Any, torch.backends.cudnn)
+    cuda = torch.cuda.is_available()
+    count = torch.cuda.device_count() if cuda else 0
+    return Environment(
+        versions=versions(),
+        system=f"{platform.system()} {platform.release()}, {' '.join(platform.libc_ver())}".strip(),
+        cpu=_first(r"model name\s*:\s*(.+)", _cpu_facts()) or platform.machine(),
+        instructions=_instructions(),
+        cores=allowed_cpus(),
+        threads=torch.get_num_threads() if threads is None else threads,
+        blas=f"{_first(_BLAS, built)} {_first(_BLAS_VERSION, built)}".strip(),
+        onednn=_first(r"(?:MKL-DNN|oneDNN) v([\w.]+)", built),
+        gpus=tuple(torch.cuda.get_device_name(index) for index in range(count)),
+        driver=_output(*_DRIVER) if cuda else "",
+        cuda=str(torch.version.cuda or ""),
+        cudnn=str(cudnn.version() or "") if cuda else "",
+    )
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of Python and the packages, and the git commit of a checkout."""
+    numbers = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            numbers[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    root = Path(__file__).parents[2]
+    if (root / ".git").exists():
+        numbers["git"] = _output(
+            *("git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12")
+        )
+    return {name: text for name, text in numbers.items() if text}
+
+
+def _output(*command: str) -> str:
+    """Return the first line of a program's output; "" if the program cannot be run."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip().partition("\n")[0]
+
+
+@cache
+def _cpu_facts() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:  # not Linux
+        return ""
+
+
+def _instructions() -> str:
+    import torch
+
+    flags = set(_first(r"flags\s*:\s*(.+)", _cpu_facts()).split())
+    names = [torch.backends.cpu.get_cpu_capability(), *(flag for flag in _LOW if flag in flags)]
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    return " ".join([*names, f"(oneDNN: {limit})"] if limit else names)
+
+
+def _first(pattern: str, text: str) -> str:
+    """Return the first group of a match of `pattern`; "" without a match."""
+    match = re.search(pattern, text)
+    return match[1].strip() if match else ""

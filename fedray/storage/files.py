@@ -1,0 +1,428 @@
+"""Write files atomically, read user files, check names and paths, and find fedray's folders."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from fedray.errors import RunFailed, UserError, named, shown
+
+_TEMPORARY = re.compile(r"\.(.+\.)?\d+\.tmp(\..+)?")
+"""Names of the temporary files of `replace_whole` and `save_models`."""
+LOCK = ".lock"
+"""The file that a process locks while it writes to a run's folder."""
+MOST_BYTES = 1 << 30
+"""Maximal size of a file that is read whole."""
+PAGE = 1 << 16
+"""Bytes that a database writes at once, at most."""
+LONGEST_FILE_NAME = 255
+"""Maximal number of bytes in the name of a file."""
+LONGEST_PATH = 4096
+"""Maximal number of characters in a path on Linux."""
+LONGEST_NAME = 100
+"""Maximal number of bytes in an experiment's name; file names consist of the name and a time."""
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write `text` to `path` in one step: readers see either the old file or the new one."""
+
+    def write(temporary: Path) -> None:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+    replace_whole(path, write)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write `data` to `path` as JSON, in one step; raise a ValueError for a NaN."""
+    write_atomic(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def write_rows(path: Path, rows: Iterable[Sequence[Any]]) -> None:
+    """Write a CSV table to `path`, in one step."""
+    text = StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    write_atomic(path, text.getvalue())
+
+
+def remove_torn(folder: Path) -> None:
+    """Remove temporary files of killed processes; the caller must hold the folder's lock."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if is_temporary(path.name):
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a folder with its content, or a link (its target stays)."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def is_temporary(name: str) -> bool:
+    """Return True if this is the name of a temporary file."""
+    return bool(_TEMPORARY.fullmatch(name))
+
+
+@contextmanager
+def explain_disk_full(folder: Path) -> Iterator[None]:
+    """Replace the error of a full disk, or of too large a file, by a one-line `RunFailed`."""
+    try:
+        yield
+    except Exception as error:
+        if not (number := _errno_of(error)):
+            raise
+        where = getattr(error, "filename", None) or folder
+        cause, remedy = os.strerror(number), remedy_of(OSError(number, ""))
+        raise RunFailed(
+            f"{where} cannot be written ({cause}); {remedy}, then go on with --resume {folder}, "
+            "or start again if that folder is still empty"
+        ) from error
+
+
+def is_full(error: BaseException) -> bool:
+    """Return True if an error means a full disk or quota."""
+    return _errno_of(error) in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _errno_of(error: BaseException) -> int | None:
+    """Return the number of an error that says that a file cannot grow; None for other errors.
+
+    Errors of safetensors have no errno, only the message.
+    """
+    numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if isinstance(error, OSError) and error.errno in numbers:
+        return error.errno
+    message = named(error)
+    return next((number for number in numbers if os.strerror(number) in message), None)
+
+
+def is_at_size_limit(path: Path) -> bool:
+    """Return True if a file cannot grow by a page because of the limit on sizes (`ulimit -f`)."""
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    files = (path, *path.parent.glob(f"{path.name}-*"))  # the database, and its journal
+    return limit != resource.RLIM_INFINITY and any(
+        file.stat().st_size + PAGE > limit for file in files if file.exists()
+    )
+
+
+def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Return the content of a file of a user or a stranger.
+
+    Args:
+        path: the file.
+        most: maximal number of bytes; a larger file is refused before it is read.
+
+    Raises:
+        OSError: also if the path is a pipe, a socket, a device or a folder, whose reading might
+            never end, or if the file is too large.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        if status.st_size > most:
+            raise OSError(
+                errno.EFBIG,
+                f"it has {status.st_size:,} bytes, expected at most {most:,}; check that this is "
+                "the right file",
+                str(path),
+            )
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
+def read_text(path: Path, what: str, most: int) -> str:
+    """Read a small file of a user.
+
+    Args:
+        path: the file.
+        what: the beginning of an error message.
+        most: maximal number of bytes; a larger file is refused.
+
+    Raises:
+        UserError: if the file is not a regular file, too large, unreadable or not UTF-8.
+    """
+    try:
+        return decoded(read_regular(path, most))
+    except OSError as error:
+        raise UserError(f"{what} {path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{what} {path} cannot be read: {error}") from None
+
+
+def decoded(content: bytes) -> str:
+    """Decode UTF-8, or what begins with a byte order mark, which Notepad and PowerShell write.
+
+    Raises:
+        UnicodeDecodeError: if the content has another encoding.
+    """
+    marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    return content.decode("utf-16" if content.startswith(marks) else "utf-8-sig")
+
+
+def check_path(text: str) -> str:
+    """Return `text`; raise a ValueError if it is empty, unprintable or too long for a path."""
+    if not text.strip():
+        raise ValueError("expected a path, found an empty text")
+    if not text.isprintable():
+        raise ValueError(f"the path {shown(text)} has a character that cannot be printed")
+    longest = max(len(os.fsencode(part)) for part in text.split("/"))
+    if longest > LONGEST_FILE_NAME or len(text) > LONGEST_PATH:
+        raise ValueError(
+            f"the path {shown(text)} is too long; each part may have {LONGEST_FILE_NAME} bytes, "
+            f"the whole path {LONGEST_PATH}"
+        )
+    return text
+
+
+def check_name(text: str) -> str:
+    """Return `text`; raise a UserError if it cannot be the name of a file or folder."""
+    if not text.isprintable() or text != text.strip() or not text:
+        wrong = "is empty, begins or ends with a blank, or has an unprintable character"
+    elif set(text) & set("/\\:"):
+        wrong = "has a character that separates folders"
+    elif text[0] in ".-~":
+        wrong = f"begins with {text[0]!r}"
+    elif len(text.encode()) > LONGEST_NAME:
+        wrong = f"is longer than {LONGEST_NAME} bytes"
+    else:
+        return text
+    raise UserError(f"{shown(text)} {wrong}, but files are named after it; choose another name")
+
+
+def file_name(text: str) -> str:
+    """Convert a text to a part of a file name: at most 80 portable characters."""
+    return re.sub(r"[^\w.=+,-]+", "_", text, flags=re.ASCII)[:80]
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder if it is missing; raise a UserError if that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from None
+
+
+def cannot_write(folder: Path, error: OSError) -> UserError:
+    """Return the error for a folder that cannot be written."""
+    return UserError(
+        f"the folder {folder} cannot be written ({error.strerror or error}); "
+        f"{remedy_of(error, folder)}, or choose another folder with --out"
+    )
+
+
+def remedy_of(error: OSError, path: Path | None = None) -> str:
+    """Return what to do about a failed access to a file, as a part of a sentence.
+
+    Args:
+        error: the error.
+        path: the file or folder; None: the error's.
+    """
+    if is_full(error):
+        return "free some space"
+    if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
+        return "mount its file system with file locks (on NFS: without nolock, with a lock server)"
+    if error.errno == errno.EFBIG:
+        return "raise the limit on the size of files (ulimit -f)"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "raise the limit on open files (ulimit -n)"
+    owner = _other_owner(Path(os.fsdecode(error.filename)) if error.filename else path)
+    if owner is not None and error.errno in (errno.EACCES, errno.EPERM):
+        return (
+            f"it belongs to the user {owner}: in a group that shares results, everybody sets umask "
+            f"002, and {owner} runs chmod -R g+rwX on the results and chmod g+s on their folders"
+        )
+    return "change its permissions"
+
+
+def _other_owner(path: Path | None) -> str | None:
+    """Return the owner of a path, or of its nearest folder that exists, if it is another user."""
+    for candidate in () if path is None else (path, *path.absolute().parents):
+        with suppress(OSError):
+            owner = candidate.stat().st_uid
+            return None if owner == os.geteuid() else _user_name(owner)
+    return None
+
+
+def _user_name(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:  # a user of another machine or container
+        return str(number)
+
+
+def results_uri() -> str | None:
+    """Return $FEDRAY_RESULTS if it is a URI to copy results to (s3://bucket/results), else None."""
+    chosen = os.environ.get("FEDRAY_RESULTS", "")
+    return chosen if "://" in chosen else None
+
+
+def expanded(path: str | Path, variable: str) -> Path:
+    """Return a path with the user's home folder in place of `~`.
+
+    Args:
+        path: the path.
+        variable: the environment variable that sets another path, for the message.
+
+    Raises:
+        UserError: if the user has no home folder, as in a container with an unknown user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(
+            f"{path}: this user has no home folder; set {variable} to a writable path, or HOME to "
+            "a folder"
+        ) from None
+
+
+def results_home() -> Path:
+    """Return the absolute path of $FEDRAY_RESULTS if it is a folder, else of ~/fedray_results."""
+    chosen = None if results_uri() else os.environ.get("FEDRAY_RESULTS")
+    return expanded(chosen or "~/fedray_results", "FEDRAY_RESULTS").resolve()
+
+
+def tables_home() -> Path:
+    """Return the folder of tables."""
+    return results_home() / "tables"
+
+
+def store_home() -> Path:
+    """Return the folder that holds the runs of studies, each in a folder named by a hash."""
+    return results_home() / "store"
+
+
+def stores_of(folder: Path) -> list[Path]:
+    """Return the stores whose runs a study in `folder` may use: this user's, and those beside it.
+
+    A record in a folder of a stranger could name any other path.
+    """
+    beside = (parent / "store" for parent in folder.resolve().parents)
+    return [store_home().resolve(), *(store for store in beside if not store.is_symlink())]
+
+
+def cache_folder() -> Path:
+    """Return the cache folder, which may be deleted: $FEDRAY_CACHE, else ~/.cache/fedray."""
+    return expanded(os.environ.get("FEDRAY_CACHE") or "~/.cache/fedray", "FEDRAY_CACHE")
+
+
+@contextmanager
+def node_lock(path: Path) -> Iterator[None]:
+    """Hold this node's lock for making `path`; create the parent folder if it is missing."""
+    from filelock import FileLock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.lock"):
+        yield
+
+
+def stamp() -> str:
+    """Return the current time to the second, as the name of a folder."""
+    return datetime.now().strftime("%Y%m%d-%H%M%S")
+
+
+def reserve(place: Path) -> Path:
+    """Create a new folder: `place`, or the first of place-2, place-3, ... that does not exist.
+
+    Commands that start in the same second thus get different folders.
+    """
+    folder, number = place, 1
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            number += 1
+            folder = place.with_name(f"{place.name}-{number}")
+        except OSError as error:
+            raise cannot_write(folder, error) from None
+
+
+@contextmanager
+def discard_if_empty(reserved: Path | None) -> Iterator[None]:
+    """Remove a reserved folder, unless None, if the block raises and the folder is still empty."""
+    try:
+        yield
+    except BaseException:
+        if reserved is not None:
+            _remove_empty(reserved)
+        raise
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder that holds at most a lock, and its empty parents below `results_home`."""
+    with suppress(OSError):
+        if [path.name for path in folder.iterdir()] == [LOCK]:
+            (folder / LOCK).unlink()
+        for candidate in (folder, *folder.parents):
+            if results_home() not in candidate.parents:
+                return
+            candidate.rmdir()  # raises, and so ends the loop, if the folder is not empty
+
+
+def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Replace `path` in one step by a file; `write` gets a temporary path to write the file to.
+
+    The file is written a second time if another process removed the temporary one (`remove_torn`).
+    """
+    thread = threading.get_native_id()
+    temporary = path.with_name(f".{os.getpid()}.{thread}.tmp.{path.name}")
+    try:
+        try:
+            write(temporary)
+            os.replace(temporary, path)
+        except FileNotFoundError:
+            write(temporary)
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def unshare(path: Path) -> None:
+    """Replace a file that has further names (hard links) by a copy, before it is written in place.
+
+    The other names, for example of a snapshot, keep their content.
+    """
+    with suppress(FileNotFoundError):
+        if path.stat().st_nlink > 1 and path.is_file():
+            replace_whole(path, lambda temporary: shutil.copyfile(path, temporary))
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the entries of a folder, to the disk, to survive a crash of the node."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_checksum(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,146 @@
+"""Read JSON: fedray's own files, most with a checksum, and files of users, validated as a type."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fedray.errors import UserError, one_line, shown
+from fedray.storage.files import decoded, read_regular, read_text, remedy_of
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+CHECKSUM = "checksum"
+
+
+def checksum(*parts: str) -> str:
+    """Return the SHA-256 of the joined texts in hexadecimal digits."""
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tree with a checksum of its content."""
+    return {**tree, CHECKSUM: checksum(json.dumps(tree, sort_keys=True, separators=(",", ":")))}
+
+
+def unsealed(tree: Any) -> dict[str, Any]:
+    """Return the tree without its checksum; raise ValueError if the checksum does not fit."""
+    if not isinstance(tree, dict):
+        raise ValueError(f"it holds {type(tree).__name__}, expected a mapping")
+    if CHECKSUM not in tree:
+        raise ValueError("it has no checksum")
+    content = {key: value for key, value in tree.items() if key != CHECKSUM}
+    if sealed(content) != tree:
+        raise ValueError("its content does not fit its checksum")
+    return content
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON; raise ValueError also for NaN, repeated keys and deep nesting."""
+    try:
+        return json.loads(
+            text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_distinct
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: Path) -> Any:
+    """Return a JSON file's content; raise UserError if it is missing or damaged."""
+    try:
+        return parse_json(read_regular(path))
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; restore it from a copy") from None
+    except PermissionError as error:
+        raise UserError(f"{path} cannot be read; {remedy_of(error)}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from None
+
+
+def read_checked(path: Path) -> dict[str, Any]:
+    """Return a JSON file's content without its checksum; raise UserError if it was edited."""
+    return check(read_json(path), path)
+
+
+def check(tree: Any, path: Path) -> dict[str, Any]:
+    """Return a tree without its checksum; raise UserError about `path` if it does not fit."""
+    try:
+        return unsealed(tree)
+    except ValueError as error:
+        raise UserError(
+            f"{path} cannot be read: {error}. It was damaged or edited; restore it from a copy"
+        ) from None
+
+
+def read_typed(path: Path, kind: Any, what: str, expected: str, most: int = 1 << 28) -> Any:
+    """Read a JSON file of a user and validate its content as a type.
+
+    Args:
+        path: the file.
+        kind: any type that pydantic can validate: list[str], a model, a union.
+        what: the beginning of an error message.
+        expected: the expected content, as the end of an error message.
+        most: maximal number of bytes; a larger file is refused.
+
+    Raises:
+        UserError: if the file is unreadable, is not JSON, or holds something else.
+    """
+    return parse_typed(read_text(path, what, most), kind, f"{what} {path}", expected)
+
+
+def parse_typed(text: str | bytes, kind: Any, where: str, expected: str) -> Any:
+    """Parse JSON text and validate it as a type; `kind` and `expected` as in `read_typed`."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        text = decoded(text) if isinstance(text, bytes) else text
+        content = parse_json(text)
+        return TypeAdapter(kind).validate_json(text, strict=True)
+    except ValidationError as error:
+        first, *further = error.errors(include_url=False)
+        reason = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "json_invalid":  # `json` accepts lone surrogates, pydantic does not
+            raise UserError(f"{where} is not valid JSON: {reason}; {expected}") from None
+        place = ".".join(places_of(content, first))
+        wrong = f"{reason[0].lower()}{reason[1:]}, found {shown(first['input'])}"
+        more = f", and {len(further)} more" if further else ""
+        raise UserError(
+            f"{where}: {place}{': ' if place else ''}{wrong}{more}; {expected}"
+        ) from None
+    except ValueError as error:
+        raise UserError(f"{where} is not valid JSON: {one_line(error)}; {expected}") from None
+
+
+def places_of(content: Any, error: ErrorDetails) -> Iterator[str]:
+    """Yield the keys and positions that lead to a mistake, without pydantic's type names."""
+    for part in error["loc"]:
+        with suppress(LookupError, TypeError):
+            content = content[part]
+            yield str(part)
+    if error["type"] == "missing":
+        yield str(error["loc"][-1])
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {max(names, key=names.count)!r} occurs twice")
+    return content
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        _refuse(digits)
+    return value
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant[:20]} is not a number")

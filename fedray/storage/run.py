@@ -1,0 +1,402 @@
+"""The records of a run: its settings, rounds, summaries and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from datetime import datetime
+from pathlib import PurePath
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from fedray.storage.environment import Environment
+from fedray.storage.metric import (
+    HEADLINE,
+    RECORD,
+    VALIDATION,
+    Metric,
+    Select,
+    Stopping,
+    best_round,
+    chosen_by,
+    find_metric,
+)
+
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+"""How a run ended, as named by MLflow."""
+Counts = Mapping[str, int | float]
+"""Numbers by kind of payload."""
+MEASURED_SECONDS = ("seconds", "client_seconds")
+"""Fields of a round that differ between runs of one experiment."""
+
+
+@dataclass(frozen=True, config=RECORD)
+class Traffic:
+    """Parameters and bytes of payloads in one direction, by kind ("weights", "prototypes", ...).
+
+    Attributes:
+        params: number of parameters sent; a mean over runs may be a fraction.
+        bytes: size of the parameters.
+    """
+
+    params: Counts = field(default_factory=dict)
+    bytes: Counts = field(default_factory=dict)
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic.total([self, other])
+
+    @staticmethod
+    def total(parts: Iterable[Traffic]) -> Traffic:
+        """Return the sum of several parts; kinds are sorted."""
+        params: dict[str, float] = {}
+        size: dict[str, float] = {}
+        for part in parts:
+            for kind, count in part.params.items():
+                params[kind] = params.get(kind, 0) + count
+            for kind, count in part.bytes.items():
+                size[kind] = size.get(kind, 0) + count
+        return Traffic(dict(sorted(params.items())), dict(sorted(size.items())))
+
+    @property
+    def total_params(self) -> float:
+        """Return the parameters of all kinds."""
+        return sum(self.params.values())
+
+    @property
+    def total_bytes(self) -> float:
+        """Return the bytes of all kinds."""
+        return sum(self.bytes.values())
+
+
+@dataclass(frozen=True, config=RECORD)
+class Work:
+    """The amount of computation in client or server steps.
+
+    Attributes:
+        steps: number of optimiser steps.
+        images: number of images passed through models, counted at every pass.
+        parameters: number of trained parameters; over several clients or rounds, the mean over
+            those that trained.
+    """
+
+    steps: int = 0
+    images: int = 0
+    parameters: float = 0
+
+    def then(self, later: Work) -> Work:
+        """Return the work of two steps of one client, which may train the same parameters."""
+        most = max(self.parameters, later.parameters)
+        return Work(self.steps + later.steps, self.images + later.images, most)
+
+    @staticmethod
+    def total(parts: Iterable[Work]) -> Work:
+        """Return the work of several clients or rounds."""
+        parts = list(parts)
+        trained = [part.parameters for part in parts if part.parameters]
+        return Work(
+            sum(part.steps for part in parts),
+            sum(part.images for part in parts),
+            sum(trained) / len(trained) if trained else 0,
+        )
+
+
+@dataclass(frozen=True, config=RECORD)
+class Event:
+    """An incident in a round: a reply that was dropped, or an error."""
+
+    client: int
+    what: str
+
+
+@dataclass(frozen=True, config=RECORD)
+class Round:
+    """One round.
+
+    Attributes:
+        round: 0 is the evaluation before the first round.
+        seconds: wall time of the round, evaluation included.
+        metrics: values by name of the metric.
+        per_client: accuracy on a client's own test split by client id; empty without evaluation.
+        up: uploads of the round.
+        down: downloads of the round.
+        participants: ids of the participating clients.
+        events: incidents such as dropped replies.
+        matrices: a method's analyses [C, C] as nested lists, by name; written to matrices.json.
+        client_seconds: wall time of a client's steps on its worker, averaged over participants;
+            None without participants.
+        client_work: computation in the clients' steps; None if not counted.
+        server_work: computation in the server's steps; None if not counted.
+    """
+
+    round: int
+    seconds: float
+    metrics: Mapping[str, float]
+    per_client: Mapping[int, float] = field(default_factory=dict)
+    up: Traffic = field(default_factory=Traffic)
+    down: Traffic = field(default_factory=Traffic)
+    participants: Sequence[int] = ()
+    events: Sequence[Event] = ()
+    matrices: Annotated[Mapping[str, Any], Field(exclude=True)] = field(
+        default_factory=dict, compare=False
+    )
+    client_seconds: float | None = None
+    client_work: Work | None = None
+    server_work: Work | None = None
+
+
+@dataclass(frozen=True, config=RECORD)
+class Costs:
+    """Time and memory of a run so far.
+
+    Attributes:
+        wall_seconds: time from the start of round 0 to the end of the last round.
+        startup_seconds: time from the start of the process to the end of round 0.
+        peak_rss_bytes: peak memory of the server's process.
+    """
+
+    wall_seconds: float = 0.0
+    startup_seconds: float = 0.0
+    peak_rss_bytes: int = 0
+
+
+@dataclass(frozen=True, config=RECORD)
+class EarlierEnvironment:
+    """The environment of a run's rounds up to `until_round`, where it changed at a resume."""
+
+    until_round: int
+    environment: Environment
+
+
+@dataclass(frozen=True, config=RECORD)
+class RunInfo:
+    """The name of a run, and everything that determined its numbers.
+
+    Attributes:
+        name: the experiment's name.
+        scale: laptop or paper, a label.
+        algorithm: the method's name.
+        config: the complete experiment.
+        seed: the seed of all random streams.
+        identity: hash of all settings that determine the numbers, and of the data's content.
+        environment: hardware and versions.
+        partition_sha256: hash of the assignment of images to clients.
+        data_sha256: content hash of images and labels.
+        files_sha256: content hashes of the files that the experiment names, by their keys.
+        architectures: the architecture of each client.
+        metrics: declarations of the numbers in the rounds.
+        privacy: what epsilon covers, against whom, and what is exempt; None without privacy.
+        retested: `folder` and `identity` of the run that trained the models, if this run only
+            tests them.
+        earlier_environments: earlier environments of a resumed run, in order.
+    """
+
+    name: str
+    scale: str
+    algorithm: str
+    config: Mapping[str, Any]
+    seed: int
+    identity: str
+    environment: Environment
+    partition_sha256: str | None = None
+    data_sha256: str | None = None
+    files_sha256: Mapping[str, str] = field(default_factory=dict)
+    architectures: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    privacy: Mapping[str, Any] | None = None
+    retested: Mapping[str, Any] | None = None
+    earlier_environments: tuple[EarlierEnvironment, ...] = ()
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions of Python and packages, and the git commit as "git"."""
+        return self.environment.versions
+
+    @property
+    def planned(self) -> int:
+        """Return T, the number of rounds of the experiment."""
+        return int(self.config["rounds"])
+
+    @property
+    def select(self) -> Select:
+        """Return the images that select the best round."""
+        select: Select = self.config["report"]["select"]
+        return select
+
+    @property
+    def stopping(self) -> Stopping | None:
+        """Return the rule of early stopping; None without early stopping."""
+        keys = self.config.get("early_stopping") or {}
+        if keys.get("patience") is None:
+            return None
+        metric = self.metric(keys["metric"])
+        chosen = metric.on == "test" and self.select == "validation"
+        name = f"{VALIDATION}{metric.name}" if chosen else metric.name
+        return Stopping(keys["patience"], name, metric.direction)
+
+    def metric(self, name: str) -> Metric:
+        """Return the declaration of a metric; metrics without one count as plain numbers."""
+        declaration = find_metric(name, self.metrics)
+        return (
+            replace(declaration, name=name) if declaration else Metric(name, "number", None, None)
+        )
+
+
+def data_name(config: Mapping[str, Any]) -> str:
+    """Return the name of a run's images: the source, and the folder of the user's own images."""
+    data = config["data"]
+    name, root = str(data["source"]["name"]), data.get("root")
+    folder = PurePath(str(root)).name if root else ""
+    return f"{name} {folder}" if folder and folder != name else name
+
+
+@dataclass(frozen=True, config=RECORD)
+class Summary:
+    """The main numbers of an evaluated round.
+
+    Attributes:
+        round: the round.
+        local_accuracy: mean over clients of the accuracy on their test images.
+        local_accuracy_weighted: the same, weighted by the clients' numbers of images.
+        validation: local accuracy on validation images; None without validation images.
+        chosen: the images that selected the round; None if it was not selected.
+    """
+
+    round: int
+    local_accuracy: float
+    local_accuracy_weighted: float
+    validation: float | None = None
+    chosen: Select | None = None
+
+    @classmethod
+    def of(cls, done: Round) -> Summary | None:
+        """Summarise a round; None if it was not evaluated."""
+        if HEADLINE not in done.metrics:
+            return None
+        test = done.metrics[HEADLINE], done.metrics[f"{HEADLINE}_weighted"]
+        return cls(done.round, *test, done.metrics.get(f"{VALIDATION}{HEADLINE}"))
+
+    def better(self, before: Summary | None, select: Select) -> Summary | None:
+        """Return the better of this round and the best earlier one; ties go to the earlier.
+
+        Round 0 and rounds without the selecting metric are never the best.
+        """
+        value = self._ranking_value(select)
+        if self.round == 0 or value is None:
+            return before
+        best = None if before is None else before._ranking_value(select)
+        return before if best is not None and best >= value else replace(self, chosen=select)
+
+    def _ranking_value(self, select: Select) -> float | None:
+        return self.local_accuracy if select == "test" else self.validation
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as its folder holds it.
+
+    Attributes:
+        info: the settings that determined the numbers.
+        rounds: the rounds so far, round 0 first.
+        costs: time and memory.
+        started: when the run began; None if unknown.
+        checksums: checksums of the lines of rounds.jsonl; empty if the run was not read from its
+            folder.
+    """
+
+    info: RunInfo
+    rounds: Sequence[Round] = ()
+    costs: Costs = field(default_factory=Costs)
+    started: datetime | None = field(default=None, compare=False)
+    checksums: Sequence[str] = field(default=(), compare=False, repr=False)
+
+    @property
+    def rounds_checksum(self) -> str:
+        """Return the checksum of all rounds: that of the last line, or the run's identity."""
+        return self.checksums[-1] if self.checksums else self.info.identity
+
+    def until(self, round_: int) -> Run:
+        """Return the run without the rounds after `round_`."""
+        count = sum(done.round <= round_ for done in self.rounds)
+        return replace(self, rounds=self.rounds[:count], checksums=self.checksums[:count])
+
+    @property
+    def done(self) -> int:
+        """Return the last finished round; -1 without any."""
+        return self.rounds[-1].round if self.rounds else -1
+
+    @property
+    def stopped_early(self) -> bool:
+        """Return True if `early_stopping` ended the run before its last round."""
+        stopping = self.info.stopping
+        if stopping is None or self.done >= self.info.planned:
+            return False
+        curve = self.curve(stopping.metric)
+        return stopping.is_due([value for round_, value in curve.items() if round_ > 0])
+
+    @property
+    def is_finished(self) -> bool:
+        """Return True if no rounds remain."""
+        tested_only = self.info.retested is not None
+        return self.done >= self.info.planned or tested_only or self.stopped_early
+
+    @property
+    def best(self) -> Summary | None:
+        """Return the first round with the highest local accuracy on the images of `report.select`.
+
+        None if `report.select` is "validation" and there are no validation images.
+        """
+        best = None
+        for evaluated in self._evaluated():
+            best = evaluated.better(best, self.info.select)
+        return best
+
+    @property
+    def final(self) -> Summary | None:
+        """Return the last evaluated round."""
+        evaluated = self._evaluated()
+        return evaluated[-1] if evaluated else None
+
+    @property
+    def client_work(self) -> Work | None:
+        """Return the clients' computation in all rounds; None if a round was not counted."""
+        return _in_all(done.client_work for done in self.rounds)
+
+    @property
+    def server_work(self) -> Work | None:
+        """Return the server's computation in all rounds; None if a round was not counted."""
+        return _in_all(done.server_work for done in self.rounds)
+
+    def _evaluated(self) -> list[Summary]:
+        return [summary for done in self.rounds if (summary := Summary.of(done)) is not None]
+
+    def curve(self, metric: str) -> dict[int, float]:
+        """Return a metric by round, for the rounds in which it was measured."""
+        return {r.round: r.metrics[metric] for r in self.rounds if metric in r.metrics}
+
+    def best_round(self, metric: str, select: Select | None = None) -> int | None:
+        """Return the best round of a metric, see `chosen_by`; None if no images select it."""
+        curve = self.curve(metric)
+        measured = {name for done in self.rounds if done.round > 0 for name in done.metrics}
+        name = chosen_by(self.info.metric(metric), measured, select or self.info.select)
+        if name is None:
+            return None
+        chooser = {round_: value for round_, value in self.curve(name).items() if round_ in curve}
+        return best_round(chooser, self.info.metric(name).direction)
+
+    def value(
+        self, metric: str, at: Literal["best", "final"], select: Select | None = None
+    ) -> float | None:
+        """Return the metric in its best round (see `best_round`) or last round; None without it."""
+        curve = self.curve(metric)
+        if at == "best":
+            best = self.best_round(metric, select)
+            return None if best is None else curve[best]
+        return list(curve.values())[-1] if curve else None
+
+
+def _in_all(parts: Iterable[Work | None]) -> Work | None:
+    parts = list(parts)
+    counted = [part for part in parts if part is not None]
+    return Work.total(counted) if len(counted) == len(parts) else None

@@ -1,0 +1,101 @@
+"""State of server and clients as nested mappings of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+Tensors: TypeAlias = dict[str, Tensor]
+StateTree: TypeAlias = Mapping[str, Any]
+"""Nested mappings of tensors: `{"model": {"head.weight": ...}, "control": {...}}`."""
+ServerState: TypeAlias = StateTree
+"""The state of the server, on the CPU."""
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """The state of a client between rounds.
+
+    Attributes:
+        model: the model's parameters and buffers by name.
+        memory: other tensors of the method (control variates, previous weights), nested.
+        optimizer: the optimiser's running means by parameter name, if `optimizer.keep` is set; a
+            step need not return them.
+    """
+
+    model: Mapping[str, Tensor]
+    memory: StateTree = field(default_factory=dict)
+    optimizer: StateTree = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of a federation after a round, without the clients' states.
+
+    Attributes:
+        round: the last finished round.
+        server: the method's server state.
+    """
+
+    round: int
+    server: StateTree
+
+
+def map_tensors(function: Callable[[Tensor], Any], tree: StateTree) -> dict[str, Any]:
+    """Return the tree with `function` applied to every tensor, in the same order."""
+    return {
+        name: map_tensors(function, value) if is_tree(value) else function(value)
+        for name, value in tree.items()
+    }
+
+
+def private_copy(tree: StateTree) -> dict[str, Any]:
+    """Copy a tree to the CPU, because a method may change its tensors in place."""
+    return map_tensors(lambda tensor: tensor.detach().cpu().contiguous().clone(), tree)
+
+
+def leaves(tree: StateTree, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the path and the value of everything that is not a mapping, in the tree's order."""
+    for name, value in tree.items():
+        if is_tree(value):
+            yield from leaves(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+def is_tree(value: Any) -> bool:
+    """Return True if `value` is a mapping."""
+    # Tensors are tested first, because `isinstance` with an abstract class is slow.
+    return not isinstance(value, Tensor) and isinstance(value, Mapping)
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Return the address of a CPU tensor's storage, which its views share."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def describe_tensor(tensor: Tensor) -> str:
+    """Return a tensor's dtype and shape as text, for example "float32 [10, 16]"."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def make_contiguous(tree: StateTree) -> dict[str, Any]:
+    """Return the tree with contiguous tensors.
+
+    Tensors read from a checkpoint are contiguous, and a different layout may change rounding.
+
+    Raises:
+        TypeError: if the tree holds anything but tensors and mappings.
+    """
+    for path, value in leaves(tree):
+        if not all(isinstance(name, str) for name in path):
+            raise TypeError(f"the state has a key {path[-1]!r}, expected a str")
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"the state's '{'.'.join(map(str, path))}' is of type {type(value).__name__}, "
+                "expected a tensor or a mapping of tensors"
+            )
+    return map_tensors(lambda tensor: tensor.contiguous(), tree)

@@ -1,0 +1,122 @@
+"""Which round is the best: never round 0, never by the test, unless that is asked for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedray.evaluation.metrics import declared_metrics
+from fedray.storage.environment import Environment
+from fedray.storage.metric import Metric, Stopping, best_round, chosen_by
+from fedray.storage.run import Costs, Round, Run, RunInfo
+from fedray.storage.run_folder import RunFolder
+from fedray.storage.writer import RunWriter
+
+TEST = [0.99, 0.5, 0.9, 0.6]
+VALIDATION = [0.98, 0.8, 0.4, 0.7]
+"""The test's best round is 2, validation's 1; the untrained model is better than both."""
+
+
+def planted(select="validation", *, held=True, **config) -> Run:
+    rounds = []
+    for number, (test, validation) in enumerate(zip(TEST, VALIDATION, strict=True)):
+        metrics = {"local_accuracy": test, "local_accuracy_weighted": test, "accuracy_novel": test}
+        if held:
+            metrics["validation/local_accuracy"] = validation
+        if number:
+            metrics["train_loss"] = 1 / number
+        rounds.append(Round(number, 1.0, metrics))
+    keys = {"rounds": 3, "report": {"select": select}, **config}
+    info = RunInfo(
+        "x", "laptop", "fedavg", keys, 0, "id", Environment(), metrics=tuple(declared_metrics())
+    )
+    return Run(info, rounds)
+
+
+def test_the_best_round_is_chosen_on_validation_and_its_test_is_reported():
+    best = planted().best
+    assert (best.round, best.local_accuracy, best.validation) == (1, 0.5, 0.8)
+    assert planted().value("local_accuracy", "best") == 0.5
+    assert planted().value("validation/local_accuracy", "best") == 0.8
+    assert planted().value("local_accuracy", "final") == 0.6
+
+
+def test_the_papers_switch_chooses_on_the_test_and_never_the_untrained_model():
+    run = planted("test")
+    assert (run.best.round, run.best.local_accuracy) == (2, 0.9)
+    assert run.value("local_accuracy", "best") == 0.9
+    assert planted().value("local_accuracy", "best", "test") == 0.9
+
+
+def test_without_validation_images_nothing_is_chosen():
+    run = planted(held=False)
+    assert run.best is None
+    assert run.value("local_accuracy", "best") is None
+    assert run.value("local_accuracy", "final") == 0.6
+    assert run.value("train_loss", "best") == pytest.approx(1 / 3), "training chooses for itself"
+
+
+def test_what_validation_images_cannot_give_is_taken_in_the_headlines_round():
+    assert planted().value("accuracy_novel", "best") == 0.5
+    assert planted("test").value("accuracy_novel", "best") == 0.9
+
+
+@pytest.mark.parametrize("select", ["validation", "test"])
+def test_the_file_says_how_the_best_round_was_chosen(tmp_path, select):
+    run = planted(select)
+    writer = RunWriter(RunFolder(tmp_path), run.info)
+    for done in run.rounds:
+        writer.append(done, Costs())
+    writer.close()
+    tree = json.loads((tmp_path / "result.json").read_text())
+    assert tree["best"] == asdict(run.best)
+    assert tree["best"]["chosen"] == select
+    assert tree["best"]["round"] == {"validation": 1, "test": 2}[select]
+    assert tree["best"]["validation"] == {"validation": 0.8, "test": 0.4}[select]
+    assert tree["final"] == asdict(run.final)
+    assert tree["final"]["chosen"] is None
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=9), st.sampled_from(["max", "min", None]))
+def test_the_first_of_the_best_rounds(values, direction):
+    found = best_round(dict(enumerate(values)), direction)
+    if len(values) == 1:
+        assert found is None
+        return
+    trained = values[1:]
+    wanted = min(trained) if direction == "min" else max(trained)
+    assert found == 1 + trained.index(wanted)
+
+
+def test_a_metric_without_a_better_way_follows_the_headline():
+    spread = Metric("local_accuracy_std", direction=None)
+    names = {"validation/local_accuracy_std", "validation/local_accuracy"}
+    assert chosen_by(spread, names, "validation") == "validation/local_accuracy"
+    assert chosen_by(spread, {"local_accuracy"}, "validation") is None
+    assert chosen_by(Metric("tau", "number", None, None), names, "validation") == "tau"
+
+
+@pytest.mark.parametrize(
+    ("values", "direction", "due"),
+    [
+        ([], "max", False),
+        ([0.5, 0.4], "max", False),
+        ([0.5, 0.4, 0.5], "max", True),
+        ([0.5, 0.4, 0.6], "max", False),
+        ([0.5, 0.6, 0.7], "min", True),
+    ],
+)
+def test_a_run_stops_when_nothing_has_improved_for_so_long(values, direction, due):
+    assert Stopping(2, "x", direction).is_due(values) is due
+
+
+def test_what_stops_is_looked_at_on_validation_images():
+    keys = {"early_stopping": {"patience": 2, "metric": "local_accuracy"}}
+    assert planted(**keys, rounds=9).stopped_early
+    assert planted(**keys, rounds=9).is_finished
+    assert not planted("test", **keys, rounds=9).stopped_early
+    assert not planted(**keys, rounds=3).stopped_early, "it did its last round"

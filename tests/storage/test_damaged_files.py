@@ -1,0 +1,122 @@
+"""Every file of a run, damaged in every way: each command says one sentence and exits with 2."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import product
+
+import pytest
+from commands import report, run, upload
+
+from fedray.errors import UserError
+from fedray.runtime.resolve import resolve
+from fedray.runtime.serial import SerialExecutor
+from fedray.runtime.session import Session
+from fedray.storage.run_folder import RunFolder
+
+KEYS = ["rounds=2", "local_epochs=1", "data.clients=3", "data.samples=240", "model.group=mlp"]
+FILES = ["config.yaml", "result.json", "rounds.jsonl", "partition.json", "states.sqlite"]
+DEEP = b'{"a":' * 100_000
+CONTENTS = {
+    "empty": b"",
+    "mapping": b"{}",
+    "list": b"[]",
+    "bytes": b"\x93\xff\x00\xfe",
+    "number": b"7",
+    "NaN": b'{"rounds": [NaN]}',
+    "deep": DEEP,
+    "lines": b"[]\n{}\n",
+}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """The folder of a run that was killed after round 1."""
+    import torch
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("FEDRAY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        home = tmp_path_factory.mktemp("killed")
+        experiment = resolve("fedavg_digits", KEYS)
+        session = Session(
+            experiment, home / "run", lambda a: SerialExecutor(a, torch.device("cpu"))
+        )
+        for done in session.rounds():
+            if done.round == 1:
+                session._store.wait()
+                shutil.copytree(home / "run", home / "killed")
+        return home / "killed"
+
+
+def go_on(folder) -> int:
+    return run(["--resume", str(folder), "--executor", "serial", "--no-track", "--debug"])
+
+
+def damaged(killed, tmp_path, file, content):
+    folder = tmp_path / "run"
+    shutil.copytree(killed, folder)
+    path = folder / file
+    if file == "states.sqlite":
+        path = folder / "checkpoints" / file
+    if content == "cut":
+        path.write_bytes(path.read_bytes()[:-20])
+    else:
+        path.write_bytes(CONTENTS[content])
+    return folder
+
+
+def one_sentence(capsys) -> str:
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    return said
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    sorted({*product(FILES, [*CONTENTS, "cut"])} - {("config.yaml", "deep")}),
+)
+def test_going_on(killed, tmp_path, capsys, file, content):
+    folder = damaged(killed, tmp_path, file, content)
+    if file == "partition.json":  # it is made of the data: written anew, not believed
+        assert go_on(folder) == 0
+        assert RunFolder(folder).class_names() == RunFolder(killed).class_names()
+        return
+    assert go_on(folder) == 2
+    said = one_sentence(capsys)
+    if file != "config.yaml":  # what it says is read as an experiment; its errors name the key
+        assert file in said or "rounds in" in said or "but no checkpoint" in said
+
+
+@pytest.mark.parametrize("content", [*CONTENTS, "cut"])
+def test_reading_what_the_report_and_the_upload_read(killed, tmp_path, content):
+    for file, read in (
+        ("result.json", RunFolder.read),
+        ("partition.json", RunFolder.class_names),
+        ("matrices.json", RunFolder.read_matrices),
+    ):
+        folder = tmp_path / file
+        if file == "matrices.json":
+            folder.mkdir()
+            text = json.dumps({"a": [[1.0]]}).encode()[:-1]
+            (folder / file).write_bytes(CONTENTS.get(content, text))
+        else:
+            folder = damaged(killed, folder, file, content)
+        with pytest.raises(UserError, match=rf"{file}.* (cannot be read|is not a run's)") as raised:
+            read(RunFolder(folder))
+        assert "\n" not in str(raised.value)
+        assert len(str(raised.value)) < 1000
+
+
+@pytest.mark.parametrize("content", ["mapping", "bytes", "deep", "cut"])
+@pytest.mark.parametrize("file", ["result.json", "rounds.jsonl"])
+def test_the_commands_that_read_it(killed, tmp_path, capsys, file, content):
+    folder = damaged(killed, tmp_path, file, content)
+    if (file, content) in {("rounds.jsonl", c) for c in ("mapping", "bytes", "deep")}:
+        path = folder / file
+        path.write_bytes(path.read_bytes() + b"\n")
+    assert report([str(folder)]) == 2
+    assert file in one_sentence(capsys)
+    assert upload([str(folder), "--uri", f"sqlite:///{tmp_path}/m.db"]) == 2
+    assert file in one_sentence(capsys)

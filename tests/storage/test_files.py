@@ -1,0 +1,346 @@
+"""Where files lie, what they may be called, and that they are there whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+from pydantic import BaseModel
+
+from fedray.errors import UserError
+from fedray.storage.files import (
+    cache_folder,
+    cannot_write,
+    check_name,
+    discard_if_empty,
+    file_name,
+    is_at_size_limit,
+    read_regular,
+    read_text,
+    remedy_of,
+    remove_torn,
+    replace_whole,
+    reserve,
+    results_home,
+    write_atomic,
+    write_json,
+    write_rows,
+)
+from fedray.storage.json_files import parse_typed, read_typed
+
+
+def test_default_cache_folder(monkeypatch):
+    monkeypatch.delenv("FEDRAY_CACHE", raising=False)
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert str(cache_folder()) == "/home/somebody/.cache/fedray"
+
+
+# --- written whole or not at all ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", ["open", "write", "fsync", "replace"])
+def test_what_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch, broken):
+    path = tmp_path / "result.json"
+    write_atomic(path, "before")
+
+    def fail(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    real = Path.open
+
+    class Half:
+        def __init__(self, file):
+            self.file = file
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.file.close()
+
+        def write(self, text):
+            self.file.write(text[: len(text) // 2])
+            fail()
+
+    if broken == "write":
+        monkeypatch.setattr(Path, "open", lambda *a, **k: Half(real(*a, **k)))
+    elif broken == "open":
+        monkeypatch.setattr(Path, "open", fail)
+    else:
+        monkeypatch.setattr(os, broken, fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomic(path, "after " * 1000)
+    monkeypatch.undo()
+    assert [each.name for each in tmp_path.iterdir()] == ["result.json"]
+    assert path.read_text() == "before"
+
+
+def test_a_number_that_is_none_leaves_nothing_behind(tmp_path):
+    with pytest.raises(ValueError, match="Out of range float"):
+        write_json(tmp_path / "result.json", {"loss": float("nan")})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_for_other_programs(tmp_path):
+    write_rows(tmp_path / "a.csv", [["key", "value"], ["a, b", 'c "d"'], ["two\nlines", 0.1]])
+    assert (tmp_path / "a.csv").read_bytes() == (
+        b'key,value\r\n"a, b","c ""d"""\r\n"two\nlines",0.1\r\n'
+    )
+
+
+# --- one's own folder ----------------------------------------------------------------------------
+
+
+def test_each_of_two_that_begin_in_the_same_second_gets_a_folder(tmp_path):
+    place = tmp_path / "runs" / "mine-20260101-000000"
+    assert [reserve(place).name[20:] for _ in range(3)] == ["", "-2", "-3"]
+    assert len(list(place.parent.iterdir())) == 3
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"the folder .*mine cannot be written \(Not a directory\)"):
+        reserve(tmp_path / "file" / "mine")
+
+
+@pytest.mark.parametrize("left", [None, ".lock", "result.json"])
+def test_what_was_reserved_for_nothing_is_removed(tmp_path, monkeypatch, left):
+    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
+    folder = reserve(results_home() / "runs" / "mine")
+    if left is not None:
+        (folder / left).write_text("")
+    with pytest.raises(UserError), discard_if_empty(folder):
+        raise UserError("refused")
+    assert folder.exists() == (left == "result.json")
+    assert (tmp_path / "results" / "runs").exists() == folder.exists()
+    assert (tmp_path / "results").exists()
+
+
+# --- names and paths ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("", "is empty"),
+        (" a", "begins or ends with a blank"),
+        ("a\nb", "unprintable"),
+        ("a\0b", "unprintable"),
+        ("\udcff", "unprintable"),
+        ("../../escape", "separates folders"),
+        ("a\\b", "separates folders"),
+        ("C:x", "separates folders"),
+        (".", "begins with '.'"),
+        ("..", "begins with '.'"),
+        (".hidden", "begins with '.'"),
+        ("-rf", "begins with '-'"),
+        ("~root", "begins with '~'"),
+        ("é" * 51, "is longer than 100 bytes"),
+    ],
+)
+def test_names_that_no_file_is_made_of(name, wrong):
+    with pytest.raises(UserError, match=re.escape(wrong)):
+        check_name(name)
+
+
+@pytest.mark.parametrize("name", ["fedtsp_digits", "λ 7", "a.b-c+d=e", "x" * 100])
+def test_names_that_files_are_made_of(name, tmp_path):
+    assert check_name(name) == name
+    (tmp_path / f"{name}-20260101-000000").mkdir()
+
+
+def test_any_text_as_part_of_a_file_s_name(tmp_path):
+    for text in ("../../escape", "a/b\0c\n", "x" * 300, "é" * 300, "algorithm.lambda=7"):
+        path = tmp_path / f"trial_{file_name(text)}"
+        path.mkdir()
+        assert path.resolve().parent == tmp_path
+    assert file_name("algorithm.lambda=7,tau=0.1") == "algorithm.lambda=7,tau=0.1"
+
+
+def test_a_file_that_a_user_gives(tmp_path):
+    large, fifo, bad = tmp_path / "large", tmp_path / "fifo", tmp_path / "bad"
+    large.write_text("x" * 101)
+    os.mkfifo(fifo)
+    bad.write_bytes(b"\xff")
+    for path, wrong in [
+        (large, "has 101 bytes, expected at most 100"),
+        (fifo, "is not a regular file"),
+        (tmp_path, "is not a regular file"),
+        (bad, "cannot be read"),
+        (tmp_path / "none", "cannot be read"),
+    ]:
+        with pytest.raises(UserError, match=wrong):
+            read_text(path, "the file", 100)
+
+
+# --- users' JSON -------------------------------------------------------------------------------
+
+
+class Listed(BaseModel, extra="forbid"):
+    names: list[str]
+    labels: dict[str, int] = {}
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("", "is not valid JSON: Expecting value"),
+        ("{", "is not valid JSON: Expecting property name"),
+        ("[" * 100_000, "is not valid JSON: it is nested too deeply"),
+        ("1" * 5000, "is not valid JSON: Exceeds the limit"),
+        ("\0" * 64, "is not valid JSON"),
+        ('{"names": [], "names": []}', "is not valid JSON: the key 'names' occurs twice"),
+        ("[1]", ": input should be an object, found [1]"),
+        ("{}", ": names: field required, found {}"),
+        ('{"names": ["a", 1]}', ": names.1: input should be a valid string, found 1"),
+        ('{"names": "ab"}', ": names: input should be a valid array, found 'ab'"),
+        ('{"names": [], "labels": {"a": "2"}}', ": labels.a: input should be a valid integer"),
+        ('{"names": [], "name": 1}', ": name: extra inputs are not permitted, found 1"),
+        ('{"names": [1, 2, 3]}', ": names.0: input should be a valid string, found 1, and 2 more"),
+    ],
+)
+def test_json_that_holds_something_else_is_one_sentence(tmp_path, text, wrong):
+    path = tmp_path / "names.json"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_typed(path, Listed, "text.names: the file", "expected names")
+    said = str(caught.value)
+    assert said.removeprefix(f"text.names: the file {path}").lstrip().startswith(wrong.lstrip())
+    assert said.endswith("; expected names")
+    assert "\n" not in said
+
+
+def test_json_is_read_as_its_type():
+    assert parse_typed('{"names": ["a"], "labels": {"a": 1}}', Listed, "here", "") == Listed(
+        names=["a"], labels={"a": 1}
+    )
+    assert parse_typed("[[1, 2]]", list[tuple[int, int]], "here", "") == [(1, 2)]
+    with pytest.raises(UserError, match=r"here: 0: input should be .* integer, found '1'"):
+        parse_typed('["1"]', list[int], "here", "")
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free some space, or choose"),
+        (errno.EDQUOT, "free some space, or choose"),
+        (errno.EACCES, "change its permissions, or choose"),
+        (errno.EROFS, "change its permissions, or choose"),
+        (errno.ENOLCK, "file system with file locks"),
+        (errno.EFBIG, "ulimit -f"),
+        (errno.EMFILE, "ulimit -n"),
+    ],
+)
+def test_the_remedy_fits_the_cause(number, remedy):
+    error = OSError(number, os.strerror(number))
+    message = str(cannot_write(Path("out"), error))
+    assert message.startswith(f"the folder out cannot be written ({os.strerror(number)}); ")
+    assert remedy in message
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
+def test_what_belongs_to_another_user_gets_the_advice_for_groups(number, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    error = OSError(number, os.strerror(number), str(tmp_path / "missing" / "file"))
+    for advice in (remedy_of(error), str(cannot_write(tmp_path, OSError(number, "no")))):
+        assert re.search(r"it belongs to the user [\w-]+: .*umask 002.*chmod g\+s", advice)
+    assert "umask" not in remedy_of(OSError(errno.EROFS, "read-only", str(tmp_path)))
+
+
+def test_a_user_without_a_name_is_a_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    error = PermissionError(errno.EACCES, "Permission denied", str(tmp_path))
+    assert f"the user {tmp_path.stat().st_uid}:" in remedy_of(error)
+
+
+@pytest.mark.parametrize(("limit", "is_at"), [(1000, True), (10**6, False), (-1, False)])
+def test_a_file_at_the_limit_on_sizes(limit, is_at, tmp_path, monkeypatch):
+    (tmp_path / "x.sqlite-journal").write_bytes(bytes(900))
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (limit, -1))
+    assert is_at_size_limit(tmp_path / "x.sqlite") == is_at
+
+
+# --- byte order marks -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_files_of_notepad_and_powershell_are_read(tmp_path, encoding):
+    mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(encoding, b"")
+    content = mark + '["caf\u00e9", "\u732b"]'.encode(encoding)
+    (tmp_path / "names.json").write_bytes(content)
+    assert read_typed(tmp_path / "names.json", list[str], "the file", "") == ["café", "猫"]
+    assert read_text(tmp_path / "names.json", "the file", 100) == '["café", "猫"]'
+    assert parse_typed(content, list[str], "the text", "") == ["café", "猫"]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfea", b"\xff\xfe\x00\xd8", b"\xff", b"caf\xe9"])
+def test_other_encodings_are_refused(tmp_path, content):
+    (tmp_path / "names.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"the file .*names.json cannot be read: 'utf-"):
+        read_typed(tmp_path / "names.json", list[str], "the file", "")
+
+
+def test_a_file_is_written_although_its_temporary_file_was_removed(tmp_path):
+    """As by another process that begins to use the folder (`remove_torn`)."""
+    tries = []
+
+    def write(temporary):
+        temporary.write_text("whole")
+        tries.append(temporary)
+        if len(tries) == 1:
+            remove_torn(tmp_path)
+
+    replace_whole(tmp_path / "tracking.json", write)
+    assert (tmp_path / "tracking.json").read_text() == "whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["tracking.json"]
+    with pytest.raises(FileNotFoundError):
+        replace_whole(tmp_path / "none" / "tracking.json", lambda path: path.write_text(""))
+
+
+def test_threads_that_write_one_file_have_their_own_temporary_files(tmp_path):
+    names = []
+    with ThreadPoolExecutor(4) as threads:
+        barrier = Barrier(4)
+
+        def write(temporary):
+            barrier.wait(60)
+            names.append(temporary.name)
+            temporary.write_text("whole")
+            barrier.wait(60)
+
+        done = [threads.submit(replace_whole, tmp_path / "one", write) for _ in range(4)]
+    assert [each.exception() for each in done] == [None] * 4
+    assert len(set(names)) == 4
+
+
+# --- files that are none --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "link to a pipe"])
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path, kind):
+    path = tmp_path / "it"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path = Path("/dev/zero")
+    else:
+        os.mkfifo(tmp_path / "pipe")
+        path.symlink_to(tmp_path / "pipe")
+        path = path if "link" in kind else tmp_path / "pipe"
+    with pytest.raises(OSError, match="it is not a regular file"):
+        read_regular(path)
+    with pytest.raises(UserError, match=rf"the file {path} cannot be read: "):
+        read_text(path, "the file", 100)
+
+
+def test_a_file_is_measured_before_it_is_read(tmp_path):
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(OSError, match="it has 1,099,511,627,776 bytes, expected at most 1,073,7"):
+        read_regular(tmp_path / "large")

@@ -1,0 +1,333 @@
+"""What a run leaves behind: written, read back, interrupted, damaged."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from fedray.errors import UserError
+from fedray.storage.environment import Environment, environment
+from fedray.storage.json_files import sealed, unsealed
+from fedray.storage.metric import Metric, find_metric
+from fedray.storage.run import Costs, Event, Round, Run, RunInfo, Traffic
+from fedray.storage.run_folder import RunFolder, find_runs
+from fedray.storage.writer import RunWriter
+
+INFO = RunInfo(
+    name="tiny",
+    scale="laptop",
+    algorithm="fedproto",
+    config={
+        "rounds": 3,
+        "algorithm": {"name": "fedproto", "lambda": 1.0},
+        "report": {"select": "test"},
+    },
+    seed=2,
+    identity="1" * 64,
+    environment=Environment({"python": "3.11"}, cpu="a CPU", gpus=("a GPU",)),
+    partition_sha256="2" * 64,
+    data_sha256="3" * 64,
+    architectures=("cnn2", "mlp"),
+    metrics=(
+        Metric("local_accuracy"),
+        Metric("local_accuracy_{how}"),
+        Metric("train_loss", "nats", "min", "train"),
+    ),
+)
+
+
+def round_(number: int, accuracy: float | None = 0.5) -> Round:
+    measured = {"local_accuracy": accuracy, "local_accuracy_weighted": accuracy}
+    return Round(
+        round=number,
+        seconds=1.5,
+        metrics={"train_loss": 0.25, **(measured if accuracy is not None else {})},
+        per_client={0: 0.25, 11: 0.75},
+        up=Traffic({"prototypes": 10}, {"prototypes": 40}),
+        down=Traffic({"prototypes": 20}, {"prototypes": 80}),
+        participants=[0, 11],
+        events=[Event(11, "late by 1 round")],
+    )
+
+
+def written(folder: Path, count: int, **planned: int) -> RunWriter:
+    """A writer that has written so many rounds and is still open."""
+    folder.mkdir(parents=True, exist_ok=True)
+    info = replace(INFO, config={**INFO.config, **planned})
+    writer = RunWriter(RunFolder(folder), info)
+    for number in range(count):
+        writer.append(round_(number), Costs(float(number), 2.0, 1000))
+    return writer
+
+
+# --- what is written is what is read -------------------------------------------------------------
+
+
+def test_what_is_written_is_what_is_read(tmp_path):
+    written(tmp_path, 4).close()
+    run = RunFolder(tmp_path).read()
+    assert run == Run(INFO, [round_(number) for number in range(4)], Costs(3.0, 2.0, 1000))
+    tree = json.loads(RunFolder(tmp_path).result.read_text())
+    assert "rounds" not in tree
+    assert (tree["schema"], tree["done"], tree["best"]["round"]) == (5, 3, 1)
+    assert tree["metrics"][-1] == {
+        "name": "train_loss", "unit": "nats", "direction": "min", "on": "train"
+    }  # fmt: skip
+    assert tree["environment"]["gpus"] == ["a GPU"]
+    assert tree["costs"]["wall_seconds"] == 3.0
+    lines = RunFolder(tmp_path).rounds_file.read_text().splitlines()
+    line = json.loads(lines[1])
+    assert line["up"] == {"params": {"prototypes": 10}, "bytes": {"prototypes": 40}}
+    assert line["per_client"] == {"0": 0.25, "11": 0.75}
+    RunFolder(tmp_path / "copy").write(run)
+    assert RunFolder(tmp_path / "copy").read() == run
+
+
+def test_the_times_of_a_run_are_recorded(tmp_path):
+    writer, folder = written(tmp_path, 3), RunFolder(tmp_path)
+    started = folder.read().started
+    assert abs((datetime.now(UTC) - started).total_seconds()) < 60
+    assert not folder.is_finished
+    writer.close()
+    assert not folder.is_finished
+    resumed = RunWriter(folder, INFO, folder.read())
+    resumed.append(round_(3), Costs())
+    resumed.close()
+    head = folder.read_head()
+    assert head.started == started
+    assert head.ended > started
+    assert folder.is_finished
+
+
+def test_best_is_the_first_of_the_highest_and_final_the_last_evaluated():
+    accuracies = [0.1, 0.6, 0.6, None]
+    run = Run(INFO, [round_(number, value) for number, value in enumerate(accuracies)])
+    assert (run.best.round, run.best.local_accuracy) == (1, 0.6)
+    assert (run.final.round, run.done) == (2, 3)
+    assert Run(INFO).best is None
+    assert Run(INFO).done == -1
+
+
+def test_a_metric_means_what_was_declared():
+    assert INFO.metric("train_loss").direction == "min"
+    assert INFO.metric("local_accuracy_worst10").is_share
+    assert INFO.metric("local_accuracy_worst10").name == "local_accuracy_worst10"
+    unknown = INFO.metric("client/x")
+    assert (unknown.unit, unknown.direction, unknown.is_share) == ("number", None, False)
+    family, exact = Metric("{name}_loss", "index"), Metric("train_loss", "nats", "min")
+    assert find_metric("train_loss", [family, exact]) == exact
+    assert find_metric("global_loss", [family, exact]) == family
+    assert find_metric("_loss", [family, exact]) is None
+
+
+# --- while a run is going ------------------------------------------------------------------------
+
+
+def test_a_round_adds_one_line_and_leaves_the_others_alone(tmp_path):
+    writer, before = written(tmp_path, 0, rounds=50), ""
+    file = RunFolder(tmp_path).rounds_file
+    result = RunFolder(tmp_path).result.stat().st_mtime_ns
+    lengths = []
+    for number in range(20):
+        writer.append(round_(number), Costs())
+        text = file.read_text()
+        assert text.startswith(before)
+        assert text.count("\n") == number + 1
+        lengths.append(len(text) - len(before))
+        before = text
+    assert max(lengths) - min(lengths) <= 2  # a round costs the same at any length
+    assert RunFolder(tmp_path).result.stat().st_mtime_ns == result
+    assert RunFolder(tmp_path).read().done == 19
+    writer.close()
+
+
+def test_rounds_after_the_checkpoint_are_cut_at_a_resume(tmp_path):
+    writer, folder = written(tmp_path, 3), RunFolder(tmp_path)
+    writer.close()  # as the session does when it is stopped
+    with folder.rounds_file.open("a") as file:
+        file.write('{"round": 3, "seconds": 1.0, "metr')  # a torn last line
+    resumed = RunWriter(folder, INFO, folder.read().until(0))
+    assert folder.read().done == 0
+    for number in (1, 2, 3):
+        resumed.append(round_(number), Costs(10.0 + number))
+    resumed.close()
+    run = folder.read()
+    assert [done.round for done in run.rounds] == [0, 1, 2, 3]
+    assert run.costs.wall_seconds == 13.0
+
+
+def test_a_killed_run_is_read_with_all_whole_lines(tmp_path):
+    written(tmp_path, 3)  # never closed
+    folder = RunFolder(tmp_path)
+    assert json.loads(folder.result.read_text())["done"] == -1
+    assert folder.read().done == 2
+    with folder.rounds_file.open("a") as file:
+        file.write('{"round": 3, "seconds": 1.0, "metr')  # a torn last line
+    assert folder.read().rounds == [round_(number) for number in range(3)]
+    folder.config.write_text("rounds: 3\n")
+    ((path, found),) = find_runs([tmp_path])
+    assert (path, found.done) == (tmp_path, 2)
+
+
+def test_an_analysis_goes_into_a_file_of_its_own(tmp_path):
+    writer, folder = written(tmp_path, 1), RunFolder(tmp_path)
+    assert folder.read_matrices() == {}
+    assert folder.class_names() == []
+    matrices = {"text": [[1.0, 0.5], [0.5, 1.0]]}
+    writer.append(replace(round_(1), matrices=matrices), Costs())
+    writer.close()
+    assert folder.read_matrices() == matrices
+    assert "text" not in folder.result.read_text()
+
+
+def test_the_first_analyses_are_kept_beside_the_last(tmp_path):
+    writer, folder = written(tmp_path, 0), RunFolder(tmp_path)
+    given = [{"text": [[1.0, value], [value, 1.0]]} for value in (0.1, 0.2, 0.3)]
+    for number, matrices in enumerate(given):
+        writer.append(replace(round_(number), matrices=matrices), Costs())
+    writer.close()
+    assert (folder.read_matrices("first"), folder.read_matrices()) == (given[0], given[2])
+
+    resumed = RunWriter(folder, INFO, folder.read().until(1))
+    resumed.append(replace(round_(2), matrices=given[1]), Costs())
+    assert folder.read_matrices("first") == given[0]
+    resumed.close()
+
+    anew = RunWriter(folder, INFO)
+    anew.append(replace(round_(0), matrices=given[1]), Costs())
+    assert folder.read_matrices("first") == given[1]
+    anew.close()
+
+
+# --- what is damaged -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{broken", "JSONDecodeError"),
+        ('{"round": 1}', "JSONDecodeError"),
+        ("[]", "JSONDecodeError"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_damaged_line_is_refused_with_one_sentence(tmp_path, line, reason):
+    written(tmp_path, 3)
+    file = RunFolder(tmp_path).rounds_file
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([lines[0], line, lines[2]]) + "\n")
+    with pytest.raises(UserError, match=rf"rounds\.jsonl, line 2, cannot be read: .*({reason})"):
+        RunFolder(tmp_path).read()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("{", "result.json cannot be read"),
+        ("[]", "is not a run's result"),
+        ({"identity": None}, "is not a run's result"),
+        ({"seed": None}, "its content does not fit its checksum"),
+        (
+            {"rounds": [{"round": 1}]},
+            "has schema 5, but this version of fedray reads 5; use the version that wrote it",
+        ),
+        ({"seed": 3}, "its content does not fit its checksum"),
+        ({"checksum": None}, "it has no checksum"),
+    ],
+)
+def test_a_damaged_result_is_refused_with_one_sentence(tmp_path, change, message):
+    written(tmp_path, 4).close()
+    result = RunFolder(tmp_path).result
+    if isinstance(change, str):
+        result.write_text(change)
+    else:
+        tree = {**json.loads(result.read_text()), **change}
+        result.write_text(json.dumps({k: v for k, v in tree.items() if v is not None}))
+    with pytest.raises(UserError, match=message) as raised:
+        RunFolder(tmp_path).read()
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"schema": 6}, "has schema 6, but this version of fedray reads 5"),
+        ({"config": 3}, "cannot be read: config: Input"),
+        (
+            {"environment": {"versions": 3}},
+            "cannot be read: environment.versions: Input",
+        ),
+        ({"later": 1}, "cannot be read: later: Unexpected"),
+    ],
+)
+def test_what_this_version_does_not_write_is_refused(tmp_path, change, reason):
+    written(tmp_path, 4).close()
+    result = RunFolder(tmp_path).result
+    head = unsealed(json.loads(result.read_text()))
+    result.write_text(json.dumps(sealed({**head, **change})))
+    with pytest.raises(UserError, match=reason) as raised:
+        RunFolder(tmp_path).read()
+    assert "\n" not in str(raised.value)
+
+
+def test_rounds_that_are_missing_are_noticed(tmp_path):
+    written(tmp_path, 4).close()
+    file = RunFolder(tmp_path).rounds_file
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:3]))
+    with pytest.raises(UserError, match=r"rounds\.jsonl lacks round 3, which result\.json says"):
+        RunFolder(tmp_path).read()
+
+
+def test_a_number_that_is_not_finite_is_never_written(tmp_path):
+    writer = written(tmp_path, 1)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        writer.append(replace(round_(1), metrics={"train_loss": float("nan")}), Costs())
+    writer.close()
+    assert RunFolder(tmp_path).read().done == 0
+
+
+def test_of_several_families_the_longest_says_what_a_metric_means():
+    every, domains = Metric("accuracy_{name}"), Metric("accuracy_in_{domain}", "index")
+    for declared in ([every, domains], [domains, every]):
+        assert find_metric("accuracy_in_art", declared) == domains
+        assert find_metric("accuracy_art", declared) == every
+
+
+def test_a_value_is_the_best_in_its_metrics_direction_or_the_last():
+    values = [0.5, 0.2, 0.7, 0.3]
+    run = Run(
+        INFO,
+        [Round(n, 1.0, {"train_loss": v, "local_accuracy": v}) for n, v in enumerate(values)],
+    )
+    assert run.value("train_loss", "best") == 0.2
+    assert run.value("local_accuracy", "best") == 0.7
+    assert run.value("train_loss", "final") == run.value("local_accuracy", "final") == 0.3
+    assert run.value("dice", "best") is None
+
+
+def test_what_an_interrupted_run_cost_is_kept_when_the_next_one_is_killed_at_once(tmp_path):
+    written(tmp_path, 3)  # never closed
+    folder = RunFolder(tmp_path)
+    RunWriter(folder, INFO, folder.read())  # nor this one, before its first round
+    assert folder.read().costs == Costs(2.0, 2.0, 1000)
+
+
+def test_an_environment_says_what_has_changed():
+    before = Environment({"torch": "2.14", "git": "a", "ray": "1"}, cpu="AMD", threads=1)
+    now = Environment({"torch": "2.15", "git": "a", "ray": "2"}, cpu="Intel", threads=1, blas="mkl")
+    assert before.changes(now) == ["torch 2.14, now 2.15", "cpu AMD, now Intel"]
+    assert before.changes(before) == []
+
+
+def test_the_environment_of_this_process():
+    here = environment(threads=3)
+    assert here.threads == 3
+    assert here.versions["torch"]
+    assert here.cpu
+    assert here.instructions
+    assert here.system.startswith(platform.system())

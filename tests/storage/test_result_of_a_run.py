@@ -1,0 +1,115 @@
+"""What whole runs write: metrics in their own namespace, tracebacks of somebody's code."""
+
+from __future__ import annotations
+
+import pytest
+from rounds import rounds_in
+
+from fedray.algorithms.personalised.local import Local
+from fedray.core import LocalContext, Trained
+from fedray.errors import ClientError, CodeError
+from fedray.run import main
+from fedray.storage.run_folder import RunFolder
+
+QUICK = ["local_digits", "rounds=2", "local_epochs=1", "data.clients=3", "data.samples=300"]
+SERIAL = ["--executor", "serial", "--no-track"]
+
+
+def test_a_report_never_replaces_what_was_measured(tmp_path, monkeypatch):
+    assert main([*QUICK, *SERIAL, "--out", str(tmp_path / "plain")]) == 0
+    finish = Local.finish
+
+    def boast(self, local: LocalContext, trained: Trained):
+        local.client.reports["local_accuracy"] = 1.0
+        return finish(self, local, trained)
+
+    monkeypatch.setattr(Local, "finish", boast)
+    assert main([*QUICK, *SERIAL, "--out", str(tmp_path / "boast")]) == 0
+    plain, boast = (RunFolder(tmp_path / name).rounds() for name in ("plain", "boast"))
+    for honest, boasted in zip(plain, boast, strict=True):
+        assert boasted.metrics["local_accuracy"] == honest.metrics["local_accuracy"] < 1
+    assert [r.metrics.get("client/local_accuracy") for r in boast] == [None, 1.0, 1.0]
+
+
+def broken(*_: object) -> None:
+    raise KeyError("a fault in the method")
+
+
+def test_a_fault_in_a_clients_step_names_the_file_with_its_traceback(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Local, "loss", broken)
+    out = tmp_path / "out"
+    assert main([*QUICK, *SERIAL, "--out", str(out)]) == 1
+    kept = RunFolder(out).error
+    assert capsys.readouterr().err == (
+        "failed: client 0, round 1, step client_update: KeyError: 'a fault in the method' "
+        f"(traceback in {kept})\n"
+    )
+    assert "Traceback (most recent call last)" in kept.read_text()
+    assert "in broken" in kept.read_text()
+    with pytest.raises(ClientError) as raised:
+        main([*QUICK, *SERIAL, "--debug", "--out", str(tmp_path / "debug")])
+    assert "in broken" in "".join(raised.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("hook", "where"),
+    [
+        ("init_server", "server, round 0, step round: "),
+        ("server_update", "server, round 1, step round: "),
+        ("__init__", ""),
+    ],
+)
+def test_a_fault_on_the_server_does_too(tmp_path, monkeypatch, capsys, hook, where):
+    monkeypatch.setattr(Local, hook, broken)
+    out = tmp_path / "out"
+    assert main([*QUICK, *SERIAL, "--out", str(out)]) == 1
+    kept = RunFolder(out).error
+    assert capsys.readouterr().err == (
+        f"failed: {where}KeyError: 'a fault in the method' (traceback in {kept})\n"
+    )
+    assert "in broken" in kept.read_text()
+    with pytest.raises(CodeError) as raised:
+        main([*QUICK, *SERIAL, "--debug", "--out", str(tmp_path / "debug")])
+    assert "in broken" in "".join(raised.value.__notes__)
+
+
+def test_an_error_before_the_run_says_where(monkeypatch, capsys):
+    monkeypatch.setattr("fedray.cli.run.headline", broken)
+    assert main([*QUICK, *SERIAL]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("failed: KeyError: 'a fault in the method' (")
+    assert printed.endswith("; --debug shows the traceback\n")
+    assert __file__ in printed
+    with pytest.raises(KeyError):
+        main([*QUICK, *SERIAL, "--debug"])
+
+
+def test_tracebacks_of_survived_faults_outlive_the_one_that_stops_the_run(tmp_path, monkeypatch):
+    def survived(self, *_: object):
+        raise LookupError("survived")
+
+    monkeypatch.setattr(Local, "loss", survived)
+    monkeypatch.setattr(Local, "server_update", broken)
+    out = tmp_path / "out"
+    words = [*QUICK, "faults.on_client_error=drop", *SERIAL, "--out", str(out)]
+    assert main(words) == 1
+    text = RunFolder(out).error.read_text()
+    assert text.count("LookupError: survived") >= 3
+    assert text.count("server, round 1, step round: KeyError: 'a fault in the method'") == 1
+
+
+def test_what_a_survived_fault_leaves(tmp_path, monkeypatch):
+    loss = Local.loss
+
+    def sometimes(self, output, batch, local: LocalContext):
+        return broken() if local.client.id == 1 else loss(self, output, batch, local)
+
+    monkeypatch.setattr(Local, "loss", sometimes)
+    out = tmp_path / "out"
+    words = [*QUICK, "faults.on_client_error=drop", *SERIAL, "--out", str(out)]
+    assert main(words) == 0
+    text = RunFolder(out).error.read_text()
+    assert text.count("client 1, round") == 2
+    assert "in broken" in text
+    events = rounds_in(out)[1]["events"]
+    assert events == [{"client": 1, "what": "failed: KeyError: 'a fault in the method'"}]
