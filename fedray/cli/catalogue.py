@@ -47,7 +47,7 @@ def _keys(model: type[BaseModel], prefix: str) -> Iterator[Entry]:
             continue
         listed = replace(parameter, name=key, text="")
         if inner is Component:
-            listed = replace(listed, type="name", default=parameter.default[6:].partition("'")[0])
+            listed = replace(listed, type="name")
         text, file = parameter.text.rstrip("."), "config/experiment.py"
         yield Entry(key, key, text, "-", "", file, (listed,))
 

@@ -210,12 +210,11 @@ def check_set(known: KnownSet, root: Path) -> str:
     Raises:
         UserError: if the folder lacks images or classes, or the source cannot read it.
     """
-    from fedray.config import Component
-    from fedray.data.configurable import build
+    from fedray.config import component
     from fedray.data.decoding import AS_STORED
     from fedray.data.sources import Source
 
-    source: Source = build(Component(name=known.source), "data source", "data.source")
+    source: Source = component("data source", known.source).build()
     if known.coop is not None:
         source.files(root, AS_STORED)  # raises if an image of the split is missing
     listing = source.chosen(root, AS_STORED)

@@ -45,19 +45,20 @@ from fedray.config.input_files import InputFile, content_of, files_of
 from fedray.config.plugins import (
     named_plugins,
     read_plugins,
+    received_experiment,
     with_plugins,
     with_read_plugins,
     with_used_plugins,
 )
 from fedray.config.resolution import (
     MissingRoot,
-    completed,
     load_experiment,
     missing_roots_allowed,
     preset_keys,
     resolve_root,
 )
 from fedray.config.schema import (
+    Chosen,
     Component,
     Epochs,
     FileName,
@@ -69,9 +70,8 @@ from fedray.config.schema import (
     Seed,
     Temperature,
     Tree,
-    component_of,
-    named,
-    parameters,
+    component,
+    default_entry,
     validate,
 )
 from fedray.config.sources import sources_of

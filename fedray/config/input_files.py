@@ -16,9 +16,9 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import AfterValidator
 from pydantic.fields import FieldInfo
+from pydantic_core import core_schema
 
-from fedray.config.files import COMPONENTS
-from fedray.config.schema import Component, Frozen, parameters
+from fedray.config.schema import Component, Frozen
 from fedray.files import check_path
 
 WEIGHT_CONFIG = "open_clip_config.json"
@@ -36,42 +36,24 @@ class NamesFile:
     def __init__(self, *suffixes: str) -> None:
         self.suffixes = suffixes
 
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        """Return pydantic's schema, which makes paths absolute."""
+        return core_schema.no_info_after_validator_function(self._absolute, handler(source))
+
     def matches(self, value: Any) -> bool:
         """Return True if a value is a path."""
-        return isinstance(value, str | Path) and (
-            not self.suffixes or Path(value).suffix in self.suffixes
-        )
+        return isinstance(value, str) and (not self.suffixes or Path(value).suffix in self.suffixes)
+
+    def _absolute(self, value: Any) -> Any:
+        if not self.matches(value):
+            return value
+        path, base = Path(value).expanduser(), os.environ.get("FEDRAY_DATA")
+        in_base = base is not None and (Path(base) / path).exists()
+        return str((Path(str(base)) / path if in_base else path).absolute())
 
 
 InputFile = Annotated[str, AfterValidator(check_path), NamesFile()]
 """A file or folder; a relative path is tried below $FEDRAY_DATA, then the working directory."""
-
-
-def with_absolute_files(params: Frozen) -> Frozen:
-    """Return typed parameters with absolute paths of input files."""
-    fields = type(params).model_fields.items()
-    values = {name: _with_absolute(getattr(params, name), _whole(field)) for name, field in fields}
-    changed = {name: value for name, value in values.items() if value != getattr(params, name)}
-    return params.model_copy(update=changed) if changed else params
-
-
-def _with_absolute(value: Any, annotation: Any) -> Any:
-    """Return a value with absolute paths of the input files that its annotation marks."""
-    if isinstance(value, Frozen):
-        return with_absolute_files(value)
-    if _is_file(value, annotation):
-        return _absolute(value)
-    items = {key: _with_absolute(item, inner) for key, item, inner in _items(value, annotation)}
-    if isinstance(value, Mapping):
-        return {**value, **items}
-    return type(value)(items.values()) if items else value
-
-
-def _absolute(value: str | Path) -> str | Path:
-    """Resolve a path: below $FEDRAY_DATA if it exists there, else below the working directory."""
-    path, base = Path(value).expanduser(), os.environ.get("FEDRAY_DATA")
-    in_base = base is not None and (Path(base) / path).exists()
-    return type(value)((Path(str(base)) / path if in_base else path).absolute())
 
 
 def files_of(params: Frozen) -> dict[str, str]:
@@ -93,26 +75,18 @@ class KeyValue(NamedTuple):
         key: its dotted key.
         value: a plain value, or a component, whose parameters are further values.
         annotation: its type, with marks such as `NamesFile`.
-        kind: the kind of a component; None for a plain value.
     """
 
     key: str
     value: Any
     annotation: Any
-    kind: str | None = None
 
 
 def values_of(params: Frozen, place: str = "") -> Iterator[KeyValue]:
     """Yield all values of typed data: also of sections, of items, and of components' parameters."""
     for name, field in type(params).model_fields.items():
-        value, key = getattr(params, name), place + (field.alias or name)
-        extra = field.json_schema_extra
-        kind = extra.get("kind") if isinstance(extra, dict) else COMPONENTS.get(key)
-        if isinstance(value, Component) and kind is not None:
-            yield KeyValue(key, value, field.annotation, str(kind))
-            yield from values_of(parameters(value, str(kind), key), f"{key}.")
-        else:
-            yield from _values_in(value, _whole(field), key)
+        key = place + (field.alias or name)
+        yield from _values_in(getattr(params, name), _whole(field), key)
 
 
 def _values_in(value: Any, annotation: Any, key: str) -> Iterator[KeyValue]:
@@ -121,6 +95,8 @@ def _values_in(value: Any, annotation: Any, key: str) -> Iterator[KeyValue]:
         yield from values_of(value, f"{key}.")
     elif not items:
         yield KeyValue(key, value, annotation)
+    if isinstance(value, Component):
+        yield from values_of(value.params, f"{key}.")
     for name, item, inner in items:
         yield from _values_in(item, inner, f"{key}.{name}")
 
@@ -149,12 +125,10 @@ def _items(value: Any, annotation: Any) -> list[tuple[Any, Any, Any]]:
 
 def _is_file(value: Any, annotation: Any) -> bool:
     """Return True if an annotation marks a value as the path of an input file."""
-    return isinstance(value, str | Path) and any(
+    return any(
         mark.matches(value)
         for alternative in _alternatives(annotation)
-        for mark in (
-            [NamesFile()] if alternative is Path else getattr(alternative, "__metadata__", ())
-        )
+        for mark in getattr(alternative, "__metadata__", ())
         if isinstance(mark, NamesFile)
     )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 from fedray.config.experiment import Experiment
-from fedray.config.files import COMPONENTS, listed
+from fedray.config.files import listed
 from fedray.config.schema import Frozen, Tree, validate
+from fedray.config.versions import entries_of
 from fedray.plugins import Plugin, installed_plugin, needed, read_plugin, trust, use, with_siblings
 from fedray.registry import installed_points, registered_by, registry
 
@@ -104,26 +105,20 @@ def _texts(tree: Any) -> set[str]:
     return set().union(*map(_texts, values))
 
 
+def received_experiment(text: str) -> Experiment:
+    """Return an experiment that another process has sent as JSON, and use its plug-ins."""
+    use(read_plugins(json.loads(text).get(KEY, ())))
+    return Experiment.model_validate_json(text)
+
+
 def completed_by_installed(experiment: Experiment) -> Experiment:
     """Return an experiment with the installed plug-ins whose entries it names."""
     tops = {point.module.partition(".")[0] for point in installed_points()}
-    if not tops:
-        return experiment
     missing = tops - {plugin.name for plugin in experiment.plugins}
-    homes = {home.partition(".")[0]: home for home in _homes(experiment) if home}
-    added = [installed_plugin(homes[top]) for top in sorted(homes) if top in missing]
-    if not added:
+    if not missing:
         return experiment
-    return experiment.model_copy(update={KEY: (*experiment.plugins, *added)})
-
-
-def _homes(experiment: Experiment) -> Iterable[str]:
-    """Yield the modules that register the entries which an experiment names."""
-    for key, kind in COMPONENTS.items():
-        yield registry(kind).home(attrgetter(key)(experiment).name)
-    groups, architectures = registry("model group"), registry("architecture")
-    name = experiment.model.group
-    members = groups.get(name).members if name in groups.names() else (name,)
-    yield groups.home(name)
-    architectures.names()  # imports all modules, so that `home` knows every entry
-    yield from (architectures.home(member) for member in members)
+    entries = entries_of(experiment, experiment.model.group)
+    homes = [registry(kind).home(entry.name) for kind, entry in entries]
+    added = {home.partition(".")[0]: home for home in homes if home.partition(".")[0] in missing}
+    plugins = [installed_plugin(home) for _, home in sorted(added.items())]
+    return experiment.model_copy(update={KEY: (*experiment.plugins, *plugins)})

@@ -8,18 +8,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedray.config import Component
+from fedray.config import component
 from fedray.errors import UserError
 from fedray.language.descriptions import FOLDER, canonical_name
 from fedray.language.names import load_names
-from fedray.language.styles import class_texts, text_style
+from fedray.language.styles import class_texts
 from fedray.language.templates import CLIP_ENSEMBLE, ENSEMBLE
 
 NAMES = ("laptop_computer", "mug")
 
 
 def texts(style: str) -> list[list[str]]:
-    return class_texts(text_style(Component(name=style)), NAMES)
+    return class_texts(component("text style", style).build(), NAMES)
 
 
 def test_plain_is_fedglcls_prompt_and_name_is_bare():

@@ -410,7 +410,7 @@ def test_the_command_line_overrides_the_scale_and_seed_replaces_seeds(here):
     wanted = study.cells[0].run_spec({"algorithm.lambda": 2}, "tuning", 5)
     experiment = wanted.experiment
     assert (experiment.rounds, experiment.lr, experiment.seed) == (3, 0.1, 5)
-    assert experiment.algorithm.params == {"lambda": 2, "proto_agg": "weighted"}
+    assert experiment.algorithm.tree() == {"name": "fedproto", "lambda": 2, "proto_agg": "weighted"}
     assert StudyPlan.model_validate_json(study.plan.model_dump_json()) == study.plan
 
 

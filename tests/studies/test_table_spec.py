@@ -166,7 +166,7 @@ def test_layers_are_laid_on_each_other(write, here):
     plan = plan_words("table", "tiny", ["batch_size=2", "rounds=4", "report.seeds=[1,2]"])
     at = plan.experiment_of(Place("mine", "a"), {}, "report", 7)
     assert (at.batch_size, at.rounds, at.local_epochs) == (2, 4, 4)
-    assert at.data.partition.params["alpha"] == 0.3
+    assert at.data.partition.tree()["alpha"] == 0.3
     assert plan.report.seeds == [1, 2]
     assert plan.tuning.rounds == 4
     at = plan.experiment_of(Place("local", "a"), {}, "report", 7)
@@ -241,7 +241,7 @@ def test_a_curve_is_columns_of_one_key(write):
     assert list(plan.columns) == ["lambda=0", "lambda=0.5", "lambda=7"]
     assert plan.curve == "algorithm.lambda"
     at = plan.experiment_of(Place("mine", "lambda=0.5"), {}, "report", 0)
-    assert at.algorithm.params["lambda"] == 0.5  # the row's algorithm says 2
+    assert at.algorithm.tree()["lambda"] == 0.5  # the row's algorithm says 2
     write(
         columns={"a": {}},
         scales={"laptop": {"curve": {"batch_size": [4, 8]}}, "desktop": {"columns": {"b": {}}}},

@@ -168,7 +168,7 @@ def test_fashion_mnist_is_divided_as_cifar100_is():
             each.data.partition for each in at_paper_scale(TUNE / "tables" / f"{name}.yaml")
         ]
         routines = {
-            (found.name, found.params["variant"], found.params["min_samples"])
+            (found.name, found.tree()["variant"], found.tree()["min_samples"])
             for found in partitions
             if "dirichlet" in found.name
         }
