@@ -150,7 +150,7 @@ def test_texts_of_an_import_are_those_of_the_command(tmp_path, monkeypatch, fail
             if fails:
                 raise UserError("no such package")
 
-        monkeypatch.setattr(printing, "use", use)
+        monkeypatch.setattr("fedray.config.plugins.use", use)
         output.take()
         try:
             unpack_experiment(experiment.model_dump_json(by_alias=True))

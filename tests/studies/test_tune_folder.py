@@ -152,7 +152,7 @@ def test_a_figures_sweep_and_table_have_the_same_clients_at_paper_scale():
 def test_rows_of_a_comparison_are_the_papers_at_paper_scale(path):
     """What a plain name would not be: FedPGP, FedGen and FedConcat as they were compared."""
     for each in at_paper_scale(path):
-        params = each.algorithm.params
+        params = each.algorithm.tree()
         match each.algorithm.name:
             case "fedpgp" if path.stem.startswith("fedmgp"):
                 assert params["copies"] == 2
