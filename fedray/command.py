@@ -192,7 +192,7 @@ def trust(function: F) -> F:
         is_flag=True,
         expose_value=False,
         callback=_note,
-        help="Run plug-ins found in a folder even if you have never run them before.",
+        help="Run the plug-ins of a folder without asking.",
     )(function)
 
 

@@ -24,7 +24,7 @@ from fedray.counts import counted
 from fedray.data import FederatedData
 from fedray.federation import Federation, Reply, RoundExchange
 from fedray.models.prompted import PromptedClip
-from fedray.records import Traffic
+from fedray.records import Run, Traffic
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.resolve import from_tree
@@ -135,6 +135,25 @@ def costs(experiment: Experiment) -> list[Cost]:
     if federation.server.text is not None:
         server.part("text encoder").hold(federation.server.text.encoder.weights())
     return [*shown.values(), server]
+
+
+def recorded_costs(run: Run) -> list[Cost]:
+    """Return what a client and the server trained and sent in a run's last round, as recorded.
+
+    Numbers of a client are means over the round's participants, by kind of payload.
+    """
+    done, client, server = run.rounds[-1], Cost("client"), Cost("server")
+    count = len(done.participants) or 1
+    client.up, client.down = (
+        Traffic(*({kind: round(n / count) for kind, n in of.items()} for of in parts))
+        for parts in ((way.params, way.bytes) for way in (done.up, done.down))
+    )
+    for kind in {**client.up.params, **client.down.params}:
+        part = client.part(kind)
+        part.up, part.down = (int(way.params.get(kind, 0)) for way in (client.up, client.down))
+    for cost, work in ((client, run.client_work), (server, run.server_work)):
+        cost.part("all").trained = 0 if work is None else round(work.parameters)
+    return [client, server]
 
 
 def reduce_images(experiment: Experiment) -> Assembly:

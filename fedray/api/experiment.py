@@ -14,6 +14,7 @@ from fedray.api.result import Result
 from fedray.api.training import Callback, ExecutorName, begin, follow, new_folder
 from fedray.config import (
     Tree,
+    is_record,
     merge,
     parents_first,
     read_experiment,
@@ -57,7 +58,9 @@ class Experiment:
         pairs = [(key, plain(value)) for key, value in {**(settings or {}), **keys}.items()]
         pairs = parents_first(pairs)
         places = [plugins] if isinstance(plugins, str | Path) else plugins
-        tree = with_read_plugins(_tree(base), pairs, [str(place) for place in places])
+        tree = with_read_plugins(
+            _tree(base), pairs, [str(place) for place in places], trusted=not is_record(base)
+        )
         self._resolved = from_tree(tree, [pair for pair in pairs if pair[0] != "plugins"])
 
     @property

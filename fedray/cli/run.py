@@ -34,7 +34,6 @@ from fedray.config import Experiment, read_experiment
 from fedray.errors import UserError
 from fedray.files import discard_if_empty, reserve, results_home, stamp
 from fedray.imports import import_quickly
-from fedray.plugins import unshipped
 from fedray.records import Round, RunFolder, check_entries, prove_writable
 from fedray.remote_results import check_owner, fetch_missing
 from fedray.tracking import Tracker, run_tracker, start_process
@@ -193,12 +192,10 @@ def run_tracked(request: RunRequest, began: float, process: StoreProcess | None)
             warn_if_from_start(RunFolder(out))
         print(headline(experiment, request.executor), flush=True)
         say_job()
-        if elsewhere := unshipped(experiment.plugins):
-            say(elsewhere)
         tracker = None if request.no_track else run_tracker(experiment, out, process)
         # last, because `begin` claims the folder
         rounds = begin(experiment, out, request.executor, began, say, say_next)
-        drive(experiment, out, rounds, tracker, resume_hint(out, request))
+        drive(experiment, out, rounds, tracker, resume_hint(out, request, experiment))
     print_summary(out, tracker, request.executor)
     return out
 
@@ -222,9 +219,7 @@ def resolve_request(request: RunRequest) -> tuple[Experiment, Path]:
         if not RunFolder(out).config.is_file():
             raise UserError(f"--resume {out}: there is no config.yaml, so no run to go on with")
         config = str(RunFolder(out).config)
-        experiment = resolve(
-            named or config, assignments, request.plugin, trusted=named is not None
-        )
+        experiment = resolve(named or config, assignments, request.plugin)
         check_experiment(RunFolder(out), experiment)
         check_owner(out)
         RunFolder(out).check_plugins(experiment.plugins)
@@ -277,7 +272,7 @@ def drive(
         raise
 
 
-def resume_hint(out: Path, request: RunRequest) -> Callable[[], str]:
+def resume_hint(out: Path, request: RunRequest, experiment: Experiment) -> Callable[[], str]:
     """Return a function that returns how to resume a stopped run, or why it cannot be resumed."""
     flags = [] if request.executor == "ray" else ["--executor", request.executor]
     flags += ["--no-track"] if request.no_track else []
@@ -290,6 +285,7 @@ def resume_hint(out: Path, request: RunRequest) -> Callable[[], str]:
 
         if CheckpointStore(out, identity="").latest() is None:
             return f"no checkpoint is in {out} yet, so the run cannot be resumed"
-        return go_on_with("fedray.run", "--resume", out, *flags)
+        trusted = ["--trust"] if experiment.plugins else []
+        return go_on_with("fedray.run", "--resume", out, *flags, *trusted)
 
     return say

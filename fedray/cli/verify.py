@@ -106,7 +106,7 @@ def runs_to_verify(folder: Path, sample: int, seed: int) -> Sequence[RecordedRun
         raise UserError(f"{folder} holds no result.json and no table.json; pass a run or a table")
     run = files.read()
     read_config(folder)
-    experiment, environment = resolve(str(files.config), trusted=False), run.info.environment
+    experiment, environment = resolve(str(files.config)), run.info.environment
 
     def compare(now: Run) -> tuple[list[Gap], list[str]]:
         return gaps(run, now), input_changes(run.info, now.info)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from fedray.config.experiment import Experiment
@@ -14,6 +15,7 @@ from fedray.plugins import Plugin, installed_plugin, needed, read_plugin, trust,
 from fedray.registry import installed_points, registered_by, registry
 
 KEY = "plugins"
+CONFIG = "config.yaml"
 
 
 class _Plugins(Frozen):
@@ -38,6 +40,11 @@ def named_plugins(names: Iterable[str]) -> tuple[Plugin, ...]:
     plugins = read_plugins(names)
     trust(plugins)
     return plugins
+
+
+def is_record(experiment: Any) -> bool:
+    """Return True for the config.yaml of a run, whose plug-ins the user has not named himself."""
+    return isinstance(experiment, str | Path) and Path(experiment).name == CONFIG
 
 
 def with_read_plugins(
@@ -85,24 +92,15 @@ def with_used_plugins(experiment: Experiment) -> Experiment:
     run measures all metrics. A plug-in that registers nothing and that no other plug-in imports is
     used, because its import may have effects. All plug-ins that used ones import are used, too.
     """
-    plugins = experiment.plugins
-    named = _texts(experiment.model_dump(mode="json", exclude={KEY, "name"}))
-    roots = [plugin for plugin in plugins if _is_used(plugin, named, plugins)]
-    return experiment.model_copy(update={KEY: tuple(needed(roots, plugins))})
-
-
-def _is_used(plugin: Plugin, named: Collection[str], plugins: Sequence[Plugin]) -> bool:
-    registered = registered_by(plugin.key)
-    if not registered:
-        return not any(plugin in needed([other], plugins) for other in plugins if other != plugin)
-    return "metric" in registered or any(set(names) & set(named) for names in registered.values())
-
-
-def _texts(tree: Any) -> set[str]:
-    if isinstance(tree, str):
-        return {tree}
-    values = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
-    return set().union(*map(_texts, values))
+    plugins, used = experiment.plugins, list[Plugin]()
+    named = {(kind, entry.name) for kind, entry in entries_of(experiment, experiment.model.group)}
+    for plugin in plugins:
+        registered = registered_by(plugin.key)
+        names = {(kind, name) for kind, of_kind in registered.items() for name in of_kind}
+        imported = any(plugin in needed([other], plugins) for other in plugins if other != plugin)
+        if names & named or "metric" in registered or not (names or imported):
+            used.append(plugin)
+    return experiment.model_copy(update={KEY: tuple(needed(used, plugins))})
 
 
 def received_experiment(text: str) -> Experiment:

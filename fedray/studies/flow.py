@@ -35,7 +35,7 @@ from fedray.files import (
     unshare,
     write_atomic,
 )
-from fedray.plugins import Plugin, unshipped
+from fedray.plugins import Plugin
 from fedray.records import RunFolder, check_entries
 from fedray.remote_results import check_owner, copying, fetch_missing
 from fedray.shipped import folders, names
@@ -120,8 +120,6 @@ def carry_out(request: Request) -> tuple[Study, int]:
     check_stored(study)
     print(headline(study), flush=True)
     say_job()
-    if elsewhere := unshipped(plugins_of(study.plan)):
-        print(elsewhere, flush=True)
     if request.register:
         entry = register(study, home_of(request.kind, study.plan.name))
         print(wrap(describe_registration(entry, study.plan)))

@@ -11,7 +11,6 @@ import warnings
 import pytest
 
 from fedray.errors import UserError
-from fedray.runtime import printing
 from fedray.runtime.printing import (
     MOST_LINES,
     Output,
