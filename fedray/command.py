@@ -93,7 +93,7 @@ class Command(click.Command):
         return f"{ctx.command_path} --help lists the options"
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group of commands that raises a `UserError` for wrong arguments."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -156,7 +156,7 @@ class _Word(click.ParamType[str]):
 PATH, WORD = _Path(), _Word()
 
 
-class Name(click.ParamType[str]):
+class KnownName(click.ParamType[str]):
     """A name that the shell completes.
 
     Args:
@@ -185,7 +185,7 @@ def json_flag(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
-def trust(function: F) -> F:
+def trust_flag(function: F) -> F:
     """Add the flag `--trust`; `run` reads it."""
     return click.option(
         "--trust",
@@ -204,7 +204,7 @@ def plugins(function: F) -> F:
         metavar="FILE",
         help="Your file, folder or module with methods, models, sources, ...; repeatable.",
     )
-    return add(trust(function))
+    return add(trust_flag(function))
 
 
 # --- running --------------------------------------------------------------------------------------

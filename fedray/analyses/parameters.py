@@ -44,7 +44,7 @@ WHOLE = ("prototypes", "logits", "text_embeddings", "images", "statistics")
 
 
 @dataclass
-class Component:
+class PartCost:
     """Counts of one component of the server or of a client.
 
     Attributes:
@@ -82,19 +82,19 @@ class Cost:
     """
 
     side: str
-    components: dict[str, Component] = field(default_factory=dict)
+    components: dict[str, PartCost] = field(default_factory=dict)
     up: Traffic = field(default_factory=Traffic)
     down: Traffic = field(default_factory=Traffic)
 
-    def part(self, name: str) -> Component:
+    def part(self, name: str) -> PartCost:
         """Return a component, and create it if missing."""
-        return self.components.setdefault(name, Component())
+        return self.components.setdefault(name, PartCost())
 
     @property
-    def total(self) -> Component:
+    def total(self) -> PartCost:
         """The sum of all components."""
         rows = [asdict(component) for component in self.components.values()]
-        return Component(**{name: sum(r[name] for r in rows) for name in asdict(Component())})
+        return PartCost(**{name: sum(r[name] for r in rows) for name in asdict(PartCost())})
 
     def tree(self) -> dict[str, Any]:
         """Return the counts as plain data."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.activity import say_next
-from fedray.api.progress import RoundProgress, headline, print_summary, say
+from fedray.api.progress import RoundProgress, headline, print_summary, say_line
 from fedray.api.result import Result
 from fedray.api.training import Callback, ExecutorName, begin, follow, new_folder
 from fedray.config import (
@@ -161,9 +161,9 @@ class Experiment:
             raise UserError(f"executor={executor!r} is neither 'ray' nor 'serial'")
         began = time.time()
         prove_writable(RunFolder(out))
-        say(headline(self._resolved, executor))
+        say_line(headline(self._resolved, executor))
         tracker = run_tracker(self._resolved, out) if track else None
-        rounds = begin(self._resolved, out, executor, began, say, say_next)
+        rounds = begin(self._resolved, out, executor, began, say_line, say_next)
         return follow(out, rounds, tracker, callbacks=callbacks), tracker
 
 

@@ -148,7 +148,7 @@ def headline(experiment: Experiment, executor: str) -> str:
     )
 
 
-def say(line: str) -> None:
+def say_line(line: str) -> None:
     """Print a line without buffering."""
     print(line, flush=True)
 

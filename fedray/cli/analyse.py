@@ -9,12 +9,12 @@ from typing import Any, get_args
 import click
 
 from fedray.analyses.harness import MODULES, Analysis, Request, carry_out, default_folder, find
-from fedray.command import PATH, Command, Group, trust
+from fedray.command import PATH, Command, CommandGroup, trust_flag
 from fedray.records import Select
 from fedray.render.terminal import print_sections
 
 
-class _Analyses(Group):
+class _Analyses(CommandGroup):
     """All analyses; an analysis is imported when its command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -52,7 +52,7 @@ def command_of(analysis: Analysis) -> click.Command:
         type=click.Choice(get_args(Select)),
         help="Images that select the best round; default: each run's report.select.",
     )
-    @trust
+    @trust_flag
     def analyse(
         folders: Sequence[Path], out: Path | None, select: Select | None, **options: Any
     ) -> None:

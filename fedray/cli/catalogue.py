@@ -34,7 +34,7 @@ def entries(kind: str) -> list[Entry]:
     return [_entry(entry) for entry in registry(KINDS[kind]).entries()]
 
 
-def keys() -> list[Entry]:
+def experiment_keys() -> list[Entry]:
     """Return every key of an experiment in order, without the parameters of components."""
     return list(_keys(Experiment, ""))
 

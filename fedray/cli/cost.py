@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from fedray.analyses.parameters import Component, Cost, costs, recorded_costs
-from fedray.command import Command, Name, json_flag, keys, plugins
+from fedray.analyses.parameters import Cost, PartCost, costs, recorded_costs
+from fedray.command import Command, KnownName, json_flag, keys, plugins
 from fedray.config import is_record
 from fedray.records import Run, RunFolder
 from fedray.records.run import data_name
@@ -25,7 +25,7 @@ COLUMNS = ("parameters", "trained", "memory", "up", "down")
 
 
 @click.command(cls=Command)
-@click.argument("experiment", type=Name(lambda: names("experiments")))
+@click.argument("experiment", type=KnownName(lambda: names("experiments")))
 @keys
 @json_flag
 @plugins
@@ -77,6 +77,6 @@ def _section(cost: Cost) -> Section:
     return Section("", (), [cost.side, *COLUMNS], rows, below)
 
 
-def _number(part: Component, column: str) -> str:
+def _number(part: PartCost, column: str) -> str:
     count = getattr(part, column)
     return "-" if not count else size_of(count) if column == "memory" else f"{count:,}"

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import click
 
 import fedray
-from fedray.command import Group, run
+from fedray.command import CommandGroup, run
 from fedray.errors import UserError, nearest
 
 EXPERIMENTS, RESULTS, OWN, PROJECT = "Experiments", "Results", "Your own", "The project"
@@ -108,7 +108,7 @@ def find_command(name: str) -> CommandEntry:
     return COMMANDS[name]
 
 
-class _Commands(Group):
+class _Commands(CommandGroup):
     """All subcommands; the module of a subcommand is imported when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -16,13 +16,13 @@ import click
 
 from fedray import shipped
 from fedray.activity import say_next
-from fedray.api.progress import RoundProgress, headline, print_summary, say
+from fedray.api.progress import RoundProgress, headline, print_summary, say_line
 from fedray.api.training import ExecutorName, begin, follow, new_folder
 from fedray.cli.seeds import finished, seed_folder, several_seeds, summary
 from fedray.command import (
     PATH,
     Command,
-    Name,
+    KnownName,
     go_on_with,
     is_program,
     keys,
@@ -70,7 +70,7 @@ class RunRequest:
     epilog="fedray ls experiments lists the shipped experiments; fedray show NAME lists the keys "
     "of an experiment.",
 )
-@click.argument("experiment", required=False, type=Name(partial(shipped.names, "experiments")))
+@click.argument("experiment", required=False, type=KnownName(partial(shipped.names, "experiments")))
 @keys
 @click.option(
     "--executor",
@@ -194,7 +194,7 @@ def run_tracked(request: RunRequest, began: float, process: StoreProcess | None)
         say_job()
         tracker = None if request.no_track else run_tracker(experiment, out, process)
         # last, because `begin` claims the folder
-        rounds = begin(experiment, out, request.executor, began, say, say_next)
+        rounds = begin(experiment, out, request.executor, began, say_line, say_next)
         drive(experiment, out, rounds, tracker, resume_hint(out, request, experiment))
     print_summary(out, tracker, request.executor)
     return out

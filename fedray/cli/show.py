@@ -17,7 +17,7 @@ import click
 
 from fedray.cli.listing import KINDS, Entry, Parameter, read_entries
 from fedray.cli.names import load_plugins, text_of
-from fedray.command import Command, Name, json_flag, keys
+from fedray.command import Command, KnownName, json_flag, keys
 from fedray.command import plugins as with_plugins
 from fedray.errors import UserError, nearest, printable
 from fedray.plugins import Plugin
@@ -50,7 +50,7 @@ def _completions() -> list[str]:
 
 
 @click.command(cls=Command)
-@click.argument("name", type=Name(_completions))
+@click.argument("name", type=KnownName(_completions))
 @keys
 @click.option("--changed", is_flag=True, help="Omit settings that keep their defaults.")
 @json_flag

@@ -11,7 +11,7 @@ import click
 
 from fedray import shipped
 from fedray.activity import say_next
-from fedray.command import PATH, Command, F, Name, keys, plugins
+from fedray.command import PATH, Command, F, KnownName, keys, plugins
 from fedray.imports import import_quickly
 from fedray.studies.file import SCALES, Kind
 from fedray.studies.space import MOST_CONFIGURATIONS
@@ -36,7 +36,7 @@ def _common(kind: Kind, *, begins: bool = True) -> Callable[[F], F]:
         kind: the kind of study, for shell completion.
         begins: whether the command runs one invocation, which can be planned and resumed.
     """
-    name = Name(partial(shipped.names, f"{kind}s"))
+    name = KnownName(partial(shipped.names, f"{kind}s"))
     adds: list[Callable[[Any], Any]] = [
         click.argument("name", required=False, type=name, default=""),
         keys,

@@ -63,7 +63,7 @@ def files_of(params: Frozen) -> dict[str, str]:
     """
     return {
         value.key: str(value.value)
-        for value in values_of(params)
+        for value in all_values(params)
         if _is_file(value.value, value.annotation)
     }
 
@@ -82,7 +82,7 @@ class KeyValue(NamedTuple):
     annotation: Any
 
 
-def values_of(params: Frozen, place: str = "") -> Iterator[KeyValue]:
+def all_values(params: Frozen, place: str = "") -> Iterator[KeyValue]:
     """Yield all values of typed data: also of sections, of items, and of components' parameters."""
     for name, field in type(params).model_fields.items():
         key = place + (field.alias or name)
@@ -92,11 +92,11 @@ def values_of(params: Frozen, place: str = "") -> Iterator[KeyValue]:
 def _values_in(value: Any, annotation: Any, key: str) -> Iterator[KeyValue]:
     items = _items(value, annotation)
     if isinstance(value, Frozen):
-        yield from values_of(value, f"{key}.")
+        yield from all_values(value, f"{key}.")
     elif not items:
         yield KeyValue(key, value, annotation)
     if isinstance(value, Component):
-        yield from values_of(value.params, f"{key}.")
+        yield from all_values(value.params, f"{key}.")
     for name, item, inner in items:
         yield from _values_in(item, inner, f"{key}.{name}")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedray.config.input_files import values_of
+from fedray.config.input_files import all_values
 from fedray.config.schema import Component, Frozen, Tree
 from fedray.errors import UserError
 from fedray.registry import registry, version_of
@@ -68,7 +68,7 @@ def entries_of(experiment: Frozen, group: str) -> Iterator[tuple[str, Any]]:
         experiment: the experiment.
         group: its `model.group`.
     """
-    for _, value, _ in values_of(experiment):
+    for _, value, _ in all_values(experiment):
         if isinstance(value, Component):
             yield value.kind, registry(value.kind).get(value.name)
     groups, architectures = registry("model group"), registry("architecture")

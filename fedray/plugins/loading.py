@@ -17,7 +17,7 @@ from threading import RLock
 from types import ModuleType
 
 from fedray.errors import PLUGIN_MARK, UserError, named, plugin_line
-from fedray.plugins.entry_points import check_installed
+from fedray.plugins.entry_points import check_version
 from fedray.plugins.plugin import Plugin
 from fedray.plugins.trust import check_trusted
 from fedray.registry import activate, check_taken, forget
@@ -115,7 +115,7 @@ def plugin_of(defined: type) -> str | None:
 def _prepare(plugin: Plugin) -> None:
     """Make a plug-in's modules known to the finder; check the version of an installed plug-in."""
     if not plugin.is_shipped:
-        check_installed(plugin)
+        check_version(plugin)
     elif all(other.name != plugin.name for other in _loaded.values()):
         _remove_modules(plugin.name)  # a script may have imported its own file
     _loaded[plugin.module] = plugin

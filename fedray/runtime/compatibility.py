@@ -28,7 +28,7 @@ from fedray.models import (
 from fedray.runtime.privacy import check_privacy
 
 
-def check(experiment: Experiment) -> None:
+def check_compatible(experiment: Experiment) -> None:
     """Raise a UserError if the method does not support what the experiment's keys ask for."""
     keys, method = experiment.data, algorithms.get(experiment.algorithm.name)
     if experiment.finetune_epochs > 0 and not method.requires.head:

@@ -16,7 +16,7 @@ from fedray.config import (
     read_experiment,
     with_read_plugins,
 )
-from fedray.runtime.compatibility import check
+from fedray.runtime.compatibility import check_compatible
 from fedray.runtime.inputs import missing_weights
 
 
@@ -47,7 +47,7 @@ def from_tree(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
         experiment = load_experiment(tree, pairs)
     except MissingRoot as error:
         raise MissingRoot("; ".join([str(error), *_missing_weights(tree, pairs)])) from None
-    check(experiment)
+    check_compatible(experiment)
     return experiment
 
 

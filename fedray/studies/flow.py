@@ -141,7 +141,7 @@ def carry_out(request: Request) -> tuple[Study, int]:
             study = reload(study)
         concurrent = 0 if study.is_complete else get_ready(study, firsts, track=request.track)
         copy_study_file(request, study)
-        return study, run(study, concurrent, track=request.track)
+        return study, run_cells(study, concurrent, track=request.track)
 
 
 # --- invocations ----------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def plugins_of(plan: StudyPlan) -> tuple[Plugin, ...]:
 # --- running --------------------------------------------------------------------------------------
 
 
-def run(study: Study, concurrent: int, *, track: bool) -> int:
+def run_cells(study: Study, concurrent: int, *, track: bool) -> int:
     """Run the remaining runs of a study and write its results; return the exit code."""
     from fedray.studies.outcome import outcome
     from fedray.studies.pages import conclusion
@@ -368,13 +368,13 @@ def _train(study: Study, tracked: Any, concurrent: int) -> None:
     """Run the remaining runs concurrently; write a table's page whenever a cell ends."""
     from fedray.studies.pages import write_pages
     from fedray.studies.progress import Progress
-    from fedray.studies.tune import Watcher, fit
+    from fedray.studies.tune import Watcher, run_trials
 
     with Progress(study, concurrent) as show:
         watcher = Watcher(study, tracked, show, lambda: write_pages(study))
-        fit(study, watcher, concurrent)
+        run_trials(study, watcher, concurrent)
         while watcher.needs_another_pass():
-            fit(study, watcher, concurrent)
+            run_trials(study, watcher, concurrent)
 
 
 def how_to_go_on(study: Study, *, track: bool) -> str:

@@ -370,7 +370,7 @@ def _error_of(trial: Any) -> Exception:
     return RunFailed("its processes died; see Ray's logs")
 
 
-def fit(study: Study, watcher: Watcher, concurrent: int) -> None:
+def run_trials(study: Study, watcher: Watcher, concurrent: int) -> None:
     """Run the remaining runs with Ray Tune, each in its own placement group, in reused processes.
 
     Args:

@@ -23,7 +23,7 @@ from fedray.registry import HOMES, registry, version_of
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from fedray.studies.plan import run_key
+from fedray.studies.plan import store_key
 
 PHASES = "data.evolution.phases=[{round: 2, partition: dirichlet}]"
 USES = [
@@ -67,10 +67,10 @@ def test_every_entry_has_a_version(kind):
 @pytest.mark.parametrize(("kind", "name", "keys"), USES)
 def test_a_raised_version_makes_another_run(monkeypatch, kind, name, keys):
     experiment = resolve("fedtsp_digits", keys)
-    before, stored = experiment.identity(), run_key(experiment)
+    before, stored = experiment.identity(), store_key(experiment)
     raise_version(monkeypatch, kind, name)
     assert experiment.identity() != before
-    assert run_key(experiment) != stored
+    assert store_key(experiment) != stored
     assert experiment.record()["versions"] == {kind: {name: 2}}
 
 

@@ -352,10 +352,10 @@ def test_a_study_that_is_killed_while_it_concludes_can_be_resumed(here, monkeypa
 
     monkeypatch.setattr(pages, "print_pages", killed)
     with pytest.raises(KeyboardInterrupt):
-        flow.run(study, 1, track=False)
+        flow.run_cells(study, 1, track=False)
     assert Study.read(study.home).status == "running"
     monkeypatch.setattr(pages, "print_pages", lambda study: None)
-    assert flow.run(study, 1, track=False) == 1
+    assert flow.run_cells(study, 1, track=False) == 1
     assert Study.read(study.home).status == "failed"
 
 
@@ -368,7 +368,7 @@ def test_a_run_that_failed_is_tried_again_by_resume(here, capsys, monkeypatch, w
     while (run := study.next()) is not None:
         run.status, run.reason = "finished", why if run.number else f"{DIVERGED}: a NaN"
         study.settle(run)
-    flow.run(study, 1, track=False)
+    flow.run_cells(study, 1, track=False)
     failed = len(study.runs) - 1
     said = capsys.readouterr().out
     assert f"{failed} run(s) failed; to try again, " in said

@@ -11,7 +11,7 @@ from fedray.config import dump_yaml
 from fedray.errors import UserError
 from fedray.studies.cell import Cell, check_metrics, check_rows_differ
 from fedray.studies.claims import Side, parse_claims
-from fedray.studies.plan import FRACTION, Place, StudyPlan, run_key
+from fedray.studies.plan import FRACTION, Place, StudyPlan, store_key
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_all_rows_have_the_same_data_models_and_steps(five_lines):
     assert all(tree == trees[0] for tree in trees)
     assert trees[0]["data"]["validation_fraction"] == 0.2
     assert trees[0]["seed"] == 1
-    assert len({run_key(experiment) for experiment in experiments}) == 4
+    assert len({store_key(experiment) for experiment in experiments}) == 4
 
 
 @pytest.mark.parametrize("keys", [{"report.select": "test"}, {"report": {"select": "test"}}])
@@ -632,6 +632,6 @@ def test_data_in_another_place_is_another_run(write, here):
         update={"data": experiment.data.model_copy(update={"root": "/elsewhere"})}
     )
     assert experiment.identity() == moved.identity()
-    assert run_key(experiment) != run_key(moved)
+    assert store_key(experiment) != store_key(moved)
     other = experiment.model_copy(update={"workers": 3, "name": "other"})
-    assert run_key(experiment) == run_key(other)
+    assert store_key(experiment) == store_key(other)
