@@ -203,7 +203,7 @@ def test_two_sweeps_begun_in_the_same_second_have_a_folder_each(here, monkeypatc
     write_sweep()
     monkeypatch.setattr(flow, "stamp", lambda: "now")
     monkeypatch.setattr(flow, "get_ready", lambda *_, **__: 1)
-    monkeypatch.setattr(flow, "run", lambda *_, **__: 0)
+    monkeypatch.setattr(flow, "run_cells", lambda *_, **__: 0)
     assert [main(["tiny"]), main(["tiny"])] == [0, 0]
     homes = sorted((here / "results" / "tiny").iterdir())
     assert [home.name for home in homes] == ["now", "now-2"]
