@@ -23,7 +23,6 @@ from fedray.core import (
     StateTree,
     SummingMethod,
     Total,
-    total_of,
 )
 from fedray.core.privacy import has_covered
 from fedray.core.state import make_contiguous
@@ -428,29 +427,22 @@ class RoundExchange(Exchange):
         reached = self._send(down)
         release = self._ask(step, reached)
         replies = executor.run("step", step, self.round, reached)[0] if reached else {}
-        if release is not None:
-            uploads = [reply.uplink for reply in replies.values() if reply.uplink is not None]
-            if any(map(has_covered, uploads)):
-                self._noised.setdefault(step, set()).update(reached)
-            else:
-                self._count(replace(release, void=True))
-        return gate.release(self._collect(step, replies), round_=self.round, step=step)
+        uploads = self._collect(step, replies)
+        self._settle(release, is_void=not any(map(has_covered, uploads.values())))
+        return gate.release(uploads, round_=self.round, step=step)
 
     def total(self, step: str, down: Downlinks) -> Total:
-        """Send downloads, run a step and sum the uploads; see `core.Exchange.total`.
-
-        Under privacy, uploads are collected one by one and summed here.
-        """
-        federation = self._federation
-        algorithm = federation.algorithm
+        """Send downloads, run a step and sum the uploads; see `core.Exchange.total`."""
+        gate, executor = self._federation.gate, self._federation.executor
+        algorithm = self._federation.algorithm
         assert isinstance(algorithm, SummingMethod)
-        if federation.gate.privacy is not None:
-            return total_of(algorithm.summand, self.call(step, down))
         if not (reached := self._send(down)):
             return Total()
-        replies, total = federation.executor.run("sum", step, self.round, reached)
+        release = self._ask(step, reached)
+        replies, total = executor.run("sum", step, self.round, reached)
         self._collect(step, replies)
-        return total
+        self._settle(release, is_void=not total)
+        return gate.release_total(total, algorithm.summand, round_=self.round, step=step)
 
     def _send(self, down: Downlinks) -> dict[int, Payload | None]:
         """Send downloads; return those of the clients that do not drop out, sorted by client."""
@@ -485,6 +477,13 @@ class RoundExchange(Exchange):
                 f"same noise, and round {self.round} calls {step} a second time; leave "
                 "privacy.noise_seed out, or use another step for the second call"
             )
+
+    def _settle(self, release: Release | None, *, is_void: bool) -> None:
+        """Note whose noise a call has used; take its release back if nothing needed noise."""
+        if release is not None and is_void:
+            self._count(replace(release, void=True))
+        elif release is not None:
+            self._noised.setdefault(release.step, set()).update(release.clients)
 
     def _count(self, release: Release) -> None:
         assert self._federation.accountant is not None

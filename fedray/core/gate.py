@@ -22,8 +22,9 @@ from fedray.core.payload import (
     PayloadTypes,
     Placed,
 )
-from fedray.core.privacy import Privacy, is_covered
+from fedray.core.privacy import Privacy, is_covered, terms_of
 from fedray.core.state import leaves
+from fedray.core.sums import Summand, Total, total_of
 from fedray.records import Traffic
 
 SCALE_BYTES = 4  # a quantised vector has one float32 scale
@@ -99,6 +100,21 @@ class Gate:
         if self.privacy is None:
             return dict(uploads)
         return dict(self.privacy.protect_uploads(uploads, round_=round_, step=step))
+
+    def summand(self, summand: Summand) -> Summand:
+        """Return the terms that an upload adds to a sum; with central privacy, the whole upload."""
+        return terms_of if self._is_central else summand
+
+    def release_total(self, total: Total, summand: Summand, *, round_: int, step: str) -> Total:
+        """Return the sums for the server step; with central privacy, those of noisy means."""
+        if self.privacy is None or not self._is_central or not total:
+            return total
+        mean = self.privacy.noisy_mean(total, round_=round_, step=step)
+        return total_of(summand, dict.fromkeys(total.clients, mean))
+
+    @property
+    def _is_central(self) -> bool:
+        return self.privacy is not None and self.privacy.mode == "central"
 
     def _check_fields(self, payload: Any, direction: Literal["uploads", "downloads"]) -> None:
         types, kind = getattr(self, direction), type(payload)

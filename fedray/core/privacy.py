@@ -4,7 +4,7 @@ McMahan et al., "Learning Differentially Private Recurrent Language Models", ICL
 arXiv:1710.06963.
 
     FlatClip, Section 2.1 -> clip_update
-    the noisy mean over a fixed number of clients, Algorithm 1 -> Privacy.protect_uploads
+    the noisy mean over a fixed number of clients, Algorithm 1 -> Privacy.noisy_mean
 
 Central privacy: clients clip, and the server, which is trusted, adds noise once to the mean. Local
 privacy: each client clips its upload and adds noise to it. Tensors that `is_covered` excludes are
@@ -17,14 +17,15 @@ import math
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.payload import Kind, NotFinitePayload, Payload, Placed
+from fedray.core.payload import Kind, NotFinitePayload, Payload, PayloadField, Placed
+from fedray.core.state import StateTree, is_tree, map_tensors
+from fedray.core.sums import Total, total_of
 from fedray.streams import Streams
 
 PrivacyMode: TypeAlias = Literal["central", "local"]
@@ -89,19 +90,36 @@ class Privacy:
     ) -> Mapping[int, Payload]:
         """Return the uploads for the server step; unchanged if privacy is local.
 
-        With central privacy, the covered tensors of every upload are replaced by their noisy mean,
-        so that results computed from the uploads reveal no more than the mean. With m uploads of
-        norm S, the noise has the standard deviation sigma * S / m.
+        With central privacy, all clients get the noisy mean of their uploads (`noisy_mean`), so
+        that results computed from the uploads reveal no more than the mean.
 
         Raises:
             ValueError: if the uploads do not have the same names and shapes.
         """
         if self.mode == "local" or not any(map(has_covered, uploads.values())):
             return uploads
-        mean = _mean(list(uploads.values()))
-        deviation = self.noise_multiplier * self.clip_norm / len(uploads)
-        mean = _add_noise(mean, deviation, self._random(f"central/{step}", round_, 0))
-        return {client: _replace_covered(upload, mean) for client, upload in uploads.items()}
+        mean = self.noisy_mean(total_of(terms_of, uploads), round_=round_, step=step)
+        return dict.fromkeys(uploads, mean)
+
+    def noisy_mean(self, total: Total, *, round_: int, step: str) -> Payload:
+        """Return the mean of m clipped uploads, with noise on the covered tensors.
+
+        The noise has the standard deviation sigma * S / m.
+
+        Args:
+            total: the sums of `terms_of` the uploads.
+            round_: the round.
+            step: the client step.
+        """
+        ((name, sums),) = total.sums.items()
+        payload = Payload.types[name]
+        mean = payload(
+            **{f.name: _mean_field(f, sums[f.name], len(total)) for f in payload.declared()}
+        )
+        deviation = self.noise_multiplier * self.clip_norm / len(total)
+        random = self._random(f"central/{step}", round_, 0)
+        noisy = _add_noise(_covered_tensors(mean), deviation, random)
+        return _replace_covered(mean, noisy)
 
     def _random(self, purpose: str, round_: int, client: int) -> np.random.Generator:
         if self.noise_seed is None:
@@ -183,19 +201,29 @@ def _add_noise(
     ]
 
 
-def _mean(uploads: list[Payload]) -> list[Tensor]:
-    """Return the mean of the covered tensors, summed in double precision in upload order."""
-    layouts = [
-        [(item.place, item.value.shape) for item in upload.tensors() if _is_covered(item)]
-        for upload in uploads
-    ]
-    if any(layout != layouts[0] for layout in layouts):
-        raise ValueError("uploads differ in names or shapes, so there is no mean for central noise")
-    columns = zip(*map(_covered_tensors, uploads), strict=True)
-    return [
-        reduce(torch.add, (t.double() for t in column)).div(len(uploads)).to(column[0].dtype)
-        for column in columns
-    ]
+def terms_of(upload: Payload) -> StateTree:
+    """Return what an upload adds to the sums of `Privacy.noisy_mean`: its fields, by its type."""
+    fields = {field.name: getattr(upload, field.name) for field in upload.declared()}
+    trees = {
+        name: value if is_tree(value) or isinstance(value, Tensor) else torch.tensor(float(value))
+        for name, value in fields.items()
+    }
+    return {upload.full_name(): map_tensors(_doubled, trees)}
+
+
+def _doubled(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _mean_field(field: PayloadField, total: Any, count: int) -> Any:
+    """Return the mean of a field from its sum; floating-point tensors in mappings are float32."""
+    if is_tree(total):
+        return {name: _mean_field(field, inner, count) for name, inner in total.items()}
+    if field.form in (int, float):
+        return field.form(round(float(total) / count) if field.form is int else total / count)
+    if not total.is_floating_point():
+        return total
+    return (total / count).to(field.dtype if field.axes else torch.float32)
 
 
 def exempt_fields(uploads: Iterable[type[Payload]]) -> list[tuple[str, Kind]]:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from fedray.core.state import StateTree, Tensors, is_tree
+
+Summand: TypeAlias = Callable[[Any], StateTree]
+"""Returns the terms that an upload adds to each sum."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Total:
         return len(self.clients)
 
 
-def total_of(summand: Callable[[Any], StateTree], uploads: Mapping[int, Any]) -> Total:
+def total_of(summand: Summand, uploads: Mapping[int, Any]) -> Total:
     """Return the sums over uploads.
 
     Args:
@@ -153,4 +156,7 @@ def _add(first: Any, second: Any, *, in_place: bool) -> Any:
         return _add_trees(first, second, in_place=in_place)
     if not first.is_floating_point():
         return torch.maximum(first, second)
+    if first.shape != second.shape:
+        shapes = f"{list(first.shape)} and {list(second.shape)}"
+        raise ValueError(f"uploads of the shapes {shapes} have no sum")
     return first.add_(second) if in_place else first + second

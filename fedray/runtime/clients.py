@@ -169,7 +169,8 @@ class ClientRuntime:
         total, algorithm = Total(), self.assembly.algorithm
         if reply.uplink is not None:
             assert isinstance(algorithm, SummingMethod)
-            terms, uploaded = algorithm.summand(reply.uplink), _memory_of(vars(reply.uplink))
+            terms = self.assembly.gate.summand(algorithm.summand)(reply.uplink)
+            uploaded = _memory_of(vars(reply.uplink))
             copies = map_tensors(lambda t: t.clone() if storage_of(t) in uploaded else t, terms)
             total = Total((client,), copies)
         sums.add(total, in_place=True)
