@@ -68,7 +68,7 @@ def entries_of(experiment: Frozen, group: str) -> Iterator[tuple[str, Any]]:
         experiment: the experiment.
         group: its `model.group`.
     """
-    for _, value, _ in all_values(experiment):
+    for _, value in all_values(experiment):
         if isinstance(value, Component):
             yield value.kind, registry(value.kind).get(value.name)
     groups, architectures = registry("model group"), registry("architecture")
