@@ -1,6 +1,6 @@
 """Experiments: their keys, how they are read and validated, and how they are resolved.
 
-schema.py       base classes of typed data; components and their typed parameters
+schema.py       base classes of typed data; components with typed parameters
 messages.py     messages about invalid data
 synonyms.yaml   names of the keys in other tools, for suggestions
 experiment.py   every key of an experiment with its unit, bounds and default; its identity

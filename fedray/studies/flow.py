@@ -381,7 +381,7 @@ def how_to_go_on(study: Study, *, track: bool) -> str:
     """Return the command that resumes a study."""
     plan, home = study.plan, study.home
     where = [] if home.parent == home_of(plan.kind, plan.name) else ["--out", home]
-    flags = [] if track else ["--no-track"]
+    flags = [*([] if track else ["--no-track"]), *(["--trust"] if plan.plugins else [])]
     return go_on_with(f"fedray.{plan.kind}", plan.name, "--resume", *where, *flags)
 
 
