@@ -5,10 +5,9 @@
 
 The claims of a table compare the first row with each other row. All rows have the same
 configurations, of equal or of different true values; each run has a validation score and a
-correlated test score. The configuration whose test scores are compared is selected for each seed,
-or once for all seeds by a further seed ("tuned once"). The p-values and their correction are those
-of `fedray.compare.paired`. There are three looks at the verdicts: with 3 seeds, half of them, and
-all.
+correlated test score. Each seed selects the configuration whose test score is compared. The
+p-values and their correction are those of `fedray.compare.paired`. There are three looks at the
+verdicts: with 3 seeds, half of them, and all.
 
 A gain of two spreads (standard deviations of the paired differences) is planted in the first claim.
 """
@@ -36,16 +35,14 @@ Numbers = NDArray[np.float64]
 
 
 def differences(
-    rng: np.random.Generator, tables: int, claims: int, seeds: int, values: Numbers, once: bool
+    rng: np.random.Generator, tables: int, claims: int, seeds: int, values: Numbers
 ) -> Numbers:
     """Return the differences of the first row and the others: [tables, claims, seeds]."""
-    scores = rng.normal(size=(tables, claims + 1, seeds + once, len(values)))
+    scores = rng.normal(size=(tables, claims + 1, seeds, len(values)))
     noise = rng.normal(size=scores.shape)
     validation = CORRELATION * scores + np.sqrt(1 - CORRELATION**2) * noise
     choice = (validation + values).argmax(-1, keepdims=True)
-    if once:  # by the last seed, which is not reported
-        choice = np.broadcast_to(choice[:, :, -1:], choice.shape)
-    reported = np.take_along_axis(scores + values, choice, -1)[:, :, :seeds, 0]
+    reported = np.take_along_axis(scores + values, choice, -1)[..., 0]
     return reported[:, :1] - reported[:, 1:]
 
 
@@ -78,17 +75,15 @@ def first(tests: Sequence[PairedTest]) -> Callable[[Numbers], NDArray[np.bool_]]
 
 
 ANYTIME = [PairedTest("anytime")] * 3
-PROTOCOLS: dict[str, tuple[bool, Callable[[Numbers], NDArray[np.bool_]]]] = {
-    "tuned once: fixed, all seeds": (True, last(1)),
-    "tuned once: fixed, first verdict": (True, first([PairedTest()] * 3)),
-    "fixed, all seeds": (False, last(1)),
-    "fixed, all seeds, p x 3": (False, last(3)),
-    "fixed, first verdict": (False, first([PairedTest()] * 3)),
-    "fixed, first verdict, p x 1, 2, 3": (False, first([PairedTest(looks=k) for k in (1, 2, 3)])),
-    "fixed, first verdict, p x 3": (False, first([PairedTest(looks=3)] * 3)),
-    "anytime, first verdict": (False, first(ANYTIME)),
+PROTOCOLS: dict[str, Callable[[Numbers], NDArray[np.bool_]]] = {
+    "fixed, all seeds": last(1),
+    "fixed, all seeds, p x 3": last(3),
+    "fixed, first verdict": first([PairedTest()] * 3),
+    "fixed, first verdict, p x 1, 2, 3": first([PairedTest(looks=k) for k in (1, 2, 3)]),
+    "fixed, first verdict, p x 3": first([PairedTest(looks=3)] * 3),
+    "anytime, first verdict": first(ANYTIME),
 }
-"""Protocols by name: whether configurations are tuned once, and a test for tables with verdicts."""
+"""Protocols by name: functions that return True for tables with a verdict."""
 
 
 def batches(tables: int) -> Iterable[int]:
@@ -107,10 +102,8 @@ def false_rates(rng: np.random.Generator, tables: int, claims: int, seeds: int) 
     for configurations, differ in product(CONFIGURATIONS, (False, True)):
         values, counts = values_of(configurations, differ), np.zeros(len(PROTOCOLS))
         for size in batches(tables):
-            by_protocol = {
-                once: differences(rng, size, claims, seeds, values, once) for once in (False, True)
-            }
-            counts += [has(by_protocol[once]).sum() for once, has in PROTOCOLS.values()]
+            drawn = differences(rng, size, claims, seeds, values)
+            counts += [has_verdict(drawn).sum() for has_verdict in PROTOCOLS.values()]
         rates.append(counts / tables)
     means, largest = 100 * np.mean(rates, axis=0), 100 * np.max(rates, axis=0)
     return [f"{mean:.1f} ({most:.1f})" for mean, most in zip(means, largest, strict=True)]
@@ -121,7 +114,7 @@ def found_rate(rng: np.random.Generator, tables: int, claims: int, test: PairedT
     rates = []
     for configurations, differ in product(CONFIGURATIONS, (False, True)):
         values = values_of(configurations, differ)
-        drawn = differences(rng, tables, claims, GAIN_SEEDS, values, once=False)
+        drawn = differences(rng, tables, claims, GAIN_SEEDS, values)
         drawn[:, 0] += GAIN * drawn[:, 0].std()
         rates.append(verdicts(test, drawn)[:, 0].mean())
     return float(min(rates))

@@ -18,7 +18,7 @@ from fedray.runtime import devices
 from fedray.runtime.conformance import Trace
 
 COMMANDS = (
-    "faults", "fooling", "gpu", "null_tables", "numerics", "originals", "overhead", "prompts",
+    "faults", "gpu", "null_runs", "null_tables", "numerics", "originals", "overhead", "prompts",
     "scale", "soak", "sweep", "text_tower",
 )  # fmt: skip
 

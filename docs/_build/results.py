@@ -99,13 +99,11 @@ def summary(tables: Sequence[Tree], others: int) -> str:
         others: number of further tables that were not run.
     """
     verdicts = _verdicts(tables)
-    each_seed = _verdicts([table for table in tables if _once(table) is None])
-    header = ["table", "question", "tuned", "holds", "refuted", "undecided"]
+    header = ["table", "question", "holds", "refuted", "undecided"]
     return render(
         "summary",
         asked=verdicts.total(),
         decided=_decided(verdicts),
-        each_seed={"asked": each_seed.total(), "decided": _decided(each_seed)},
         fragile=sum(bool(claim.get("fragile")) for table in tables for claim in table["claims"]),
         holds=verdicts["holds"],
         refuted=verdicts["refuted"],
@@ -123,7 +121,7 @@ def details(tables: Sequence[Tree]) -> str:
         controls=controls
         and markdown_table(["table", "control", "method minus control", "reading"], controls),
         tables=[
-            {**table, "link": _link(table), "commits": commits_in(table), "again": _again(table)}
+            {**table, "link": _link(table), "commits": commits_in(table), "again": table["made"]["command"]}
             for table in tables
         ],
     )
@@ -137,32 +135,15 @@ def _decided(verdicts: Counter[str]) -> int:
     return sum(verdicts[verdict] for verdict in DECIDED)
 
 
-def _once(table: Tree) -> list[int] | None:
-    """Return the seeds of a table that is tuned once; None if it is tuned for each seed."""
-    tuning = table["plan"]["tuning"]
-    seeds: list[int] | None = tuning.get("once", tuning.get("seeds"))
-    return seeds
-
-
 def _link(table: Tree) -> str:
     return f"[{table['table']}](results/{table['table']}/table.md)"
-
-
-def _again(table: Tree) -> str:
-    """Return the command that makes a table again, with the seeds of `tuning.once` if set."""
-    command, once = str(table["made"]["command"]), _once(table)
-    if once is None or "tuning." in command:
-        return command
-    before, between, after = command.partition(" --")
-    return f"{before} tuning.once={json.dumps(once, separators=(',', ':'))}{between}{after}"
 
 
 def _counts(table: Tree) -> list[str]:
     verdicts = _verdicts([table])
     open_ones = sum(verdicts[one] for one in OPEN)
     counts = [*(verdicts[one] for one in DECIDED), open_ones]
-    tuned = "each seed" if _once(table) is None else "once"
-    return [_link(table), table["answers"], tuned, *map(str, counts)]
+    return [_link(table), table["answers"], *map(str, counts)]
 
 
 def _control(table: Tree, control: Tree) -> list[str]:

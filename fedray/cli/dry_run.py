@@ -109,5 +109,5 @@ def _runs_of(plan: StudyPlan) -> list[PlannedRun]:
         PlannedRun(f"{cell.place} {config_label(run.config)}", run.experiment)
         for cell in cells
         for config in cell.first
-        for run in [cell.run_spec(config, "tuning", plan.tuning_seeds[0])]
+        for run in [cell.run_spec(config, "tuning", plan.report.seeds[0])]
     ]

@@ -51,11 +51,6 @@ COMMANDS: Mapping[str, CommandEntry] = MappingProxyType(
             "compare methods, tuned with the same effort",
             "fedray.cli.study:table",
         ),
-        "decide": CommandEntry(
-            EXPERIMENTS,
-            "add seeds to a table until its claims are decided",
-            "fedray.cli.study:decide",
-        ),
         "ls": CommandEntry(
             EXPERIMENTS, "list names: experiments, methods, models, ...", "fedray.cli.names:ls"
         ),

@@ -1,4 +1,4 @@
-"""`fedray sweep`, `fedray table` and `fedray decide`: run a study."""
+"""`fedray sweep` and `fedray table`: run a study."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ published = click.option(
 )
 
 
-def _common(kind: Kind, *, begins: bool = True) -> Callable[[F], F]:
+def _common(kind: Kind) -> Callable[[F], F]:
     """Return a decorator that adds the common arguments of the commands.
 
     Args:
         kind: the kind of study, for shell completion.
-        begins: whether the command runs one invocation, which can be planned and resumed.
     """
     name = KnownName(partial(shipped.names, f"{kind}s"))
     adds: list[Callable[[Any], Any]] = [
@@ -47,13 +46,10 @@ def _common(kind: Kind, *, begins: bool = True) -> Callable[[F], F]:
         ),
         click.option("--no-track", is_flag=True, help="Do not log to MLflow."),
         plugins,
-    ]
-    of_one = [
         click.option("--resume", is_flag=True, help="Continue the latest unfinished invocation."),
         click.option("--out", type=PATH, help="Folder for the results of this invocation."),
         click.option("--plan", is_flag=True, help="Print the runs without starting them."),
     ]
-    adds += of_one if begins else []
 
     def add(function: F) -> F:
         for decorator in reversed(adds):
@@ -84,7 +80,6 @@ def sweep(**words: Any) -> int:
 @_common("table")
 @published
 @click.option("--rows", metavar="NAMES", help="Run only these rows, separated by commas.")
-@click.option("--register", is_flag=True, help="Save the plan and its hash before the first run.")
 def table(**words: Any) -> int:
     """Compare methods, each tuned with the same effort, and test claims over seeds.
 
@@ -92,28 +87,6 @@ def table(**words: Any) -> int:
     (rounds=5) or of the table (report.seeds=[0,1] tuning.configurations=4).
     """
     return _run("table", words)
-
-
-@click.command(cls=Command, epilog="fedray ls tables lists the available tables.")
-@_common("table", begins=False)
-@published
-@click.option(
-    "--hours",
-    type=click.FloatRange(0, min_open=True),
-    required=True,
-    help="Time budget; no run starts that would exceed it.",
-)
-def decide(*, hours: float, **words: Any) -> int:
-    """Add seeds to a table until its claims are decided, the cheapest claim first.
-
-    The table uses test=anytime, whose verdicts stay valid however often seeds are added.
-    Finished runs are reused, so the command can be stopped and repeated.
-    """
-    _import()
-    request = request_of("table", **words)
-    from fedray.studies.decide import decide_claims
-
-    return decide_claims(request, hours)
 
 
 def _run(kind: Kind, words: dict[str, Any]) -> int:

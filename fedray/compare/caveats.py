@@ -29,15 +29,6 @@ EDGES = {
 }
 """Reasons why a grid is not extended beyond a choice, by `Edge.why`."""
 
-ONCE = {
-    False: "All reported seeds share the randomness of the tuning seed: of tables on digits whose "
-    "rows were one method, 1 to 41 % had a false verdict in two measurements; 5 % are allowed",
-    True: "All reported seeds share the randomness of the tuning seeds: of tables on digits whose "
-    "rows were one method, 1 to 16 % had a false verdict in two measurements; 5 % are allowed",
-}
-"""Effect of `tuning.once` on verdicts, for one tuning seed (False) and for three (True), measured
-with 3 to 10 reported seeds."""
-
 MORE = 1.5
 """A caveat names unequal work if the largest count is above this multiple of the smallest."""
 
@@ -181,19 +172,6 @@ def _choice(plan: StudyPlan) -> Iterator[str]:
             "Configurations and rounds were chosen on the TEST images, as papers often do: every "
             "number is optimistic, and is marked with †"
         )
-    once = plan.tuning.once
-    if once is None or not any(row.space for row in plan.rows.values()):
-        return
-    yield (
-        f"Configurations were chosen once, on {_seeds(once)}, for all reported seeds: the verdicts "
-        f"ignore the randomness of that choice. {ONCE[len(once) > 1]}"
-    )
-    if reused := sorted({*once} & {*plan.report.seeds}):
-        yield f"Seeds that are reported were also used for tuning: {', '.join(map(str, reused))}"
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def _metrics(plan: StudyPlan) -> Iterator[str]:
@@ -258,10 +236,12 @@ def _dropped_choices(cells: Mapping[Place, CellResult]) -> Iterator[str]:
         state = cell.state
         for dropped, reason in zip(state.dropped, cell.dropped, strict=True):
             yield f"{place}: {dropped_text(dropped)}: {reason}"
-        if state.dropped and state.phase == "over":
-            first = "the first choice, because all choices diverged"
-            instead = first if state.diverged else "the next by validation"
-            yield f"{place}: reported is {config_label(state.chosen or {})}, {instead}"
+        late = {seed for dropped in state.dropped for seed in dropped.seeds}
+        for seed, config in state.choices.items():
+            if seed in late and state.phase == "over":
+                first = "the first choice, because all choices diverged"
+                instead = first if seed in state.diverged else "the next by validation"
+                yield f"{place}: reported on seed {seed} is {config_label(config)}, {instead}"
 
 
 def dropped_text(dropped: DroppedChoice) -> str:

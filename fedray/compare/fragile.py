@@ -15,7 +15,7 @@ more have too many flips to enumerate."""
 MEDIAN = "the median difference is not on the side of the mean"
 
 
-def fragility(family: Sequence[Comparison], dropped: int = 0) -> list[list[str]]:
+def fragility(family: Sequence[Comparison]) -> list[list[str]]:
     """Return, for each comparison, the reasons why its verdict is fragile.
 
     A decided comparison is fragile if
@@ -27,13 +27,11 @@ def fragility(family: Sequence[Comparison], dropped: int = 0) -> list[list[str]]
 
     Args:
         family: all comparisons that are corrected together.
-        dropped: number of further comparisons in the family that have no p.
     """
-    verdicts = _verdicts(family, dropped)
+    verdicts = _verdicts(family)
     seeds = sorted({seed for comparison in family for seed in comparison.differences})
     without = {
-        seed: _verdicts([_without(comparison, seed) for comparison in family], dropped)
-        for seed in seeds
+        seed: _verdicts([_without(comparison, seed) for comparison in family]) for seed in seeds
     }
     return [
         _reasons(comparison, [seed for seed in seeds if without[seed][number] != verdict])
@@ -43,9 +41,9 @@ def fragility(family: Sequence[Comparison], dropped: int = 0) -> list[list[str]]
     ]
 
 
-def _verdicts(family: Sequence[Comparison], dropped: int) -> list[Verdict]:
-    corrected = holm([*(comparison.p for comparison in family), *([None] * dropped)])
-    return [verdict_of(comparison, p) for comparison, p in zip(family, corrected, strict=False)]
+def _verdicts(family: Sequence[Comparison]) -> list[Verdict]:
+    corrected = holm([comparison.p for comparison in family])
+    return [verdict_of(comparison, p) for comparison, p in zip(family, corrected, strict=True)]
 
 
 def _without(comparison: Comparison, seed: int) -> Comparison:

@@ -7,8 +7,7 @@ Sources: Student's paired t-test; Holm, "A simple sequentially rejective multipl
 (1979); Rouder et al., "Bayesian t tests for accepting and rejecting the null hypothesis" (2009),
 Hendriksen, de Heide, Gruenwald, "Optional stopping with Bayes factors" (2021), Wang and Ramdas,
 "Anytime-valid t-tests and confidence sequences for Gaussian means with unknown variance" (2024):
-the anytime-valid test; Agarwal et al., "Deep reinforcement learning at the edge of the statistical
-precipice" (NeurIPS 2021): interquartile means with stratified bootstrap intervals.
+the anytime-valid test.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ OPEN = 0.3
 """Above this p the direction of a difference is unclear, and no number of seeds is suggested."""
 WANTED = 0.8
 """Power at which a number of seeds is suggested."""
-RESAMPLES = 2000
-"""Number of bootstrap draws."""
 ROUNDING = 1e-12
 """Differences below this share of the subtracted numbers are rounding."""
 FEW = 4
@@ -273,41 +270,6 @@ class PairedTest:
         numbers = range(2, MOST_SEEDS + 1)
         index = bisect_left(numbers, WANTED, key=lambda n: self.power(effect, n, alpha))
         return numbers[index] if index < len(numbers) else None
-
-
-def iqm(scores: NDArray[np.floating]) -> float:
-    """Return the mean of the middle half of all values."""
-    from scipy import stats
-
-    return float(stats.trim_mean(np.asarray(scores, dtype=float), 0.25, axis=None))
-
-
-def bootstrap_iqm(
-    strata: Sequence[Sequence[float]],
-    level: float = 0.95,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Interval:
-    """Return the interquartile mean over columns and seeds, with a stratified bootstrap interval.
-
-    Args:
-        strata: values over seeds for each column; drawn with replacement, column by column.
-        level: coverage probability of the percentile interval.
-        resamples: number of draws.
-        seed: seed of the draws.
-    """
-    from scipy import stats
-
-    groups = [np.asarray(values, dtype=float) for values in strata if len(values)]
-    values = np.concatenate(groups)
-    rng = np.random.default_rng(seed)
-    drawn = np.concatenate(
-        [group[rng.integers(len(group), size=(resamples, len(group)))] for group in groups], axis=1
-    )
-    means = stats.trim_mean(drawn, 0.25, axis=1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    std = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-    return Interval(iqm(values), float(low), float(high), std, len(values))
 
 
 # --- two sides ------------------------------------------------------------------------------------

@@ -33,7 +33,6 @@ class Made:
         bytes: bytes sent and received in all runs.
         tuning_rounds: rounds of a tuning run; "10-20" if cells differ.
         report_rounds: rounds of a reported run.
-        registered: sentence about the registration of the plan.
     """
 
     command: str
@@ -48,7 +47,6 @@ class Made:
     bytes: int
     tuning_rounds: str
     report_rounds: str
-    registered: str = ""
 
     def rounds(self, phase: Literal["tuning", "report"]) -> str:
         """Return the number of rounds of runs in a phase."""
@@ -74,7 +72,6 @@ def table_tree(outcome: Outcome, made: Made, costs: Sequence[tuple[float, int]])
         "units": {metric.name: metric.unit for metric in outcome.metrics},
         "cells": [_cell(outcome, cell, *cost) for cell, cost in cells],
         **verdicts_tree(outcome),
-        "iqm": {row: _interval(interval) for row, interval in outcome.aggregates.items()},
         "plan": plan.model_dump(mode="json"),
     }
 
@@ -93,7 +90,6 @@ def verdicts_tree(outcome: Outcome) -> Tree:
             for difference in outcome.against
         ],
         "notes": list(outcome.notes),
-        "looks": outcome.looks.model_dump(),
     }
 
 

@@ -1,4 +1,4 @@
-"""Tables of a sweep's trials and of their means over data sets, as sections of a page."""
+"""The table of a sweep's trials, as a section of a page."""
 
 from __future__ import annotations
 
@@ -87,35 +87,6 @@ def trials_section(
             reasons.setdefault(line.reason, []).append(str(line.number))
     items = [f"trial {', '.join(who)} failed: {reason}" for reason, who in reasons.items()]
     return Section("", (), header, rows, [_caption(metric, lines)], [*notes, *items])
-
-
-def means_section(
-    rows: Mapping[str, Mapping[str, Interval]],
-    metrics: Mapping[str, Metric],
-    best: str | None,
-    over: str | None,
-    missing: Mapping[str, Sequence[str]],
-) -> Section:
-    """Return the table of means over data sets, or of further metrics, the best marked by a star.
-
-    Args:
-        rows: intervals by configuration and name of the metric.
-        metrics: the metrics of the columns, by name.
-        best: the best configuration.
-        over: the key that is averaged over; None without averaging.
-        missing: values of `over` without a finished trial, by configuration.
-    """
-    texts = [
-        [
-            f"{'* ' if row == best else ''}{row}",
-            *(spread_cell(values.get(name), metric) for name, metric in metrics.items()),
-        ]
-        for row, values in rows.items()
-    ]
-    header = [f"mean over {over}" if over else "configuration"]
-    header += [metric_name(metric) for metric in metrics.values()]
-    items = [f"{row} lacks {', '.join(values)}" for row, values in missing.items() if values]
-    return Section("", (), header, texts, [], items)
 
 
 def _cells(intervals: Sequence[Interval | None], metric: Metric) -> list[str]:

@@ -86,7 +86,7 @@ def _comparisons(outcome: Outcome) -> list[Section]:
     """Return what the numbers are compared with: claims and rows; at scale printed, the paper."""
     if outcome.plan.is_printed:
         return [beside_paper(outcome)]
-    return [_claims(outcome), _controls(outcome), _differences(outcome), _aggregates(outcome)]
+    return [_claims(outcome), _controls(outcome), _differences(outcome)]
 
 
 def latex(outcome: Outcome) -> str:
@@ -231,22 +231,14 @@ def title_of_column(outcome: Outcome) -> str:
     return column if keys else outcome.plan.data_title
 
 
-def seeds_of_rows(outcome: Outcome) -> str:
-    """Return the reported seeds: "seeds 0, 1"; if seeds were added to rows, those of each row."""
-    rows: dict[tuple[int, ...], list[str]] = {}
-    for row in outcome.plan.rows:
-        rows.setdefault(tuple(outcome.plan.seeds_of(row)), []).append(row_text(outcome, row))
-    texts = [f"seeds {', '.join(map(str, seeds))}" for seeds in rows]
-    if len(rows) == 1:
-        return texts[0]
-    return "; ".join(
-        f"{text} ({', '.join(names)})" for text, names in zip(texts, rows.values(), strict=True)
-    )
+def seeds_text(outcome: Outcome) -> str:
+    """Return the reported seeds: "seeds 0, 1"."""
+    return f"seeds {', '.join(map(str, outcome.plan.report.seeds))}"
 
 
-def count_of_seeds(outcome: Outcome) -> str:
-    """Return the number of reported seeds, "5", or its range over rows, "3 to 10"."""
-    return count_text([len(outcome.plan.seeds_of(row)) for row in outcome.plan.rows])
+def count_of_seeds(outcome: Outcome) -> int:
+    """Return the number of reported seeds."""
+    return len(outcome.plan.report.seeds)
 
 
 def caption(outcome: Outcome, metric: Metric) -> str:
@@ -257,7 +249,7 @@ def caption(outcome: Outcome, metric: Metric) -> str:
     if plan.at == "final":
         chosen = f"numbers of the last round, configuration chosen on {where}"
     text = (
-        f"{metric_name(metric, UNIT)}: mean over {seeds_of_rows(outcome)} ± half of its "
+        f"{metric_name(metric, UNIT)}: mean over {seeds_text(outcome)} ± half of its "
         f"{100 * plan.confidence:g} % t interval; {chosen}"
     )
     if plan.paper is not None and metric is outcome.metrics[0]:
@@ -364,7 +356,7 @@ def _claims(outcome: Outcome) -> Section:
     decided = sum(tested.verdict in ("holds", "refuted") for tested in outcome.claims)
     questions = [1 + (control.question.middle is not None) for control in outcome.controls]
     test = outcome.test
-    family = len(outcome.claims) + sum(questions) + len(outcome.looks.dropped)
+    family = len(outcome.claims) + sum(questions)
     header = ["claim", "difference", "p (Holm)", "verdict", "source"][: len(rows[0])]
     fragile = [
         f"{FRAGILE} {claim_text(tested.claim, outcome)}: {'; '.join(tested.fragile)}"
@@ -402,14 +394,7 @@ def _of_choices(outcome: Outcome) -> str:
     plan = outcome.plan
     if not any(row.space for row in plan.rows.values()):
         return ""
-    if plan.tuning.once is None:
-        return " Each seed chose its own configuration, so p includes the variation by tuning."
-    seeds = plan.tuning.once
-    named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-    return (
-        f" The verdicts are about the configurations chosen on tuning {named}; they do not include "
-        "the variation of that choice."
-    )
+    return " Each seed chose its own configuration, so p includes the variation by tuning."
 
 
 def control_text(control: ControlResult) -> str:
@@ -484,27 +469,7 @@ def _differences(outcome: Outcome) -> Section:
     below = [
         f"Paired by seed, with {interval_name(outcome.test)}s, not corrected for their number."
     ]
-    if len({tuple(plan.seeds_of(row)) for row in plan.rows}) > 1:
-        below.append(
-            "Rows have different seeds: a difference is over the seeds that both rows have, and "
-            "differs from that of their means."
-        )
     return Section(f"{plan.rows[first].label} minus the others", (), ["", *names], rows, below)
-
-
-def _aggregates(outcome: Outcome) -> Section:
-    if not outcome.aggregates:
-        return Section("Over all columns")
-    metric = outcome.metrics[0]
-    rows = [
-        [row_text(outcome, row), interval_text(interval, metric).lstrip("+")]
-        for row, interval in outcome.aggregates.items()
-    ]
-    text = (
-        "Interquartile mean over columns and seeds, with a stratified bootstrap interval "
-        "(Agarwal et al., 2021)."
-    )
-    return Section("Over all columns", (), ["", "IQM"], rows, [text])
 
 
 def _chosen(outcome: Outcome, made: Made) -> Section:
@@ -532,15 +497,11 @@ def _chosen(outcome: Outcome, made: Made) -> Section:
                 _cost_of_a_run([result.measured for result in cell.seeds if result.measured]),
             ]
         )
-    tuning, effort = plan.tuning, f"{made.rounds('tuning')} rounds"
-    if tuning.once is None:
-        effort = f"each of {count_of_seeds(outcome)} seeds by itself, {effort}"
-    else:
-        seeds = ", ".join(map(str, tuning.once))
-        effort = f"{len(tuning.once)} tuning seed(s) ({seeds}), {effort}"
+    tuning = plan.tuning
     text = (
         f"Every row, in every column: at most {tuning.configurations} configurations by "
-        f"{tuning.search} search, {effort}; then {count_of_seeds(outcome)} report seeds, "
+        f"{tuning.search} search, each of {count_of_seeds(outcome)} seeds by itself, "
+        f"{made.rounds('tuning')} rounds; then {count_of_seeds(outcome)} report seeds, "
         f"{made.rounds('report')} rounds. Time and traffic of a reported run are means over seeds."
     )
     header = ["", "chosen", "tried", "at an edge", "round", "a run"]
@@ -574,11 +535,9 @@ def _made(outcome: Outcome, made: Made) -> Section:
         f"command: `{made.command}`",
         f"{made.runs} runs ({made.shared} of them existed before), "
         f"{hours:.2f} hours of computing, {size_of(traffic)} sent and received",
-        f"report {seeds_of_rows(outcome)}; tuning seeds "
-        f"{', '.join(map(str, outcome.plan.tuning_seeds))}",
+        seeds_text(outcome),
         f"commit {commits or made.commit}{written}; {made.versions}",
         f"machine: {made.machine}",
         f"made {made.when}",
-        *([made.registered] if made.registered else []),
     ]
     return Section("How it was made", items=items)

@@ -16,10 +16,8 @@ forecast.py  the text that announces a study's runs and their time
 progress.py  the progress bar and the remaining time
 trials.py    results of a sweep
 outcome.py, controls.py    results of a table: cells, claims, controls
-registration.py, interim_looks.py  registered plans; verdicts seen before all seeds were run
 pages.py     pages and figures of a table
 tracking.py  the study in MLflow
-decide.py    add seeds until claims are decided
 flow.py      begin, resume, run and finish a study; called by the commands and the API
 
 Keep this module free of heavy imports: every trial imports the package.

@@ -3,15 +3,14 @@
 Every cell tunes, chooses a configuration and reports independently of the other cells. The state of
 a cell is computed from its finished runs only, so an interrupted study recomputes the same state.
 
-By default, each reported seed searches by itself and chooses by its own validation images: the
-configurations that it tries, extensions of the grid included, depend on no other seed. With
-`tuning.once`, the mean over the seeds listed there chooses for all reported seeds. A sweep has
-no report phase: its result is the comparison of its configurations.
+Each reported seed searches by itself and chooses by its own validation images: the configurations
+that it tries, extensions of the grid included, depend on no other seed. A sweep has no report
+phase: its result is the comparison of its configurations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -110,7 +109,7 @@ class CellState:
         edges: edges of the space at which the choice lies; empty before the choice.
         pending: unfinished runs of the phase.
         dropped: better-ranked choices that diverged in the report, best first.
-        diverged: True if all choices of some seed diverged, so that its first choice is reported.
+        diverged: seeds on which all choices diverged, so that the first choice is reported.
         rankings: the tried configurations without failed ones by report seed, best first.
     """
 
@@ -120,7 +119,7 @@ class CellState:
     edges: Sequence[Edge] = ()
     pending: Sequence[RunSpec] = ()
     dropped: Sequence[DroppedChoice] = ()
-    diverged: bool = False
+    diverged: Sequence[int] = ()
     rankings: Mapping[int, Sequence[Config]] = field(default_factory=dict)
 
     @property
@@ -132,7 +131,7 @@ class CellState:
 
 @dataclass(frozen=True)
 class Search:
-    """The search of the seeds that choose together: of a single one, or of those of `tuning.once`.
+    """The search of one seed.
 
     Attributes:
         tried: the configurations with finished runs.
@@ -162,8 +161,7 @@ class Cell:
     Attributes:
         leader: the cell whose choice this cell reports; None if the cell tunes by itself.
         first: the configurations tried first; with tpe, those suggested so far.
-        seeds: the reported seeds.
-        tuning_seeds: the seeds on which configurations are compared.
+        seeds: the seeds, each of which chooses and reports.
     """
 
     def __init__(self, plan: StudyPlan, place: Place) -> None:
@@ -173,8 +171,7 @@ class Cell:
         leader = plan.leader(place)
         self.leader = None if leader == place else Cell(plan, leader)
         self.first = plan.configurations(place.row)
-        self.seeds = plan.seeds_of(place.row)
-        self.tuning_seeds = self.seeds if plan.tuning.once is None else plan.tuning.once
+        self.seeds = plan.report.seeds
         self._specs: dict[tuple[str, Phase, int], RunSpec] = {}
 
     @property
@@ -212,10 +209,10 @@ class Cell:
         """
         if not leader.choices:
             return CellState(leader.phase, pending=leader.pending)
-        rankings, once = {}, self.plan.tuning.once is not None
+        rankings = {}
         for seed in self.seeds:
             first = leader.choices.get(seed)
-            dropped = [drop.config for drop in leader.dropped if once or seed in drop.seeds]
+            dropped = [drop.config for drop in leader.dropped if seed in drop.seeds]
             not_next = [first, *dropped]
             remaining = [c for c in leader.rankings.get(seed, ()) if c not in not_next]
             rankings[seed] = remaining if first is None else [first, *remaining]
@@ -231,7 +228,7 @@ class Cell:
             for c, config_runs in runs
             if all(lookup(run) is not None for run in config_runs)
         ]
-        tried = [self._result(config, self.tuning_seeds, lookup) for config, _ in finished]
+        tried = [self._result(config, self.seeds, lookup) for config, _ in finished]
         all_suggested = self.plan.tuning.search != "tpe" or (
             len(self.first) == self.plan.tuning.configurations
         )
@@ -241,10 +238,7 @@ class Cell:
 
     def _search_state(self, lookup: Lookup) -> CellState:
         """Return the progress of the searches or, after all of them, of the report."""
-        if self.plan.tuning.once is None:
-            searches = {seed: self._search([seed], lookup) for seed in self.seeds}
-        else:
-            searches = dict.fromkeys(self.seeds, self._search(self.tuning_seeds, lookup))
+        searches = {seed: self._search(seed, lookup) for seed in self.seeds}
         tried = _merge_tried(searches.values())
         pending = {run.key: run for search in searches.values() for run in search.pending}
         if pending:
@@ -253,28 +247,28 @@ class Cell:
         edges = merge_edges({seed: search.edges for seed, search in searches.items()})
         return self._report_state(tried, rankings, edges, lookup)
 
-    def _search(self, seeds: Sequence[int], lookup: Lookup) -> Search:
-        """Return the search of `seeds`, which choose together, as far as their runs have ended."""
+    def _search(self, seed: int, lookup: Lookup) -> Search:
+        """Return the search of a seed, as far as its runs have ended."""
         tried: list[TriedConfig] = []
         configs, edges = list(self.first), list[Edge]()
         while configs:
-            runs = [run for config in configs for run in self._tuning_runs(config, seeds)]
+            runs = [self.run_spec(config, "tuning", seed) for config in configs]
             if unfinished := [run for run in runs if lookup(run) is None]:
                 return Search(tried, pending=unfinished)
-            tried += [self._result(config, seeds, lookup, bool(tried)) for config in configs]
+            tried += [self._result(config, [seed], lookup, bool(tried)) for config in configs]
             known, ranked = [result.config for result in tried], rank(tried)
-            configs, edges = self._continue(known, ranked[0], seeds) if ranked else ([], [])
+            configs, edges = self._continue(known, ranked[0], seed) if ranked else ([], [])
         return Search(tried, edges)
 
     def _continue(
-        self, tried: Sequence[Config], best: Config, seeds: Sequence[int], budget: int | None = None
+        self, tried: Sequence[Config], best: Config, seed: int, budget: int | None = None
     ) -> tuple[list[Config], list[Edge]]:
         """Return what `continue_grid` returns; `budget` is by default that of the plan."""
         tuning = self.plan.tuning
 
         def is_valid(config: Config) -> bool:
             try:
-                self._tuning_runs(config, seeds)
+                self.run_spec(config, "tuning", seed)
             except UserError:
                 return False
             return True
@@ -291,59 +285,55 @@ class Cell:
     ) -> CellState:
         """Return the progress of the report: for each seed, the best choice that does not diverge.
 
-        With `tuning.once`, a configuration that diverges on one seed is dropped for all seeds. All
-        seeds run before that, so that the record does not depend on which run ends first. If all
-        choices diverge, the first is reported.
+        If all choices diverge, the first is reported.
         """
-        seeds = self.seeds
-        groups = [[seed] for seed in seeds] if self.plan.tuning.once is None else [list(seeds)]
         choices: dict[int, Config] = {}
         dropped: list[DroppedChoice] = []
         unfinished: list[RunSpec] = []
-        diverged = False
-        for group in groups:
-            at = self._first_finite_choice(group, rankings[group[0]], lookup)
-            choices |= {seed: at.chosen for seed in group if at.chosen is not None}
-            _merge_dropped(dropped, at.dropped)
-            unfinished += at.pending
-            diverged = diverged or at.diverged
+        diverged: list[int] = []
+        for seed in self.seeds:
+            ranked = list(rankings[seed])
+            better, run = self._first_finite(ranked, seed, lookup)
+            if run is None and ranked:
+                diverged.append(seed)
+                run = self.run_spec(better.pop(0), "report", seed)
+            for config in better:
+                _drop(dropped, config, seed)
+            if run is not None:
+                choices[seed] = run.config
+                unfinished += [run] if lookup(run) is None else []
         if not choices:
             return CellState("failed", tried)
         phase: Literal["report", "over"] = "report" if unfinished else "over"
         if dropped:
-            edges = self._late_edges(tried, choices)
+            late = {seed for choice in dropped for seed in choice.seeds}
+            edges = self._edges_after(tried, choices, late)
         return CellState(phase, tried, choices, edges, unfinished, dropped, diverged, rankings)
 
-    def _first_finite_choice(
-        self, seeds: list[int], ranked: Sequence[Config], lookup: Lookup
-    ) -> CellState:
-        """Return the report of the first configuration that diverges on none of `seeds`."""
-        dropped: list[DroppedChoice] = []
+    def _first_finite(
+        self, ranked: Iterable[Config], seed: int, lookup: Lookup
+    ) -> tuple[list[Config], RunSpec | None]:
+        """Return the choices that diverged on a seed, and the run of the next; None without one."""
+        diverged: list[Config] = []
         for config in ranked:
-            runs = [self.run_spec(config, "report", seed) for seed in seeds]
-            ends = [lookup(run) for run in runs]
-            unfinished = [run for run, end in zip(runs, ends, strict=True) if end is None]
-            diverged_seeds = [
-                r.seed for r, end in zip(runs, ends, strict=True) if end and end.diverged
-            ]
-            if unfinished or not diverged_seeds:
-                choices = dict.fromkeys(seeds, config)
-                return CellState("report", (), choices, pending=unfinished, dropped=dropped)
-            dropped.append(DroppedChoice(config, diverged_seeds))
-        choices = dict.fromkeys(seeds, ranked[0]) if ranked else {}
-        return CellState("over", (), choices, dropped=dropped[1:], diverged=bool(ranked))
+            run = self.run_spec(config, "report", seed)
+            end = lookup(run)
+            if end is None or not end.diverged:
+                return diverged, run
+            diverged.append(config)
+        return diverged, None
 
-    def _late_edges(
-        self, tried: Sequence[TriedConfig], choices: Mapping[int, Config]
+    def _edges_after(
+        self, tried: Sequence[TriedConfig], choices: Mapping[int, Config], late: Collection[int]
     ) -> list[Edge]:
-        """Return the edges of choices made after others were dropped; grids are not extended."""
+        """Return the edges of choices; grids are not extended for the seeds that dropped one."""
         by_seed = {}
         for seed, config in choices.items():
-            by = self.tuning_seeds if self.plan.tuning.once is not None else [seed]
-            configs = [result.config for result in tried if by[0] in result.scores]
-            _, edges = self._continue(configs, config, by, len(configs))
+            configs = [result.config for result in tried if seed in result.scores]
+            _, edges = self._continue(configs, config, seed, len(configs))
             by_seed[seed] = [
-                replace(edge, why="late") if edge.why == "budget" else edge for edge in edges
+                replace(edge, why="late") if edge.why == "budget" and seed in late else edge
+                for edge in edges
             ]
         return merge_edges(by_seed)
 
@@ -357,10 +347,7 @@ class Cell:
                 runs += self._tuning_runs(added.config, list(added.scores))
             runs += [run for run in state.pending if run.phase == "tuning"]
         for choice in state.dropped:
-            runs += [
-                self.run_spec(choice.config, "report", seed)
-                for seed in self._seeds_sharing_choice(choice.seeds)
-            ]
+            runs += [self.run_spec(choice.config, "report", seed) for seed in choice.seeds]
         runs += [self.run_spec(c, "report", seed) for seed, c in state.choices.items()]
         return list({run.key: run for run in runs}.values())
 
@@ -373,10 +360,6 @@ class Cell:
     def _corner(self) -> Config:
         return corners(self._axes)[0]
 
-    def _seeds_sharing_choice(self, seeds: Sequence[int]) -> Sequence[int]:
-        """Return the seeds that reported a choice before some of them, `seeds`, dropped it."""
-        return seeds if self.plan.tuning.once is None else self.seeds
-
     def min_further_runs(self, state: CellState) -> int:
         """Return the least number of runs that follow the pending ones."""
         plan = self.plan
@@ -385,17 +368,17 @@ class Cell:
             return more * len(self.seeds)
         if state.phase != "tuning" or plan.is_sweep:
             return 0
-        seed = self.tuning_seeds[0]
-        config = self.first[0]
-        if plan.tuning.once is None and self.leader is None:
-            tuned, reported = (self.run_spec(config, phase, seed) for phase in get_args(Phase))
+        if self.leader is None:
+            phases, first = get_args(Phase), self.first[0]
+            tuned, reported = (self.run_spec(first, phase, self.seeds[0]) for phase in phases)
             return 0 if tuned.key == reported.key else len(self.seeds)
         return len(self.seeds)
 
     def _tuning_runs(self, config: Config, seeds: Sequence[int] | None = None) -> list[RunSpec]:
-        """Return a configuration's tuning runs; `seeds` are by default all tuning seeds."""
-        chosen_seeds = self.tuning_seeds if seeds is None else seeds
-        return [self.run_spec(config, "tuning", seed) for seed in chosen_seeds]
+        """Return a configuration's tuning runs; `seeds` are by default all seeds."""
+        return [
+            self.run_spec(config, "tuning", s) for s in (self.seeds if seeds is None else seeds)
+        ]
 
     def _result(
         self, config: Config, seeds: Sequence[int], lookup: Lookup, added: bool = False
@@ -415,15 +398,13 @@ def _merge_tried(searches: Iterable[Search]) -> list[TriedConfig]:
     return sorted(merged.values(), key=lambda result: result.added)
 
 
-def _merge_dropped(dropped: list[DroppedChoice], more: Iterable[DroppedChoice]) -> None:
-    """Append dropped choices; seeds of the same configuration are merged into one entry."""
-    for choice in more:
-        for number, earlier in enumerate(dropped):
-            if earlier.config == choice.config:
-                dropped[number] = DroppedChoice(choice.config, [*earlier.seeds, *choice.seeds])
-                break
-        else:
-            dropped.append(choice)
+def _drop(dropped: list[DroppedChoice], config: Config, seed: int) -> None:
+    """Record that a configuration diverged on a seed."""
+    for number, earlier in enumerate(dropped):
+        if earlier.config == config:
+            dropped[number] = DroppedChoice(config, [*earlier.seeds, seed])
+            return
+    dropped.append(DroppedChoice(config, [seed]))
 
 
 # --- checks before the first run ------------------------------------------------------------------
@@ -450,7 +431,7 @@ def _check_cell(cell: Cell) -> Experiment:
     configs = cell.first or corners(plan.axes)  # tpe: check the ends of every range
     for config in configs:
         try:
-            tuned = cell.run_spec(config, "tuning", plan.tuning_seeds[0]).experiment
+            tuned = cell.run_spec(config, "tuning", plan.report.seeds[0]).experiment
             check_metrics(plan, row, tuned)
         except UserError as error:
             prefix = f"{config_label(config)}: " if config else ""

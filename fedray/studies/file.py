@@ -39,7 +39,6 @@ from fedray.records import find_metric
 from fedray.registry import registry, spelled
 from fedray.shipped import folders
 from fedray.studies.claims import ALL, EACH, MEAN, Claim, check_row_name, parse_claims, rows_in
-from fedray.studies.interim_looks import check_looks, restrict_looks
 from fedray.studies.plan import (
     PaperNumbers,
     Reporting,
@@ -48,7 +47,6 @@ from fedray.studies.plan import (
     StudyPlan,
     Tuning,
     known_metrics,
-    rename_seeds,
 )
 from fedray.studies.printed import PAPER, PRINTED, as_printed, can_be_printed
 from fedray.studies.space import (
@@ -137,8 +135,6 @@ class Scale(Frozen):
     """Replaces the study's metrics."""
     select: Select | None = None
     """Replaces the study's `select`."""
-    mean_over: str | None = None
-    """Replaces the study's `mean_over`."""
     tuning: Tree = Field(default_factory=dict)
     """Keys that override the study's `tuning`."""
     report: Tree = Field(default_factory=dict)
@@ -192,13 +188,10 @@ class Study(Frozen):
     [lo, hi]}, {loguniform: [lo, hi]}, {randint: [lo, hi]}, ends included. Join keys that vary
     together by commas: `data.clients, participation: {grid: [[10, 1.0]]}`.
     A table's default is lr: {grid: [0.02, 0.06, 0.2]}."""
-    mean_over: str | None = None
-    """A key of a sweep's space, such as data.root: configurations are ranked by the mean over its
-    values. Needs search: grid."""
     tuning: Tree = Field(default_factory=dict)
-    """`configurations`, `rounds`, `search`, `extend`, `once`: see `Tuning`."""
+    """`configurations`, `rounds`, `search`, `extend`: see `Tuning`."""
     report: Tree = Field(default_factory=dict)
-    """`seeds`, `more`, `rounds`, `looked_at`: see `Reporting`."""
+    """`seeds`, `rounds`, `looked_at`: see `Reporting`."""
     claims: list[Any] = Field(default_factory=list)
     """Inequalities between cells, see `fedray.studies.claims`; empty: each method of `rows` is
     better than each baseline."""
@@ -258,48 +251,9 @@ def read_study(kind: Kind, name: str) -> StudyFile:
         UserError: if a file does not exist, is no mapping, or extends itself.
     """
     chain = read_extended(name, folders(f"{kind}s"), kind)
-    tree = reduce(merge, (replace_old_keys(each) for _, each in chain))
+    tree = reduce(merge, (each for _, each in chain))
     bases = tuple(path.stem for path, _ in reversed(chain[:-1]))
     return StudyFile(chain[-1][0], tree, bases)
-
-
-def replace_old_keys(tree: Tree) -> Tree:
-    """Return a file's tree with old keys of sweeps replaced.
-
-    `seeds` becomes `report: {seeds: ...}`; `metric` and a list `columns` become `metrics`;
-    `search`, `num_samples`, `search_seed` and `asha` become keys of `tuning`.
-    """
-    scales = tree.get("scales")
-    first = tree.get("metric")
-    keys = _replace_old_keys(tree, first)
-    if isinstance(scales, Mapping):
-        keys["scales"] = {
-            label: _replace_old_keys(scale, first) if isinstance(scale, Mapping) else scale
-            for label, scale in scales.items()
-        }
-    return keys
-
-
-_OLD_TUNING_KEYS = {
-    "search": "search",
-    "num_samples": "configurations",
-    "search_seed": "search_seed",
-    "asha": "asha",
-}
-
-
-def _replace_old_keys(tree: Mapping[str, Any], metric: Any) -> Tree:
-    keys = dict(tree)
-    more_metrics = keys.pop("columns", None) if isinstance(keys.get("columns"), list) else None
-    first_metric = keys.pop("metric", None)
-    if first_metric is not None or more_metrics is not None:
-        keys["metrics"] = [first_metric or metric or "local_accuracy", *(more_metrics or ())]
-    if "seeds" in keys:
-        keys["report"] = {**(keys.get("report") or {}), "seeds": keys.pop("seeds")}
-    tuning = {new: keys.pop(old) for old, new in _OLD_TUNING_KEYS.items() if old in keys}
-    if tuning or isinstance(keys.get("tuning"), Mapping):
-        keys["tuning"] = {**tuning, **rename_seeds(keys.get("tuning") or {})}
-    return keys
 
 
 def plan_study(
@@ -382,7 +336,7 @@ def _sort_assignments(pairs: Iterable[tuple[str, Any]], where: str) -> Tree:
         elif key == "test":
             assignments["test"] = value
         elif part == "tuning" and inner:
-            assignments["tuning"]["once" if inner == "seeds" else inner] = value
+            assignments["tuning"][inner] = value
         elif part == "report" and inner in Reporting.model_fields:
             assignments["report"][inner] = value
         elif key == "rounds":
@@ -437,7 +391,6 @@ def _plan_scale(study: Study, name: str, label: str, scale: Scale, assignments: 
         paper=_paper(study, where),
         test=_test(study, assignments, where),
         glosses=_glosses(study, where),
-        mean_over=scale.mean_over or study.mean_over,
         **study.model_dump(include={"at", "confidence"}),
         **scale.model_dump(include={"max_concurrent", "hours", "left_out"}),
     )
@@ -541,12 +494,10 @@ def _phases(
     report = validate(
         Reporting, {**reported, **study.report, **scale.report, **report_keys}, f"{where}.report"
     )
-    if tuning.once is not None:
-        _check_seeds(tuning.once, f"{where}.tuning.once")
     _check_seeds(report.seeds, f"{where}.report" if not study.is_sweep else where)
     if "seeds" in report_keys and "looked_at" not in report_keys:
-        report = restrict_looks(report)
-    check_looks(report, where)
+        report = _restrict_looks(report)
+    _check_looks(report, where)
     _check_columns(columns, assignments.get("set", {}), report, where)
     if tuning.at is not None and tuning.at not in columns:
         raise UserError(
@@ -554,6 +505,23 @@ def _phases(
             f"{nearest(tuning.at, columns)}"
         )
     return tuning, report
+
+
+def _check_looks(report: Reporting, where: str) -> None:
+    """Raise an error for a look with seeds that are not reported."""
+    for look in report.looked_at:
+        if not look or not set(look) <= set(report.seeds):
+            raise UserError(
+                f"{where}.report.looked_at: {shown(look)} must be seeds of the report: those whose "
+                "verdicts were known when others were added or the table was changed"
+            )
+
+
+def _restrict_looks(report: Reporting) -> Reporting:
+    """Return the report with looks at its seeds alone, for seeds of the command line."""
+    reduced = [[seed for seed in look if seed in report.seeds] for look in report.looked_at]
+    looks = [look for look in reduced if 0 < len(look) < len(report.seeds)]
+    return report.model_copy(update={"looked_at": looks})
 
 
 def _check_seeds(seeds: Sequence[Any], where: str) -> None:
@@ -565,16 +533,6 @@ def _check_seeds(seeds: Sequence[Any], where: str) -> None:
             f"{where}: seeds={shown(list(seeds))}, expected different whole numbers from 0, for "
             "example [0]"
         )
-
-
-def _check_more(plan: StudyPlan, where: str) -> None:
-    """Raise an error for `report.more` of an unknown row or of a sweep."""
-    for row, seeds in plan.report.more.items():
-        if plan.is_sweep or row not in plan.rows:
-            raise UserError(
-                f"{where}.report.more: there is no row {shown(row)}.{nearest(row, plan.rows)}"
-            )
-        _check_seeds(seeds, f"{where}.report.more.{row}")
 
 
 def _unfit_for_asha(plan: StudyPlan) -> list[tuple[bool, bool, str]]:
@@ -594,7 +552,6 @@ def _unfit_for_asha(plan: StudyPlan) -> list[tuple[bool, bool, str]]:
             "random, or leave asha out",
         ),
         (plan.select == "nothing", tuning.asha is not None, "select: nothing needs asha: null"),
-        (plan.mean_over is not None, tuning.asha is not None, "mean_over needs asha: null"),
     ]
 
 
@@ -604,7 +561,6 @@ def _check_sweep(plan: StudyPlan, where: str) -> None:
     wrong = [
         *_unfit_for_asha(plan),
         (plan.is_sweep, tuning.rounds is not None, "tuning.rounds is for tables; set rounds"),
-        (plan.is_sweep, tuning.once is not None, "tuning.once is for tables; leave it out"),
         (
             plan.is_sweep,
             plan.test != "fixed",
@@ -612,15 +568,12 @@ def _check_sweep(plan: StudyPlan, where: str) -> None:
         ),
         (not plan.is_sweep, tuning.search == "tpe", "tuning.search: tpe is for sweeps; use random"),
         (not plan.is_sweep, tuning.asha is not None, "tuning.asha is for sweeps; leave it out"),
-        (not plan.is_sweep, plan.mean_over is not None, "mean_over is for sweeps; use columns"),
         (plan.select == "nothing", plan.at != "final", "select: nothing needs at: final"),
         (plan.select == "nothing", tuning.search != "grid", "select: nothing needs search: grid"),
-        (plan.mean_over is not None, tuning.search != "grid", "mean_over needs search: grid"),
     ]
     for applies, is_wrong, what in wrong:
         if applies and is_wrong:
             raise UserError(f"{where}: {what}")
-    _check_more(plan, where)
     if not plan.is_sweep:
         return
     space = plan.rows[ALL].space
@@ -628,11 +581,6 @@ def _check_sweep(plan: StudyPlan, where: str) -> None:
         raise UserError(
             f"{where}.space is empty; name what is swept, for example algorithm.lambda: "
             "{grid: [1, 7]}"
-        )
-    if plan.mean_over is not None and (plan.mean_over not in space or len(space) < 2):
-        raise UserError(
-            f"{where}.mean_over={plan.mean_over} must be one of several keys of the space."
-            f"{nearest(plan.mean_over, list(space))}"
         )
 
 

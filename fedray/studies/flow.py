@@ -41,10 +41,9 @@ from fedray.remote_results import check_owner, copying, fetch_missing
 from fedray.shipped import folders, names
 from fedray.studies.cell import check_cells, check_rows_differ
 from fedray.studies.file import Kind, plan_study, read_study
-from fedray.studies.forecast import headline, planned_cells, protocols, untested_rows, wrap
+from fedray.studies.forecast import headline, planned_cells, untested_rows
 from fedray.studies.plan import StudyPlan
 from fedray.studies.ready import check_stored, get_ready
-from fedray.studies.registration import describe_registration, first_registration, register
 from fedray.studies.store import DATA, Published
 from fedray.studies.study import FILE, Study, latest_unfinished
 from fedray.studies.trials import flow
@@ -68,7 +67,6 @@ class Request:
         resume: resume the latest unfinished invocation, or the one in `out`.
         track: whether runs are logged to MLflow.
         only_plan: print the plan and exit.
-        register: register the plan before the first run and exit.
     """
 
     kind: Kind
@@ -83,7 +81,6 @@ class Request:
     resume: bool = False
     track: bool = True
     only_plan: bool = False
-    register: bool = False
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -120,12 +117,8 @@ def carry_out(request: Request) -> tuple[Study, int]:
     check_stored(study)
     print(headline(study), flush=True)
     say_job()
-    if request.register:
-        entry = register(study, home_of(request.kind, study.plan.name))
-        print(wrap(describe_registration(entry, study.plan)))
-        return study, 0
     if request.only_plan:
-        print("\n".join([*planned_cells(study), *protocols(study), *untested_rows(study.plan)]))
+        print("\n".join([*planned_cells(study), *untested_rows(study.plan)]))
         return study, 0
     make_folder(study.store)
     new = None if request.resume or request.out else reserve(study.home)
@@ -196,7 +189,6 @@ def begin_or_resume(request: Request) -> Study:
         command=request.command,
         arguments=request.arguments,
         published=published,
-        registered=first_registration(home_of(request.kind, plan.name), plan.scale),
     )
 
 

@@ -18,7 +18,7 @@ from fedray.studies.study import Study
 WIDTH = 80
 SPREADS = (0.9, 1.3, 2.2)
 """Quartiles of the standard deviation of paired differences (percentage points) over the claims of
-published tables."""
+the older published tables (docs/older-results.md)."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _beyond(cell: Cell, state: CellState) -> int:
     is_searched = cell.is_tuned and cell.leader is None and not plan.is_sweep
     if not is_searched or not can_extend or not tuning.extend or state.phase != "tuning":
         return 0
-    return max(0, (tuning.configurations or 0) - len(cell.first)) * len(cell.tuning_seeds)
+    return max(0, (tuning.configurations or 0) - len(cell.first)) * len(cell.seeds)
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -117,16 +117,15 @@ def _describe_table(study: Study) -> list[str]:
             f"{run.rounds} rounds, best round by {plan.select} images"
         ]
     counts = f"{size}, {len(plan.parsed_claims())} claims, {controls} controls; each cell:"
-    tuned = first.run_spec(first.first[0], "tuning", plan.tuning_seeds[0]).experiment.rounds
+    tuned = first.run_spec(first.first[0], "tuning", plan.report.seeds[0]).experiment.rounds
     rounds = first.run_spec(first.first[0], "report", plan.report.seeds[0]).experiment.rounds
-    seeds = len(plan.tuning_seeds)
+    seeds = len(plan.report.seeds)
     effort = (
         f"at most {tuning.configurations} configurations x {seeds} seed{'s' * (seeds > 1)} x "
         f"{tuned} rounds, by {plan.select} images"
     )
-    choice = "each seed by itself" if tuning.once is None else "once"
     report = f"  report: {len(plan.report.seeds)} seeds x {rounds} rounds"
-    return [counts, f"  tuning, {choice}: {effort}", report]
+    return [counts, f"  tuning, each seed by itself: {effort}", report]
 
 
 def _detectable(plan: StudyPlan) -> list[str]:
@@ -139,8 +138,7 @@ def _detectable(plan: StudyPlan) -> list[str]:
     seeds, claims = len(plan.report.seeds), len(plan.parsed_claims())
     controls = sum(row.control is not None for row in plan.rows.values())
     comparisons = claims + 2 * controls  # see `controls.control_questions`
-    looks = 1 if plan.test == "anytime" else 1 + len(plan.report.looked_at)
-    test = PairedTest(plan.test, plan.confidence, looks)
+    test = PairedTest(plan.test, plan.confidence, plan.report.looks(plan.test))
     effect = test.detectable(seeds, test.alpha / max(1, comparisons))
     kind = f"test: {plan.test}"
     if effect is None:
@@ -227,31 +225,6 @@ def planned_cells(study: Study) -> list[str]:
         )
         name = plan.name if plan.is_sweep else str(cell.place)
         lines.append(wrap(f"{name}: {configs}; seeds {seeds}{finished}"))
-    return lines
-
-
-def protocols(study: Study) -> list[str]:
-    """Return the cost of each way of choosing configurations, and what its verdicts include."""
-    plan = study.plan
-    if plan.is_sweep or not any(cell.is_tuned for cell in study.cells):
-        return []
-    once = plan.tuning.once or [max(plan.report.seeds) + 100]
-    lines = []
-    for seeds in (None, once):
-        tuning = plan.tuning.model_copy(update={"once": seeds})
-        variant = Study(study.home, plan.model_copy(update={"tuning": tuning}), study.home)
-        runs = sum(len(cell.runs) + cell.unknown for cell in runs_of(variant))
-        if seeds is None:
-            text = (
-                f"each seed chooses by itself: {runs} runs; verdicts include the randomness of "
-                "tuning"
-            )
-        else:
-            text = (
-                f"tuning.once={seeds}: {runs} runs; verdicts ignore the randomness of tuning, so "
-                "that a method can seem to beat itself"
-            )
-        lines.append(wrap(text + " (this plan)" * (seeds == plan.tuning.once)))
     return lines
 
 

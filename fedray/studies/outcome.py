@@ -18,7 +18,6 @@ from fedray.compare.paired import (
     SeedRange,
     Side,
     Verdict,
-    bootstrap_iqm,
     holm,
     seeds_to_decide,
     t_interval,
@@ -35,7 +34,6 @@ from fedray.studies.controls import (
     read_columns,
     read_control,
 )
-from fedray.studies.interim_looks import Looks, find_looks
 from fedray.studies.plan import Place, StudyPlan
 from fedray.studies.store import Measured, commits_of_runs
 from fedray.studies.study import DIVERGED, Study
@@ -124,9 +122,7 @@ class Outcome:
         claims: verdicts on claims.
         controls: results of controls.
         against: comparisons of the first row with each other row, by column and on the mean.
-        aggregates: interquartile mean over columns and seeds by row; empty for a single column.
         notes: caveats and other notes below the table.
-        looks: earlier looks at the verdicts.
     """
 
     plan: StudyPlan
@@ -136,9 +132,7 @@ class Outcome:
     claims: Sequence[TestedClaim]
     controls: Sequence[ControlResult]
     against: Sequence[Comparison]
-    aggregates: Mapping[str, Interval]
     notes: Sequence[str] = field(default_factory=list)
-    looks: Looks = field(default_factory=Looks)
 
     def metric(self, name: str) -> Metric:
         """Return the declaration of a metric."""
@@ -178,17 +172,14 @@ def by_seed(
 def outcome(study: Study) -> Outcome:
     """Compute the results of a table from its finished runs."""
     cells = {cell.place: _cell(study, cell, state) for cell, state in study.states()}
-    if study.looks is None:
-        study.looks = find_looks(study, cells)
     notes = [*_caveats(study, cells), *_reuse_notes(study, cells)]
-    return conclude(study.plan, cells, _metrics(cells, study.plan), study.looks, notes)
+    return conclude(study.plan, cells, _metrics(cells, study.plan), notes)
 
 
 def conclude(
     plan: StudyPlan,
     cells: Mapping[Place, CellResult],
     metrics: Sequence[Metric],
-    looks: Looks,
     notes: Sequence[str],
 ) -> Outcome:
     """Test claims and controls, and return the results of a table.
@@ -197,11 +188,10 @@ def conclude(
         plan: the plan of the table.
         cells: results of the cells by place.
         metrics: declarations of the table's metrics.
-        looks: earlier looks at the verdicts.
         notes: further notes below the table.
     """
     by_name = {metric.name: metric for metric in metrics}
-    test = PairedTest(plan.test, plan.confidence, looks.count(plan.test))
+    test = PairedTest(plan.test, plan.confidence, plan.report.looks(plan.test))
 
     def compare(
         better: Side, worse: Side, margin: float, metric: str, than: str | None = None
@@ -212,7 +202,7 @@ def conclude(
         size = max(map(abs, [*a.values(), *b.values()]), default=1.0)
         return compare_sides(better, worse, differences, test, size)
 
-    decided, controls = _verdicts(plan, compare, looks)
+    decided, controls = _verdicts(plan, compare)
     return Outcome(
         plan=plan,
         test=test,
@@ -221,9 +211,7 @@ def conclude(
         claims=decided,
         controls=controls,
         against=_compare_with_first(plan, compare),
-        aggregates=_aggregates(cells, plan, metrics[0]),
-        notes=[*notes, *looks.notes(plan)],
-        looks=looks,
+        notes=[*notes, *plan.report.look_notes()],
     )
 
 
@@ -255,24 +243,17 @@ def _reuse_notes(study: Study, cells: Mapping[Place, CellResult]) -> list[str]:
     return taken
 
 
-def _verdicts(
-    plan: StudyPlan, compare: Compare, looks: Looks
-) -> tuple[list[TestedClaim], list[ControlResult]]:
-    """Test all claims and controls with a common correction.
-
-    Claims that only earlier pages tested count in the correction, without a p-value.
-    """
+def _verdicts(plan: StudyPlan, compare: Compare) -> tuple[list[TestedClaim], list[ControlResult]]:
+    """Test all claims and controls with a common correction."""
     claims = plan.parsed_claims()
     comparisons = [compare(c.better, c.worse, c.margin, c.metric, c.than) for c in claims]
     questions = control_questions(plan, claims, compare)
     near = [question.middle for question in questions if question.middle is not None]
     family = [*comparisons, *(question.comparison for question in questions), *near]
-    dropped = [None for _ in looks.dropped]
-    ps = iter(holm([*(comparison.p for comparison in family), *dropped]))
+    ps = iter(holm([comparison.p for comparison in family]))
     of_claims, below = ([next(ps) for _ in tests] for tests in (comparisons, questions))
     middle = [None if question.middle is None else next(ps) for question in questions]
-    reasons = fragility(family, len(looks.dropped))[: len(claims)]
-    size = len(family) + len(looks.dropped)
+    reasons, size = fragility(family)[: len(claims)], len(family)
     decided = []
     for claim, comparison, p, fragile in zip(claims, comparisons, of_claims, reasons, strict=True):
         verdict = verdict_of(comparison, p)
@@ -327,18 +308,3 @@ def _compare_with_first(plan: StudyPlan, compare: Compare) -> list[Comparison]:
         for other in rivals
         for column in columns
     ]
-
-
-def _aggregates(
-    cells: Mapping[Place, CellResult], plan: StudyPlan, metric: Metric
-) -> dict[str, Interval]:
-    """Return each row's interquartile mean over columns and seeds; empty for a single column."""
-    means = {}
-    for row in plan.rows if len(plan.columns) > 1 else ():
-        strata = [
-            list(by_seed(cells, plan, Side(row, column), metric).values())
-            for column in plan.columns
-        ]
-        if all(len(values) > 1 for values in strata):  # the bootstrap needs two seeds
-            means[row] = bootstrap_iqm(strata, plan.confidence)
-    return means

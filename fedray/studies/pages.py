@@ -13,21 +13,20 @@ from fedray.files import write_atomic, write_json, write_rows
 from fedray.markdown import markdown_table
 from fedray.processors import allowed_cpus
 from fedray.records import HEADLINE, Metric, sealed, versions, write_run_list
-from fedray.render.cells import spread_label
+from fedray.render.cells import metric_name, spread_cell, spread_label
 from fedray.render.figures import Row, figure_sweep
 from fedray.render.page import Section
 from fedray.render.record import Made, table_tree
-from fedray.render.sweep import TrialLine, means_section, trials_section
+from fedray.render.sweep import TrialLine, trials_section
 from fedray.render.table import PAGE, write
 from fedray.render.terminal import print_sections
 from fedray.studies.outcome import Outcome, outcome
 from fedray.studies.plan import Phase, StudyPlan
-from fedray.studies.registration import describe_registration
 from fedray.studies.space import Config
 from fedray.studies.store import DATA, FORMAT, RUNS, Measured, PublishedRun, commits_of_runs
 from fedray.studies.study import DIVERGED, Study
 from fedray.studies.tracking import Conclusion
-from fedray.studies.trials import CM, HM, SweepOutcome, Trial, best_command, sweep_outcome
+from fedray.studies.trials import SweepOutcome, Trial, best_command, sweep_outcome
 from fedray.tracking import BEST_METRIC, VIEW_LINK, valid_name
 
 SHOWN = ("fedray", "python", "torch", "ray")
@@ -93,7 +92,6 @@ def provenance(study: Study, result: Outcome) -> Made:
         bytes=sum(end.bytes for end in ends),
         tuning_rounds=_rounds(study, "tuning"),
         report_rounds=_rounds(study, "report"),
-        registered=describe_registration(study.registered, study.plan),
     )
 
 
@@ -175,9 +173,8 @@ def _write_sweep(study: Study) -> list[Section]:
     write_run_list(home, [run for trial in result.through for run in trial.runs])
     _write_trials(result, study)
     sections = [_trials(result)]
-    if plan.mean_over is not None or len(plan.metrics) > 1:
-        sections.append(_means(result))
-        _write_means(result, study)
+    if len(plan.metrics) > 1:
+        sections.append(_further_metrics(result))
     if result.through:
         _draw(result, study)
     if result.best is not None and study.is_complete:
@@ -209,21 +206,19 @@ def _line(trial: Trial, result: SweepOutcome) -> TrialLine:
     )
 
 
-def _means(result: SweepOutcome) -> Section:
-    labels = [config_label(row.config) for row in result.rows]
-    best = None if result.plan.mean_over is None else result.best_row
-    metrics = {
-        name: Metric(name) if name in (HM, CM) else result.metrics.get(name, Metric(name))
-        for row in result.rows
-        for name in row.values
-    }
-    return means_section(
-        {label: row.values for label, row in zip(labels, result.rows, strict=True)},
-        metrics,
-        None if best is None else config_label(best.config),
-        result.plan.mean_over,
-        {label: row.missing for label, row in zip(labels, result.rows, strict=True)},
-    )
+def _further_metrics(result: SweepOutcome) -> Section:
+    """Return the table of all metrics by configuration."""
+    names = [result.chooser, *(name for name in result.plan.metrics if name != result.chooser)]
+    metrics = [result.metrics.get(name, Metric(name)) for name in names]
+    rows = [
+        [
+            config_label(trial.config),
+            spread_cell(trial.interval(), metrics[0]),
+            *(spread_cell(trial.interval(metric.name), metric) for metric in metrics[1:]),
+        ]
+        for trial in result.through
+    ]
+    return Section("", (), ["configuration", *map(metric_name, metrics)], rows)
 
 
 def _write_trials(result: SweepOutcome, study: Study) -> None:
@@ -238,17 +233,6 @@ def _write_trials(result: SweepOutcome, study: Study) -> None:
         values = [trial.config[key] for key in keys]
         rows.append([trial.number, *values, trial.status, *numbers, trial.reason, *means])
     write_rows(study.home / "trials.csv", rows)
-
-
-def _write_means(result: SweepOutcome, study: Study) -> None:
-    """Write the means, and the number of configurations in each, to means.csv."""
-    keys = list(dict.fromkeys(key for row in result.rows for key in row.config))
-    names = list(dict.fromkeys(name for row in result.rows for name in row.values))
-    lines: list[Sequence[Any]] = [[*keys, "trials", *names]]
-    for row in result.rows:
-        values = [row.values[name].mean if name in row.values else "" for name in names]
-        lines.append([*(row.config.get(key) for key in keys), len(row.trials), *values])
-    write_rows(study.home / "means.csv", lines)
 
 
 def _draw(result: SweepOutcome, study: Study) -> None:
@@ -285,10 +269,6 @@ def best_line(result: SweepOutcome) -> str:
     plan, best, metric = result.plan, result.best, result.plan.metrics[0]
     if best is None:
         return ""
-    if plan.mean_over is not None and result.best_row is not None:
-        row = result.best_row
-        how, mean = plan.how.replace("best", "best mean", 1), row.values[result.chooser].mean
-        return f"{how}: {config_label(row.config)}: {result.chooser} {mean:.4f}"
     test = best.mean(metric)
     on_test = f", {metric} {test:.4f} on the test"
     return (

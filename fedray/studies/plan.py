@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import Field, StrictBool
 
 from fedray.compare.paired import TestKind
 from fedray.config import (
@@ -57,9 +57,6 @@ class Tuning(Frozen):
     test over seeds includes the randomness of tuning.
     """
 
-    once: list[int] | None = Field(None, max_length=MOST_SEEDS)
-    """Seeds whose mean chooses once for all reported seeds; the test over seeds then ignores the
-    randomness of tuning. None: each reported seed chooses by itself."""
     configurations: int | None = Field(5, ge=1, le=MOST_CONFIGURATIONS)
     """Maximum number of configurations, extensions of a grid included. None, for the grid of a
     sweep: all."""
@@ -78,29 +75,38 @@ class Tuning(Frozen):
     asha: Asha | None = None
     """Stops bad runs of a sweep early; None runs all to the end."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _rename_old_key(cls, tree: Any) -> Any:
-        return rename_seeds(tree) if isinstance(tree, Mapping) else tree
-
-
-def rename_seeds(tuning: Mapping[str, Any]) -> Tree:
-    """Return the keys of `tuning` with the old key `seeds` renamed to `once`."""
-    return {"once" if key == "seeds" else key: value for key, value in tuning.items()}
-
 
 class Reporting(Frozen):
     """The runs that are reported."""
 
     seeds: list[int] = Field(default_factory=lambda: [0, 1, 2, 3, 4], max_length=MOST_SEEDS)
     """Seeds of the reported runs."""
-    more: dict[str, list[int]] = Field(default_factory=dict)
-    """Further seeds of single rows; `fedray decide` adds them."""
     rounds: int | None = Field(None, ge=1, le=100_000)
     """Rounds of a run; None: the experiment's."""
     looked_at: list[list[int]] = Field(default_factory=list, max_length=MOST_SEEDS)
-    """One list of seeds for each time that verdicts were seen before further seeds were added;
-    `test: fixed` corrects for these looks, and the table's page lists them."""
+    """One list of seeds for each time that verdicts were seen before seeds were added or, if it has
+    all seeds, before the table was changed. The correction counts these looks; `test: anytime`
+    counts only those of all seeds. The table's page lists them."""
+
+    def looks(self, test: TestKind) -> int:
+        """Return how many times the claims are tested, including this time."""
+        return 1 + sum(test == "fixed" or set(look) == set(self.seeds) for look in self.looked_at)
+
+    def look_notes(self) -> list[str]:
+        """Return a sentence for each look at the verdicts."""
+        return [self._look_note(look) for look in self.looked_at]
+
+    def _look_note(self, look: Sequence[int]) -> str:
+        later = [other for other in self.looked_at if set(look) < set(other)]
+        upto = min(later, key=len, default=self.seeds)
+        added = [seed for seed in upto if seed not in look]
+        reason = f"{_seeds(added)} {'were' if len(added) > 1 else 'was'} added"
+        known = f"The verdicts of {_seeds(look)} were known before"
+        return f"{known} {reason if added else 'the table was changed'}"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 class PaperNumbers(Frozen):
@@ -244,16 +250,6 @@ class StudyPlan(Frozen):
     """Sentences about rows or columns, by name."""
     left_out: str = ""
     """Parts of the paper's table that this scale leaves out."""
-    mean_over: str | None = None
-    """The axis of a sweep over whose values configurations are averaged."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _rename_table(cls, tree: Any) -> Any:
-        """Accept the key `table` for `name`, as older published tables have it."""
-        if isinstance(tree, Mapping) and "table" in tree:
-            return {"name" if key == "table" else key: value for key, value in tree.items()}
-        return tree
 
     @property
     def is_sweep(self) -> bool:
@@ -285,17 +281,6 @@ class StudyPlan(Frozen):
     def places(self) -> list[Place]:
         """All cells, row by row."""
         return [Place(row, column) for row in self.rows for column in self.columns]
-
-    @property
-    def tuning_seeds(self) -> list[int]:
-        """Seeds on which configurations are compared; `seeds_of` a row may have more."""
-        return self.report.seeds if self.tuning.once is None else self.tuning.once
-
-    def seeds_of(self, row: str) -> list[int]:
-        """Return the seeds that a row reports, including those of rows that it tunes for."""
-        rows = [name for name in self.rows if row in (name, self.rows[name].tuned_as)]
-        more = [seed for name in rows for seed in self.report.more.get(name, ())]
-        return list(dict.fromkeys([*self.report.seeds, *more]))
 
     @property
     def axes(self) -> list[Axis]:

@@ -10,14 +10,11 @@ from fedray.config import Tree
 from fedray.records import Metric
 from fedray.render.record import verdicts_tree
 from fedray.studies.cell import CellState, DroppedChoice, TriedConfig
-from fedray.studies.interim_looks import Looks
 from fedray.studies.outcome import CellResult, Outcome, SeedResult, conclude
 from fedray.studies.plan import Place, StudyPlan
-from fedray.studies.space import Config, Edge
+from fedray.studies.space import Edge
 
 MEASURED = ("values", "round", "seconds", "bytes", "partition", "data", "test_images")
-NO_SCORES = {"scores": {"all": None}}
-"""Scores by seed in older tables, whose seeds searched together and were not recorded."""
 
 
 def wrong_verdicts(tree: Tree) -> list[str]:
@@ -38,24 +35,15 @@ def outcome_of(tree: Tree) -> Outcome:
     plan = StudyPlan.model_validate(tree["plan"])
     metrics = [Metric(name, tree["units"][name]) for name in plan.metrics]
     cells = {cell.place: cell for cell in map(_cell_of, tree["cells"])}
-    looks = Looks.model_validate(tree["looks"])
-    notes = [note for note in tree["notes"] if note not in looks.notes(plan)]
-    return conclude(plan, cells, metrics, looks, notes)
-
-
-def _choices(tree: Tree) -> dict[int, Config]:
-    """Return the choice of each seed; older tables record a single choice for all seeds."""
-    if tree["chosen"] is None:
-        return {}
-    once = {str(seed["seed"]): tree["chosen"] for seed in tree["seeds"]}
-    return {int(seed): config for seed, config in tree.get("choices", once).items()}
+    notes = [note for note in tree["notes"] if note not in plan.report.look_notes()]
+    return conclude(plan, cells, metrics, notes)
 
 
 def _cell_of(tree: Tree) -> CellResult:
     state = CellState(
         tree["phase"],
-        cast("list[TriedConfig]", [SimpleNamespace(**NO_SCORES | t) for t in tree["tried"]]),
-        _choices(tree),
+        cast("list[TriedConfig]", [SimpleNamespace(**t) for t in tree["tried"]]),
+        {int(seed): config for seed, config in tree["choices"].items()},
         [Edge(**edge) for edge in tree["edges"]],
         (),
         [DroppedChoice(choice["config"], choice["seeds"]) for choice in tree["dropped"]],

@@ -33,8 +33,8 @@ from fedray.records import (
 from fedray.studies.plan import Phase, StudyPlan
 
 DATA = "table.json"
-FORMAT = 3
-"""Version of table.json; in format 3, identities of runs hash file contents."""
+FORMAT = 4
+"""Version of table.json; since format 4, every seed chooses by itself."""
 RUNS = "runs"
 
 
@@ -203,14 +203,10 @@ class Published:
         """Read a table.json; messages call the table `source`.
 
         Raises:
-            UserError: if the file is missing, damaged, or of a version that did not store runs.
+            UserError: if the file is missing, or damaged.
         """
         try:
             tree = check_table(path)
-            if RUNS not in tree:
-                raise UserError(
-                    f"{path} does not hold its runs; an older version of fedray made it"
-                )
             table = cls(source, tree)
             _ = table.runs, table.made, table.metric, table.table, table.seeds
         except UserError:
@@ -310,16 +306,8 @@ def check_table(path: Path) -> Tree:
 
 
 def commits_in(tree: Tree) -> list[str]:
-    """Return the commits of a table.json's runs; older files have only the page's commit."""
-    made = tree["made"]
-    if "commits" in made:
-        return list(made["commits"])
-    runs = [run.get("numbers") or {} for run in tree.get(RUNS, ())]
-    reported = [seed for cell in tree.get("cells", ()) for seed in cell["seeds"]]
-    commits = {
-        run["versions"].get("git", "unknown") for run in runs + reported if "versions" in run
-    }
-    return sorted(commits) or [made["commit"]]
+    """Return the commits of a table.json's runs."""
+    return list(tree["made"]["commits"])
 
 
 def name_of(experiment: Experiment) -> str:

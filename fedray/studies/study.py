@@ -26,15 +26,13 @@ from fedray.files import read_regular, stores_of, write_json
 from fedray.records import RunFolder, check_entries, sealed, unsealed
 from fedray.records.checked_json import CHECKSUM
 from fedray.studies.cell import Cell, CellState, RunEnd, RunSpec
-from fedray.studies.interim_looks import Looks
 from fedray.studies.plan import StudyPlan
-from fedray.studies.registration import Registration
 from fedray.studies.store import Measured, Published, read_measured
 
 FILE = "plan.json"
 TRIAL_LOCK = ".trial.lock"
 """File in a run's folder that is locked while a trial runs it."""
-FORMAT = 1
+FORMAT = 2
 DIED = "it died"
 """First words of the reason of a run whose processes died."""
 DIVERGED = "it diverged"
@@ -104,8 +102,6 @@ class Study:
         taken: the published table by key of each reused run.
         runs: runs of this invocation by number.
         stored: finished runs of earlier invocations that are reused, by key.
-        registered: the first registration of the plan when the invocation began.
-        looks: earlier looks at the verdicts; None until they are computed.
     """
 
     home: Path
@@ -122,8 +118,6 @@ class Study:
     published: Sequence[Published] = ()
     taken: dict[str, Published] = field(default_factory=dict)
     runs: dict[int, StudyRun] = field(default_factory=dict)
-    registered: Registration | None = None
-    looks: Looks | None = None
 
     def __post_init__(self) -> None:
         self.cells = [Cell(self.plan, place) for place in self.plan.places]
@@ -350,8 +344,6 @@ class Study:
             "stopped": self.stopped,
             "asked_configurations": self.suggested,
             "from": [table.source for table in self.published],
-            "registered": None if self.registered is None else dict(self.registered),
-            "looks": None if self.looks is None else self.looks.model_dump(),
             "plan": self.plan.model_dump(mode="json"),
         }
         self.home.mkdir(parents=True, exist_ok=True)
@@ -387,12 +379,9 @@ class Study:
 
     @classmethod
     def _of(cls, home: Path, tree: Tree) -> Study:
-        where, entry, looks = str(home / FILE), tree.get("registered"), tree.get("looks")
         return cls(
             home=home,
-            registered=None if entry is None else validate(Registration, entry, where),
-            looks=None if looks is None else validate(Looks, looks, where),
-            plan=validate(StudyPlan, tree["plan"], where),
+            plan=validate(StudyPlan, tree["plan"], str(home / FILE)),
             store=_store_of(home, tree["store"]),
             command=tree["command"],
             arguments=tree.get("asked", {}),

@@ -55,7 +55,7 @@ from fedray.tracking import (
 SMALL_ARTIFACTS = ("result.json", "rounds.jsonl", "partition.png")
 """Files of a run that MLflow stores; only small ones, because a study has many runs."""
 ARTIFACTS = {
-    "sweep": (FILE, "sweep.yaml", "trials.csv", "means.csv", "sweep.png", "best.yaml"),
+    "sweep": (FILE, "sweep.yaml", "trials.csv", "sweep.png", "best.yaml"),
     "table": (
         FILE,
         "table.yaml",
@@ -414,7 +414,7 @@ def _shared_tags(study: Study) -> dict[str, str]:
     tags_of_runs: list[Mapping[str, str]] = []
     for cell in study.cells:
         for config in cell.first[:1] + cell.first[-1:]:
-            experiment = cell.run_spec(config, "tuning", study.plan.tuning_seeds[0]).experiment
+            experiment = cell.run_spec(config, "tuning", study.plan.report.seeds[0]).experiment
             tags_of_runs.append(describe_run(info_of(experiment))[1])
     return {
         name: tags_of_runs[0][name]

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from math import log
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fedray.compare.labels import config_label
-from fedray.compare.means import PARTS, of_means, over_columns
 from fedray.compare.paired import Interval
 from fedray.config import read_plugins
 from fedray.records import Metric
@@ -27,8 +23,6 @@ from fedray.studies.study import Status, Study
 
 NEAR = 0.05
 """Share of a range, in logarithms for loguniform, that counts as its end."""
-HM, CM = "hm_of_means", "cm_of_means"
-"""HM and CM of the means over data sets, computed per seed and then averaged, as in a report."""
 
 
 @dataclass(frozen=True)
@@ -126,25 +120,6 @@ def _std(values: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True)
-class MeanRow:
-    """The mean of a configuration over the values of `mean_over`.
-
-    Attributes:
-        config: values of all keys but `mean_over`.
-        trials: the averaged trials.
-        score: mean score that ranks, larger is better; None if a value of `mean_over` is missing.
-        values: means by metric, the objective first; metrics that a trial lacks are left out.
-        missing: values of `mean_over` that were not tried, or whose trial failed.
-    """
-
-    config: Config
-    trials: Sequence[Trial]
-    score: float | None
-    values: Mapping[str, Interval]
-    missing: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
 class SweepOutcome:
     """The results of a whole sweep.
 
@@ -175,15 +150,8 @@ class SweepOutcome:
 
     @property
     def best(self) -> Trial | None:
-        """The best trial, or None if nothing is chosen; ties go to the earlier trial.
-
-        With `mean_over`, the first trial of the best mean.
-        """
-        plan = self.plan
-        if plan.mean_over is not None:
-            row = self.best_row
-            return None if row is None else row.trials[0]
-        return next(iter([] if plan.select == "nothing" else self.ranked), None)
+        """The best trial, or None if nothing is chosen; ties go to the earlier trial."""
+        return next(iter([] if self.plan.select == "nothing" else self.ranked), None)
 
     @property
     def chooser(self) -> str:
@@ -196,14 +164,10 @@ class SweepOutcome:
         best = self.best
         if best is None or not all(trial.is_over for trial in self.trials):
             return []
-        notes = []
-        if self.plan.mean_over is not None:
-            ranked = [row.values.get(self.chooser) for row in self.rows if row.score is not None]
-            first = None if self.best_row is None else self.best_row.values.get(self.chooser)
-        else:
-            ranked, first = [trial.interval() for trial in self.through], best.interval()
+        notes, first = list[str](), best.interval()
+        ranked = [one for trial in self.through if (one := trial.interval()) is not None]
         if first is not None and len(ranked) > 1:
-            notes.append(self._spread_note(first, [one for one in ranked if one is not None]))
+            notes.append(self._spread_note(first, ranked))
         notes += [f"the best lies at an edge: {edge}" for edge in self._edges(best.config)]
         return notes
 
@@ -233,62 +197,6 @@ class SweepOutcome:
                 end = "lower" if share < NEAR else "upper"
                 ends = f"{axis.values[0]:g} to {axis.values[1]:g}"
                 yield f"{axis.key}={best[axis.key]:.4g} lies at the {end} end of {ends}"
-
-    @cached_property
-    def rows(self) -> list[MeanRow]:
-        """Means of every configuration over `mean_over`, in the order of the grid."""
-        axis = next((axis for axis in self.plan.axes if axis.key == self.plan.mean_over), None)
-        over = () if axis is None else axis.keys
-        columns = [""] if axis is None else [config_label(config) for config in axis.configs]
-        trials_by_row: dict[str, dict[str, Trial]] = {}
-        configs: dict[str, Config] = {}
-        for trial in self.trials:
-            row = json.dumps(_without(trial.config, over), sort_keys=True)  # a label may be cut
-            configs[row] = _without(trial.config, over)
-            column = config_label({key: trial.config[key] for key in over})
-            trials_by_row.setdefault(row, {})
-            if trial in self.through:
-                trials_by_row[row][column] = trial
-        means = self._means(trials_by_row, columns)
-        rows = []
-        for row, trials in trials_by_row.items():
-            missing = [column for column in columns if column not in trials]
-            scores = [trial.score or 0.0 for trial in trials.values()]
-            score = statistics.fmean(scores) if scores and not missing else None
-            values = {name: of[row] for name, of in means.items() if row in of}
-            rows.append(MeanRow(configs[row], list(trials.values()), score, values, missing))
-        return rows
-
-    def _means(
-        self, done: Mapping[str, Mapping[str, Trial]], columns: Sequence[str]
-    ) -> dict[str, dict[str, Interval]]:
-        """Return the means over columns by metric and row, in the round of the objective."""
-        import pandas
-
-        lines = [
-            {"row": row, "column": column, "seed": seed, **end.values, self.chooser: end.choice}
-            for row, trials in done.items()
-            for column, trial in trials.items()
-            for seed, end in trial.measured.items()
-        ]
-        numbers = pandas.DataFrame(lines, columns=None if lines else ["row", "column", "seed"])
-        names = dict.fromkeys([self.chooser, *self.plan.metrics])
-        means = {name: over_columns(numbers, name, columns) for name in names}
-        if all(means.get(name) for name in PARTS):
-            means[HM] = of_means(numbers, "accuracy_hm", columns)
-            means[CM] = of_means(numbers, "accuracy_cm", columns)
-        return means
-
-    @property
-    def best_row(self) -> MeanRow | None:
-        """The best mean; configurations that lack a value of `mean_over` do not count."""
-        ranked = [] if self.plan.select == "nothing" else self.rows
-        complete = [row for row in ranked if row.score is not None]
-        return max(complete, key=lambda row: row.score or 0.0, default=None)
-
-
-def _without(config: Config, over: Sequence[str]) -> Config:
-    return {key: value for key, value in config.items() if key not in over}
 
 
 def sweep_outcome(study: Study) -> SweepOutcome:

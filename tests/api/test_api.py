@@ -178,7 +178,7 @@ def test_ctrl_c_in_a_study_is_raised(tmp_path, monkeypatch, study):
 
 
 def test_results_are_opened_by_a_text_or_a_path(tmp_path):
-    table = {"format": 3, "table": "mine"}
+    table = {"format": 4, "table": "mine"}
     (tmp_path / "table.json").write_text(json.dumps(sealed(table)))
     (tmp_path / "table.md").write_text("# mine")
     for folder in (tmp_path, str(tmp_path)):

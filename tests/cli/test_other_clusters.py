@@ -32,7 +32,6 @@ def environment(tmp_path, monkeypatch) -> Iterator[dict[str, str]]:
         yaml.safe_dump(
             {
                 "answers": "does it start?",
-                "search": "grid",
                 "space": {"lr": {"grid": [0.1]}},
                 "scales": {
                     "laptop": {

@@ -51,12 +51,13 @@ def test_the_way_to_a_paper_s_table_is_one(monkeypatch, capsys):
     own, added = (parse_yaml(text, PAGE) for text in blocks(PAGE, "yaml")[2:])
     Path("mine_table.yaml").write_text(dump_yaml(own))
     assert listings(["new", "method", "mine"]) == 0
-    assert listings(["cp", "table", "fedtsp_table1", "ours.yaml"]) == 0
+    assert listings(["new", "method", "ours", "--prompts"]) == 0
+    assert listings(["cp", "table", "dp2fl_table1", "ours.yaml"]) == 0
     ours = read_mapping(Path("ours.yaml"))
     rows = {**added["rows"], **ours["rows"]}
     tree = {**ours, "rows": rows, "claims": [*added["claims"], *ours["claims"]]}
     Path("ours.yaml").write_text(dump_yaml(tree))
-    Path("cifar100").mkdir()
+    Path("cifar10").mkdir()
     monkeypatch.setenv("FEDRAY_DATA", str(Path.cwd()))
     Path("docs").symlink_to(DOCS)
     lines = _lines("bash")

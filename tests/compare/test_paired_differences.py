@@ -16,10 +16,8 @@ from fedray.compare.paired import (
     PairedTest,
     SeedRange,
     Side,
-    bootstrap_iqm,
     compare,
     holm,
-    iqm,
     remove_rounding,
     seeds_to_decide,
     t_interval,
@@ -278,42 +276,3 @@ def test_the_power_of_the_anytime_test_is_what_repeated_tests_find():
     found = np.mean(PairedTest("anytime").p_of_t(t, 8) <= 0.05)
     assert PairedTest("anytime").power(2.0, 8, 0.05) == pytest.approx(found, abs=0.01)
     assert found > 0.85
-
-
-# --- interquartile means --------------------------------------------------------------------------
-
-
-def test_iqm_by_hand():
-    assert iqm(np.array([[100.0, 1.0], [2.0, -7.0]])) == 1.5
-    assert iqm(np.array([3.0, 1.0, 2.0])) == 2.0
-
-
-@given(st.lists(st.floats(-100, 100), min_size=1, max_size=30))
-def test_iqm_is_scipys_trimmed_mean(values):
-    assert iqm(np.array(values)) == pytest.approx(stats.trim_mean(values, 0.25))
-
-
-def test_the_bootstrap_draws_within_columns():
-    # columns without a spread of their own: every draw is the same, however far they are apart
-    found = bootstrap_iqm([[1.0, 1.0], [9.0, 9.0]])
-    assert (found.low, found.mean, found.high) == (5.0, 5.0, 5.0)
-
-
-def test_the_bootstrap_is_the_same_every_time_and_shifts_with_its_values():
-    strata = [[1.0, 2.0, 4.0], [3.0, 3.5, 7.0]]
-    found, again = bootstrap_iqm(strata), bootstrap_iqm(strata)
-    assert found == again
-    shifted = bootstrap_iqm([[value + 10 for value in column] for column in strata])
-    assert shifted.low == pytest.approx(found.low + 10)
-    assert shifted.high == pytest.approx(found.high + 10)
-    assert found.low < found.mean < found.high
-
-
-def test_the_bootstrap_of_one_column_covers_as_often_as_it_says():
-    rng = np.random.default_rng(1)
-    hits = 0
-    for trial in range(100):
-        values = rng.normal(0.0, 1.0, size=20).tolist()
-        found = bootstrap_iqm([values], resamples=300, seed=trial)
-        hits += found.low <= 0.0 <= found.high
-    assert 85 <= hits <= 100

@@ -31,25 +31,11 @@ def methods(*, stack: bool = False) -> str:
     return str(sum(method.stacks or not stack for method in algorithms.entries()))
 
 
-def decided(name: str) -> Callable[[], str]:
-    """A number of the line that docs/results.md counts the claims in."""
-    line = r"\*\*(?P<decided>\d+) of (?P<claims>\d+) claims decided\*\* \(.*; (?P<fragile>\d+) are"
-
-    def read() -> str:
-        found = re.search(line, (DOCS / "results.md").read_text())
-        assert found
-        return found[name]
-
-    return read
-
-
 COUNTED: dict[str, Callable[[], str]] = {
     r"\*\*(\d+) methods\*\*|of the (\d+) methods|[Aa]ll (\d+) methods": methods,
     r"(\d+) of the \d+ methods": lambda: methods(stack=True),
     r"Python (3\.\d+) or newer": oldest_python,
     r"the same Ray, (\d+\.\d+\.\d+)": lambda: pinned("ray"),
-    r"they\s+decide (\d+), of which \d+ are fragile": decided("decided"),
-    r"they\s+decide \d+, of which (\d+) are fragile": decided("fragile"),
 }
 """Patterns of sentences, and what the number in them must be."""
 REPEATED = {

@@ -169,7 +169,7 @@ def test_a_run_of_an_experiment_that_names_a_file_is_never_asked_about(tmp_path,
 def test_a_sweep_that_came_with_its_texts_is_asked_about(tmp_path, theirs, marker, capsys):
     path = tmp_path / "sweep.yaml"
     path.write_text(
-        "answers: which?\nsearch: grid\nspace: {lr: {grid: [0.1]}}\n"
+        "answers: which?\ntuning: {search: grid}\nspace: {lr: {grid: [0.1]}}\n"
         f"scales: {{laptop: {{experiment: {theirs}/config.yaml}}}}\n"
     )
     assert sweep([str(path), "--no-track"]) == 2
@@ -185,7 +185,7 @@ def test_a_sweep_whose_experiment_names_a_file_is_never_asked_about(tmp_path, pl
     (tmp_path / "own.yaml").write_text(f"extends: fedavg_digits\n{named}")
     path = tmp_path / "sweep.yaml"
     path.write_text(
-        "answers: which?\nsearch: grid\nspace: {lr: {grid: [0.1]}}\n"
+        "answers: which?\ntuning: {search: grid}\nspace: {lr: {grid: [0.1]}}\n"
         "scales: {laptop: {experiment: own.yaml}}\n"
     )
     plan = plan_study("sweep", str(path), plugins=words[1:])

@@ -57,15 +57,10 @@ def plugin(here) -> Path:
 
 @pytest.fixture
 def write(here) -> Write:
-    """`write(key=...)` writes the table tiny with other keys; None takes one away.
+    """`write(key=...)` writes the table tiny with other keys; None takes one away."""
 
-    It is tuned once, on seed 100, unless each seed shall choose by itself.
-    """
-
-    def write(*, each_seed: bool = False, **changes: object) -> Path:
+    def write(**changes: object) -> Path:
         tree = {key: value for key, value in {**TABLE, **changes}.items() if value is not None}
-        if not each_seed:
-            tree["tuning"] = {"once": [100], **tree.get("tuning", {})}
         path: Path = here / "tune" / "tables" / "tiny.yaml"
         path.write_text(dump_yaml(tree))
         return path

@@ -35,11 +35,19 @@ SWEEP = {
 }
 
 
+TUNING = ("search", "configurations", "asha")
+
+
 def write_sweep(name: str = "tiny", **changes: object) -> Path:
-    """Write a sweep in ./tune; `changes` replace its keys."""
+    """Write a sweep in ./tune; `changes` replace its keys, `seeds` and `TUNING` in their parts."""
     path = Path("tune", f"{name}.yaml")
     path.parent.mkdir(exist_ok=True)
-    path.write_text(dump_yaml({**SWEEP, **changes}))
+    tree = {**SWEEP, **changes}
+    if "seeds" in tree:
+        tree["report"] = {"seeds": tree.pop("seeds")}
+    if tuning := {key: tree.pop(key) for key in TUNING if key in tree}:
+        tree["tuning"] = tuning
+    path.write_text(dump_yaml(tree))
     return path
 
 

@@ -70,20 +70,17 @@ def test_the_last_round_counts_where_it_is_asked_for(play):
     assert (seed.measured.round, seed.measured.values["local_accuracy"]) == (2, 0.4)
 
 
-def test_tuning_seeds_choose_and_report_seeds_are_reported(play):
+def test_every_seed_chooses_and_the_longer_run_of_its_choice_is_reported(play):
     def lucky(wanted):
-        if wanted.seed == 100:
-            return [(0, 0), (0.5 + wanted.experiment.lr, 0.0)]
-        return [(0, 0), (0.9 - wanted.experiment.lr, 0.9 - wanted.experiment.lr)]
+        rate = wanted.experiment.lr
+        if wanted.phase == "tuning":
+            return [(0, 0), (rate if wanted.seed else 1 - rate, 0.0)]
+        return [(0, 0), (0.9 - rate, 0.9 - rate)]
 
-    study = play(lucky, tuning={"configurations": 2})
-    assert state_of(study).chosen == {"lr": 0.1}
-    assert {trial.spec.phase: trial.spec.seed for trial in study.runs.values()} == {
-        "tuning": 100,
-        "report": 1,
-    }
+    study = play(lucky, tuning={"configurations": 2, "rounds": 1})
+    assert state_of(study).choices == {0: {"lr": 0.02}, 1: {"lr": 0.1}}
     assert outcome(study).by_seed(outcome(study).against[0].better, "local_accuracy") == {
-        0: pytest.approx(80.0),
+        0: pytest.approx(88.0),
         1: pytest.approx(80.0),
     }
 
@@ -149,7 +146,7 @@ def test_what_was_chosen_says_what_a_reported_run_took(play):
     def longer_by_the_seed(wanted):
         return [(0.5, 0.5)] * (2 + 2 * (wanted.seed == 1) + 40 * (wanted.phase == "tuning"))
 
-    study = play(longer_by_the_seed, report={"seeds": [0, 1]})
+    study = play(longer_by_the_seed, tuning={"configurations": 3, "rounds": 1})
     found = outcome(study)
     table = next(
         each
@@ -166,20 +163,15 @@ def test_a_run_that_two_cells_need_is_run_once(play):
     rows = {"mine": "local", "yours": "local"}
     study = play(flat, rows=rows, baselines=[], claims=["mine > yours"])
     keys = [trial.spec.key for trial in study.runs.values()]
-    assert len(keys) == len(set(keys)) == 5
+    assert len(keys) == len(set(keys)) == 6
     first, second = outcome(study).cells.values()
     assert [each.key for each in first.seeds] == [each.key for each in second.seeds]
 
 
-def test_tuning_runs_whose_seeds_are_reported_are_not_run_again(play):
-    study = play(flat, tuning={"configurations": 2, "once": [0]}, report={"seeds": [0, 1]})
+def test_tuning_runs_of_the_reports_length_are_not_run_again(play):
+    study = play(flat, tuning={"configurations": 2})
     mine = [trial.spec for trial in study.runs.values() if trial.spec.place == MINE]
-    assert [(each.seed, each.phase) for each in mine] == [
-        (0, "tuning"),
-        (0, "tuning"),
-        (1, "report"),
-    ]
-    assert any("reported were also used for tuning: 0" in note for note in outcome(study).notes)
+    assert [(each.seed, each.phase) for each in mine] == [(0, "tuning")] * 2 + [(1, "tuning")] * 2
 
 
 def test_another_table_finds_the_runs_that_are_there(here, play):
@@ -193,7 +185,7 @@ def test_another_table_finds_the_runs_that_are_there(here, play):
         plan_words("table", "tiny", ["report.seeds=[0,1,2]"]),
         here / "store",
     )
-    assert [(w.seed, w.phase) for w in pretend(longer, flat)] == [(2, "report"), (2, "report")]
+    assert {w.seed for w in pretend(longer, flat)} == {2}
 
 
 def test_half_a_run_is_not_taken_for_a_whole_one(here, play):
@@ -221,7 +213,7 @@ def test_a_row_takes_over_the_choice_of_another(play):
     study = play(other, rows=rows, baselines=[], claims=["mine > null"], tuning={"extend": False})
     assert state_of(study, Place("null", "all")).chosen == {"lr": 0.1}
     tuned = [t.spec.place for t in study.runs.values() if t.spec.phase == "tuning"]
-    assert tuned == [MINE, MINE]
+    assert tuned == [MINE] * 4
     assert not any("different numbers" in note for note in outcome(study).notes)
 
 
@@ -265,7 +257,7 @@ def test_a_cell_of_which_nothing_came_through_ends_without_the_others(play):
 
 def test_a_seed_that_fails_is_left_out_of_the_pairs_and_named(play):
     def one_lost(wanted):
-        lost = wanted.phase == "report" and wanted.seed == 0 and wanted.place == MINE
+        lost = wanted.seed == 0 and wanted.place == MINE
         return None if lost else flat(wanted)
 
     found = outcome(play(one_lost, report={"seeds": [0, 1, 2]}))
@@ -306,22 +298,26 @@ def fragile(*lost: tuple[str, float, int], why: str | None = None):
     return curve
 
 
-THREE = {"space": {"lr": {"grid": [0.01, 0.1, 0.5]}}, "report": {"seeds": [0, 1, 2]}}
+THREE = {
+    "space": {"lr": {"grid": [0.01, 0.1, 0.5]}},
+    "tuning": {"configurations": 3, "rounds": 1},
+    "report": {"seeds": [0, 1, 2]},
+}
 
 
 def test_the_next_by_validation_is_reported_where_the_first_choice_diverges(play):
     study = play(fragile(("mine", 0.5, 1)), **THREE)
     at = state_of(study)
     assert at.dropped == [DroppedChoice({"lr": 0.5}, [1])]
-    assert (at.phase, at.chosen, at.edges) == ("over", {"lr": 0.1}, [])
+    assert (at.phase, at.choices) == ("over", {0: {"lr": 0.5}, 1: {"lr": 0.1}, 2: {"lr": 0.5}})
     cell = outcome(study).cells[MINE]
-    assert [each.measured.values["local_accuracy"] for each in cell.seeds] == [0.05] * 3
-    assert len(cell.other_runs) == 3 + 3  # the lost report is of what the row has cost
+    assert [each.measured.values["local_accuracy"] for each in cell.seeds] == [0.25, 0.05, 0.25]
+    assert len(cell.other_runs) == 9 + 1  # the lost report is of what the row has cost
     assert state_of(study, LOCAL).chosen == {"lr": 0.5}
     assert sorted(outcome(study).claims[0].comparison.differences) == [0, 1, 2]
     notes = outcome(study).notes
     assert "mine: lr=0.5 diverged on seed 1: its loss is no number" in notes
-    assert "mine: reported is lr=0.1, the next by validation" in notes
+    assert "mine: reported on seed 1 is lr=0.1, the next by validation" in notes
 
 
 def test_what_is_reported_does_not_depend_on_which_run_ends_first(here, write):
@@ -339,15 +335,16 @@ def test_what_is_reported_does_not_depend_on_which_run_ends_first(here, write):
 
 
 def test_where_every_choice_diverges_the_first_is_shown_with_what_it_has(play):
-    study = play(
-        fragile(*(("mine", lr, seed) for seed, lr in enumerate([0.01, 0.1, 0.5]))), **THREE
-    )
+    study = play(fragile(*(("mine", lr, 2) for lr in (0.01, 0.1, 0.5))), **THREE)
     at = state_of(study)
-    assert at.chosen == {"lr": 0.5}
-    assert at.dropped == [DroppedChoice({"lr": 0.1}, [1]), DroppedChoice({"lr": 0.01}, [0])]
+    assert at.choices[2] == {"lr": 0.5}
+    assert at.dropped == [DroppedChoice({"lr": 0.1}, [2]), DroppedChoice({"lr": 0.01}, [2])]
     found = outcome(study)
     assert sorted(found.claims[0].comparison.differences) == [0, 1]
-    assert "mine: reported is lr=0.5, the first choice, because all choices diverged" in found.notes
+    assert (
+        "mine: reported on seed 2 is lr=0.5, the first choice, because all choices diverged"
+        in found.notes
+    )
 
 
 @pytest.mark.parametrize("why", [f"{DIED} twice", "UserError: CUDA out of memory", "OSError: full"])
@@ -385,15 +382,16 @@ def test_a_row_that_follows_another_takes_what_that_one_reports(play):
     changes = {**THREE, "rows": rows, "baselines": [], "claims": ["mine > null"]}
     study = play(fragile(("mine", 0.5, 1)), **changes)
     follower = state_of(study, Place("null", "all"))
-    assert (follower.chosen, follower.dropped) == ({"lr": 0.1}, [])
-    study = play(fragile(("mine", 0.5, 1), ("null", 0.1, 0)), **changes)
+    assert (follower.choices[1], follower.dropped) == ({"lr": 0.1}, [])
+    study = play(fragile(("mine", 0.5, 1), ("null", 0.1, 1)), **changes)
     follower = state_of(study, Place("null", "all"))
-    assert state_of(study).chosen == {"lr": 0.1}
-    assert (follower.chosen, follower.dropped) == ({"lr": 0.01}, [DroppedChoice({"lr": 0.1}, [0])])
+    assert state_of(study).choices[1] == {"lr": 0.1}
+    assert follower.choices[1] == {"lr": 0.01}
+    assert follower.dropped == [DroppedChoice({"lr": 0.1}, [1])]
 
 
 def test_a_later_choice_at_an_edge_is_named(play):
-    lost = [("mine", lr, 0) for lr in (0.5, 0.1)]
+    lost = [("mine", lr, seed) for lr in (0.5, 0.1) for seed in (0, 1, 2)]
     study = play(fragile(*lost), **THREE)
     assert state_of(study).edges == [Edge("lr", 0.01, "lowest", "late")]
     why = "grids are extended only for the first choice, which diverged later"
@@ -401,8 +399,8 @@ def test_a_later_choice_at_an_edge_is_named(play):
 
 
 def test_a_later_choice_is_not_called_late_where_no_grid_is_continued(play):
-    lost = [("mine", lr, 0) for lr in (0.5, 0.1)]
-    study = play(fragile(*lost), **THREE, tuning={"configurations": 3, "extend": False})
+    lost = [("mine", lr, seed) for lr in (0.5, 0.1) for seed in (0, 1, 2)]
+    study = play(fragile(*lost), **THREE | {"tuning": {**THREE["tuning"], "extend": False}})
     assert state_of(study).edges == [Edge("lr", 0.01, "lowest", "off")]
 
 
@@ -416,7 +414,8 @@ def test_the_edges_of_a_choice_that_is_taken_over_are_said_once_where_it_was_mad
     assert [note for note in outcome(study).notes if "that was tried" in note] == [
         "mine: the choice lr=0.5 is the highest that was tried (the budget is spent)"
     ]
-    study = play(fragile(("null", 0.5, 0), ("null", 0.1, 0)), **changes)
+    lost = [("null", lr, seed) for lr in (0.5, 0.1) for seed in (0, 1, 2)]
+    study = play(fragile(*lost), **changes)
     assert state_of(study, Place("null", "all")).edges == [Edge("lr", 0.01, "lowest", "late")]
     assert any("null: the choice lr=0.01 is the lowest" in note for note in outcome(study).notes)
 
@@ -511,15 +510,15 @@ def test_what_will_be_run_is_counted_and_timed(here, write):
     write(report={"seeds": [0, 1, 2]}, tuning={"configurations": 4, "rounds": 1})
     study = Study(here / "out", plan_words("table", "tiny"), here / "store")
     mine, local = runs_of(study)
-    assert (len(mine.runs), mine.unknown, mine.beyond, mine.finished) == (2, 3, 2, 0)
-    assert "10 runs, up to 14 if grids are extended" in headline(study)
+    assert (len(mine.runs), mine.unknown, mine.beyond, mine.finished) == (6, 3, 6, 0)
+    assert "18 runs, up to 30 if grids are extended" in headline(study)
     end(study, study.next(), lambda wanted: [(0.0, 0.0), (0.5, 0.5)])  # 2 s for its one round
     mine, local = runs_of(study)
     assert mine.finished == 1
-    assert mine.work == 1 + 3 * 2
-    assert local.work == 2 + 3 * 2
+    assert mine.work == 5 + 3 * 2
+    assert local.work == 6 + 3 * 2
     assert "1 are finished; about 1 min of computing left" in " ".join(headline(study).split())
-    assert planned_cells(study)[0] == "mine: lr=0.02; lr=0.1; seeds 0, 1, 2; 1 of 5 finished"
+    assert planned_cells(study)[0] == "mine: lr=0.02; lr=0.1; seeds 0, 1, 2; 1 of 9 finished"
 
 
 @pytest.mark.parametrize(

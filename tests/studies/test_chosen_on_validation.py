@@ -128,12 +128,12 @@ def test_a_sweep_that_chooses_nothing_needs_no_validation_images():
     assert found.best is None
     assert [trial.mean("local_accuracy") for trial in found.trials] == [0.5, 0.3]
     with pytest.raises(UserError, match=r"accuracy_novel exists on test images only"):
-        swept(metric="accuracy_novel")
+        swept(metrics=["accuracy_novel"])
 
 
 def test_a_sweep_by_a_number_that_a_method_cannot_have_is_refused():
     with pytest.raises(UserError, match=r"lr=0.2: local has no validation/global_accuracy; set an"):
-        swept(metric="global_accuracy")
+        swept(metrics=["global_accuracy"])
 
 
 def run_alone(here, name, *keys) -> RunFolder:

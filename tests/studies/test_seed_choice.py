@@ -35,7 +35,7 @@ def by_parity(wanted):
 
 
 def test_every_seed_chooses_by_itself_and_its_runs_are_run_once(play):
-    study = play(by_parity, each_seed=True, tuning={"extend": False})
+    study = play(by_parity, tuning={"extend": False})
     at = state_of(study)
     assert at.choices == {0: {"lr": 0.02}, 1: {"lr": 0.1}}
     cell = outcome(study).cells[MINE]
@@ -45,7 +45,7 @@ def test_every_seed_chooses_by_itself_and_its_runs_are_run_once(play):
 
 
 def test_shorter_runs_choose_and_the_choice_runs_to_the_end(play):
-    study = play(by_parity, each_seed=True, tuning={"rounds": 1, "extend": False})
+    study = play(by_parity, tuning={"rounds": 1, "extend": False})
     mine = [run.spec for run in study.runs.values() if run.spec.place == MINE]
     tuned = [each.experiment.rounds for each in mine if each.phase == "tuning"]
     reported = [(each.seed, each.config["lr"], each.experiment.rounds)
@@ -61,7 +61,7 @@ def lower_is_better(wanted):
 
 
 def test_each_seed_extends_its_own_grid(play):
-    study = play(lower_is_better, each_seed=True, report={"seeds": [0, 1, 2]})
+    study = play(lower_is_better, report={"seeds": [0, 1, 2]})
     at = state_of(study)
     assert [each.config["lr"] for each in at.tried] == [0.02, 0.1, 0.5, 0.004]
     assert [sorted(each.scores) for each in at.tried] == [[0, 1, 2], [0, 1, 2], [0], [1, 2]]
@@ -109,7 +109,7 @@ def train(study):
 def choices_and_numbers(here, write, name, happen, **changes):
     """Run a table with a row that follows another; return choices and numbers by row and seed."""
     rows = {"mine": "fedproto", "null": {"algorithm": "local", "tuned_as": "mine"}}
-    write(each_seed=True, rows=rows, baselines=[], **changes)
+    write(rows=rows, baselines=[], **changes)
     study = Study(here / name, plan_words("table", "tiny"), here / f"runs_{name}")
     happen(study)
     cells = outcome(study).cells
@@ -156,7 +156,7 @@ def test_a_choice_that_diverges_later_is_given_up_by_its_seed_alone(play):
             return None
         return by_parity(wanted)
 
-    study = play(fragile, each_seed=True, tuning={"rounds": 1, "extend": False})
+    study = play(fragile, tuning={"rounds": 1, "extend": False})
     at = state_of(study)
     assert at.choices == {0: {"lr": 0.1}, 1: {"lr": 0.1}}
     assert at.dropped == [DroppedChoice({"lr": 0.02}, [0])]
@@ -166,7 +166,7 @@ def test_a_seed_of_which_nothing_came_through_is_missing_and_the_others_are_repo
     def lost(wanted):
         return None if wanted.place == MINE and wanted.seed == 0 else by_parity(wanted)
 
-    found = outcome(play(lost, each_seed=True, report={"seeds": [0, 1, 2]}))
+    found = outcome(play(lost, report={"seeds": [0, 1, 2]}))
     cell = found.cells[MINE]
     assert [each.measured is None for each in cell.seeds] == [True, False, False]
     assert cell.seeds[0].reason == "it diverged: its loss is no number"
@@ -175,7 +175,7 @@ def test_a_seed_of_which_nothing_came_through_is_missing_and_the_others_are_repo
 
 def test_a_row_takes_over_the_choice_of_another_seed_by_seed(play):
     rows = {"mine": "fedproto", "null": {"algorithm": "fedavg", "tuned_as": "mine"}}
-    study = play(by_parity, each_seed=True, rows=rows, baselines=[], claims=["mine > null"],
+    study = play(by_parity, rows=rows, baselines=[], claims=["mine > null"],
                  tuning={"extend": False})  # fmt: skip
     null = state_of(study, Place("null", "all"))
     assert null.choices == state_of(study).choices
@@ -184,7 +184,7 @@ def test_a_row_takes_over_the_choice_of_another_seed_by_seed(play):
 
 
 def test_what_will_be_run_is_counted(here, write):
-    write(each_seed=True, tuning={"configurations": 4}, report={"seeds": [0, 1, 2]})
+    write(tuning={"configurations": 4}, report={"seeds": [0, 1, 2]})
     study = Study(here / "out", plan_words("table", "tiny"), here / "store")
     mine, _ = runs_of(study)
     assert (len(mine.runs), mine.unknown, mine.beyond) == (2 * 3, 0, 2 * 3)
@@ -193,7 +193,7 @@ def test_what_will_be_run_is_counted(here, write):
 
 @pytest.mark.parametrize("rounds", [None, 1])
 def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, rounds):
-    write(each_seed=True, tuning={} if rounds is None else {"rounds": rounds})
+    write(tuning={} if rounds is None else {"rounds": rounds})
     study = Study(here / "whole", plan_words("table", "tiny"), here / "whole_store")
     pretend(study, by_parity)
     whole = outcome(study)

@@ -72,10 +72,11 @@ def here(tmp_path, monkeypatch):
         ({"space": {"lr, rounds": {"grid": [[1, 2, 3]]}}}, "one for each of lr, rounds"),
         ({"space": {"lr, rounds": {"uniform": [0, 1]}}}, "vary together only in lists"),
         ({"space": {"lr": {"grid": [1]}, "lr, rounds": {"grid": [[1, 1]]}}}, "names lr twice"),
-        ({"space": TWO, "asha": {}, "mean_over": "rounds"}, "mean_over needs asha: null"),
-        ({"mean_over": "rounds"}, "mean_over=rounds must be one of several keys of the space"),
         ({"asha": {}, "seeds": [0, 1]}, "tuning.asha compares single runs, not means over seeds"),
-        ({"asha": {}, "search": "tpe", "num_samples": 2}, "use search: random, or leave asha out"),
+        (
+            {"asha": {}, "search": "tpe", "configurations": 2},
+            "use search: random, or leave asha out",
+        ),
         ({"select": "nothing"}, "select: nothing needs at: final"),
         ({"tuning": {"rounds": 3}}, "tuning.rounds is for tables; set rounds"),
         ({"seeds": [0, 0]}, r"seeds=\[0, 0\], expected different"),
@@ -91,8 +92,14 @@ def here(tmp_path, monkeypatch):
         ({"space": {"lr, report.select": {"grid": [[0.1, "test"]]}}}, SELECTED),
         ({"scales": laptop(space={"report.select": {"grid": ["test"]}})}, SELECTED),
         ({"scales": laptop(set={"seed": 3})}, r"laptop\.set: a study has its own seeds; write"),
-        ({"metric": "local_acuracy"}, "no metric 'local_acuracy'. Did you mean 'local_accuracy'"),
-        ({"columns": ["global_acuracy"]}, "no metric 'global_acuracy'. Did you mean"),
+        (
+            {"metrics": ["local_acuracy"]},
+            "no metric 'local_acuracy'. Did you mean 'local_accuracy'",
+        ),
+        (
+            {"metrics": ["local_accuracy", "global_acuracy"]},
+            "no metric 'global_acuracy'. Did you mean",
+        ),
         ({"scales": laptop(set={"runds": 3})}, "unknown key 'runds' .*'rounds'"),
         ({"space": {"algorithm.lamda": {"grid": [1]}}}, "unknown key 'lamda' in algorithm.*lambda"),
         (
@@ -385,16 +392,16 @@ def test_a_run_that_failed_is_tried_again_by_resume(here, capsys, monkeypatch, w
 
 def test_tpe_tries_no_configuration_twice(here):
     space = {"lr": {"choice": [0.1, 0.2]}, "local_epochs": {"randint": [1, 3]}}
-    write_sweep(search="tpe", space=space, num_samples=50)
+    write_sweep(search="tpe", space=space, configurations=50)
     study = sweep()
     assert study.plan.tuning.configurations == 6
     assert "6 configurations by tpe, the whole space, over lr" in headline(study)
     pretend(study, lambda spec: [(0.1, 0.1), (spec.config["lr"], 0.5)])
     assert study.is_complete
     assert len({repr(sorted(config.items())) for config in study.suggested}) == 6
-    write_sweep(search="tpe", space={"lr": {"loguniform": [0.1, 0.2]}}, num_samples=5)
+    write_sweep(search="tpe", space={"lr": {"loguniform": [0.1, 0.2]}}, configurations=5)
     assert sweep().plan.tuning.configurations == 5
-    write_sweep(search="random", space=space, num_samples=50)
+    write_sweep(search="random", space=space, configurations=50)
     assert "6 configurations by random, the whole space, over lr" in headline(sweep())
 
 
@@ -421,8 +428,11 @@ def test_later_assignments_win(here):
 
 
 def test_a_scale_has_metrics_of_its_own(here):
-    scales = {**laptop(), "paper": {"experiment": "tiny.yaml", "columns": ["accuracy_sketch"]}}
-    write_sweep(columns=["accuracy_amazon"], scales=scales)
+    scales = {
+        **laptop(),
+        "paper": {"experiment": "tiny.yaml", "metrics": ["local_accuracy", "accuracy_sketch"]},
+    }
+    write_sweep(metrics=["local_accuracy", "accuracy_amazon"], scales=scales)
     assert sweep().plan.metrics == ["local_accuracy", "accuracy_amazon"]
     paper = plan_words("sweep", "tiny", scale="paper")
     assert paper.metrics == ["local_accuracy", "accuracy_sketch"]
@@ -507,7 +517,7 @@ def searched(study: Study, until: int = 99) -> list[dict]:
 
 @pytest.mark.parametrize("search", SPACES)
 def test_a_resumed_search_asks_what_it_would_have_asked(here, search):
-    write_sweep(search=search, space=SPACES[search], num_samples=12)
+    write_sweep(search=search, space=SPACES[search], configurations=12)
     expected = searched(sweep(home="whole"))
     assert len(expected) == 12
     assert len({str(config) for config in expected}) > 6
@@ -523,7 +533,7 @@ def test_a_resumed_search_asks_what_it_would_have_asked(here, search):
 def test_tpe_takes_a_failed_run_as_failed(here):
     from fedray.studies.tpe import suggest
 
-    write_sweep(search="tpe", space=SPACES["tpe"], num_samples=30)
+    write_sweep(search="tpe", space=SPACES["tpe"], configurations=30)
     plan = sweep().plan
     bad = [({"lr": 0.5, "algorithm.lambda": 5}, None)] * 10
     good = [({"lr": 0.1, "algorithm.lambda": 0}, 0.9)] * 10

@@ -374,7 +374,7 @@ def test_the_programs_of_the_page_read_a_real_sweep_and_a_real_table(
     sweep = {
         "answers": "nothing",
         "space": {"lr": {"grid": [0.0001, 0.1]}},
-        "seeds": [0, 1],
+        "report": {"seeds": [0, 1]},
         "scales": {"laptop": {"experiment": "tiny.yaml"}},
     }
     (tmp_path / "tune" / "fedtsp_lambda.yaml").write_text(dump_yaml(sweep))

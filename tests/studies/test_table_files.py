@@ -101,7 +101,7 @@ def test_every_cell_of_every_scale_resolves(path):
         keys = set()
         for place in plan.places:
             cell = Cell(plan, place)
-            cell.run_spec(cell.first[-1], "tuning", plan.tuning_seeds[0])
+            cell.run_spec(cell.first[-1], "tuning", plan.report.seeds[0])
             run = cell.run_spec(cell.first[0], "report", plan.report.seeds[0])
             check_metrics(plan, place.row, run.experiment)
             keys.add(run.key)

@@ -68,20 +68,15 @@ def test_runs_of_several_machines_or_versions_are_a_caveat(play, monkeypatch, di
 
 
 def test_the_commits_are_those_of_the_runs_tuning_included(by_phase, play, here):
-    tree, text = made(play(curve), here)
+    tree, text = made(play(curve, tuning={"configurations": 3, "rounds": 1}), here)
     assert "- Runs are of 2 versions of the code: newer, older." in text
     assert "- commit newer, older; this page " in text
     assert tree["made"]["commits"] == commits_in(tree) == ["newer", "older"]
-    del tree["made"]["commits"]  # as an older fedray wrote it
-    assert commits_in(tree) == ["newer", "older"]
-    del tree["runs"]
-    assert commits_in(tree) == ["newer"]
-    assert commits_in({"made": {"commit": "page"}}) == ["page"]
 
 
 def test_a_run_that_is_tuned_with_and_reported_counts_once(play, here):
     space = {"lr": {"grid": [0.1, 0.2]}}
-    changes = {"tuning": {"seeds": [0], "configurations": 2}, "report": {"seeds": [0]}}
+    changes = {"tuning": {"configurations": 2}, "report": {"seeds": [0]}}
     book = play(curve, space=space, **changes)
     tree, _ = made(book, here)
     assert tree["made"]["runs"] == len(book.runs) == 4

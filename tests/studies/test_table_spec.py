@@ -45,7 +45,7 @@ def test_a_method_alone_is_compared_with_three_baselines(five_lines):
     assert list(plan.columns) == ["all"]
     assert plan.select == "validation"
     assert plan.chosen_by("mine") == "validation/local_accuracy"
-    assert plan.tuning_seeds == plan.report.seeds == [0, 1, 2, 3, 4]
+    assert plan.report.seeds == [0, 1, 2, 3, 4]
     spaces = [row.space for row in plan.rows.values()]
     assert all(space == spaces[0] for space in spaces)
     assert [claim.question for claim in plan.parsed_claims()] == [
@@ -60,11 +60,6 @@ def test_the_command_line_gives_seeds_and_selection_in_two_ways(five_lines):
     assert plan_words("table", "mine", ["report.seeds=[3,4]"]).report.seeds == [3, 4]
     for word in ("select=test", "report.select=test"):
         assert plan_words("table", "mine", [word]).select == "test"
-
-
-def test_a_file_with_seeds_for_tuning_is_read_as_it_was_meant(here, write):
-    write(tuning={"seeds": [100, 101]}, each_seed=True)
-    assert plan_words("table", "tiny").tuning.once == [100, 101]
 
 
 def test_all_rows_have_the_same_data_models_and_steps(five_lines):
@@ -396,15 +391,14 @@ def test_a_control_explains_the_first_row_unless_it_names_another(write):
         ({"scales": {"huge": {}}}, r"'huge' is none of laptop, desktop, paper"),
         ({"scales": {}}, r"table tiny\.scales is empty"),
         ({"scales": {"laptop": {"rows": {"yours": {}}}}}, r"changes row 'yours', which the table"),
-        ({"tuning": {"once": []}}, r"table tiny\.tuning\.once: seeds=\[\]"),
+        ({"tuning": {"once": [0]}}, r"unknown key 'once' in table tiny\.tuning"),
         ({"select": "nothing"}, r"table tiny\.select is 'nothing', expected validation or test"),
         ({"report": {"seeds": [1, 1]}}, r"table tiny\.report: seeds=\[1, 1\]"),
         (
             {"report": {"looked_at": [[]]}},
-            r"tiny\.report\.looked_at: \[\] must be some but not all",
+            r"tiny\.report\.looked_at: \[\] must be seeds of the report",
         ),
-        ({"report": {"looked_at": [[0, 7]]}}, r"looked_at: \[0, 7\] must be some but not all"),
-        ({"report": {"seeds": [0, 1], "looked_at": [[1, 0]]}}, r"looked_at: \[1, 0\].*not all"),
+        ({"report": {"looked_at": [[0, 7]]}}, r"looked_at: \[0, 7\] must be seeds of the report"),
         ({"report": {"looked_at": [0]}}, r"table tiny\.report\.looked_at"),
         ({"tuning": {"configuration": 3}}, r"unknown key 'configuration' in table tiny\.tuning"),
         ({"tuning": {"configurations": 1}}, r"grid of 2 configurations.*configurations=1.*budget"),

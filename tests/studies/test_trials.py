@@ -1,4 +1,4 @@
-"""What a sweep came to: means over seeds and over data sets, by hand."""
+"""What a sweep came to: means over seeds, by hand."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from commands import plan_words
 from pretended_runs import result_of
 
-from fedray.errors import UserError
 from fedray.records import Metric, RunFolder
 from fedray.render.sweep import TrialLine, trials_section
+from fedray.studies.pages import write_pages
 from fedray.studies.study import Study
-from fedray.studies.trials import HM, SweepOutcome, Trial, sweep_outcome
+from fedray.studies.trials import SweepOutcome, Trial, sweep_outcome
 
 SWEEP = """\
 answers: "a question"
@@ -23,7 +23,6 @@ space:
 metrics: [accuracy_cm, local_accuracy, accuracy_base, accuracy_novel]
 select: test
 at: final
-mean_over: data.root
 scales:
   laptop: {experiment: fedmgp_base_to_novel, set: {workers: 1}, report: {seeds: [0, 1]}}
 """
@@ -92,63 +91,25 @@ def test_seeds_are_averaged_and_their_spread_is_kept(play):
     assert (trial.when, trial.bytes) == ("2", 120)
 
 
-def test_means_by_hand(play):
-    found = sweep_outcome(play(better_second_seed))
-    first, second = found.rows
-    assert first.config == {"algorithm.tau": 1}
-    assert first.values["accuracy_cm"].mean == pytest.approx((0.7 + 0.45) / 2 + 0.05)
-    local = 0.85
-    assert first.values["local_accuracy"].mean == pytest.approx(local)
-    seeds = [(0.3, 0.4), (0.4, 0.5)]  # base and novel of each seed, means over the data sets
-    hm = sum(2 * base * novel / (base + novel) for base, novel in seeds) / 2
-    assert first.values["hm_of_means"].mean == pytest.approx(hm, abs=1e-12)
-    assert first.values["cm_of_means"].mean == pytest.approx((local + hm) / 2)
-    assert second.values["accuracy_cm"].mean == pytest.approx(0.5)
-    assert found.best_row == first
-    assert found.best.number == 0
+def test_a_trial_that_is_not_over_has_no_mean(play):
+    found = sweep_outcome(play(better_second_seed, lost=[(2, "pets")], until=5))
+    assert [trial.status for trial in found.trials] == ["finished", "finished", "failed", "pending"]
+    assert [trial.interval() is None for trial in found.trials] == [False, False, True, True]
+    assert (found.best.number, len(found.through)) == (0, 2)
 
 
-def test_of_means_are_means_over_seeds_of_each_seeds_own(play):
-    """Seeds whose base and novel accuracies lie crosswise: HM is 0.533, not 0.6."""
-    crosswise = {0: (0.5, 0.8, 0.4, 0.5), 1: (0.5, 0.4, 0.8, 0.5)}
-    (first, _) = sweep_outcome(play(lambda _, seed: crosswise[seed])).rows
-    assert first.values[HM].mean == pytest.approx(0.8 * 2 / 3)
-
-
-def test_a_configuration_that_lacks_a_data_set_is_not_the_best(play):
-    found = sweep_outcome(play(better_second_seed, lost=[(1, "flowers")]))
-    first, second = found.rows
-    assert first.missing == ["root=flowers"]
-    assert found.best_row == second
-    lost = [(1, "flowers"), (2, "flowers")]
-    assert sweep_outcome(play(better_second_seed, lost=lost)).best is None
-
-
-def test_a_trial_that_is_not_over_has_no_part_in_a_mean(play):
-    found = sweep_outcome(play(better_second_seed, until=3))
-    assert [trial.status for trial in found.trials][:2] == ["finished", "pending"]
-    assert found.rows[0].missing == ["root=flowers"]
-
-
-def test_metrics_without_a_mean_are_those_of_the_trials(file, play):
-    file.write_text(SWEEP.replace("mean_over: data.root\n", ""))
-    found = sweep_outcome(play(better_second_seed))
-    assert [row.config for row in found.rows] == [trial.config for trial in found.trials]
-    assert found.rows[3].values["accuracy_novel"].mean == pytest.approx(0.35)
-    assert found.best.number == 0
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ("mean_over: data.root", "mean_over: data.rot", r"must be one of several keys"),
-        ("  algorithm.tau: {grid: [1, 2]}\n", "", r"must be one of several keys"),
-    ],
-)
-def test_what_the_user_can_mend_is_one_sentence(file, before, after, message):
-    file.write_text(SWEEP.replace(before, after))
-    with pytest.raises(UserError, match=message):
-        plan_words("sweep", str(file))
+def test_all_metrics_of_each_configuration_are_a_table(play):
+    study = play(better_second_seed)
+    study.home.mkdir()
+    (trials, metrics) = write_pages(study)
+    assert len(trials.rows) == len(metrics.rows) == 4
+    assert metrics.header[1:] == [
+        "accuracy cm (%)",
+        "local accuracy (%)",
+        "accuracy base (%)",
+        "accuracy novel (%)",
+    ]
+    assert metrics.rows[3][4] == "35.00 (30.0–40.0)"
 
 
 def test_swept_values_are_shown_whole():
