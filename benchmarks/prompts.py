@@ -30,9 +30,9 @@ from torch import Tensor, nn
 
 from benchmarks.common import Child, PeakMemory, serve, time_in_turns
 from fedray.algorithms.prompts.fedmgp import diversity, group_cross_entropy
-from fedray.config import Component
+from fedray.config import component
 from fedray.models import ImageFeatures, Pixels
-from fedray.models.clip import ClipChoice, FrozenClip
+from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PHOTO, ContextClip, GroupedClip, PromptedClip
 from fedray.models.prompted.texts import placeholders
 
@@ -177,8 +177,8 @@ def step(model: nn.Module, loss: Callable[[], Tensor]) -> float:
 def prepare(case: Case, args: argparse.Namespace) -> tuple[PromptedClip, Step, Step]:
     """Return the model, and a step of each side on it."""
     device = torch.device(args.device)
-    choice = Component(name="openclip", model=args.model, pretrained="random")
-    clip = FrozenClip(ClipChoice.of(choice).source()).to(device)
+    choice = component("CLIP", "openclip", model=args.model, pretrained="random")
+    clip = FrozenClip(choice.build().source()).to(device)
     names = [f"thing number {i}" for i in range(args.classes)]
     model = case.prompts(clip, names).to(device)
     model.initialise(torch.Generator(device).manual_seed(1))

@@ -50,12 +50,11 @@ def tower(texts: list[list[str]], device: str, encoder: str) -> Any:
     """Return fedray's text tower, of this checkout or an older one."""
     import torch
 
-    from fedray.config import Component
-    from fedray.language.encoders import encoder_choice
+    from fedray.config import component
     from fedray.language.tower import TextTower
 
     bert = {"name": "bert", "path": encoder, "pooling": "mean"}
-    choice: Any = encoder_choice(Component(**bert if encoder else {"name": "minilm"}))
+    choice: Any = component("text encoder", **bert if encoder else {"name": "minilm"}).build()
     return TextTower(choice, texts, torch.device(device))
 
 

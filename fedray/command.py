@@ -109,7 +109,7 @@ class _Word(click.ParamType[str]):
 PATH, WORD = _Path(), _Word()
 
 
-class Name(click.ParamType[str]):
+class KnownName(click.ParamType[str]):
     """A name that the shell completes.
 
     Args:
@@ -138,14 +138,14 @@ def json_flag(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
-def trust(function: F) -> F:
+def trust_flag(function: F) -> F:
     """Add the flag `--trust`; `run` reads it."""
     return click.option(
         "--trust",
         is_flag=True,
         expose_value=False,
         callback=_note,
-        help="Run plug-ins found in a folder even if you have never run them before.",
+        help="Run the plug-ins of a folder without asking.",
     )(function)
 
 
@@ -157,7 +157,7 @@ def plugins(function: F) -> F:
         metavar="FILE",
         help="Your file, folder or module with methods, models, sources, ...; repeatable.",
     )
-    return add(trust(function))
+    return add(trust_flag(function))
 
 
 # --- running --------------------------------------------------------------------------------------

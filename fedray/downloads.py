@@ -123,7 +123,7 @@ def _receive(file: OriginFile, part: Path, say: Say) -> None:
         begin = have if reply.status_code == 206 else 0
         length = reply.headers.get("Content-Length")
         total = begin + int(length) if length else file.bytes
-        check_space(part.parent, (total or 0) - begin, file.name)
+        check_disk_space(part.parent, (total or 0) - begin, file.name)
         with _writable(part), part.open("ab" if begin else "wb") as out:
             for received in _watched(reply, file.name, begin, total, say):
                 out.write(received)
@@ -165,7 +165,7 @@ def check_file(path: Path, file: OriginFile) -> None:
         )
 
 
-def check_space(folder: Path, needed: int, what: str) -> None:
+def check_disk_space(folder: Path, needed: int, what: str) -> None:
     """Check the free space of a folder's disk before something is written.
 
     Raises:
@@ -250,7 +250,7 @@ def _unpack_zip(archive: Path, folder: Path, top: str, limit: int) -> int:
     count = 0
     with zipfile.ZipFile(archive) as content:
         total = _bounded(sum(info.file_size for info in content.infolist()), limit, archive)
-        check_space(folder, total, f"the content of {archive.name}")
+        check_disk_space(folder, total, f"the content of {archive.name}")
         for info in content.infolist():
             name = _below(info.filename, top)
             if not name or info.is_dir() or stat.S_ISLNK(info.external_attr >> 16):
@@ -332,7 +332,7 @@ def fetch_hub(repo: str, kind: str, patterns: Sequence[str], folder: Path | None
         where.mkdir(parents=True, exist_ok=True)
         say(f"{repo}: {len(files)} files, {size_of(total)}, to {where}")
         have = sum(path.stat().st_size for path in folder.rglob("*")) if folder else 0
-        check_space(where, total - have, repo)
+        check_disk_space(where, total - have, repo)
         snapshot_download(
             repo,
             repo_type=kind,

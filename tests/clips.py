@@ -13,7 +13,7 @@ import torch
 from tensors import CPU
 from torch import Tensor
 
-from fedray.config import Component
+from fedray.config import component
 from fedray.models.clip import ClipChoice, FrozenClip, load_clip
 from fedray.models.prompted import PromptedClip
 
@@ -73,7 +73,7 @@ def frozen(folder: Path) -> FrozenClip:
 
 def choice(**params: Any) -> ClipChoice[Any]:
     """A choice among open_clip's models."""
-    return ClipChoice.of(Component(name="openclip", **params))
+    return component("CLIP", "openclip", **params).build()
 
 
 def clip_of(folder: Path) -> FrozenClip:

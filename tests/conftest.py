@@ -71,7 +71,6 @@ def cache(caches, monkeypatch):
     folder = caches / str(next(COUNTER))
     folder.mkdir()
     monkeypatch.setenv("FEDRAY_CACHE", str(folder))
-    monkeypatch.setenv("FEDRAY_CONFIG", str(folder / "config"))
     return folder
 
 

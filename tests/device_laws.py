@@ -17,7 +17,7 @@ from fedray.config import Experiment
 from fedray.core import Batch, Client, Downlinks, Total, training
 from fedray.federation import Reply, Task
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import Trace, Violation, compare, serial, trace
+from fedray.runtime.conformance import Trace, Violation, compare_traces, serial, trace
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from tests.pretended_device import COUNTS, device
@@ -32,7 +32,7 @@ def check_device(experiment: Experiment) -> None:
     """Compare runs on the CPU and on a pretended accelerator."""
     with sdpa_kernel(SDPBackend.MATH):  # the only attention that both devices support
         on_cpu = trace(Assembly(experiment), serial)
-    compare(on_cpu, _on_device(experiment), ROUNDING)
+    compare_traces(on_cpu, _on_device(experiment), ROUNDING)
 
 
 @dataclass

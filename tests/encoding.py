@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from fedray.config import Component
-from fedray.language.encoders import EncoderChoice, TokenEncoder, encoder_choice
+from fedray.config import component
+from fedray.language.encoders import EncoderChoice, TokenEncoder
 
 
 def choose(name: str, **params: Any) -> EncoderChoice[Any]:
     """Return the choice of an encoder with these parameters."""
-    return encoder_choice(Component(name=name, **params))
+    return component("text encoder", name, key="text.encoder", **params).build()
 
 
 def run(encoder: TokenEncoder, texts: Sequence[str]) -> Tensor:

@@ -10,7 +10,7 @@ import pytest
 
 from fedray.cli.dry_run import PlannedRun, check_command, plan_of_command, split_command
 from fedray.cli.papers import read_papers
-from fedray.config import Experiment
+from fedray.config import Component, Experiment
 from fedray.studies.file import Kind, plan_study
 from fedray.studies.plan import StudyPlan
 
@@ -50,8 +50,8 @@ def of_run(experiment: Experiment, key: str) -> Any:
     """Return the value at a key; the file name of a folder, None where a component lacks it."""
     value: Any = experiment
     for part in key.split("."):
-        params = getattr(value, "params", {})
-        value = getattr(value, part) if hasattr(value, part) else params.get(part)
+        chosen = value.tree() if isinstance(value, Component) else {}
+        value = chosen.get(part) if chosen else getattr(value, part)
     return Path(value).name if key == "data.root" and value is not None else value
 
 

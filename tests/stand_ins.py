@@ -150,7 +150,7 @@ class Tiny:
         pairs |= {"data.root": str(root), "data.image_size": 16, "data.channels": 3}
         if by_domain:
             pairs["data.clients"] = len(DOMAINS)
-        if held := data.partition.params.get("classes_per_client"):  # every class has an owner
+        if held := data.partition.tree().get("classes_per_client"):  # every class has an owner
             pairs["data.clients"] = max(clients, -(-len(names) // held))
         self._say(f"{data.source} of {data.root} by made images of {len(names)} classes")
         return pairs

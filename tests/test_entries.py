@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from fedray.config import Component, Frozen, completed, parameters
+from fedray.config import Frozen, component
 from fedray.registry import HOMES, parameters_of, registry, summary_of
 
 KEYS = {
@@ -76,8 +76,9 @@ def test_the_check_of_docstrings_sees_a_field_without_one():
 @pytest.mark.parametrize(("kind", "entry"), entries(KEYS))
 def test_a_component_is_completed_once_and_for_all(kind, entry):
     required = REQUIRED.get(entry.name, {})
-    complete = completed(Component(name=entry.name, **required), kind, KEYS[kind])
+    complete = component(kind, entry.name, **required)
     assert complete.name == entry.name
-    assert complete.params.keys() == parameters_of(entry).model_fields.keys()
-    assert completed(complete, kind, KEYS[kind]) == complete
-    assert required or parameters(complete, kind, KEYS[kind]) == parameters_of(entry)()
+    written = complete.tree()
+    assert len(written) == 1 + len(parameters_of(entry).model_fields)
+    assert component(kind, **written) == complete
+    assert required or complete.params == parameters_of(entry)()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedray.cli.catalogue import keys
+from fedray.cli.catalogue import experiment_keys
 from fedray.config import FaultConfig
 from fedray.core import (
     Algorithm,
@@ -129,7 +129,7 @@ def test_how_many_take_part_is_rounded_as_the_key_says(share, clients, participa
     plan = Plan(1, clients, share, 1, FaultConfig())
     run = Federation(TwoSteps(), Clients(), Gate({}), plan, NoServer(), Streams(0))
     assert len(run._cohort(1)) == participants
-    said = next(key.summary for key in keys() if key.name == "participation")
+    said = next(key.summary for key in experiment_keys() if key.name == "participation")
     assert "half to even" in said
     assert "at least 1" in said
 

@@ -74,7 +74,7 @@ def make_templates(folder: Path, experiments: dict[str, Path]) -> None:
     from fedray.runtime.resolve import resolve
     from fedray.runtime.serial import SerialExecutor
     from fedray.runtime.session import Session
-    from fedray.studies.flow import begin_or_resume, hold, run
+    from fedray.studies.flow import begin_or_resume, hold, run_cells
     from fedray.studies.tune import config_of, reports
 
     Image.new("L", (8, 8)).save(folder / "image.png")
@@ -95,7 +95,7 @@ def make_templates(folder: Path, experiments: dict[str, Path]) -> None:
             trial.last_round = [*reports(config_of(trial, study.plan), study.plan.at)][-1]["round"]
             trial.status = "finished"
             study.settle(trial)
-        run(study, 0, track=False)
+        run_cells(study, 0, track=False)
         study.status = "running"  # as after a kill, so that it can be resumed
         study.write()
     (folder / "results").rename(folder / "templates" / "study")

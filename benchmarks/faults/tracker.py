@@ -32,9 +32,9 @@ from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic
 from fedray.storage.run_folder import RunFolder
 from fedray.tracking import (
     NotTaken,
-    Source,
     Store,
     TrackedRun,
+    Upload,
     Uploader,
     grouped,
     tracked_run,
@@ -140,7 +140,7 @@ def drive(uri: str, home: Path, name: str) -> None:
     for count in (1, 2, 3, 4, 5, 6, 6, 6):  # the last state is tried three times
         runs = state(home, name, count)
         with contextlib.suppress(NotTaken):
-            uploader.send([Source(r.key, partial(replace, r), state=count) for r in runs], print)
+            uploader.send([Upload(r.key, partial(replace, r), state=count) for r in runs], print)
         time.sleep(0.03)
 
 

@@ -34,8 +34,8 @@ from benchmarks.originals.federation import (
 )
 from benchmarks.originals.flcore import Batches, Instead
 from fedray.algorithms.prompts.fedmgp import draw_groups
-from fedray.config import Component
-from fedray.models.clip import ClipChoice, FrozenClip, load_clip
+from fedray.config import component
+from fedray.models.clip import FrozenClip, load_clip
 
 REPOSITORY = "weihao-bo/FedMGP"
 MARKS = ("trainers/fedmgp.py", "federated_core/base_federated_learner.py")
@@ -75,7 +75,7 @@ class Trainer:
 
 def small_clip() -> FrozenClip:
     """Return fedray's small CLIP."""
-    return load_clip(ClipChoice.of(Component(name="small")), CPU)
+    return load_clip(component("CLIP", "small").build(), CPU)
 
 
 def as_seen(images: Tensor) -> Tensor:

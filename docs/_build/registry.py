@@ -8,7 +8,7 @@ from dataclasses import asdict
 from itertools import groupby
 
 from _build.templates import render
-from fedray.cli.catalogue import entries, keys
+from fedray.cli.catalogue import entries, experiment_keys
 from fedray.cli.listing import KEYS, KINDS, Entry
 from fedray.config import COMPONENTS, EXECUTION_KEYS, Experiment
 from fedray.core import Algorithm, LocalTraining, SummingMethod, algorithms
@@ -26,7 +26,7 @@ HOOKED = (Algorithm, SummingMethod, LocalTraining)
 
 def keys_page() -> str:
     """Return docs/keys.md, with a table for each section; keys outside sections come first."""
-    ordered = sorted(keys(), key=lambda entry: "." in entry.name)  # a stable sort
+    ordered = sorted(experiment_keys(), key=lambda entry: "." in entry.name)  # a stable sort
     sections = []
     for section, members in groupby(ordered, lambda entry: entry.name.rpartition(".")[0]):
         field = Experiment.model_fields.get(section)
@@ -71,7 +71,7 @@ def own_entries(kind: str) -> list[Entry]:
 def listing() -> str:
     """Return fedray/listing.json, which `fedray ls` reads, with one entry per line."""
     kinds = []
-    for kind, listed in {KEYS: keys(), **{kind: own_entries(kind) for kind in KINDS}}.items():
+    for kind, listed in {KEYS: experiment_keys(), **{kind: own_entries(kind) for kind in KINDS}}.items():
         lines = ",\n".join(json.dumps(asdict(entry), ensure_ascii=False) for entry in listed)
         kinds.append(f"{json.dumps(kind)}: [\n{lines}\n]")
     return "{" + ",\n".join(kinds) + "}\n"

@@ -27,7 +27,7 @@ from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
-from fedray.storage.run import Traffic
+from fedray.storage.run import Run, Traffic
 from fedray.trees import StateTree, leaves
 
 CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ WHOLE = ("prototypes", "logits", "text_embeddings", "images", "statistics")
 
 
 @dataclass
-class Component:
+class PartCost:
     """Counts of one component of the server or of a client.
 
     Attributes:
@@ -82,19 +82,19 @@ class Cost:
     """
 
     side: str
-    components: dict[str, Component] = field(default_factory=dict)
+    components: dict[str, PartCost] = field(default_factory=dict)
     up: Traffic = field(default_factory=Traffic)
     down: Traffic = field(default_factory=Traffic)
 
-    def part(self, name: str) -> Component:
+    def part(self, name: str) -> PartCost:
         """Return a component, and create it if missing."""
-        return self.components.setdefault(name, Component())
+        return self.components.setdefault(name, PartCost())
 
     @property
-    def total(self) -> Component:
+    def total(self) -> PartCost:
         """The sum of all components."""
         rows = [asdict(component) for component in self.components.values()]
-        return Component(**{name: sum(r[name] for r in rows) for name in asdict(Component())})
+        return PartCost(**{name: sum(r[name] for r in rows) for name in asdict(PartCost())})
 
     def tree(self) -> dict[str, Any]:
         """Return the counts as plain data."""
@@ -135,6 +135,25 @@ def costs(experiment: Experiment) -> list[Cost]:
     if federation.server.text is not None:
         server.part("text encoder").hold(federation.server.text.encoder.weights())
     return [*shown.values(), server]
+
+
+def recorded_costs(run: Run) -> list[Cost]:
+    """Return what a client and the server trained and sent in a run's last round, as recorded.
+
+    Numbers of a client are means over the round's participants, by kind of payload.
+    """
+    done, client, server = run.rounds[-1], Cost("client"), Cost("server")
+    count = len(done.participants) or 1
+    client.up, client.down = (
+        Traffic(*({kind: round(n / count) for kind, n in of.items()} for of in parts))
+        for parts in ((way.params, way.bytes) for way in (done.up, done.down))
+    )
+    for kind in {**client.up.params, **client.down.params}:
+        part = client.part(kind)
+        part.up, part.down = (int(way.params.get(kind, 0)) for way in (client.up, client.down))
+    for cost, work in ((client, run.client_work), (server, run.server_work)):
+        cost.part("all").trained = 0 if work is None else round(work.parameters)
+    return [client, server]
 
 
 def reduce_images(experiment: Experiment) -> Assembly:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fedray.activity import say_next
-from fedray.api.progress import RoundProgress, headline, print_summary, say
+from fedray.api.progress import RoundProgress, headline, print_summary, say_line
 from fedray.api.result import Result
 from fedray.api.training import Callback, ExecutorName, begin, follow, new_folder
 from fedray.config import (
     Tree,
+    is_record,
     merge,
     parents_first,
     read_experiment,
@@ -61,7 +62,9 @@ class Experiment:
         pairs = [(key, plain(value)) for key, value in {**(settings or {}), **keys}.items()]
         pairs = parents_first(pairs)
         places = [plugins] if isinstance(plugins, str | Path) else plugins
-        tree = with_read_plugins(_tree(base), pairs, [str(place) for place in places])
+        tree = with_read_plugins(
+            _tree(base), pairs, [str(place) for place in places], trusted=not is_record(base)
+        )
         self._resolved = from_tree(tree, [pair for pair in pairs if pair[0] != "plugins"])
 
     @property
@@ -162,9 +165,9 @@ class Experiment:
             raise UserError(f"executor={executor!r} is neither 'ray' nor 'serial'")
         began = time.time()
         prove_writable(RunFolder(out))
-        say(headline(self._resolved, executor))
+        say_line(headline(self._resolved, executor))
         tracker = tracker_for(out) if track else None
-        rounds = begin(self._resolved, out, executor, began, say, say_next)
+        rounds = begin(self._resolved, out, executor, began, say_line, say_next)
         if tracker is not None and executor == "serial":
             tracker.start()  # with Ray, all CPUs are busy until the first round
         return follow(out, rounds, tracker, callbacks=callbacks), tracker

@@ -109,7 +109,7 @@ def headline(experiment: Experiment, executor: str) -> str:
     )
 
 
-def say(line: str) -> None:
+def say_line(line: str) -> None:
     """Print a line without buffering."""
     print(line, flush=True)
 

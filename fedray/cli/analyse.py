@@ -9,7 +9,7 @@ from typing import Any, get_args
 import click
 
 from fedray.analyses.harness import MODULES, Analysis, Request, carry_out, default_folder, find
-from fedray.command import PATH, SETTINGS, Command, trust
+from fedray.command import PATH, SETTINGS, Command, trust_flag
 from fedray.render.terminal import print_sections
 from fedray.storage.metric import Select
 
@@ -56,7 +56,7 @@ def command_of(analysis: Analysis) -> click.Command:
         type=click.Choice(get_args(Select)),
         help="Images that select the best round; default: each run's report.select.",
     )
-    @trust
+    @trust_flag
     def analyse(
         folders: Sequence[Path], out: Path | None, select: Select | None, **options: Any
     ) -> None:

@@ -34,7 +34,7 @@ def entries(kind: str) -> list[Entry]:
     return [_entry(entry) for entry in registry(KINDS[kind]).entries()]
 
 
-def keys() -> list[Entry]:
+def experiment_keys() -> list[Entry]:
     """Return every key of an experiment in order, without the parameters of components."""
     return list(_keys(Experiment, ""))
 
@@ -47,7 +47,7 @@ def _keys(model: type[BaseModel], prefix: str) -> Iterator[Entry]:
             continue
         listed = replace(parameter, name=key, text="")
         if inner is Component:
-            listed = replace(listed, type="name", default=parameter.default[6:].partition("'")[0])
+            listed = replace(listed, type="name")
         text, file = parameter.text.rstrip("."), "config/experiment.py"
         yield Entry(key, key, text, "-", "", file, (listed,))
 

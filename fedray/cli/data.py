@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from fedray.command import PATH, USER_ERROR, Command, keys
+from fedray.command import PATH, USER_ERROR, Command, keys, trust_flag
 from fedray.config import parse_assignments
 from fedray.data import FederatedData
 from fedray.data.inspect import Look, inspect_folder, source_for
@@ -46,6 +46,7 @@ PARTITION = {"data.partition": "{name: dirichlet, alpha: 0.5}", "data.clients": 
     metavar="FILE",
     help="Write a JSON template for class descriptions, to be used as text.descriptions.",
 )
+@trust_flag
 def command(
     folder: Path,
     keys: Sequence[str],

@@ -222,7 +222,7 @@ def ray_cluster() -> Iterator[Finding]:
     yield Finding("Ray", "ok", f"{ray.__version__}; RAY_ADDRESS={address} answers")
 
 
-def folders() -> Iterator[Finding]:
+def folder_findings() -> Iterator[Finding]:
     """Check the folders of results, caches and data sets."""
     for what, folder, variable in (
         ("results", results_home(), "FEDRAY_RESULTS"),
@@ -327,7 +327,7 @@ def extras() -> Iterator[Finding]:
             yield Finding(f"extra {extra}", "note", f"not installed; needed for {use}", cure)
 
 
-def plugins() -> Iterator[Finding]:
+def plugin_findings() -> Iterator[Finding]:
     """Check the plug-ins of installed packages."""
     from fedray.registry import installed_points, registry
 
@@ -357,10 +357,10 @@ CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "processor": numerics,
     "PyTorch": devices,
     "Ray": ray_cluster,
-    "folders": folders,
+    "folders": folder_findings,
     "weights": weights,
     "MLflow": tracker,
     "extras": extras,
-    "plug-ins": plugins,
+    "plug-ins": plugin_findings,
 }
 """The checks by what they check, in the order of the output."""

@@ -12,9 +12,9 @@ import click
 from filelock import FileLock, Timeout
 
 from fedray.activity import end_waiting
-from fedray.command import Command, Name, json_flag
+from fedray.command import Command, KnownName, json_flag
 from fedray.data.known import KnownSet, known_sets
-from fedray.downloads import NotTheFile, Unreachable, check_space, fetch, fetch_hub, unpack
+from fedray.downloads import NotTheFile, Unreachable, check_disk_space, fetch, fetch_hub, unpack
 from fedray.errors import UserError, nearest
 from fedray.origins import OriginFile
 from fedray.storage.files import cannot_write, expanded
@@ -31,7 +31,7 @@ def _names() -> list[str]:
     epilog="A set lands in its folder below $FEDRAY_DATA, where the shipped experiments look; "
     "weights land in the hub's cache (HF_HOME). A stopped download goes on where it was.",
 )
-@click.argument("names", nargs=-1, type=Name(_names), metavar="NAME...")
+@click.argument("names", nargs=-1, type=KnownName(_names), metavar="NAME...")
 @click.option("--list", "lists", is_flag=True, help="List all names and what is on this machine.")
 @json_flag
 def command(names: Sequence[str], lists: bool, as_json: bool) -> None:
@@ -155,7 +155,7 @@ def _collect(known: KnownSet, stage: Path, content: Path) -> None:
     archives = [file.bytes or 0 for file in remaining]
     here = sum(path.stat().st_size for path in stage.iterdir() if path.is_file())
     needed = sum(archives) + max(archives, default=0) - here  # images hardly shrink in archives
-    check_space(stage, needed, known.title)
+    check_disk_space(stage, needed, known.title)
     for file in remaining:
         place = stage / file.name
         if place.is_file():
@@ -210,12 +210,11 @@ def check_set(known: KnownSet, root: Path) -> str:
     Raises:
         UserError: if the folder lacks images or classes, or the source cannot read it.
     """
-    from fedray.config import Component
-    from fedray.data.configurable import build
+    from fedray.config import component
     from fedray.data.decoding import AS_STORED
     from fedray.data.sources import Source
 
-    source: Source = build(Component(name=known.source), "data source", "data.source")
+    source: Source = component("data source", known.source).build()
     if known.coop is not None:
         source.files(root, AS_STORED)  # raises if an image of the split is missing
     listing = source.chosen(root, AS_STORED)

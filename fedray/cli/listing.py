@@ -150,10 +150,10 @@ def import_entries(plugins: Sequence[Plugin] = ()) -> dict[str, list[Entry]]:
     Raises:
         UserError: if a plug-in cannot be imported, or registers a name that exists already.
     """
-    from fedray.cli.catalogue import entries, keys
+    from fedray.cli.catalogue import entries, experiment_keys
 
     use(plugins, check=True)
-    return {kind: entries(kind) for kind in KINDS} | {KEYS: keys()}
+    return {kind: entries(kind) for kind in KINDS} | {KEYS: experiment_keys()}
 
 
 def _entry(tree: Mapping[str, Any]) -> Entry:

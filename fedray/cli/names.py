@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from fedray.cli.listing import LISTINGS, Entry, Shipped, by_family, list_entries
-from fedray.command import PATH, Command, Name, json_flag
+from fedray.command import PATH, Command, KnownName, json_flag
 from fedray.command import plugins as with_plugins
 from fedray.errors import UserError, nearest, shown
 from fedray.plugins import Plugin
@@ -99,7 +99,7 @@ def _completions() -> list[str]:
 
 @click.command(cls=Command)
 @click.argument(
-    "words", nargs=-1, required=True, type=Name(_completions), metavar="[KIND] NAME [DEST]"
+    "words", nargs=-1, required=True, type=KnownName(_completions), metavar="[KIND] NAME [DEST]"
 )
 def cp(words: Sequence[str]) -> None:
     """Copy an experiment, sweep or table to edit it.

@@ -44,7 +44,7 @@ def command(kind: str, name: str, uses: str | None) -> None:
     """
     if uses and kind != "method":
         raise UserError(f"--{uses} is for methods: fedray new method {name} --{uses}")
-    check(kind, name)
+    check_new(kind, name)
     written = project(name) if kind == "project" else {Path(f"{name}.py"): single(kind, name, uses)}
     taken = [path for path in written if path.exists()]
     if taken or (kind == "project" and Path(name).exists()):
@@ -56,7 +56,7 @@ def command(kind: str, name: str, uses: str | None) -> None:
     print(f"run it: {run_command(kind, name, uses)}")
 
 
-def check(kind: str, name: str) -> None:
+def check_new(kind: str, name: str) -> None:
     """Raise `UserError` if Python cannot import the name, or if it is registered already."""
     if not name.isidentifier() or keyword.iskeyword(name) or len(name) > LONGEST:
         raise UserError(

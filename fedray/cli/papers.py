@@ -216,7 +216,7 @@ def command(paper: str | None, item: str | None, checks: bool, as_json: bool) ->
     """
     papers = select(read_papers(), paper, item)
     if checks:
-        return check(every_command(papers))
+        return check_commands(every_command(papers))
     if as_json:
         trees = {
             name: {**entry._asdict(), "items": [one.model_dump(mode="json") for one in entry.items]}
@@ -280,7 +280,7 @@ def _folded(name: str) -> str:
     return " ".join(name.casefold().replace(".", " ").split())
 
 
-def check(commands: Sequence[PaperCommand]) -> int:
+def check_commands(commands: Sequence[PaperCommand]) -> int:
     """Resolve commands and print those that fail; return the exit code."""
     failed, without_data = 0, 0
     for checked in commands:

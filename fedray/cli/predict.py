@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedray.command import PATH, Command, json_flag, trust
+from fedray.command import PATH, Command, json_flag, trust_flag
 from fedray.config.experiment import MOST_CLIENTS
 from fedray.errors import UserError, printable
 
@@ -31,7 +31,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", "
 )
 @click.option("--last", is_flag=True, help="Use the model of the last round, not of the best.")
 @json_flag
-@trust
+@trust_flag
 def command(
     run: Path, images: Sequence[Path], client: int | None, last: bool, as_json: bool
 ) -> None:

@@ -16,13 +16,13 @@ import click
 
 from fedray import shipped
 from fedray.activity import say_next
-from fedray.api.progress import RoundProgress, headline, print_summary, say
+from fedray.api.progress import RoundProgress, headline, print_summary, say_line
 from fedray.api.training import ExecutorName, begin, follow, new_folder
 from fedray.cli.seeds import finished, seed_folder, several_seeds, summary
 from fedray.command import (
     PATH,
     Command,
-    Name,
+    KnownName,
     go_on_with,
     is_program,
     keys,
@@ -33,7 +33,7 @@ from fedray.command import (
 from fedray.config import Experiment, read_experiment
 from fedray.errors import UserError
 from fedray.imports import import_quickly
-from fedray.plugins import check_unchanged, unshipped
+from fedray.plugins import check_unchanged
 from fedray.storage.claim import prove_writable
 from fedray.storage.copies import check_owner, fetch_missing
 from fedray.storage.entries import check_entries
@@ -73,7 +73,7 @@ class RunRequest:
     epilog="fedray ls experiments lists the shipped experiments; fedray show NAME lists the keys "
     "of an experiment.",
 )
-@click.argument("experiment", required=False, type=Name(partial(shipped.names, "experiments")))
+@click.argument("experiment", required=False, type=KnownName(partial(shipped.names, "experiments")))
 @keys
 @click.option(
     "--executor",
@@ -182,14 +182,12 @@ def one_run(request: RunRequest) -> Path:
             warn_if_from_start(RunFolder(out))
         print(headline(experiment, request.executor), flush=True)
         say_job()
-        if elsewhere := unshipped(experiment.plugins):
-            say(elsewhere)
         tracker = None if request.no_track else tracker_for(out)
         # last, because `begin` claims the folder
-        rounds = begin(experiment, out, request.executor, began, say, say_next)
+        rounds = begin(experiment, out, request.executor, began, say_line, say_next)
         if tracker is not None and request.executor == "serial":
             tracker.start()  # with Ray, all CPUs are busy until the first round
-        drive(experiment, out, rounds, tracker, resume_hint(out, request))
+        drive(experiment, out, rounds, tracker, resume_hint(out, request, experiment))
     print_summary(out, tracker, request.executor)
     return out
 
@@ -213,9 +211,7 @@ def resolve_request(request: RunRequest) -> tuple[Experiment, Path]:
         if not RunFolder(out).config.is_file():
             raise UserError(f"--resume {out}: there is no config.yaml, so no run to go on with")
         config = str(RunFolder(out).config)
-        experiment = resolve(
-            named or config, assignments, request.plugin, trusted=named is not None
-        )
+        experiment = resolve(named or config, assignments, request.plugin)
         check_experiment(RunFolder(out), experiment)
         check_owner(out)
         check_unchanged(out, experiment.plugins)
@@ -268,7 +264,7 @@ def drive(
         raise
 
 
-def resume_hint(out: Path, request: RunRequest) -> Callable[[], str]:
+def resume_hint(out: Path, request: RunRequest, experiment: Experiment) -> Callable[[], str]:
     """Return a function that returns how to resume a stopped run, or why it cannot be resumed."""
     flags = [] if request.executor == "ray" else ["--executor", request.executor]
     flags += ["--no-track"] if request.no_track else []
@@ -281,6 +277,7 @@ def resume_hint(out: Path, request: RunRequest) -> Callable[[], str]:
 
         if CheckpointStore(out, identity="").latest() is None:
             return f"no checkpoint is in {out} yet, so the run cannot be resumed"
-        return go_on_with("fedray.run", "--resume", out, *flags)
+        trusted = ["--trust"] if experiment.plugins else []
+        return go_on_with("fedray.run", "--resume", out, *flags, *trusted)
 
     return say

@@ -17,7 +17,7 @@ import click
 
 from fedray.cli.listing import KINDS, Entry, Parameter, read_entries
 from fedray.cli.names import load_plugins, text_of
-from fedray.command import Command, Name, json_flag, keys
+from fedray.command import Command, KnownName, json_flag, keys
 from fedray.command import plugins as with_plugins
 from fedray.errors import UserError, nearest, printable
 from fedray.plugins import Plugin
@@ -50,7 +50,7 @@ def _completions() -> list[str]:
 
 
 @click.command(cls=Command)
-@click.argument("name", type=Name(_completions))
+@click.argument("name", type=KnownName(_completions))
 @keys
 @click.option("--changed", is_flag=True, help="Omit settings that keep their defaults.")
 @json_flag
@@ -173,6 +173,8 @@ def settings(
     """
     from fedray.config import (
         flatten,
+        is_record,
+        listed,
         load_experiment,
         merged,
         override,
@@ -187,7 +189,9 @@ def settings(
     pairs, plugins = parse_assignments(assignments), list(plugins)
     check_config(Path(name))
     chain = read_chain(name)
-    tree = with_read_plugins(merged(chain), pairs, plugins, trusted=False)
+    if is_record(name) and not (pairs or plugins) and listed(merged(chain)):
+        return _as_recorded(merged(chain))
+    tree = with_read_plugins(merged(chain), pairs, plugins, trusted=not is_record(name))
     pairs = [pair for pair in pairs if pair[0] != "plugins"]
     tree = override(tree, pairs)
     loadable = [pair for pair in pairs if pair[0] != "data.root"]
@@ -203,6 +207,16 @@ def settings(
         ResolvedKey(key, value, _source(key, sources, bool(plugins)))
         for key, value in flatten(resolved).items()
     ]
+
+
+def _as_recorded(tree: Mapping[str, Any]) -> list[ResolvedKey]:
+    """Return the settings of a run's config.yaml, which is complete, without its plug-ins."""
+    from fedray.config import flatten, listed
+
+    texts = [plugin for plugin in listed(tree) if not isinstance(plugin, str)]
+    plugins = {text.get("module"): text.get("sha256") for text in texts}
+    settings = flatten({**tree, "plugins": plugins or tree["plugins"]})
+    return [ResolvedKey(key, value, "") for key, value in settings.items()]
 
 
 def _source(key: str, sources: Mapping[str, str], with_plugins: bool) -> str:

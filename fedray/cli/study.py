@@ -11,7 +11,7 @@ import click
 
 from fedray import shipped
 from fedray.activity import say_next
-from fedray.command import PATH, Command, F, Name, keys, plugins
+from fedray.command import PATH, Command, F, KnownName, keys, plugins
 from fedray.imports import import_quickly
 from fedray.studies.file import SCALES, Kind
 from fedray.studies.space import MOST_CONFIGURATIONS
@@ -35,7 +35,7 @@ def _common(kind: Kind) -> Callable[[F], F]:
     Args:
         kind: the kind of study, for shell completion.
     """
-    name = Name(partial(shipped.names, f"{kind}s"))
+    name = KnownName(partial(shipped.names, f"{kind}s"))
     adds: list[Callable[[Any], Any]] = [
         click.argument("name", required=False, type=name, default=""),
         keys,

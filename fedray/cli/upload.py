@@ -23,7 +23,7 @@ from fedray.tracking import (
     Follower,
     NotTaken,
     RunStatus,
-    Source,
+    Upload,
     Uploader,
     resolve_uri,
     say,
@@ -94,7 +94,7 @@ def upload(folders: Sequence[Path], uri: str, experiment: str | None = None) -> 
     return [one for one in uploaded if one.added or one.failed]
 
 
-def _found(folders: Sequence[Path]) -> Iterator[tuple[Path, Sequence[Source]]]:
+def _found(folders: Sequence[Path]) -> Iterator[tuple[Path, Sequence[Upload]]]:
     """Yield every study and every other run in and below the folders, each with what is sent."""
     homes = sorted({path.parent for folder in folders for path in folder.rglob(PLAN)})
     for home in homes:
@@ -114,13 +114,13 @@ def _found(folders: Sequence[Path]) -> Iterator[tuple[Path, Sequence[Source]]]:
     for run in sorted(runs):
         config = RunFolder(run).config
         if os.path.lexists(config):
-            yield run, [Source(str(run), partial(tracked_run, run))]
+            yield run, [Upload(str(run), partial(tracked_run, run))]
         else:
             lacks = UserError(f"{run} lacks {config.name}; restore it from a copy")
             yield run, [_unreadable(run, lacks)]
 
 
-def _of_study(home: Path, *, is_going: bool) -> Sequence[Source]:
+def _of_study(home: Path, *, is_going: bool) -> Sequence[Upload]:
     from fedray.studies.pages import conclusion
     from fedray.studies.study import Study
     from fedray.studies.tracking import study_sources
@@ -131,11 +131,11 @@ def _of_study(home: Path, *, is_going: bool) -> Sequence[Source]:
         return [_unreadable(home, error)]
 
 
-def _unreadable(folder: Path, error: UserError) -> Source:
+def _unreadable(folder: Path, error: UserError) -> Upload:
     def read() -> NoReturn:
         raise error
 
-    return Source(str(folder), read, state=str(error))
+    return Upload(str(folder), read, state=str(error))
 
 
 def follow(folder: Path, uri: str, say: Callable[[str], object]) -> bool:
@@ -155,21 +155,21 @@ def follow(folder: Path, uri: str, say: Callable[[str], object]) -> bool:
     return Follower(folder, find, Uploader(uri), say).run()
 
 
-def _of_run(folder: Path, status: RunStatus | None) -> Iterable[Source]:
+def _of_run(folder: Path, status: RunStatus | None) -> Iterable[Upload]:
     """Return a run that is followed, once it has rounds; a run that fails before is not logged."""
     files = RunFolder(folder)
     if status == "FINISHED" or files.rounds_file.is_file():
-        yield Source(str(folder), partial(tracked_run, folder, status), [files.rounds_file], status)
+        yield Upload(str(folder), partial(tracked_run, folder, status), [files.rounds_file], status)
 
 
-def _study_follower(home: Path) -> Callable[[RunStatus | None], Iterable[Source]]:
+def _study_follower(home: Path) -> Callable[[RunStatus | None], Iterable[Upload]]:
     from fedray.studies.pages import conclusion
     from fedray.studies.study import Study
     from fedray.studies.tracking import study_sources
 
     study: Study | None = None
 
-    def find(status: RunStatus | None) -> Iterable[Source]:
+    def find(status: RunStatus | None) -> Iterable[Upload]:
         nonlocal study
         try:
             study = Study.read(home) if study is None else study.reread()

@@ -15,7 +15,7 @@ import click
 import numpy as np
 
 from fedray.activity import say_next
-from fedray.command import PATH, RUN_ERROR, Command, trust
+from fedray.command import PATH, RUN_ERROR, Command, trust_flag
 from fedray.compare.difference import Gap, Verdict, gaps, input_changes, metric_gaps, verdict
 from fedray.errors import UserError
 from fedray.run_config import read_config
@@ -57,7 +57,7 @@ class RecordedRun:
 @click.option(
     "--seed", type=click.IntRange(0), default=0, help="Seed for drawing the runs; default: 0."
 )
-@trust
+@trust_flag
 def command(folder: Path, sample: int, seed: int) -> int:
     """Repeat finished runs in this process and compare the numbers.
 
@@ -108,7 +108,7 @@ def runs_to_verify(folder: Path, sample: int, seed: int) -> Sequence[RecordedRun
         raise UserError(f"{folder} holds no result.json and no table.json; pass a run or a table")
     run = files.read()
     read_config(folder)
-    experiment, environment = resolve(str(files.config), trusted=False), run.info.environment
+    experiment, environment = resolve(str(files.config)), run.info.environment
 
     def compare(now: Run) -> tuple[list[Gap], list[str]]:
         return gaps(run, now), input_changes(run.info, now.info)

@@ -1,6 +1,6 @@
 """Experiments: their keys, how they are read and validated, and how they are resolved.
 
-schema.py       base classes of typed data; components and their typed parameters
+schema.py       base classes of typed data; components with typed parameters
 messages.py     messages about invalid data
 synonyms.yaml   names of the keys in other tools, for suggestions
 experiment.py   every key of an experiment with its unit, bounds and default; its identity
@@ -43,21 +43,23 @@ from fedray.config.files import (
 )
 from fedray.config.input_files import InputFile, content_of, files_of
 from fedray.config.plugins import (
+    is_record,
     named_plugins,
     read_plugins,
+    received_experiment,
     with_plugins,
     with_read_plugins,
     with_used_plugins,
 )
 from fedray.config.resolution import (
     MissingRoot,
-    completed,
     load_experiment,
     missing_roots_allowed,
     preset_keys,
     resolve_root,
 )
 from fedray.config.schema import (
+    Chosen,
     Component,
     Epochs,
     FileName,
@@ -69,9 +71,8 @@ from fedray.config.schema import (
     Seed,
     Temperature,
     Tree,
-    component_of,
-    named,
-    parameters,
+    component,
+    default_entry,
     validate,
 )
 from fedray.config.sources import sources_of

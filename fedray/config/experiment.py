@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from functools import reduce
 from typing import Annotated, Any, Literal
 
@@ -15,6 +14,7 @@ from pydantic import Field, StrictBool, field_validator, model_validator
 
 from fedray.config.input_files import NamesFile, content_of, files_of
 from fedray.config.schema import (
+    Chosen,
     Component,
     Epochs,
     FileName,
@@ -23,7 +23,7 @@ from fedray.config.schema import (
     PathText,
     Seed,
     Tree,
-    named,
+    default_entry,
 )
 from fedray.config.versions import raised_versions
 from fedray.plugins import Plugin, use
@@ -59,7 +59,7 @@ WEIGHT_FILES = (".pth", ".pt", ".safetensors")
 class DataConfig(Frozen):
     """The images: their source, preprocessing and partition among clients."""
 
-    source: Annotated[Component, named("digits")] = Component(name="digits")
+    source: Annotated[Component, Chosen("data source", "digits")] = default_entry("digits")
     """Data source: digits, parquet, image_folder, coop, ...; `fedray ls sources` lists all."""
     root: PathText | None = None
     """Folder of the data; a relative path is tried below $FEDRAY_DATA, then below the working
@@ -81,7 +81,7 @@ class DataConfig(Frozen):
     """Classes to use, by their names in the data and in the order of their labels (such as the ten
     DomainNet classes of FedBN and FedGLCL); None uses all. Folders of other classes are not
     read."""
-    augment: Component = Component(name="none")
+    augment: Annotated[Component, Chosen("augmentation")] = default_entry("none")
     """Random augmentation of training images, drawn for every batch: none, flip_crop, flip_rotate,
     crop_flip_rotate, resized_crop, with parameters."""
     samples: int | None = Field(None, ge=1, le=MOST_IMAGES)
@@ -114,9 +114,11 @@ class DataConfig(Frozen):
     """Share of each client's training images that is held out for validation and used for
     selection, stratified by class; a class keeps at least one training image. None: only the
     validation images of a few-shot partition, if any."""
-    partition: Annotated[Component, named("fedtsp_dirichlet")] = Component(name="fedtsp_dirichlet")
+    partition: Annotated[Component, Chosen("partition", "fedtsp_dirichlet")] = default_entry(
+        "fedtsp_dirichlet"
+    )
     """Partition of the images among clients: name and parameters (`data.partition.alpha`)."""
-    evolution: Annotated[Component, named("repartition")] = Component(name="none")
+    evolution: Annotated[Component, Chosen("data evolution", "repartition")] = default_entry("none")
     """Change of the clients' data during a run: none, or repartition with phases that begin at
     given rounds (`data.evolution.phases=[{round: 101, partition: {alpha: 0.5}}]`)."""
 
@@ -157,7 +159,7 @@ class ModelConfig(Frozen):
     """Hidden width of a two-layer projector (FC, batch norm, ReLU) that computes the features.
     None: features are the backbone's output, averaged or repeated to width d if necessary, with a
     line in the log."""
-    clip: Annotated[Component, named("openclip")] = Component(name="small")
+    clip: Annotated[Component, Chosen("CLIP", "openclip")] = default_entry("small")
     """The frozen CLIP of prompt methods, which use no other model: small, or openclip with model,
     pretrained or path (`model.clip.model=ViT-B-16-quickgelu`)."""
     init: Literal["shared", "independent"] = "shared"
@@ -172,13 +174,13 @@ class ModelConfig(Frozen):
 class TextConfig(Frozen):
     """The text encoder and the texts of the classes."""
 
-    encoder: Annotated[Component, named("minilm")] = Component(name="minilm")
+    encoder: Annotated[Component, Chosen("text encoder", "minilm")] = default_entry("minilm")
     """Text encoder and its parameters: minilm, bert, align, openclip, vectors, random,
     orthogonal."""
     descriptions: Annotated[PathText, NamesFile(".json")] | None = None
     """Class descriptions: the name of a shipped set, or a JSON file; a relative path is tried below
     $FEDRAY_DATA, then below the working directory."""
-    style: Annotated[Component, named("fine")] = Component(name="fine")
+    style: Annotated[Component, Chosen("text style", "fine")] = default_entry("fine")
     """Texts of a class: its fine, short or long descriptions, or templates around its name
     (handcrafted, plain, ensemble, name)."""
     names: tuple[str, ...] | Annotated[PathText, NamesFile(".json")] | None = None
@@ -305,7 +307,7 @@ class Experiment(Frozen):
     """Name of the experiment in results and in MLflow."""
     scale: Literal["laptop", "paper"] = "laptop"
     """laptop: minutes on two cores; paper: the paper's setting, for GPUs."""
-    algorithm: Component = Component(name="fedtsp")
+    algorithm: Annotated[Component, Chosen("algorithm")] = default_entry("fedtsp")
     """Method: a name, or a mapping with `name` and its hyper-parameters."""
     seed: Seed = 0
     """Seed of every random stream: partition, weights, batches, participation."""
@@ -320,9 +322,11 @@ class Experiment(Frozen):
     """Images per local step."""
     lr: LearningRate = 0.01
     """Learning rate of clients; `lr_schedule` changes it over rounds."""
-    lr_schedule: Annotated[Component, named("constant")] = Component(name="constant")
+    lr_schedule: Annotated[Component, Chosen("learning rate schedule", "constant")] = default_entry(
+        "constant"
+    )
     """Schedule of `lr` over rounds: constant, steps or cosine, each with an optional warm-up."""
-    optimizer: Annotated[Component, named("sgd")] = Component(name="sgd")
+    optimizer: Annotated[Component, Chosen("optimizer", "sgd")] = default_entry("sgd")
     """Optimizer of clients, with its parameters: sgd, adam or adamw."""
     clip_grad_norm: float | None = Field(None, gt=0, le=1e6)
     """Maximal norm of all gradients of a step as one vector; None: no clipping."""
@@ -335,9 +339,9 @@ class Experiment(Frozen):
     stacked: int = Field(1, ge=1, le=1024)
     """Number of clients trained together as one batched model, which rounds differently; 1: each by
     itself. Faster for perceptrons, heads and prompts; some methods do not support it."""
-    data: DataConfig = DataConfig()
-    model: ModelConfig = ModelConfig()
-    text: TextConfig = TextConfig()
+    data: DataConfig = Field(default_factory=DataConfig)
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    text: TextConfig = Field(default_factory=TextConfig)
     join: JoinConfig = JoinConfig()
     faults: FaultConfig = FaultConfig()
     wire: WireConfig = WireConfig()
@@ -369,13 +373,6 @@ class Experiment(Frozen):
     plugins: tuple[Plugin, ...] = ()
     """Your files (relative to the experiment's file), folders and modules with methods, models and
     sources; their source code is sent to every worker."""
-
-    @field_validator("algorithm", mode="before")
-    @classmethod
-    def _algorithm_is_named(cls, value: Any) -> Any:
-        if isinstance(value, Mapping) and "name" not in value:
-            raise ValueError("has no name; write algorithm: {name: fedtsp, ...}")
-        return value
 
     @model_validator(mode="after")
     def _first_round_has_clients(self) -> Experiment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import reduce
 from pathlib import Path
@@ -12,30 +12,26 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml
+from pydantic import BaseModel
 
-from fedray.config.schema import Tree
+from fedray.config.experiment import Experiment
+from fedray.config.schema import Chosen, Frozen, Tree
 from fedray.errors import UserError, nearest, one_line, shown
 from fedray.plugins import located
 from fedray.registry import canonical_name, spelled
 from fedray.shipped import EXPERIMENTS
 from fedray.storage.files import check_path, read_text
 
-COMPONENTS: Mapping[str, str] = MappingProxyType(
-    {
-        "algorithm": "algorithm",
-        "optimizer": "optimizer",
-        "lr_schedule": "learning rate schedule",
-        "data.source": "data source",
-        "data.partition": "partition",
-        "data.evolution": "data evolution",
-        "data.augment": "augmentation",
-        "model.clip": "CLIP",
-        "text.encoder": "text encoder",
-        "text.style": "text style",
-    }
-)
-"""The keys that choose an entry of a registry, by name and with parameters, and its kind."""
 
+def _choices(model: type[BaseModel], place: str = "") -> Iterator[tuple[str, str]]:
+    for name, field in model.model_fields.items():
+        yield from ((place + name, m.kind) for m in field.metadata if isinstance(m, Chosen))
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Frozen):
+            yield from _choices(field.annotation, f"{place}{name}.")
+
+
+COMPONENTS: Mapping[str, str] = MappingProxyType(dict(_choices(Experiment)))
+"""The keys that choose an entry of a registry, by name and with parameters, and its kind."""
 
 MOST_BYTES = 1_000_000
 """Maximal size of a YAML file; an experiment has some hundred bytes."""

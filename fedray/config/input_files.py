@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any
 
 from pydantic import AfterValidator
-from pydantic.fields import FieldInfo
+from pydantic_core import core_schema
 
-from fedray.config.files import COMPONENTS
-from fedray.config.schema import Component, Frozen, parameters
+from fedray.config.schema import Component, Frozen
 from fedray.storage.files import check_path
 
 WEIGHT_CONFIG = "open_clip_config.json"
 """The configuration that open_clip writes beside a weight file."""
 
 
+class FilePath(str):
+    """The absolute path of an input file or folder."""
+
+
 class NamesFile:
     """Annotation of a text that is a path, whose content is part of the experiment's identity.
+
+    Validation makes it a `FilePath`: below $FEDRAY_DATA if it exists there, else below the working
+    directory.
 
     Args:
         suffixes: suffixes of file names, if the text may also be a plain name; () if every value is
@@ -36,42 +41,23 @@ class NamesFile:
     def __init__(self, *suffixes: str) -> None:
         self.suffixes = suffixes
 
-    def matches(self, value: Any) -> bool:
-        """Return True if a value is a path."""
-        return isinstance(value, str | Path) and (
-            not self.suffixes or Path(value).suffix in self.suffixes
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        """Return pydantic's schema, which makes a path absolute and marks it."""
+        return core_schema.no_info_after_validator_function(self._absolute, handler(source))
+
+    def _absolute(self, value: Any) -> Any:
+        is_name = (
+            self.suffixes and isinstance(value, str) and Path(value).suffix not in self.suffixes
         )
+        if not isinstance(value, str) or is_name:
+            return value
+        path, base = Path(value).expanduser(), os.environ.get("FEDRAY_DATA")
+        in_base = base is not None and (Path(base) / path).exists()
+        return FilePath((Path(str(base)) / path if in_base else path).absolute())
 
 
 InputFile = Annotated[str, AfterValidator(check_path), NamesFile()]
 """A file or folder; a relative path is tried below $FEDRAY_DATA, then the working directory."""
-
-
-def with_absolute_files(params: Frozen) -> Frozen:
-    """Return typed parameters with absolute paths of input files."""
-    fields = type(params).model_fields.items()
-    values = {name: _with_absolute(getattr(params, name), _whole(field)) for name, field in fields}
-    changed = {name: value for name, value in values.items() if value != getattr(params, name)}
-    return params.model_copy(update=changed) if changed else params
-
-
-def _with_absolute(value: Any, annotation: Any) -> Any:
-    """Return a value with absolute paths of the input files that its annotation marks."""
-    if isinstance(value, Frozen):
-        return with_absolute_files(value)
-    if _is_file(value, annotation):
-        return _absolute(value)
-    items = {key: _with_absolute(item, inner) for key, item, inner in _items(value, annotation)}
-    if isinstance(value, Mapping):
-        return {**value, **items}
-    return type(value)(items.values()) if items else value
-
-
-def _absolute(value: str | Path) -> str | Path:
-    """Resolve a path: below $FEDRAY_DATA if it exists there, else below the working directory."""
-    path, base = Path(value).expanduser(), os.environ.get("FEDRAY_DATA")
-    in_base = base is not None and (Path(base) / path).exists()
-    return type(value)((Path(str(base)) / path if in_base else path).absolute())
 
 
 def files_of(params: Frozen) -> dict[str, str]:
@@ -79,94 +65,30 @@ def files_of(params: Frozen) -> dict[str, str]:
 
     The key of a list's item has its position: `data.evolution.phases.0.partition.table`.
     """
-    return {
-        value.key: str(value.value)
-        for value in values_of(params)
-        if _is_file(value.value, value.annotation)
-    }
+    return {key: str(value) for key, value in all_values(params) if isinstance(value, FilePath)}
 
 
-class KeyValue(NamedTuple):
-    """A value of a resolved experiment.
+def all_values(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys and plain values of typed data, and its components with their parameters.
 
-    Attributes:
-        key: its dotted key.
-        value: a plain value, or a component, whose parameters are further values.
-        annotation: its type, with marks such as `NamesFile`.
-        kind: the kind of a component; None for a plain value.
+    Args:
+        value: an experiment, or a part of one.
+        key: the dotted key of the part.
     """
-
-    key: str
-    value: Any
-    annotation: Any
-    kind: str | None = None
-
-
-def values_of(params: Frozen, place: str = "") -> Iterator[KeyValue]:
-    """Yield all values of typed data: also of sections, of items, and of components' parameters."""
-    for name, field in type(params).model_fields.items():
-        value, key = getattr(params, name), place + (field.alias or name)
-        extra = field.json_schema_extra
-        kind = extra.get("kind") if isinstance(extra, dict) else COMPONENTS.get(key)
-        if isinstance(value, Component) and kind is not None:
-            yield KeyValue(key, value, field.annotation, str(kind))
-            yield from values_of(parameters(value, str(kind), key), f"{key}.")
-        else:
-            yield from _values_in(value, _whole(field), key)
-
-
-def _values_in(value: Any, annotation: Any, key: str) -> Iterator[KeyValue]:
-    items = _items(value, annotation)
+    if isinstance(value, Component):
+        yield key, value
+        value = value.params
+    items: Iterable[tuple[Any, Any]]
     if isinstance(value, Frozen):
-        yield from values_of(value, f"{key}.")
-    elif not items:
-        yield KeyValue(key, value, annotation)
-    for name, item, inner in items:
-        yield from _values_in(item, inner, f"{key}.{name}")
-
-
-def _whole(field: FieldInfo) -> Any:
-    """Return the annotation of a field with the marks that pydantic keeps beside it."""
-    marks = [mark for mark in field.metadata if isinstance(mark, NamesFile)]
-    return Annotated[field.annotation, *marks] if marks else field.annotation
-
-
-def _items(value: Any, annotation: Any) -> list[tuple[Any, Any, Any]]:
-    """Return key, value and annotation of each item of a list, tuple or mapping."""
-    if not isinstance(value, list | tuple | Mapping):
-        return []
-    for alternative in _alternatives(annotation):
-        origin, kinds = get_origin(alternative), get_args(alternative)
-        if not isinstance(origin, type) or not isinstance(value, origin):
-            continue
-        if isinstance(value, Mapping):
-            return [(key, item, kinds[1]) for key, item in value.items()]
-        if isinstance(value, list | tuple):
-            kinds = kinds[:1] * len(value) if kinds[1:] in ((), (...,)) else kinds
-            return list(zip(range(len(value)), value, kinds, strict=True))
-    return []
-
-
-def _is_file(value: Any, annotation: Any) -> bool:
-    """Return True if an annotation marks a value as the path of an input file."""
-    return isinstance(value, str | Path) and any(
-        mark.matches(value)
-        for alternative in _alternatives(annotation)
-        for mark in (
-            [NamesFile()] if alternative is Path else getattr(alternative, "__metadata__", ())
-        )
-        if isinstance(mark, NamesFile)
-    )
-
-
-def _alternatives(annotation: Any) -> Iterator[Any]:
-    """Yield the members of a union, or the annotation, with its metadata and without."""
-    yield annotation
-    if get_origin(annotation) is Annotated:
-        yield from _alternatives(annotation.__origin__)
-    elif get_origin(annotation) in (Union, UnionType):
-        for member in get_args(annotation):
-            yield from _alternatives(member)
+        fields = type(value).model_fields.items()
+        items = [(field.alias or name, getattr(value, name)) for name, field in fields]
+    elif isinstance(value, list | tuple | Mapping):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+    else:
+        yield key, value
+        return
+    for name, item in items:
+        yield from all_values(item, f"{key}.{name}" if key else str(name))
 
 
 def content_of(path: str) -> str:

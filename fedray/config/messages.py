@@ -29,6 +29,9 @@ CHOOSES: Mapping[str, str] = MappingProxyType(
 )
 """The key that is probably meant if a section is set to a plain value, by section."""
 
+INNER = "component"
+"""Type of pydantic's error for a component whose parameters are invalid."""
+
 
 def mistakes(model: type[BaseModel], tree: Any, error: ValidationError, prefix: str) -> str:
     """Return a sentence that names every mistake.
@@ -52,6 +55,9 @@ def mistakes(model: type[BaseModel], tree: Any, error: ValidationError, prefix: 
 
 
 def _clause(model: type[BaseModel], key: str, places: Sequence[str], error: ErrorDetails) -> str:
+    if error["type"] == INNER:
+        inner, params, found = error["ctx"]["parts"]
+        return mistakes(inner, params, found, key)
     if error["type"] == "extra_forbidden":
         return _unknown(key, _owner(model, places), model)
     if error["type"] == "missing":

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from operator import attrgetter
+import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from fedray.config.experiment import Experiment
-from fedray.config.files import COMPONENTS, listed
+from fedray.config.files import listed
 from fedray.config.schema import Frozen, Tree, validate
+from fedray.config.versions import entries_of
 from fedray.plugins import Plugin, installed_plugin, needed, read_plugin, trust, use, with_siblings
 from fedray.registry import installed_points, registered_by, registry
 
 KEY = "plugins"
+CONFIG = "config.yaml"
 
 
 class _Plugins(Frozen):
@@ -37,6 +40,11 @@ def named_plugins(names: Iterable[str]) -> tuple[Plugin, ...]:
     plugins = read_plugins(names)
     trust(plugins)
     return plugins
+
+
+def is_record(experiment: Any) -> bool:
+    """Return True for the config.yaml of a run, whose plug-ins the user has not named himself."""
+    return isinstance(experiment, str | Path) and Path(experiment).name == CONFIG
 
 
 def with_read_plugins(
@@ -84,46 +92,31 @@ def with_used_plugins(experiment: Experiment) -> Experiment:
     run measures all metrics. A plug-in that registers nothing and that no other plug-in imports is
     used, because its import may have effects. All plug-ins that used ones import are used, too.
     """
-    plugins = experiment.plugins
-    named = _texts(experiment.model_dump(mode="json", exclude={KEY, "name"}))
-    roots = [plugin for plugin in plugins if _is_used(plugin, named, plugins)]
-    return experiment.model_copy(update={KEY: tuple(needed(roots, plugins))})
+    plugins, used = experiment.plugins, list[Plugin]()
+    named = {(kind, entry.name) for kind, entry in entries_of(experiment, experiment.model.group)}
+    for plugin in plugins:
+        registered = registered_by(plugin.key)
+        names = {(kind, name) for kind, of_kind in registered.items() for name in of_kind}
+        imported = any(plugin in needed([other], plugins) for other in plugins if other != plugin)
+        if names & named or "metric" in registered or not (names or imported):
+            used.append(plugin)
+    return experiment.model_copy(update={KEY: tuple(needed(used, plugins))})
 
 
-def _is_used(plugin: Plugin, named: Collection[str], plugins: Sequence[Plugin]) -> bool:
-    registered = registered_by(plugin.key)
-    if not registered:
-        return not any(plugin in needed([other], plugins) for other in plugins if other != plugin)
-    return "metric" in registered or any(set(names) & set(named) for names in registered.values())
-
-
-def _texts(tree: Any) -> set[str]:
-    if isinstance(tree, str):
-        return {tree}
-    values = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
-    return set().union(*map(_texts, values))
+def received_experiment(text: str) -> Experiment:
+    """Return an experiment that another process has sent as JSON, and use its plug-ins."""
+    use(read_plugins(json.loads(text).get(KEY, ())))
+    return Experiment.model_validate_json(text)
 
 
 def completed_by_installed(experiment: Experiment) -> Experiment:
     """Return an experiment with the installed plug-ins whose entries it names."""
     tops = {point.module.partition(".")[0] for point in installed_points()}
-    if not tops:
-        return experiment
     missing = tops - {plugin.name for plugin in experiment.plugins}
-    homes = {home.partition(".")[0]: home for home in _homes(experiment) if home}
-    added = [installed_plugin(homes[top]) for top in sorted(homes) if top in missing]
-    if not added:
+    if not missing:
         return experiment
-    return experiment.model_copy(update={KEY: (*experiment.plugins, *added)})
-
-
-def _homes(experiment: Experiment) -> Iterable[str]:
-    """Yield the modules that register the entries which an experiment names."""
-    for key, kind in COMPONENTS.items():
-        yield registry(kind).home(attrgetter(key)(experiment).name)
-    groups, architectures = registry("model group"), registry("architecture")
-    name = experiment.model.group
-    members = groups.get(name).members if name in groups.names() else (name,)
-    yield groups.home(name)
-    architectures.names()  # imports all modules, so that `home` knows every entry
-    yield from (architectures.home(member) for member in members)
+    entries = entries_of(experiment, experiment.model.group)
+    homes = [registry(kind).home(entry.name) for kind, entry in entries]
+    added = {home.partition(".")[0]: home for home in homes if home.partition(".")[0] in missing}
+    plugins = [installed_plugin(home) for _, home in sorted(added.items())]
+    return experiment.model_copy(update={KEY: (*experiment.plugins, *plugins)})

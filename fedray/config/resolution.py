@@ -9,15 +9,15 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from fedray.config.experiment import Experiment
 from fedray.config.files import COMPONENTS, override, with_canonical_names
-from fedray.config.input_files import with_absolute_files
 from fedray.config.plugins import completed_by_installed, with_plugins
-from fedray.config.schema import Component, Frozen, Tree, parameters, validate
+from fedray.config.schema import Component, Tree, validate
 from fedray.errors import UserError, nearest
 from fedray.registry import parameters_of, registry
 
@@ -39,40 +39,12 @@ def load_experiment(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experi
     tree = with_plugins(tree, pairs, trusted=False)
     pairs = [pair for pair in pairs if pair[0] != "plugins"]
     experiment = validate(Experiment, _with_preset(tree, pairs))
-    for key, kind in COMPONENTS.items():
-        component = completed(attrgetter(key)(experiment), kind, key)
-        experiment = _replaced(experiment, key, component)
-    for key, kind in COMPONENTS.items():
+    for key in COMPONENTS:
         component = attrgetter(key)(experiment)
-        params = parameters(component, kind, key)
-        if hasattr(params, "following"):  # unset parameters depend on other keys
-            followed = _named(component.name, params.following(experiment))
-            experiment = _replaced(experiment, key, followed)
-    return completed_by_installed(_with_absolute_paths(experiment))
-
-
-def completed(component: Component, kind: str, key: str) -> Component:
-    """Return a component with all parameters of its entry, defaults included."""
-    params = _with_whole_components(parameters(component, kind, key), key)
-    return _named(registry(kind).get(component.name).name, params)
-
-
-def _named(name: str, params: Frozen) -> Component:
-    return Component(name=name, **params.model_dump(mode="json", by_alias=True))
-
-
-def _with_whole_components(params: Frozen, key: str) -> Frozen:
-    """Complete the components among typed parameters, which `component_of` declares."""
-    whole: dict[str, Any] = {}
-    for name, field in type(params).model_fields.items():
-        value, extra = getattr(params, name), field.json_schema_extra
-        if isinstance(value, Component) and isinstance(extra, dict):
-            whole[name] = completed(value, str(extra["kind"]), f"{key}.{name}")
-        elif isinstance(value, Frozen):
-            whole[name] = _with_whole_components(value, f"{key}.{name}")
-        elif isinstance(value, tuple) and all(isinstance(item, Frozen) for item in value):
-            whole[name] = tuple(_with_whole_components(item, f"{key}.{name}") for item in value)
-    return with_absolute_files(params.model_copy(update=whole) if whole else params)
+        if hasattr(component.params, "following"):  # unset parameters depend on other keys
+            params = component.params.following(experiment)
+            experiment = _replaced(experiment, key, replace(component, params=params))
+    return completed_by_installed(_with_root(experiment))
 
 
 def _with_preset(tree: Tree, pairs: list[tuple[str, Any]]) -> Tree:
@@ -113,17 +85,17 @@ def _replaced(experiment: Experiment, key: str, component: Component) -> Experim
     return experiment.model_copy(update={part: section})
 
 
-def _with_absolute_paths(experiment: Experiment) -> Experiment:
-    data, root = experiment.data, experiment.data.root
-    if root is not None:
-        try:
-            data = data.model_copy(update={"root": str(resolve_root(root))})
-        except MissingRoot as error:
-            if not _may_miss.get():
-                source = registry("data source").get(data.source.name)()
-                raise MissingRoot(f"{error}{source.get_hint(Path(root))}") from None
-    model, text = with_absolute_files(experiment.model), with_absolute_files(experiment.text)
-    return experiment.model_copy(update={"data": data, "model": model, "text": text})
+def _with_root(experiment: Experiment) -> Experiment:
+    root = experiment.data.root
+    if root is None:
+        return experiment
+    try:
+        data = experiment.data.model_copy(update={"root": str(resolve_root(root))})
+    except MissingRoot as error:
+        if _may_miss.get():
+            return experiment
+        raise MissingRoot(f"{error}{experiment.data.source.build().get_hint(Path(root))}") from None
+    return experiment.model_copy(update={"data": data})
 
 
 class MissingRoot(UserError):

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
-from pydantic_core import to_json
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError, core_schema, to_json
 
-from fedray.config.messages import mistakes
-from fedray.errors import UserError
+from fedray.config.messages import INNER, mistakes
+from fedray.errors import UserError, shown
 from fedray.registry import parameters_of, registry
 from fedray.storage.files import check_name, check_path
 
@@ -52,51 +45,112 @@ class Frozen(BaseModel):
     """Base of all typed data: immutable; unknown keys and infinite numbers are errors."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False
+        frozen=True,
+        extra="forbid",
+        populate_by_name=True,
+        allow_inf_nan=False,
+        validate_default=True,
     )
-
-
-class Component(BaseModel):
-    """An entry of a registry and its parameters.
-
-    `partition: iid` and `partition: {name: dirichlet, alpha: 0.1}` are both valid.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-    name: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
-    @property
-    def params(self) -> Tree:
-        """The parameters, without the name."""
-        return dict(self.model_extra or {})
-
-
-def component_of(kind: str, default: str, params: Frozen | None = None) -> Any:
-    """Declare a field of typed parameters that is itself a component.
-
-    Args:
-        kind: the kind of the component, a key of `fedray.registry.HOMES`.
-        default: the name of the default component.
-        params: the parameters of the default component.
-    """
-    values = {} if params is None else params.model_dump(mode="json", by_alias=True)
-    return Field(Component(name=default, **values), json_schema_extra={"kind": kind})
 
 
 class NoParams(Frozen):
     """The parameters of an entry without parameters."""
 
 
-def named(default: str) -> BeforeValidator:
-    """Return a validator that reads parameters without a name as those of `default`."""
-    return BeforeValidator(
-        lambda value: {"name": default, **value} if isinstance(value, Mapping) else value
-    )
+@dataclass(frozen=True)
+class Component:
+    """An entry of a registry and its parameters.
+
+    Attributes:
+        kind: the kind of the entry, a key of `fedray.registry.HOMES`.
+        name: the name of the entry.
+        params: the typed parameters.
+    """
+
+    kind: str
+    name: str
+    params: Frozen
+
+    def build(self) -> Any:
+        """Return what the entry makes of the parameters: a partition, a text encoder, ..."""
+        return registry(self.kind).get(self.name)(self.params)
+
+    def tree(self) -> Tree:
+        """Return the component as plain data: the name and all parameters."""
+        return {"name": self.name, **self.params.model_dump(mode="json", by_alias=True)}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Annotation of a field that chooses an entry of a registry.
+
+    With `partition: Annotated[Component, Chosen("partition")]`, `partition: iid` and
+    `partition: {name: dirichlet, alpha: 0.1}` are both valid. The parameters are validated with the
+    field, which may be a parameter of another component.
+
+    Args:
+        kind: the kind of the entry, a key of `fedray.registry.HOMES`.
+        unnamed: the entry of a mapping without a name; None if every mapping needs one.
+    """
+
+    kind: str
+    unnamed: str | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        """Return pydantic's schema: read a component, write it as plain data."""
+        written = core_schema.plain_serializer_function_ser_schema(Component.tree)
+        return core_schema.no_info_plain_validator_function(self.read, serialization=written)
+
+    def read(self, value: Any) -> Component:
+        """Validate a name, or a mapping of name and parameters.
+
+        Raises:
+            ValueError: if no entry has the name, or a parameter is unknown or out of bounds.
+        """
+        if isinstance(value, Component):
+            return value
+        tree = {"name": value} if isinstance(value, str) else value
+        name = tree.get("name", self.unnamed) if isinstance(tree, Mapping) else None
+        if not isinstance(tree, Mapping) or not isinstance(name, str):
+            example = f"{{name: {self.unnamed or 'NAME'}, ...}}"
+            found = "it has no name" if isinstance(tree, Mapping) else f"found {shown(value)}"
+            raise ValueError(f"expected a name, or a mapping {example}; {found}")
+        try:
+            entry = registry(self.kind).get(name)
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        model: type[Frozen] = parameters_of(entry) or NoParams
+        params = {key: value for key, value in tree.items() if key != "name"}
+        try:
+            return Component(self.kind, entry.name, _strictly(model, params))
+        except ValidationError as error:
+            parts = {"parts": (model, params, error)}
+            raise PydanticCustomError(INNER, "invalid parameters", parts) from None
+
+
+def default_entry(name: str | Tree) -> Any:
+    """Return the default of a field that is annotated as `Chosen`; validated with the others."""
+    return name
+
+
+def component(kind: str, name: str, *, key: str = "", **params: Any) -> Component:
+    """Return a component with validated parameters.
+
+    Args:
+        kind: the kind of the entry, a key of `fedray.registry.HOMES`.
+        name: the name of the entry.
+        key: the experiment's key, for messages; by default the kind.
+        **params: its parameters.
+
+    Raises:
+        UserError: if no such entry exists, or a parameter is unknown or out of bounds.
+    """
+    read = TypeAdapter(Annotated[Component, Chosen(kind)])
+    value = {"name": name, **params}
+    try:
+        return read.validate_python(value)
+    except ValidationError as error:
+        raise UserError(mistakes(NoParams, value, error, key or kind)) from None
 
 
 def validate(model: type[M], tree: Any, prefix: str = "") -> M:
@@ -111,26 +165,11 @@ def validate(model: type[M], tree: Any, prefix: str = "") -> M:
         UserError: with all mistakes, each with its key.
     """
     try:
-        # As JSON, because strict validation of Python objects refuses a list for a tuple.
-        return model.model_validate_json(to_json(tree, inf_nan_mode="constants"), strict=True)
+        return _strictly(model, tree)
     except ValidationError as error:
         raise UserError(mistakes(model, tree, error, prefix)) from None
 
 
-def parameters(component: Component, kind: str, key: str) -> Frozen:
-    """Return the typed parameters of a component.
-
-    Args:
-        component: the name and its parameters.
-        kind: the kind of the component, a key of `fedray.registry.HOMES`.
-        key: the experiment's key, for messages.
-
-    Raises:
-        UserError: if no such entry exists, or a parameter is unknown or out of bounds.
-    """
-    try:
-        entry = registry(kind).get(component.name)
-    except UserError as error:
-        raise UserError(f"{key}: {error}") from None
-    params: type[Frozen] = parameters_of(entry) or NoParams
-    return validate(params, component.params, key)
+def _strictly(model: type[M], tree: Any) -> M:
+    # As JSON, because strict validation of Python objects refuses a list for a tuple.
+    return model.model_validate_json(to_json(tree, inf_nan_mode="constants"), strict=True)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedray.config.files import flatten
-from fedray.config.input_files import values_of
-from fedray.config.schema import Frozen, Tree
+from fedray.config.input_files import all_values
+from fedray.config.schema import Component, Frozen, Tree
 from fedray.errors import UserError
 from fedray.registry import registry, version_of
 
@@ -28,7 +27,7 @@ def raised_versions(experiment: Frozen, group: str) -> Tree:
         The versions by kind and name, for example `{"architecture": {"googlenet": 2}}`.
     """
     raised: Tree = {}
-    for kind, entry in (*_components(experiment), *_architectures(group)):
+    for kind, entry in entries_of(experiment, group):
         version = version_of(entry)
         if version > 1:
             raised.setdefault(kind, {})[entry.name] = version
@@ -45,23 +44,33 @@ def version_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list
     Returns:
         Texts such as "architecture googlenet: version 1, now 2".
     """
-    was, now = (flatten(tree.get("versions", {})) for tree in (before, after))
+    was, now = (
+        {
+            f"{kind} {name}": version
+            for kind, entries in of_kind.items()
+            for name, version in entries.items()
+        }
+        for of_kind in (tree.get("versions", {}) for tree in (before, after))
+    )
     return [
-        f"{key.replace('.', ' ', 1)}: version {was.get(key, 1)}, now {now.get(key, 1)}"
+        f"{key}: version {was.get(key, 1)}, now {now.get(key, 1)}"
         for key in sorted({*was, *now})
         if was.get(key, 1) != now.get(key, 1)
     ]
 
 
-def _components(experiment: Frozen) -> Iterator[tuple[str, Any]]:
-    """Yield kind and entry of the components of an experiment, and of those inside them."""
-    for value in values_of(experiment):
-        if value.kind is not None:
-            yield value.kind, registry(value.kind).get(value.value.name)
+def entries_of(experiment: Frozen, group: str) -> Iterator[tuple[str, Any]]:
+    """Yield kind and entry of everything that a resolved experiment chooses by name.
 
+    These are its components and those inside them, and a model group with its architectures.
 
-def _architectures(group: str) -> Iterator[tuple[str, Any]]:
-    """Yield kind and entry of a model group, if it is one, and of its architectures."""
+    Args:
+        experiment: the experiment.
+        group: its `model.group`.
+    """
+    for _, value in all_values(experiment):
+        if isinstance(value, Component):
+            yield value.kind, registry(value.kind).get(value.name)
     groups, architectures = registry("model group"), registry("architecture")
     members = (group,)
     if group in groups.names():

@@ -9,13 +9,11 @@ several exchanges per round overrides `round`.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import create_model
 from torch import Tensor
 
 from fedray.config import Frozen, Tree
@@ -134,24 +132,30 @@ class Algorithm:
     class HParams(HyperParameters):
         """The hyper-parameters of a method without any.
 
-        A method that declares no `HParams` has the hyper-parameters of all its bases. If two bases
-        define the same default, the first in the method resolution order counts.
+        A method with several bases that have some declares `class HParams(A.HParams, B.HParams)`.
         """
 
     hp: HyperParameters
     """The hyper-parameters; a subclass annotates them again with its own type."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Check the payloads, join hyper-parameters, merge server states, and reset `CLAIMS`.
+        """Check payloads and hyper-parameters, merge server states, and reset `CLAIMS`.
 
         Raises:
-            TypeError: if a payload has a field that cannot travel.
+            TypeError: if a payload has a field that cannot travel, or `HParams` lacks those of a
+                base.
         """
         super().__init_subclass__(**kwargs)
         for payload in (*cls.uploads, *cls.downloads):
             payload.declared()
-        if "HParams" not in vars(cls):
-            cls.HParams = joint_hparams(cls)  # type: ignore[misc, assignment]
+        bases = [base for base in cls.__bases__ if issubclass(base, Algorithm)]
+        with_own = [base for base in bases if base.HParams is not Algorithm.HParams]
+        if not all(issubclass(cls.HParams, base.HParams) for base in with_own):
+            joined = ", ".join(f"{base.__name__}.HParams" for base in with_own)
+            raise TypeError(
+                f"{cls.__name__} lacks hyper-parameters of its bases; write in it: "
+                f"class HParams({joined})"
+            )
         for step in SERVER_STEPS:
             owner = next((base for base in cls.__mro__ if step in vars(base)), None)
             if owner is cls and cls.__module__ == __name__:
@@ -248,31 +252,6 @@ class Algorithm:
             local: the client, its model, its state and its download.
         """
         return output.logits
-
-
-def joint_hparams(method: type[Algorithm]) -> type[HyperParameters]:
-    """Return one class with the hyper-parameters of all bases of a method."""
-    bases = [base.HParams for base in method.__bases__ if issubclass(base, Algorithm)]
-    declared = [base for base in dict.fromkeys(bases) if base is not Algorithm.HParams]
-    parents = tuple(
-        base
-        for base in declared
-        if not any(base is not other and issubclass(other, base) for other in declared)
-    )
-    if len(parents) < 2:
-        return parents[0] if parents else Algorithm.HParams
-    make = partial(create_model, "HParams", __base__=parents, __module__=method.__module__)
-    joint = make()
-    # Pydantic prefers a field that one parent inherits to a field that another one declares.
-    overrides: dict[str, Any] = {}
-    for name, info in joint.model_fields.items():
-        owner: Any = next(k for k in joint.__mro__ if name in inspect.get_annotations(k))
-        declared_info = owner.model_fields[name]
-        if repr(declared_info) != repr(info):
-            overrides[name] = (declared_info.annotation, declared_info)
-    joint = make(**overrides)
-    joint.__qualname__ = f"{method.__qualname__}.HParams"
-    return cast(type[HyperParameters], joint)
 
 
 SERVER_STEPS = ("prepare", "give", "round", "server_update", "server_step")

@@ -20,5 +20,4 @@ plot.py          plots of a partition, and of sample images
 from fedray.data.decoding import ReadOptions
 from fedray.data.federated import FederatedData, IndexedSet, federate, local_split
 from fedray.data.imageset import Domains, ImageSet
-from fedray.data.partitions import build_partition
 from fedray.data.sources import load_images

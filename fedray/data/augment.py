@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool, model_validator
 from torch import Tensor
 
-from fedray.config import Component, Frozen
-from fedray.data.configurable import Configurable, build
+from fedray.config import Frozen
+from fedray.data.configurable import Configurable
 from fedray.registry import Registry
 
 
@@ -38,16 +38,6 @@ class Augmentation(Configurable, ABC):
 
 
 augmentations: Registry[type[Augmentation]] = Registry("augmentation", "fedray.data.augment")
-
-
-def build_augmentation(component: Component) -> Augmentation:
-    """Build the augmentation that `data.augment` names.
-
-    Raises:
-        UserError: if the name is unknown, or a parameter is unknown or out of bounds.
-    """
-    augmentation: Augmentation = build(component, "augmentation", "data.augment")
-    return augmentation
 
 
 @augmentations.add

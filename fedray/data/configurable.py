@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from fedray.config import Component, Frozen, NoParams, parameters
-from fedray.registry import registry
+from fedray.config import Frozen, NoParams
 
 
 class Configurable:
@@ -37,17 +36,3 @@ class Configurable:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.params!r})"
-
-
-def build(component: Component, kind: str, key: str) -> Any:
-    """Build the object that a component names, with checked parameters.
-
-    Args:
-        component: the name and its parameters.
-        kind: the kind of object, a key of `fedray.registry.HOMES`.
-        key: the experiment's key, for messages.
-
-    Raises:
-        UserError: if the name is unknown, or a parameter is unknown or out of bounds.
-    """
-    return registry(kind).get(component.name)(parameters(component, kind, key))

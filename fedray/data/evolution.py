@@ -15,11 +15,11 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from fedray.config import Component, DataConfig, Frozen, component_of, named
-from fedray.data.configurable import Configurable, build
+from fedray.config import Chosen, Component, DataConfig, Frozen, default_entry
+from fedray.data.configurable import Configurable
 from fedray.data.federated import FederatedData, StreamFor, federate
 from fedray.data.imageset import ImageSet
-from fedray.data.partitions import AnyPartition, Indices, Partition, build_partition
+from fedray.data.partitions import AnyPartition, Indices, Partition
 from fedray.data.validation import hold_out
 from fedray.errors import UserError
 from fedray.registry import Registry
@@ -66,8 +66,8 @@ class PhaseParams(Frozen):
 
     round: int = Field(ge=2, le=100_000)
     """The first round of the phase; this round already trains and tests on its images."""
-    partition: Annotated[Component, named("fedtsp_dirichlet")] = component_of(
-        "partition", "fedtsp_dirichlet"
+    partition: Annotated[Component, Chosen("partition", "fedtsp_dirichlet")] = default_entry(
+        "fedtsp_dirichlet"
     )
     """The partition of the phase: name and parameters, as in `data.partition`."""
 
@@ -115,9 +115,7 @@ class Repartition(Evolution):
         return self.params.tests == "kept"
 
     def phases(self) -> Sequence[Phase]:
-        return [
-            Phase(phase.round, build_partition(phase.partition)) for phase in self.params.phases
-        ]
+        return [Phase(phase.round, phase.partition.build()) for phase in self.params.phases]
 
 
 REDRAWN = ("partition", "split", "validation")
@@ -135,8 +133,8 @@ def federate_phases(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> F
     Raises:
         UserError: if the images do not suffice for the clients in some phase.
     """
-    evolution: Evolution = build(keys.evolution, "data evolution", "data.evolution")
-    first = _validated(images, build_partition(keys.partition), keys, rng_for)
+    evolution: Evolution = keys.evolution.build()
+    first = _validated(images, keys.partition.build(), keys, rng_for)
     later = []
     for number, phase in enumerate(evolution.phases(), 1):
         # a few-shot protocol takes its test images from a part of all images, drawn by "split"

@@ -255,7 +255,7 @@ def federate(
 
     Args:
         images: the images to partition.
-        partition: the partition or protocol, with its parameters (`build_partition`).
+        partition: the partition or protocol, with its parameters.
         keys: number of clients, their test images, and the subsampling before the partition: first
             `samples`, then `imbalance`, then `shots`.
         rng_for: returns the stream of "subset", "shots", "imbalance", "partition", "split" and

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from fedray.config import DataConfig
 from fedray.data.federated import FederatedData
-from fedray.data.partitions import FewShotProtocol, Indices, build_partition
+from fedray.data.partitions import FewShotProtocol, Indices
 from fedray.errors import UserError
 
 
 def gives_validation(keys: DataConfig) -> bool:
     """Return True if clients will have validation images; reads no image."""
-    few_shot = isinstance(build_partition(keys.partition), FewShotProtocol)
+    few_shot = isinstance(keys.partition.build(), FewShotProtocol)
     return few_shot or keys.validation_fraction is not None
 
 

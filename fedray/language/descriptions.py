@@ -102,7 +102,7 @@ def _by_canonical_name(names: Sequence[str] | Mapping[str, Any], where: str) -> 
     """Return names by canonical name; raise a UserError if two have the same one."""
     originals: dict[str, str] = {}
     for name in names:
-        other = originals.setdefault(canonical_name(name), name)
+        other = originals.setdefault(canonical_word(name), name)
         if other != name:
             raise UserError(f"{where}: '{other}' and '{name}' are the same name; rename one")
     return originals
@@ -129,7 +129,7 @@ def display_name(name: str) -> str:
     return " ".join(unicodedata.normalize("NFC", name).replace("_", " ").split())
 
 
-def canonical_name(name: str) -> str:
+def canonical_word(name: str) -> str:
     """Return a class name for comparisons: in lower case, with single blanks."""
     return display_name(name).casefold()
 

@@ -32,7 +32,7 @@ from fedray.language.descriptions import (
     EXPECTED,
     MOST_BYTES,
     ClassDescriptions,
-    canonical_name,
+    canonical_word,
     display_name,
 )
 from fedray.storage.files import cache_folder, decoded, read_text, write_json
@@ -300,12 +300,12 @@ def read_classes(text: str) -> list[str]:
         raise UserError(f"--classes: '{text}' holds no class names; expected cat,dog or a file")
     originals: dict[str, str] = {}
     for name in names:
-        if canonical_name(name) in originals:
+        if canonical_word(name) in originals:
             raise UserError(
-                f"--classes: '{originals[canonical_name(name)]}' and '{name}' are the same name; "
+                f"--classes: '{originals[canonical_word(name)]}' and '{name}' are the same name; "
                 "remove one of them"
             )
-        originals[canonical_name(name)] = name
+        originals[canonical_word(name)] = name
     return names
 
 

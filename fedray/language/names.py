@@ -16,7 +16,7 @@ from pydantic import StringConstraints
 from fedray.data.known import ids_among
 from fedray.errors import UserError, nearest
 from fedray.language.descriptions import FOLDER as DESCRIPTIONS
-from fedray.language.descriptions import canonical_name, read_descriptions, shipped_names
+from fedray.language.descriptions import canonical_word, read_descriptions, shipped_names
 from fedray.storage.json_files import read_typed
 
 FOLDER = Path(__file__).parent / "names"
@@ -58,7 +58,7 @@ def names_for(names: Sequence[str] | str, classes: Sequence[str]) -> tuple[str, 
             own names in another order.
     """
     chosen = load_names(names) if isinstance(names, str) else tuple(names)
-    old, new = ([canonical_name(name) for name in part] for part in (classes, chosen))
+    old, new = ([canonical_word(name) for name in part] for part in (classes, chosen))
     if old != new and sorted(old) == sorted(new):
         raise UserError(
             "text.names are the data's own class names in another order, so that texts would "

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field
 
-from fedray.config import Component, Frozen, NoParams, parameters
+from fedray.config import Frozen, NoParams
 from fedray.errors import UserError
 from fedray.language.descriptions import (
     MOST_TEXTS,
@@ -77,16 +77,6 @@ class TextStyle(ABC, Generic[P]):
 
 
 styles: Registry[type[TextStyle[Any]]] = Registry("text style", "fedray.language.styles")
-
-
-def text_style(component: Component) -> TextStyle[Any]:
-    """Return the text style of a component, with validated parameters.
-
-    Raises:
-        UserError: if no such style exists, or a parameter is unknown or out of bounds.
-    """
-    params = parameters(component, "text style", "text.style")
-    return styles.get(component.name)(params)
 
 
 def class_texts(

@@ -4,7 +4,7 @@ plugin.py        the data of a plug-in
 reading.py       read `--plugin FILE_OR_MODULE` as texts that can be sent to workers
 loading.py       import these texts as modules of this process
 copies.py        copies in the folder of a run
-trust.py         decide which texts may run without asking the user
+trust.py         ask before text of a folder runs
 entry_points.py  plug-ins that are installed as packages on every node
 """
 
@@ -18,7 +18,6 @@ from fedray.plugins.reading import (
     located,
     needed,
     read_plugin,
-    unshipped,
     with_siblings,
 )
 from fedray.plugins.trust import trust, trust_all

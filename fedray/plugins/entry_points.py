@@ -55,7 +55,7 @@ def installed_plugin(module: str) -> Plugin:
     return Plugin(module, str(root), version=version, sha256=hash_of(module, files))
 
 
-def check_installed(plugin: Plugin) -> None:
+def check_version(plugin: Plugin) -> None:
     """Raise a UserError if the installed version of a plug-in is not the experiment's."""
     installed = installed_plugin(plugin.module)
     if installed.sha256 != plugin.sha256:

@@ -17,11 +17,10 @@ from threading import RLock
 from types import ModuleType
 
 from fedray.errors import PLUGIN_MARK, UserError, named, plugin_line
-from fedray.plugins.entry_points import check_installed
+from fedray.plugins.entry_points import check_version
 from fedray.plugins.plugin import Plugin
-from fedray.plugins.trust import check_trusted, record
+from fedray.plugins.trust import check_trusted
 from fedray.registry import activate, check_taken, forget
-from fedray.storage.files import cache_folder, write_atomic
 
 _lock = RLock()
 _used: tuple[Plugin, ...] = ()
@@ -82,7 +81,7 @@ def use(plugins: Iterable[Plugin], *, check: bool = False) -> bool:
     wanted = tuple(plugins)
     if wanted == _used:
         return False
-    check_trusted(wanted, _readable)
+    check_trusted(wanted)
     with _lock:
         names = {plugin.name for plugin in wanted}
         stale = [old for old in _loaded.values() if old.name in names and old not in wanted]
@@ -116,7 +115,7 @@ def plugin_of(defined: type) -> str | None:
 def _prepare(plugin: Plugin) -> None:
     """Make a plug-in's modules known to the finder; check the version of an installed plug-in."""
     if not plugin.is_shipped:
-        check_installed(plugin)
+        check_version(plugin)
     elif all(other.name != plugin.name for other in _loaded.values()):
         _remove_modules(plugin.name)  # a script may have imported its own file
     _loaded[plugin.module] = plugin
@@ -131,7 +130,6 @@ def _import(plugin: Plugin) -> None:
     except (Exception, SystemExit) as error:  # a script may end in sys.exit()
         where = "" if isinstance(error, SyntaxError) else plugin_line(error)
         raise UserError(f"plug-in {plugin.label} does not import: {named(error)}{where}") from None
-    record(plugin)
 
 
 def _unload(plugin: Plugin) -> None:
@@ -145,12 +143,3 @@ def _unload(plugin: Plugin) -> None:
 def _remove_modules(top: str) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == top]:
         del sys.modules[name]
-
-
-def _readable(plugin: Plugin) -> str:
-    """Write the text of a plug-in's module to a file for the user to read; return its path."""
-    file = str(plugin.file_of(plugin.module))
-    copy = cache_folder() / "plugins" / plugin.sha256[:32] / file
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(copy, plugin.files[file])
-    return str(copy)

@@ -190,29 +190,6 @@ def needed(roots: Iterable[Plugin], plugins: Sequence[Plugin]) -> list[Plugin]:
     return [plugin for plugin in plugins if plugin in reached]
 
 
-def unshipped(plugins: Iterable[Plugin]) -> str:
-    """Return a note about modules that plug-ins import from elsewhere on Python's path; or "".
-
-    Such a module is neither sent to workers nor installed.
-    """
-    plugins = list(plugins)
-    expected = {"fedray", *sys.stdlib_module_names, *(plugin.name for plugin in plugins)}
-    texts = [text for plugin in plugins for text in plugin.files.values()]
-    imported = {name for text in texts for name in _imported(text)}
-    elsewhere = [
-        f"{name} ({spec.origin or next(iter(spec.submodule_search_locations or ['?']))})"
-        for name in sorted(imported - expected)
-        if PathFinder.find_spec(name, site_folders()) is None
-        and (spec := PathFinder.find_spec(name, [str(Path.cwd()), *sys.path])) is not None
-    ]
-    if not elsewhere:
-        return ""
-    return (
-        f"note: the plug-ins import {', '.join(elsewhere)}, which is neither sent to workers nor "
-        "installed; the run's identity does not include its content"
-    )
-
-
 def _check_files(plugins: Iterable[Plugin]) -> None:
     """Raise a UserError if plug-ins have different files of one name, or all are too large."""
     size, owner = 0, dict[str, Plugin]()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedray.config import DataConfig, Experiment, content_of, files_of, parameters
+from fedray.config import DataConfig, Experiment, content_of, files_of
 from fedray.core import (
     Algorithm,
     Gate,
@@ -27,8 +27,6 @@ from fedray.data import (
     ReadOptions,
     load_images,
 )
-from fedray.data.augment import build_augmentation
-from fedray.data.configurable import build
 from fedray.data.evolution import federate_phases
 from fedray.data.federated import with_global_test
 from fedray.errors import UserError
@@ -100,12 +98,12 @@ class Assembly:
             epochs=e.local_epochs,
             batch_size=e.batch_size,
             lr=e.lr,
-            optimizer=build(e.optimizer, "optimizer", "optimizer"),
+            optimizer=e.optimizer.build(),
             clip_grad_norm=e.clip_grad_norm,
             shuffle=e.shuffle,
             drop_last=e.drop_last,
             precision=e.precision,
-            augment=build_augmentation(e.data.augment),
+            augment=e.data.augment.build(),
         )
         return Setting(
             class_names=self.data.class_names,
@@ -122,8 +120,7 @@ class Assembly:
     @cached_property
     def schedule(self) -> Schedule:
         """Return the clients' learning rate over rounds."""
-        component = self.experiment.lr_schedule
-        schedule: Schedule = build(component, "learning rate schedule", "lr_schedule")
+        schedule: Schedule = self.experiment.lr_schedule.build()
         return schedule
 
     def lr(self, round_: int) -> float:
@@ -134,7 +131,7 @@ class Assembly:
     def algorithm(self) -> Algorithm:
         """Return the method."""
         component = self.experiment.algorithm
-        hparams = parameters(component, "algorithm", "algorithm")
+        hparams = component.params
         assert isinstance(hparams, HyperParameters)
         return algorithms.get(component.name)(hparams, self.setting)
 
@@ -256,9 +253,8 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
     Raises:
         UserError: when names or descriptions do not fit the classes, or the weights are missing.
     """
-    from fedray.language.encoders import encoder_choice
     from fedray.language.names import check_words, names_for
-    from fedray.language.styles import class_texts, text_style
+    from fedray.language.styles import class_texts
     from fedray.language.tower import TextTower
 
     keys, names = experiment.text, setting.class_names
@@ -266,8 +262,8 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
         names = names_for(keys.names, names)
     else:
         check_words(names, "give their names, in the order of the labels, with text.names")
-    texts = class_texts(text_style(keys.style), names, keys.descriptions, keys.template)
-    choice = encoder_choice(keys.encoder)
+    texts = class_texts(keys.style.build(), names, keys.descriptions, keys.template)
+    choice = keys.encoder.build()
     flat_texts = tuple(text for texts_of_class in texts for text in texts_of_class)
     insists = keys.names is not None
     content = (choice.name, repr(choice.params), choice.identity(), len(texts), flat_texts, insists)

@@ -11,12 +11,11 @@ from pathlib import Path
 import torch
 
 from fedray.config import Experiment
-from fedray.core import SGD, Algorithm, AuxiliaryMethod, algorithms
+from fedray.core import SGD, Algorithm, AuxiliaryMethod, Schedule, algorithms
 from fedray.core.stacked import refusal
 from fedray.data import FederatedData, ImageSet
-from fedray.data.configurable import build
 from fedray.data.inspect import check_sizes
-from fedray.data.partitions import build_partition, more_per_client
+from fedray.data.partitions import more_per_client
 from fedray.errors import UserError
 from fedray.evaluation.metrics import check_domains
 from fedray.models import (
@@ -29,7 +28,7 @@ from fedray.models import (
 from fedray.runtime.privacy import check_privacy
 
 
-def check(experiment: Experiment) -> None:
+def check_compatible(experiment: Experiment) -> None:
     """Raise a UserError if the method does not support what the experiment's keys ask for."""
     keys, method = experiment.data, algorithms.get(experiment.algorithm.name)
     if experiment.finetune_epochs > 0 and not method.requires.head:
@@ -43,7 +42,8 @@ def check(experiment: Experiment) -> None:
             "only predict trained classes; set data.novel=false, or choose a prompt method"
         )
     _check_models(experiment, method)
-    if keys.root is not None and keys.image_size is None and not keys.source.params:
+    plain = not type(keys.source.params).model_fields
+    if keys.root is not None and keys.image_size is None and plain:
         _check_sizes_once(Path(keys.root), keys.source.name)
     _check_schedule(experiment)
     if method.requires.sgd:
@@ -57,15 +57,14 @@ _check_sizes_once = cache(check_sizes)
 
 
 def _check_schedule(experiment: Experiment) -> None:
-    warmup = build(
-        experiment.lr_schedule, "learning rate schedule", "lr_schedule"
-    ).params.warmup_rounds
+    schedule: Schedule = experiment.lr_schedule.build()
+    warmup = schedule.params.warmup_rounds
     if warmup >= experiment.rounds:
         raise UserError(
             f"lr_schedule.warmup_rounds={warmup} leaves no round at lr={experiment.lr:g}; lower "
             f"lr_schedule.warmup_rounds or raise rounds={experiment.rounds}"
         )
-    final = experiment.lr_schedule.params.get("final_lr", 0.0)
+    final = getattr(schedule.params, "final_lr", 0.0)
     if final > experiment.lr:
         raise UserError(
             f"lr_schedule.final_lr={final:g} is above lr={experiment.lr:g}, the initial rate; "
@@ -75,7 +74,7 @@ def _check_schedule(experiment: Experiment) -> None:
 
 def _check_sgd(experiment: Experiment, method: type[Algorithm]) -> None:
     """Check that an update is a sum of gradients, which the method assumes."""
-    optimizer = build(experiment.optimizer, "optimizer", "optimizer")
+    optimizer = experiment.optimizer.build()
     if not isinstance(optimizer, SGD):
         raise UserError(
             f"{method.name} treats an update as a sum of gradients, which does not hold with "
@@ -103,7 +102,7 @@ def _check_stacked(experiment: Experiment, method: type[Algorithm]) -> None:
             f"{stacked} supports float32 only, but precision={experiment.precision}; set stacked=1 "
             "or precision=float32"
         )
-    optimizer = build(experiment.optimizer, "optimizer", "optimizer")
+    optimizer = experiment.optimizer.build()
     if optimizer.params.keep:
         raise UserError(
             f"{stacked} starts all clients of a stack with the same optimizer state, but "
@@ -199,7 +198,7 @@ def _check_single_images(
             continue
         remedy = "set batch_size=2 or more"
         if images == 1:
-            remedy = more_per_client(build_partition(experiment.data.partition))
+            remedy = more_per_client(experiment.data.partition.build())
         if projector is not None and _trains_on_one(architecture, shape, None):
             remedy += ", or remove model.projector"
         raise UserError(
@@ -244,7 +243,7 @@ def _check_validation(experiment: Experiment, data: FederatedData) -> None:
         raise UserError(
             f"client {without} has no validation image, and {method.name}'s clients each need one; "
             "raise data.validation_fraction, or "
-            f"{more_per_client(build_partition(experiment.data.partition))}"
+            f"{more_per_client(experiment.data.partition.build())}"
         )
     if patience is not None and data.validation is None and experiment.report.select != "test":
         raise UserError(

@@ -188,7 +188,7 @@ class Trace:
                 yield f"{name} is {value}, then {other_value}"
 
 
-def compare(first: Sequence[Trace], second: Sequence[Trace], tolerance: float = 0.0) -> None:
+def compare_traces(first: Sequence[Trace], second: Sequence[Trace], tolerance: float = 0.0) -> None:
     """Compare two runs round by round; raise a `Violation` at the first difference."""
     for expected, actual in zip(first, second, strict=True):
         for difference in expected.differences(actual, tolerance):
@@ -374,7 +374,7 @@ class Conformance:
 
         def again(make_executor: MakeExecutor, seed: int = SEEDS[0]) -> None:
             with _global_seed(seed):
-                compare(first, trace(Assembly(experiment), make_executor))
+                compare_traces(first, trace(Assembly(experiment), make_executor))
 
         description = f"{experiment.rounds} rounds in one process, payloads as declared"
         yield "runs", description, lambda: first.extend(watch.trace(Assembly(experiment)))
@@ -385,18 +385,22 @@ class Conformance:
         reverse = partial(Reversed, device=CPU)
         yield "order", "clients in reverse order", lambda: again(reverse)
         description = "resumed after every round, new objects for every step"
-        yield "resume", description, lambda: compare(first, resumed(experiment))
+        yield "resume", description, lambda: compare_traces(first, resumed(experiment))
         yield "one worker", "one Ray worker", lambda: again(self._on_ray(1))
         yield "two workers", "two Ray workers", lambda: again(self._on_ray(2))
         if not algorithms.get(experiment.algorithm.name).requires.prompts:
             description = "networks with dropout, other seeds, clients in reverse order"
             yield "dropout", description, lambda: check_dropout(experiment)
         description = "a subclass with an entry in the server's state that its steps do not name"
-        yield "entries", description, lambda: check_entries(experiment, first)
+        yield "entries", description, lambda: check_state_entries(experiment, first)
         if algorithms.get(experiment.algorithm.name).stacks:
             stacked = Assembly(experiment.model_copy(update={"stacked": 2}))
             description = "two clients trained together, states to 1e-3"
-            yield "stacked", description, lambda: compare(first, trace(stacked, serial), STACKING)
+            yield (
+                "stacked",
+                description,
+                lambda: compare_traces(first, trace(stacked, serial), STACKING),
+            )
 
     def _on_ray(self, workers: int) -> MakeExecutor:
         """Return a function that makes executors with a number of workers; start all pools once.
@@ -451,7 +455,7 @@ def check_dropout(experiment: Experiment) -> None:
             return trace(assembly, partial(executor, device=CPU)), sorted(sums)
 
     (first, sums), (second, other_sums) = run(SEEDS[0], SerialExecutor), run(SEEDS[1], Reversed)
-    compare(first, second)
+    compare_traces(first, second)
     if sums != other_sums:
         raise Violation("dropout in a step or test depends on the global generators' state")
 
@@ -459,7 +463,7 @@ def check_dropout(experiment: Experiment) -> None:
 ENTRY = "entry_of_a_subclass"
 
 
-def check_entries(experiment: Experiment, expected: Sequence[Trace]) -> None:
+def check_state_entries(experiment: Experiment, expected: Sequence[Trace]) -> None:
     """Compare with a subclass that adds an entry to the server's state.
 
     Its server step returns only the entries that it changes, so that the others must stay.
@@ -483,4 +487,4 @@ def check_entries(experiment: Experiment, expected: Sequence[Trace]) -> None:
     for done in traces:
         if done.tensors.pop(f"server/{ENTRY}", None) is None:
             raise Violation(f"round {done.round}: the server's state has lost the entry {ENTRY!r}")
-    compare(expected, traces)
+    compare_traces(expected, traces)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedray.config import Component, DataConfig, Experiment, parameters
+from fedray.config import Component, DataConfig, Experiment
 from fedray.core import algorithms
-from fedray.data.configurable import build
 from fedray.data.sources import Source
 from fedray.data.splits import LISTS, split_files
 from fedray.errors import UserError
@@ -34,7 +33,7 @@ def missing_inputs(experiment: Experiment) -> list[str]:
 
 
 def _missing_data(keys: DataConfig) -> list[str]:
-    source: Source = build(keys.source, "data source", "data.source")
+    source: Source = keys.source.build()
     if keys.download:
         return []
     root = Path(keys.root) if keys.root else None
@@ -55,17 +54,17 @@ def missing_weights(experiment: Experiment) -> list[str]:
     requires = algorithms.get(experiment.algorithm.name).requires
     sentences = []
     if requires.text:
-        sentences.append(_missing_model("text.encoder", "text encoder", experiment.text.encoder))
+        sentences.append(_missing_model("text.encoder", experiment.text.encoder))
     if requires.prompts:
-        sentences.append(_missing_model("model.clip", "CLIP", experiment.model.clip))
+        sentences.append(_missing_model("model.clip", experiment.model.clip))
     return [sentence for sentence in sentences if sentence]
 
 
-def _missing_model(key: str, kind: str, component: Component) -> str:
+def _missing_model(key: str, component: Component) -> str:
     """Return a sentence about the weights of a shipped entry; "" if they are here, or are files."""
-    if not registry(kind).get(component.name).__module__.startswith("fedray."):
+    if not registry(component.kind).get(component.name).__module__.startswith("fedray."):
         return ""  # the parameters of a plug-in may mean something else
-    values: dict[str, Any] = parameters(component, kind, key).model_dump()
+    values: dict[str, Any] = component.params.model_dump()
     model, tag = values.get("model"), values.get("pretrained")
     if values.get("path") or tag == "random":
         return ""

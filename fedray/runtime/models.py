@@ -15,10 +15,8 @@ from fedray.config import Experiment
 from fedray.core import Algorithm, AuxiliaryMethod, PromptMethod, Samples, Tensors, algorithms
 from fedray.core.client import named_tensors, read_only
 from fedray.data import FederatedData
-from fedray.data.augment import build_augmentation
 from fedray.data.imageset import ImageSet
 from fedray.errors import UserError
-from fedray.language.encoders import encoder_choice
 from fedray.models import (
     Classifier,
     Pixels,
@@ -34,6 +32,7 @@ from fedray.models import (
 from fedray.streams import Streams
 
 if TYPE_CHECKING:
+    from fedray.language.encoders import EncoderChoice
     from fedray.models.clip import FrozenClip
     from fedray.models.prompted import PromptedClip
 
@@ -102,7 +101,7 @@ def feature_width(experiment: Experiment, images: ImageSet) -> int:
     if model.feature_dim is not None:
         return model.feature_dim
     if requires.text:
-        choice = encoder_choice(experiment.text.encoder)
+        choice: EncoderChoice[Any] = experiment.text.encoder.build()
         width = choice.width()
         return choice.build().dim if width is None else width
     if requires.prompts:
@@ -256,7 +255,7 @@ class PromptedModels(ModelProvider):
         Features of augmented images cannot be cached, so training on augmented images reads pixels.
         """
         images, inputs = self._data.images, self._prompted(device).reads
-        augmented = not build_augmentation(self._experiment.data.augment).is_identity
+        augmented = not self._experiment.data.augment.build().is_identity
         if inputs is Pixels or (training and augmented):
             return partial(Samples, read_only(images.images), read_only(images.labels))
         from fedray.models.clip.features import frozen_features
@@ -267,9 +266,9 @@ class PromptedModels(ModelProvider):
         return lambda index: Samples(features, labels, np.searchsorted(used, index), inputs)
 
     def _clip(self, device: torch.device, *, half: bool = False) -> FrozenClip:
-        from fedray.models.clip import ClipChoice, load_clip
+        from fedray.models.clip import load_clip
 
-        choice = ClipChoice.of(self._experiment.model.clip)
+        choice = self._experiment.model.clip.build()
         return load_clip(choice, device, half=half, written=choice.written)
 
     def _prompted(self, device: torch.device) -> PromptedClip:

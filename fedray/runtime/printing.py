@@ -10,14 +10,13 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import PurePath
 from typing import Any, NamedTuple, NoReturn, Self, TextIO
 from weakref import WeakSet
 
-from fedray.config import Experiment
+from fedray.config import Experiment, received_experiment
 from fedray.errors import UserError, named
-from fedray.plugins import use
 
 log = logging.getLogger(__name__)
 
@@ -243,12 +242,8 @@ def unpack_experiment(text: str) -> Experiment:
 
     Texts of the import are discarded, because the command has imported the plug-ins before.
     """
-    if _active is None:
-        return Experiment.model_validate_json(text)
-    with _active.forgetting():
-        experiment = Experiment.model_validate_json(text)
-        use(experiment.plugins)
-    return experiment
+    with nullcontext() if _active is None else _active.forgetting():
+        return received_experiment(text)
 
 
 def refuse_breakpoint(*_: object, **__: object) -> NoReturn:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
-from fedray.config import Experiment, parameters
+from fedray.config import Experiment
 from fedray.core import Algorithm, HyperParameters, Privacy, algorithms
 from fedray.core.privacy import COVERS, exempt_fields
 from fedray.errors import UserError
@@ -61,7 +61,7 @@ def check_privacy(experiment: Experiment, method: type[Algorithm]) -> None:
 def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
     """Check that the noise is added to an equally weighted mean over the drawn clients."""
     component, faults = experiment.algorithm, experiment.faults
-    hparams = parameters(component, "algorithm", "algorithm")
+    hparams = component.params
     assert isinstance(hparams, HyperParameters)
     if not method.means_equally(hparams):
         uniform = "weights" in type(hparams).model_fields and method.means_equally(

@@ -42,7 +42,7 @@ from fedray.runtime.shares import (
 )
 from fedray.runtime.stacked import StackedRuntime, client_runtime
 from fedray.storage.states import StateStore, state_size
-from fedray.storage.tensors import LARGE, Place, read_tree, write_tree
+from fedray.storage.tensors import LARGE, TreeFile, read_tree, write_tree
 
 if TYPE_CHECKING:
     from fedray.runtime.pool import WorkerPool
@@ -183,7 +183,7 @@ class RayExecutor:
 
     def _store(self, states: Mapping[int, Any]) -> None:
         for client, state in states.items():
-            if isinstance(state, Place | Message):
+            if isinstance(state, TreeFile | Message):
                 self.states.put(client, from_message(state))
             elif state is not None:  # from another node; a file uses none of Ray's memory
                 self.states.write(client, state)
@@ -203,7 +203,7 @@ class RayExecutor:
         states: dict[int, Any] = {}
         for client in clients:
             state = self.states.find(client) if is_local else self.states.get(client)
-            if isinstance(state, Place):
+            if isinstance(state, TreeFile):
                 states[client] = state
             elif state is not None:
                 is_small = state_size(state) < LARGE
@@ -283,7 +283,7 @@ class Share(NamedTuple):
         downloads = {position: _unpack(down) for position, down in self.downloads.items()}
         for client, position in zip(self.clients, self.positions, strict=True):
             state = self.states.get(client)
-            if isinstance(state, Place):
+            if isinstance(state, TreeFile):
                 state = ClientState(**read_tree(Path(self.folder) / state.file))
             yield Member(client, _unpack(state), downloads.get(position))
 

@@ -9,13 +9,14 @@ from fedray.config import (
     Experiment,
     MissingRoot,
     Tree,
+    is_record,
     load_experiment,
     missing_roots_allowed,
     parse_assignments,
     read_experiment,
     with_read_plugins,
 )
-from fedray.runtime.compatibility import check
+from fedray.runtime.compatibility import check_compatible
 from fedray.runtime.inputs import missing_weights
 
 
@@ -23,8 +24,6 @@ def resolve(
     name: str,
     assignments: Iterable[str] = (),
     plugins: Iterable[str] = (),
-    *,
-    trusted: bool = True,
 ) -> Experiment:
     """Read an experiment by name or file, apply presets and `key=value` assignments, and check it.
 
@@ -32,13 +31,12 @@ def resolve(
         name: a shipped name or a YAML file.
         assignments: texts of the form "key=value".
         plugins: files and modules in addition to those that the experiment names.
-        trusted: whether to run plug-in files that the experiment names without asking.
 
     Raises:
         UserError: if anything is invalid; the message describes the first problem.
     """
     pairs = parse_assignments(assignments)
-    tree = with_read_plugins(read_experiment(name), pairs, plugins, trusted=trusted)
+    tree = with_read_plugins(read_experiment(name), pairs, plugins, trusted=not is_record(name))
     return from_tree(tree, [pair for pair in pairs if pair[0] != "plugins"])
 
 
@@ -49,7 +47,7 @@ def from_tree(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
         experiment = load_experiment(tree, pairs)
     except MissingRoot as error:
         raise MissingRoot("; ".join([str(error), *_missing_weights(tree, pairs)])) from None
-    check(experiment)
+    check_compatible(experiment)
     return experiment
 
 

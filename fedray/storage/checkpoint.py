@@ -24,7 +24,7 @@ from fedray.storage.database import CHECKPOINT, Entry, Pin, Saved, StateDatabase
 from fedray.storage.entries import own_entries
 from fedray.storage.files import remove
 from fedray.storage.states import StateStore
-from fedray.storage.tensors import Place
+from fedray.storage.tensors import TreeFile
 from fedray.trees import Snapshot, private_copy
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class CheckpointStore:
             "round": snapshot.round,
         }
         entries: dict[int, Entry] = {
-            client: state if isinstance(state, Place) else vars(state)
+            client: state if isinstance(state, TreeFile) else vars(state)
             for client, state in self.states.begin().items()
         }
         entries[SERVER] = private_copy(snapshot.server)

@@ -34,7 +34,7 @@ from fedray.storage.tensors import (
     DAMAGE,
     LARGE,
     ROW,
-    Place,
+    TreeFile,
     damaged,
     read_tree,
     tree_bytes,
@@ -59,7 +59,7 @@ _PAGE_BYTES = 16384
 """Takes a quarter less time than SQLite's default, for 1,000 states of 38 kB."""
 _SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
 """The last bytes of a journal that names another file; SQLite might delete that file."""
-Entry: TypeAlias = StateTree | Place
+Entry: TypeAlias = StateTree | TreeFile
 """A tree of tensors, or the place of a tree that has been written."""
 
 
@@ -86,7 +86,7 @@ class Pin:
 class Saved:
     """The result of `StateDatabase.save`: the new places by number, and whether a pin was made."""
 
-    places: Mapping[int, Place]
+    places: Mapping[int, TreeFile]
     has_pin: bool
 
 
@@ -105,7 +105,7 @@ class StateDatabase:
     def __init__(self, folder: Path) -> None:
         self.path = folder / DATABASE
         self.files = folder / "states"
-        self.places: dict[int, Place] = {}
+        self.places: dict[int, TreeFile] = {}
         self._token, self._names = secrets.token_hex(4), itertools.count()
         self._open: sqlite3.Connection | None = None
 
@@ -213,10 +213,10 @@ class StateDatabase:
             self.remove(place)
         return False
 
-    def _put(self, file: sqlite3.Connection, snapshot: str, number: int, entry: Entry) -> Place:
+    def _put(self, file: sqlite3.Connection, snapshot: str, number: int, entry: Entry) -> TreeFile:
         """Replace one tree; a small tree in a file is copied into the database."""
         content, place = b"", ROW
-        if isinstance(entry, Place):
+        if isinstance(entry, TreeFile):
             path = self.files / entry.file
             if path.stat().st_size < LARGE:
                 content = read_regular(path)
@@ -238,7 +238,7 @@ class StateDatabase:
         )
         return place
 
-    def remove(self, place: Place) -> None:
+    def remove(self, place: TreeFile) -> None:
         """Delete the file, if any, of a tree that no row names; `tidy` retries if this fails."""
         if place is not ROW:
             self._remove_file(place.file)
@@ -271,7 +271,7 @@ class StateDatabase:
                 self._check_row(number, name, digest, expected)
                 counts[snapshot] += 1
                 if snapshot == CHECKPOINT:
-                    self.places[number] = Place(name, digest) if name else ROW
+                    self.places[number] = TreeFile(name, digest) if name else ROW
             if counts != {name: facts["trees"] for name, facts in snapshots.items()}:
                 raise ValueError("trees are missing")
             (state,) = self._file().execute("PRAGMA quick_check(1)").fetchone()

@@ -15,12 +15,12 @@ from typing import TypeAlias
 
 from fedray.storage.database import Entry, StateDatabase
 from fedray.storage.entries import own_entries
-from fedray.storage.tensors import ROW, Place, read_tree, tree_bytes, write_tree
+from fedray.storage.tensors import ROW, TreeFile, read_tree, tree_bytes, write_tree
 from fedray.trees import ClientState, StateTree, private_copy
 
 MEMORY = 512 * 2**20
 """Most bytes of states that a process keeps in memory."""
-State: TypeAlias = ClientState | Place
+State: TypeAlias = ClientState | TreeFile
 
 
 class _Layer:
@@ -28,7 +28,7 @@ class _Layer:
 
     def __init__(self) -> None:
         self.states: OrderedDict[int, ClientState] = OrderedDict()  # most recently used last
-        self.places: dict[int, Place] = {}  # in files
+        self.places: dict[int, TreeFile] = {}  # in files
         self.nbytes = 0  # in memory
 
     def find(self, client: int) -> State | None:
@@ -37,10 +37,10 @@ class _Layer:
         self.states.move_to_end(client)
         return self.states[client]
 
-    def put(self, client: int, state: State) -> Place | None:
+    def put(self, client: int, state: State) -> TreeFile | None:
         """Replace a client's state; return the place of the previous one, if it was in a file."""
         self.forget(client)
-        if isinstance(state, Place):
+        if isinstance(state, TreeFile):
             old, self.places[client] = self.places.get(client), state
             return old
         self.states[client] = state
@@ -94,7 +94,7 @@ class StateStore(Mapping[int, ClientState]):
         state = self.find(client)
         if state is None:
             raise KeyError(client)
-        if isinstance(state, Place):
+        if isinstance(state, TreeFile):
             return ClientState(**read_tree(self.folder / state.file))
         return state
 
@@ -144,7 +144,7 @@ class StateStore(Mapping[int, ClientState]):
         self._saving, self._dirty, self._held = self._dirty, _Layer(), 0
         return self._saving.items()
 
-    def finish(self, places: Mapping[int, Place]) -> None:
+    def finish(self, places: Mapping[int, TreeFile]) -> None:
         """Complete a checkpoint with the new places that the database returned."""
         self.database.places.update(places)
         for client, place in self._saving.places.items():
@@ -172,7 +172,7 @@ class StateStore(Mapping[int, ClientState]):
         entries = own_entries(self.folder, "checkpoints/states")
         return sorted(path for path in entries if path.name not in used)
 
-    def _write_file(self, state: ClientState) -> Place:
+    def _write_file(self, state: ClientState) -> TreeFile:
         return write_tree(self.folder / f"{self.database.new_name()}.safetensors", vars(state))
 
     def _make_room(self) -> None:

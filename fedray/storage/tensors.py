@@ -27,7 +27,7 @@ DAMAGE = (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeEr
 _TREE = "tree"
 
 
-class Place(NamedTuple):
+class TreeFile(NamedTuple):
     """The location of a tree in a file.
 
     Attributes:
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     checksum: str
 
 
-ROW = Place("", "")
+ROW = TreeFile("", "")
 """The place of a small tree, in the SQLite file."""
 
 
@@ -50,7 +50,7 @@ def tree_bytes(tree: StateTree) -> int:
     )
 
 
-def write_tree(path: Path, tree: StateTree) -> Place:
+def write_tree(path: Path, tree: StateTree) -> TreeFile:
     """Write a tree to a new file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     specs = _Specs(tree)
@@ -58,7 +58,7 @@ def write_tree(path: Path, tree: StateTree) -> Place:
     mode = path.stat().st_mode
     serialize_file(specs.tensors, path, specs.metadata)
     path.chmod(mode)  # safetensors restricts the file to its owner
-    return Place(path.name, file_checksum(path))
+    return TreeFile(path.name, file_checksum(path))
 
 
 def read_tree(path: Path) -> dict[str, Any]:

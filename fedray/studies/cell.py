@@ -18,7 +18,7 @@ from fedray.compare.labels import config_label
 from fedray.config import Experiment
 from fedray.data.validation import gives_validation
 from fedray.errors import UserError
-from fedray.studies.plan import Phase, Place, StudyPlan, run_key
+from fedray.studies.plan import Phase, Place, StudyPlan, store_key
 from fedray.studies.space import Config, Edge, continue_grid, corners, merge_edges
 
 DECIMALS = 12
@@ -188,7 +188,7 @@ class Cell:
         name = (repr(sorted(config.items())), phase, seed)
         if name not in self._specs:
             experiment = self.plan.experiment_of(self.place, config, phase, seed)
-            key = run_key(experiment)
+            key = store_key(experiment)
             self._specs[name] = RunSpec(key, self.place, config, phase, seed, experiment)
         return self._specs[name]
 

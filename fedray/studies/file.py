@@ -24,6 +24,7 @@ from fedray.config import (
     dump_yaml,
     flatten,
     is_key,
+    is_record,
     merge,
     override,
     read_experiment,
@@ -438,7 +439,10 @@ def _bases(study: Study, scale: Scale, experiment: str, assignments: Tree) -> di
     names = dict.fromkeys([experiment, *texts_of])
     plugins = {**study.set, **scale.set, **assignments.get("set", {})}.get(PLUGINS)
     pairs, more = [(PLUGINS, plugins)], assignments.get("plugins", ())
-    trees = {name: with_read_plugins(read_experiment(name), pairs, more) for name in names}
+    trees = {
+        name: with_read_plugins(read_experiment(name), pairs, more, trusted=not is_record(name))
+        for name in names
+    }
     texts = {text["module"]: text for tree in trees.values() for text in tree.get(PLUGINS, ())}
     all_plugins = [(PLUGINS, list(texts.values()) or None)]
     return {name: with_plugins(tree, all_plugins) for name, tree in trees.items()}

@@ -20,7 +20,7 @@ from fedray.activity import say_next
 from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_job, say_stopped
 from fedray.config import read_plugins
 from fedray.errors import RayDied, RunFailed, UserError
-from fedray.plugins import Plugin, check_unchanged, unshipped, write_copies
+from fedray.plugins import Plugin, check_unchanged, write_copies
 from fedray.shipped import folders, names
 from fedray.storage.copies import check_owner, copying, fetch_missing
 from fedray.storage.entries import check_entries
@@ -117,8 +117,6 @@ def carry_out(request: Request) -> tuple[Study, int]:
     check_stored(study)
     print(headline(study), flush=True)
     say_job()
-    if elsewhere := unshipped(plugins_of(study.plan)):
-        print(elsewhere, flush=True)
     if request.only_plan:
         print("\n".join([*planned_cells(study), *untested_rows(study.plan)]))
         return study, 0
@@ -136,7 +134,7 @@ def carry_out(request: Request) -> tuple[Study, int]:
             study = reload(study)
         concurrent = 0 if study.is_complete else get_ready(study, firsts, track=request.track)
         copy_study_file(request, study)
-        return study, run(study, concurrent, track=request.track)
+        return study, run_cells(study, concurrent, track=request.track)
 
 
 # --- invocations ----------------------------------------------------------------------------------
@@ -328,7 +326,7 @@ def plugins_of(plan: StudyPlan) -> tuple[Plugin, ...]:
 # --- running --------------------------------------------------------------------------------------
 
 
-def run(study: Study, concurrent: int, *, track: bool) -> int:
+def run_cells(study: Study, concurrent: int, *, track: bool) -> int:
     """Run the remaining runs of a study and write its results; return the exit code."""
     from fedray.studies.outcome import outcome
 
@@ -359,20 +357,20 @@ def _train(study: Study, concurrent: int) -> None:
     """Run the remaining runs concurrently; write a table's page whenever a cell ends."""
     from fedray.studies.pages import write_pages
     from fedray.studies.progress import Progress
-    from fedray.studies.tune import Watcher, fit
+    from fedray.studies.tune import Watcher, run_trials
 
     with Progress(study, concurrent) as show:
         watcher = Watcher(study, show, lambda: write_pages(study))
-        fit(study, watcher, concurrent)
+        run_trials(study, watcher, concurrent)
         while watcher.needs_another_pass():
-            fit(study, watcher, concurrent)
+            run_trials(study, watcher, concurrent)
 
 
 def how_to_go_on(study: Study, *, track: bool) -> str:
     """Return the command that resumes a study."""
     plan, home = study.plan, study.home
     where = [] if home.parent == home_of(plan.kind, plan.name) else ["--out", home]
-    flags = [] if track else ["--no-track"]
+    flags = [*([] if track else ["--no-track"]), *(["--trust"] if plan.plugins else [])]
     return go_on_with(f"fedray.{plan.kind}", plan.name, "--resume", *where, *flags)
 
 

@@ -440,7 +440,7 @@ def objective(name: str) -> str:
     return f"{VALIDATION}{name}"
 
 
-def run_key(experiment: Experiment) -> str:
+def store_key(experiment: Experiment) -> str:
     """Return the name of a run's folder, equal for runs that would give the same numbers.
 
     The key includes `data.root`, because before the images are read the identity cannot tell two

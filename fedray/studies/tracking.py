@@ -35,8 +35,8 @@ from fedray.tracking import (
     OBJECTIVE,
     SPREAD,
     RunStatus,
-    Source,
     TrackedRun,
+    Upload,
     as_params,
     describe_run,
     picture,
@@ -86,7 +86,7 @@ def study_sources(
     *,
     is_going: bool,
     only_own: bool = False,
-) -> list[Source]:
+) -> list[Upload]:
     """Return what MLflow gets of a study, the parents first.
 
     Args:
@@ -104,14 +104,14 @@ def study_sources(
     read: Callable[[], TrackedRun] = partial(
         study_run, study, status, None if is_going else partial(conclude, study)
     )
-    sources = [Source(str(study.home), read, [study.home / FILE], status)]
+    sources = [Upload(str(study.home), read, [study.home / FILE], status)]
     result = sweep_outcome(study) if study.plan.is_sweep else SweepOutcome(study.plan)
     unfinished: RunStatus = "RUNNING" if is_going else "KILLED"
     for trial in result.trials:
         if trial.status != "pending" or any(RunFolder(run).has_result for run in trial.runs):
             read = partial(trial_run, study, trial, unfinished, None if is_going else result)
             state = trial.status, trial.seconds, unfinished
-            sources.append(Source(trial_key(study, trial.config), read, state=state))
+            sources.append(Upload(trial_key(study, trial.config), read, state=state))
     runs = {spec.key: spec for cell, state in reversed(states) for spec in cell.all_runs(state)}
     for key, spec in runs.items():
         files = RunFolder(study.folder(key))
@@ -119,7 +119,7 @@ def study_sources(
             continue
         run_status = _run_status(study, spec, is_going=is_going)
         read = partial(run_of, study, spec, run_status, study.begun.get(key))
-        sources.append(Source(str(files.path), read, [files.result, files.rounds_file], run_status))
+        sources.append(Upload(str(files.path), read, [files.result, files.rounds_file], run_status))
     return sources
 
 

@@ -26,7 +26,7 @@ from ray.air.execution.resources import placement_group
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
 
-from fedray.config import Experiment
+from fedray.config import Experiment, received_experiment
 from fedray.errors import CodeError, Failure, FedrayError, RayDied, RunFailed
 from fedray.runtime.cluster import drivers_node
 from fedray.runtime.liveness import Liveness, cause_of
@@ -93,10 +93,6 @@ def _report_with_texts(output: Output, values: Mapping[str, Any]) -> None:
     texts = output.take()
     if values or texts:
         tune.report({**UNSCORED, **values, "texts": json.dumps(texts)})
-
-
-def _experiment_of(trial: Mapping[str, Any]) -> Experiment:
-    return Experiment.model_validate(json.loads(trial["experiment"]))
 
 
 def _fail_on_exit(
@@ -365,7 +361,7 @@ def _error_of(trial: Any) -> Exception:
     return RunFailed("its processes died; see Ray's logs")
 
 
-def fit(study: Study, watcher: Watcher, concurrent: int) -> None:
+def run_trials(study: Study, watcher: Watcher, concurrent: int) -> None:
     """Run the remaining runs with Ray Tune, each in its own placement group, in reused processes.
 
     Args:
@@ -385,7 +381,7 @@ def fit(study: Study, watcher: Watcher, concurrent: int) -> None:
     placed = tune.with_resources(
         functools.partial(run_trial, at=plan.at),
         lambda given: tune.PlacementGroupFactory(
-            trial_bundles(_experiment_of(given["trial"]), node)
+            trial_bundles(received_experiment(given["trial"]["experiment"]), node)
         ),
     )
     tuner = tune.Tuner(

@@ -44,5 +44,5 @@ from fedray.tracking.mlflow_store import (
     ui_command,
 )
 from fedray.tracking.tracker import Tracker, say, tracker_for
-from fedray.tracking.uploader import Follower, NotTaken, Source, Uploader
+from fedray.tracking.uploader import Follower, NotTaken, Upload, Uploader
 from fedray.tracking.view import OBJECTIVE, SPREAD, trials_view

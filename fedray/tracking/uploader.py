@@ -50,7 +50,7 @@ class NotTaken(FedrayError):
 
 
 @dataclass(frozen=True)
-class Source:
+class Upload:
     """A run that MLflow gets.
 
     Attributes:
@@ -87,8 +87,8 @@ class Uploader:
         experiment: MLflow experiment of runs that are new there; None: as the runs say.
 
     Attributes:
-        refused: why runs cannot be read, or MLflow refuses them, by the names of their sources.
-        due: names of the sources that are still to be sent.
+        refused: why runs cannot be read, or MLflow refuses them, by the names of their uploads.
+        due: names of the uploads that are still to be sent.
         page: how to open the view of the runs; "" before the first run is there.
     """
 
@@ -99,19 +99,19 @@ class Uploader:
         self.page = ""
         self._experiment = experiment
         self._stores: dict[str, Store] = {}
-        self._sent: dict[str, object] = {}  # the stamps of sources by name
+        self._sent: dict[str, object] = {}  # the stamps of uploads by name
 
-    def send(self, sources: Iterable[Source], say: Callable[[str], object]) -> list[Added]:
+    def send(self, uploads: Iterable[Upload], say: Callable[[str], object]) -> list[Added]:
         """Send what has changed since the last call; a refused run holds up no other.
 
         Args:
-            sources: the runs, parents before their children.
+            uploads: the runs, parents before their children.
             say: called with what happened in MLflow beside the runs.
 
         Raises:
             NotTaken: if MLflow fails.
         """
-        stamps = [(source, source.stamp) for source in sources]
+        stamps = [(source, source.stamp) for source in uploads]
         stamps = [pair for pair in stamps if self._sent.get(pair[0].name) != pair[1]]
         self.due = {source.name: None for source, _ in stamps}
         added = []
@@ -214,7 +214,7 @@ class Follower:
     def __init__(
         self,
         folder: Path,
-        find: Callable[[RunStatus | None], Iterable[Source]],
+        find: Callable[[RunStatus | None], Iterable[Upload]],
         uploader: Uploader,
         say: Callable[[str], object],
     ) -> None:

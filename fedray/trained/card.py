@@ -38,7 +38,7 @@ def _what(model: TrainedModel) -> Iterator[str]:
     architecture = assembly.models.architectures[model.client]
     yield f"- architecture: {architecture}, features of width {assembly.setting.feature_dim}"
     if method.requires.prompts:
-        settings = ", ".join(f"{k}={v}" for k, v in e.model.clip.params.items() if v is not None)
+        settings = ", ".join(f"{k}={v}" for k, v in e.model.clip.params if v is not None)
         clip = f"{e.model.clip.name}{f' ({settings})' if settings else ''}"
         yield f"- frozen CLIP, which is not in the file: {clip}; the weights here are the prompts"
     yield ""

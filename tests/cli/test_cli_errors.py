@@ -121,7 +121,10 @@ def test_a_file_that_is_not_there(refused):
         ("", "holds NoneType, expected a mapping of keys"),
         ("extends: mine", "extends itself"),
         ("extends: nobody", "there is no experiment 'nobody'"),
-        ("algorithm: {lambda: 3}", "algorithm: has no name; write algorithm: {name: fedtsp, ...}"),
+        (
+            "algorithm: {lambda: 3}",
+            "algorithm: expected a name, or a mapping {name: NAME, ...}; it has no name",
+        ),
         ("rounds: \x00", "is not valid YAML"),
     ],
 )

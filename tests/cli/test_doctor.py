@@ -10,7 +10,7 @@ import torch
 
 from fedray.__main__ import main
 from fedray.cli import doctor
-from fedray.cli.doctor import Finding, devices, findings_of, folders, ray_cluster, tracker
+from fedray.cli.doctor import Finding, devices, findings_of, folder_findings, ray_cluster, tracker
 from fedray.runtime.devices import bfloat16_ratio
 from fedray.storage.environment import environment
 
@@ -90,7 +90,7 @@ def test_what_a_group_needs_to_share_results(healthy, monkeypatch, mode, umask, 
     results.chmod(mode)
     monkeypatch.setattr(os, "getegid", lambda: results.stat().st_gid + 1)
     monkeypatch.setattr(os, "umask", lambda new: umask)
-    shared = [each for each in folders() if each.what == "results"][1:]
+    shared = [each for each in folder_findings() if each.what == "results"][1:]
     assert [each.state for each in shared] == ([state] if state else [])
     assert all(cure in each.cure for each in shared)
 
@@ -99,8 +99,8 @@ def test_what_a_group_needs_to_share_results(healthy, monkeypatch, mode, umask, 
     ("variable", "value", "check", "state", "said"),
     [
         ("RAY_ADDRESS", "127.0.0.1:1", ray_cluster, "missing", "no Ray cluster answers at"),
-        ("FEDRAY_RESULTS", f"{__file__}/results", folders, "missing", "cannot be written"),
-        ("FEDRAY_DATA", "/no/such/folder", folders, "note", "is not a folder"),
+        ("FEDRAY_RESULTS", f"{__file__}/results", folder_findings, "missing", "cannot be written"),
+        ("FEDRAY_DATA", "/no/such/folder", folder_findings, "note", "is not a folder"),
         ("MLFLOW_TRACKING_URI", "http://127.0.0.1:1", tracker, "note", "no answer from"),
         ("MLFLOW_TRACKING_URI", "file:///tmp/x", tracker, "missing", "is a folder"),
     ],
@@ -148,7 +148,7 @@ def test_sets_weights_and_the_size_of_the_cache(healthy, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(healthy / "hub"))
     (healthy / "FEDRAY_DATA" / "cifar10").mkdir()
     (healthy / "FEDRAY_CACHE" / "images").write_bytes(bytes(12_300))
-    said = {finding.what: finding.found for finding in folders()}
+    said = {finding.what: finding.found for finding in folder_findings()}
     assert said["cache"].endswith("holds 12.3 kB")
     assert said["data"].startswith("known sets: cifar10")
     (finding,) = doctor.weights()

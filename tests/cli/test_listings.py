@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedray.__main__ import main
-from fedray.cli.catalogue import entries, keys
+from fedray.cli.catalogue import entries, experiment_keys
 from fedray.cli.listing import KEYS, KINDS, LISTINGS, list_entries, read_entries
 from fedray.config import COMPONENTS, Experiment, flatten, read_experiment
 from fedray.shipped import FOLDERS, files, names
@@ -74,7 +74,7 @@ def test_files_are_listed_with_their_first_lines(kind, capsys):
 
 
 def test_the_written_listing_is_what_the_registries_say():
-    assert read_entries() == {kind: entries(kind) for kind in KINDS} | {KEYS: keys()}
+    assert read_entries() == {kind: entries(kind) for kind in KINDS} | {KEYS: experiment_keys()}
 
 
 def test_a_listing_is_read_without_pytorch():
@@ -102,7 +102,7 @@ def test_show_says_what_is_known_of_a_name(capsys):
 
 def test_every_key_of_an_experiment_is_listed_with_what_it_means(capsys):
     known = flatten(Experiment().tree())
-    listed_keys = {each.name: each for each in keys()}
+    listed_keys = {each.name: each for each in experiment_keys()}
     plain = {key.removesuffix(".name") for key in known} | {"name", "plugins"}
     inner = {key for key in plain if key.rpartition(".")[0] in COMPONENTS}
     assert listed_keys.keys() == plain - inner

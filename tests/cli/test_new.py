@@ -51,7 +51,7 @@ def test_a_projects_model_may_not_take_a_name_that_is_there(monkeypatch, capsys)
     monkeypatch.setattr(new, "read_entries", lambda: known)
     assert fedray(["new", "project", "mine"]) == 2
     assert "there is architecture 'mine_net' already" in capsys.readouterr().err
-    new.check("project", "vgg11")  # its model is called vgg11_net
+    new.check_new("project", "vgg11")  # its model is called vgg11_net
 
 
 def test_a_mixed_federation_with_a_model_of_ones_own(capsys):

@@ -47,7 +47,7 @@ def at(experiment, key):
     value = experiment
     for part in key.split("."):
         value = (
-            value.params[part]
+            value.tree()[part]
             if hasattr(value, "params") and part != "name"
             else getattr(value, part)
         )
@@ -141,10 +141,10 @@ def test_fedtsps_comparison_is_its_repositorys(name, scale):
         experiment, algorithm = each.experiment, each.experiment.algorithm
         methods.add(algorithm.name)
         expected = COMPARISON.get(algorithm.name, {})
-        assert {key: algorithm.params[key] for key in expected} == expected, each.label
+        assert {key: algorithm.tree()[key] for key in expected} == expected, each.label
         assert (experiment.shuffle, experiment.drop_last) == (False, True), each.label
         encoder = experiment.text.encoder
         if algorithm.name == "fedtsp" and encoder.name == "bert":
-            assert encoder.params["bert_compat"] is True
+            assert encoder.tree()["bert_compat"] is True
     assert methods >= set(COMPARISON) - ({"fedmrl"} if name == "fedtsp_table3" else set())
     assert "FedTSP's repository" in (ROOT / "tune" / "tables" / f"{name}.yaml").read_text()

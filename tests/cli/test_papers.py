@@ -238,7 +238,7 @@ def test_fedpgp_is_counted_with_two_prompts(every_root):
     commands = [each.words for each in COMMANDS if each.item == "Table 3" and "pgp" in each.words]
     assert len(commands) == 2
     for each in (each for words in commands for each in check_command(words)):
-        assert each.experiment.algorithm.params["copies"] == 2
+        assert each.experiment.algorithm.tree()["copies"] == 2
 
 
 def test_fedtsps_personal_half_is_shown():

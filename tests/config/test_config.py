@@ -120,7 +120,7 @@ def test_a_number_is_finite(key, value):
 
 
 def test_an_algorithm_has_a_name():
-    with pytest.raises(UserError, match=r"algorithm: has no name; write algorithm: \{name: "):
+    with pytest.raises(UserError, match=r"algorithm: expected a name, .*; it has no name"):
         load_experiment({"algorithm": {"lambda": 1}})
 
 
@@ -301,8 +301,8 @@ def test_the_same_algorithm_keeps_its_hyper_parameters(same):
 
 def test_other_components_are_replaced_whole_too():
     found = asked("data.partition={name: shards, shards_per_client: 3}", "text.encoder=minilm")
-    assert found.data.partition.params == {"shards_per_client": 3}
-    assert found.text.encoder.params == {"pooling": "mean"}
+    assert found.data.partition.tree() == {"name": "shards", "shards_per_client": 3}
+    assert found.text.encoder.tree() == {"name": "minilm", "pooling": "mean"}
     assert found.data.clients == 4
 
 
@@ -324,7 +324,7 @@ def test_the_order_of_a_component_and_its_keys_does_not_matter():
     forth = asked("algorithm=fedproto", "algorithm.lambda=7")
     back = asked("algorithm.lambda=7", "algorithm=fedproto")
     assert forth == back
-    assert forth.algorithm.params == {"lambda": 7, "proto_agg": "weighted"}
+    assert forth.algorithm.tree() == {"name": "fedproto", "lambda": 7, "proto_agg": "weighted"}
 
 
 def test_the_last_assignment_of_a_key_counts():
@@ -363,7 +363,7 @@ def test_a_section_is_no_value():
     ],
 )
 def test_words_that_agree(words):
-    assert asked(*words).algorithm.params["mu"] == 1.0
+    assert asked(*words).algorithm.tree()["mu"] == 1.0
 
 
 def test_a_file_that_undoes_what_it_extends(tmp_path):
@@ -392,7 +392,7 @@ def test_extends(tmp_path):
     found = resolve(str(tmp_path / "top.yaml"))
     assert (found.rounds, found.lr, found.name) == (3, 0.25, "top")
     assert (found.data.clients, found.data.samples) == (7, 90)
-    assert found.algorithm.params == {}
+    assert found.algorithm.tree() == {"name": "local"}
 
 
 def test_extends_itself(tmp_path):
@@ -404,10 +404,10 @@ def test_extends_itself(tmp_path):
 
 def test_a_preset_lies_between_file_and_assignments():
     plain = asked("algorithm.preset=official_code")
-    assert (plain.shuffle, plain.algorithm.params["proto_agg"]) == (False, "uniform")
-    assert plain.algorithm.params["lambda"] == 1
+    assert (plain.shuffle, plain.algorithm.tree()["proto_agg"]) == (False, "uniform")
+    assert plain.algorithm.tree()["lambda"] == 1
     changed = asked("algorithm.preset=official_code", "shuffle=true", "algorithm.proto_agg=literal")
-    assert (changed.shuffle, changed.algorithm.params["proto_agg"]) == (True, "literal")
+    assert (changed.shuffle, changed.algorithm.tree()["proto_agg"]) == (True, "literal")
     assert changed.drop_last is True
     assert from_tree(changed.tree()) == changed
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from fedray.config import Component, Frozen
+from fedray.config import Chosen, Component, Frozen, default_entry
 from fedray.config.schema import Seed, validate
 from fedray.errors import UserError
 
@@ -30,7 +30,7 @@ class Whole(Frozen):
     many: tuple[int, ...] | str = ()
     pair: tuple[str, ...] = Field(("a", "b"), min_length=2)
     of: dict[str, float] = Field(default_factory=dict)
-    chosen: Component = Component(name="x")
+    chosen: Annotated[Component, Chosen("partition")] = default_entry("iid")
     inner: Inner = Inner(size=1)
     parts: tuple[Inner, ...] = ()
     lam: float = Field(0, ge=0, alias="lambda")
@@ -70,7 +70,7 @@ class Whole(Frozen):
         ),
         ({"of": 3}, "of: input should be an object, found 3"),
         ({"of": {"a": "x"}}, "of.a: input should be a valid number, found 'x'"),
-        ({"chosen": 3}, "chosen has keys of its own, found 3"),
+        ({"chosen": 3}, "chosen: expected a name, or a mapping {name: NAME, ...}; found 3"),
         ({"inner": 3}, "inner has keys of its own, found 3"),
         ({"inner": {}}, "inner.size is missing"),
         ({"parts": [{"size": "x"}]}, "parts.0.size: input should be a valid integer, found 'x'"),

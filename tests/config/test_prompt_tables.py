@@ -54,14 +54,14 @@ def test_the_papers_preprocessing(name):
 
 def test_dp2fls_preset_is_the_paper_as_printed():
     found = resolve("dp2fl_clip", ["algorithm.preset=paper"])
-    assert (found.algorithm.params["gamma_mode"], found.lr) == ("literal", 0.035)
-    assert resolve("dp2fl_clip").algorithm.params["gamma_mode"] == "bounded"
+    assert (found.algorithm.tree()["gamma_mode"], found.lr) == ("literal", 0.035)
+    assert resolve("dp2fl_clip").algorithm.tree()["gamma_mode"] == "bounded"
     paper = resolve("dp2fl_caltech101_paper")
-    assert (paper.algorithm.params["gamma_mode"], paper.lr) == ("literal", 0.035)
+    assert (paper.algorithm.tree()["gamma_mode"], paper.lr) == ("literal", 0.035)
 
 
 def test_pfedme_moves_w_at_paper_scale():
     """Its own eta lambda of 0.075 would hardly move it; ours are tuned like the others' keys."""
     for name in ("maple_pfedme_caltech101_paper", "promptfl_pfedme_paper"):
-        params = resolve(name).algorithm.params
+        params = resolve(name).algorithm.tree()
         assert params["eta"] * params["lambda"] == pytest.approx(0.8)

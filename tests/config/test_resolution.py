@@ -85,7 +85,7 @@ def test_a_preset_leaves_what_it_sets_and_not_its_name():
     tree = {"algorithm": {"name": "fedtsp", "preset": "official_code"}}
     experiment = load_experiment(tree)
     assert "preset" not in experiment.algorithm.params
-    assert experiment.algorithm.params["proto_agg"] == "uniform"
+    assert experiment.algorithm.tree()["proto_agg"] == "uniform"
     written = load_experiment(experiment.tree())
     assert written == experiment
     by_hand = load_experiment(

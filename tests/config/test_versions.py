@@ -12,18 +12,18 @@ from PIL import Image
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.averaging.fedprox import FedProx
 from fedray.compare.difference import input_changes
-from fedray.config import Component
+from fedray.config import component
 from fedray.data import load_images
 from fedray.errors import UserError
-from fedray.language.encoders import encoder_choice, encoders
+from fedray.language.encoders import encoders
 from fedray.language.text_cache import cached_text_embeddings, cached_tokens
-from fedray.models.clip import ClipChoice, load_clip
+from fedray.models.clip import load_clip
 from fedray.registry import HOMES, registry, version_of
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.storage.run_folder import RunFolder
-from fedray.studies.plan import run_key
+from fedray.studies.plan import store_key
 
 PHASES = "data.evolution.phases=[{round: 2, partition: dirichlet}]"
 USES = [
@@ -67,10 +67,10 @@ def test_every_entry_has_a_version(kind):
 @pytest.mark.parametrize(("kind", "name", "keys"), USES)
 def test_a_raised_version_makes_another_run(monkeypatch, kind, name, keys):
     experiment = resolve("fedtsp_digits", keys)
-    before, stored = experiment.identity(), run_key(experiment)
+    before, stored = experiment.identity(), store_key(experiment)
     raise_version(monkeypatch, kind, name)
     assert experiment.identity() != before
-    assert run_key(experiment) != stored
+    assert store_key(experiment) != stored
     assert experiment.record()["versions"] == {kind: {name: 2}}
 
 
@@ -126,7 +126,7 @@ def test_verify_names_the_code_that_changed(tmp_path):
 
 
 def test_text_features_of_older_code_are_not_read(monkeypatch):
-    choice = encoder_choice(Component(name="minilm"))
+    choice = component("text encoder", "minilm").build()
     entry, texts = encoders.get("minilm"), ["a cat", "a dog"]
     first = cached_text_embeddings(choice, texts)
     built = choice.build()
@@ -141,7 +141,7 @@ def test_text_features_of_older_code_are_not_read(monkeypatch):
 
 @pytest.mark.parametrize("package", ["transformers", "open_clip_torch"])
 def test_texts_of_another_version_of_a_package_are_computed_again(monkeypatch, cache, package):
-    choice = encoder_choice(Component(name="minilm"))
+    choice = component("text encoder", "minilm").build()
     encoder = choice.build()
     cached_text_embeddings(choice, ["a cat"])
     cached_tokens(choice, encoder, ["a cat"])
@@ -155,7 +155,7 @@ def test_texts_of_another_version_of_a_package_are_computed_again(monkeypatch, c
 
 def test_a_clip_of_older_code_has_another_identity(monkeypatch):
     load_clip.cache_clear()
-    choice = ClipChoice.of(Component(name="small"))
+    choice = component("CLIP", "small").build()
     before = load_clip(choice, torch.device("cpu")).identity
     raise_version(monkeypatch, "CLIP", "small")
     load_clip.cache_clear()

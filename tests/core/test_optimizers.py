@@ -10,9 +10,8 @@ from reference import ReferenceClient, supervised
 from tensors import CPU, same
 from torch import nn
 
-from fedray.config import Component
+from fedray.config import component
 from fedray.core.optimizers import load_running_means, running_means
-from fedray.data.configurable import build
 from fedray.errors import UserError
 from fedray.federation import Federation
 from fedray.runtime.clients import ClientRuntime
@@ -29,7 +28,7 @@ SGD_OF_ALL_KINDS = {
 
 
 def rates(rounds: int, lr: float = 0.1, **schedule) -> list[float]:
-    found = build(Component(**schedule), "learning rate schedule", "lr_schedule")
+    found = component("learning rate schedule", **schedule).build()
     return [found(lr, round_, rounds) for round_ in range(1, rounds + 1)]
 
 
@@ -203,9 +202,7 @@ def test_kept_means_go_on_where_they_were():
         names = {p: n for n, p in model.named_parameters()}
         kept = {}
         for _ in range(halves):
-            optimizer = build(Component(name="adamw"), "optimizer", "optimizer").make(
-                model.parameters(), 0.1
-            )
+            optimizer = component("optimizer", "adamw").build().make(model.parameters(), 0.1)
             load_running_means(optimizer, names, kept)
             for _ in range(count // halves):
                 optimizer.zero_grad()

@@ -10,12 +10,11 @@ import torch
 from PIL import Image
 from tensors import seeded
 
-from fedray.config import Component
+from fedray.config import component
 from fedray.data.augment import (
     NO_AUGMENTATION,
     _rotated,
     augmentations,
-    build_augmentation,
 )
 from fedray.errors import UserError
 
@@ -40,7 +39,7 @@ def crops(image):
 
 
 def made(name, **params):
-    return build_augmentation(Component(name=name, **params))
+    return component("augmentation", name, key="data.augment", **params).build()
 
 
 def test_they_are_values():

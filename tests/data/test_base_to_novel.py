@@ -7,9 +7,9 @@ import pytest
 import torch
 from prompting import initial_prompts
 
-from fedray.config import Component, DataConfig
+from fedray.config import DataConfig, component
 from fedray.core import ClientState, LocalContext
-from fedray.data import ImageSet, build_partition, federate
+from fedray.data import ImageSet, federate
 from fedray.data.federated import base_classes, few_shots
 from fedray.data.partitions import Annotations
 from fedray.data.partitions.class_chunks import ClassChunks, ClassChunksParams
@@ -32,7 +32,7 @@ def images(classes: int = 7, train: int = 20, test: int = 6) -> ImageSet:
 
 
 def federated(clients: int = 2, **changes):
-    partition = build_partition(Component(name="class_chunks"))
+    partition = component("partition", "class_chunks").build()
     options = {"shots": 5, "novel": True, "test": "official", **changes}
     return federate(images(), partition, DataConfig(clients=clients, **options), Streams(3).numpy)
 

@@ -9,8 +9,8 @@ import pytest
 from image_files import write_aircraft
 from PIL import Image
 
-from fedray.config import Component, DataConfig, load_experiment, parse_assignments, read_experiment
-from fedray.data import ReadOptions, build_partition, federate, load_images
+from fedray.config import DataConfig, component, load_experiment, parse_assignments, read_experiment
+from fedray.data import ReadOptions, federate, load_images
 from fedray.data.imageset import TEST, TRAIN, VALIDATION
 from fedray.errors import UserError
 from fedray.streams import Streams
@@ -85,19 +85,19 @@ def test_images_are_scaled_bicubically(tmp_path):
     assert np.array_equal(load(file, image_size=12).images[0], expected.transpose(2, 0, 1))
 
 
-DOMINANT = Component(name="dominant_class", excluded=0)
+DOMINANT = component("partition", "dominant_class", excluded=0)
 
 
 def federated(images, partition, clients, test):
     return federate(
-        images, build_partition(partition), DataConfig(clients=clients, test=test), Streams(0).numpy
+        images, partition.build(), DataConfig(clients=clients, test=test), Streams(0).numpy
     )
 
 
 def test_val_is_neither_trained_nor_tested_on(tmp_path):
     images = load(write_set(tmp_path, train=8, val=4, test=4))
     for test in ("official", "local"):
-        data = federated(images, Component(name="iid"), 2, test)
+        data = federated(images, component("partition", "iid"), 2, test)
         used = images.origin[data.used]
         assert np.bincount(used, minlength=3).tolist() == [16, 8, 0]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedray.config import Component, DataConfig
-from fedray.data import build_partition, federate
+from fedray.config import DataConfig, component
+from fedray.data import federate
 from fedray.data.federated import _partition_test
 from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
 from fedray.errors import UserError
@@ -27,7 +27,7 @@ def images(n=240, classes=4, domains=3, seed=0):
 
 
 def federated(data, name="domains", clients=3, params=None, **options):
-    partition = build_partition(Component(name=name, **(params or {})))
+    partition = component("partition", name, **(params or {})).build()
     options = {"test": "official", **options}
     return federate(data, partition, DataConfig(clients=clients, **options), Streams(0).numpy)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedray.config import Component, DataConfig
-from fedray.data import build_partition, federate
+from fedray.config import DataConfig, component
+from fedray.data import federate
 from fedray.data.imageset import TEST, TRAIN, ImageSet
 from fedray.data.partitions.dominant_class import DominantClass, proportional
 from fedray.data.partitions.iid import Iid
@@ -27,7 +27,7 @@ def images(train=40, test=20, classes=CLASSES):
 
 
 def federated(source, clients=5, seed=0, test="official", **params):
-    partition = build_partition(Component(name="dominant_class", **params))
+    partition = component("partition", "dominant_class", **params).build()
     return federate(source, partition, DataConfig(clients=clients, test=test), Streams(seed).numpy)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedray.config import Component, DataConfig
-from fedray.data import ImageSet, build_partition, federate
-from fedray.data.configurable import build
+from fedray.config import DataConfig, component
+from fedray.data import ImageSet, federate
 from fedray.data.evolution import federate_phases
 from fedray.errors import UserError
 from fedray.streams import Streams
@@ -32,8 +31,10 @@ def evolved(alphas, *, tests="kept", **options):
         {"round": 3 + 2 * number, "partition": {"alpha": alpha}}
         for number, alpha in enumerate(alphas)
     ]
-    evolution = Component(name="repartition", phases=phases, tests=tests)
-    keys = DataConfig(clients=5, partition=Component(name="fedtsp_dirichlet", alpha=0.2), **options)
+    evolution = component("data evolution", "repartition", phases=phases, tests=tests)
+    keys = DataConfig(
+        clients=5, partition=component("partition", "fedtsp_dirichlet", alpha=0.2), **options
+    )
     changing = keys.model_copy(update={"evolution": evolution})
     return federate_phases(made(), keys, RNG), federate_phases(made(), changing, RNG)
 
@@ -100,23 +101,23 @@ def test_hash_and_manifest_cover_every_phase():
 )
 def test_phases_that_cannot_be(phases, message):
     with pytest.raises(UserError, match=message):
-        build(
-            Component(name="repartition", phases=phases), "data evolution", "data.evolution"
-        ).phases()
+        component("data evolution", "repartition", key="data.evolution", phases=phases)
 
 
 def test_a_phase_that_cannot_serve_the_clients_is_named():
     phases = [{"round": 4, "partition": {"alpha": 1, "min_samples": 500}}]
-    keys = DataConfig(clients=5, evolution=Component(name="repartition", phases=phases))
+    keys = DataConfig(
+        clients=5, evolution=component("data evolution", "repartition", phases=phases)
+    )
     with pytest.raises(UserError, match=r"data\.evolution, phase from round 4: data\.partition: 5"):
         federate_phases(made(), keys, RNG)
 
 
 def groups(classes=(3, 1), clients=(3, 2), **within):
     within = {"name": "fedtsp_dirichlet", **within}
-    return build_partition(
-        Component(name="class_groups", classes=classes, clients=clients, within=within)
-    )
+    return component(
+        "partition", "class_groups", classes=classes, clients=clients, within=within
+    ).build()
 
 
 def test_groups_of_classes_go_to_groups_of_clients():

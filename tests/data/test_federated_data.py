@@ -9,11 +9,10 @@ import sys
 import numpy as np
 import pytest
 
-from fedray.config import Component, DataConfig
+from fedray.config import DataConfig, component
 from fedray.data import (
     FederatedData,
     ImageSet,
-    build_partition,
     federate,
     load_images,
     local_split,
@@ -39,7 +38,7 @@ def make(
     images=None, seed=0, clients=5, name="fedtsp_dirichlet", samples=None, imbalance=1, **params
 ):
     images = make_images() if images is None else images
-    partition = build_partition(Component(name=name, **params))
+    partition = component("partition", name, **params).build()
     rng_for = Streams(seed).numpy
     return federate(
         images,
@@ -143,9 +142,9 @@ def test_hash_identifies_the_partition():
 def test_hash_is_the_same_in_every_process():
     data = make(load_images("digits"), clients=20)
     code = (
-        "from fedray.config import Component, DataConfig; from fedray.data import *;"
+        "from fedray.config import DataConfig; from fedray.data import *;"
         "from fedray.streams import Streams;"
-        "partition = build_partition(Component(name='fedtsp_dirichlet'));"
+        "partition = DataConfig().partition.build();"
         "print(federate(load_images('digits'), partition, DataConfig(), Streams(0).numpy).sha256)"
     )
     out = subprocess.run(

@@ -62,13 +62,14 @@ def test_a_patient_is_trained_or_tested_on_and_the_choice_is_kept(root):
 
 
 def test_all_slices_and_another_choice_of_patients(root):
-    from fedray.config import Component
+    from fedray.config import component
 
-    every = load_images(Component(name="nifti_folder", slices="all"), root)
+    every = load_images(component("data source", "nifti_folder", slices="all"), root)
     assert len(every) == 15 * 4
     assert set(every.labels.tolist()) == {0, 1}
     origins = {
-        load_images(Component(name="nifti_folder", seed=s), root).origin.tobytes() for s in range(4)
+        load_images(component("data source", "nifti_folder", seed=s), root).origin.tobytes()
+        for s in range(4)
     }
     assert len(origins) > 1
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedray.config import Component
-from fedray.data.partitions import Annotations, build_partition
+from fedray.config import component
+from fedray.data.partitions import Annotations
 from fedray.data.partitions._per_class import _cut, partition_evenly
 from fedray.errors import UserError
 
 
 def split(name, labels, clients, seed=0, **params):
-    partition = build_partition(Component(name=name, **params))
+    partition = component("partition", name, key="data.partition", **params).build()
     annotations = Annotations(np.asarray(labels, np.int64))
     return partition.split(annotations, clients, np.random.default_rng(seed))
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedray.config import Component
+from fedray.config import component
 from fedray.data import ReadOptions
 from fedray.data.decoding import decode
 from fedray.data.sources import load_images
@@ -72,9 +72,9 @@ def test_each_way_has_its_own_images_in_the_cache(tmp_path):
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()
         image(50, 41).save(tmp_path / name / "0.png")
-    component = Component(name="image_folder")
+    source = component("data source", "image_folder")
     loaded = {
-        resize: load_images(component, tmp_path, ReadOptions(image_size=16, resize=resize))
+        resize: load_images(source, tmp_path, ReadOptions(image_size=16, resize=resize))
         for resize in (None, "bilinear", "bicubic", None)
     }
     assert len({found.sha256 for found in loaded.values()}) == 3

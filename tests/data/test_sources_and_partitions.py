@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from fedray.config import Component, Frozen, completed
+from fedray.config import Frozen, component
 from fedray.data import ReadOptions, load_images
 from fedray.data import sources as module
 from fedray.data.augment import augmentations
-from fedray.data.configurable import build
 from fedray.data.partitions import partitions
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
@@ -31,7 +30,7 @@ ENTRIES = [
 
 @pytest.mark.parametrize(("kind", "key", "entry"), ENTRIES)
 def test_an_entry_is_made_from_its_parameters_and_equal_by_value(kind, key, entry):
-    made = build(completed(Component(name=entry.name), kind, key), kind, key)
+    made = component(kind, entry.name).build()
     assert type(made) is entry
     assert made == entry() == entry(entry.Params())
     assert hash(made) == hash(entry())
@@ -72,16 +71,19 @@ def constant(monkeypatch):
 def test_a_sources_parameters_reach_it_and_its_cache(constant, tmp_path):
     (tmp_path / "labels.txt").write_text("0 1 1")
     default = load_images("constant", tmp_path)
-    other = load_images(Component(name="constant", value=9), tmp_path)
+    other = load_images(component("data source", "constant", value=9), tmp_path)
     assert set(default.images.ravel().tolist()) == {7}
     assert set(other.images.ravel().tolist()) == {9}
-    assert load_images(Component(name="constant", value=7), tmp_path).sha256 == default.sha256
+    assert (
+        load_images(component("data source", "constant", value=7), tmp_path).sha256
+        == default.sha256
+    )
     with pytest.raises(
         UserError, match=r"data.source.value: input should be less than or equal to 255, found"
     ):
-        load_images(Component(name="constant", value=256), tmp_path)
+        load_images(component("data source", "constant", value=256), tmp_path)
     with pytest.raises(UserError, match=r"unknown key 'valeu' in data.source.*'value'"):
-        load_images(Component(name="constant", valeu=1), tmp_path)
+        load_images(component("data source", "constant", valeu=1), tmp_path)
 
 
 def test_another_version_of_a_plugin_reads_its_images_anew(constant, tmp_path, monkeypatch):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedray.config import Component, DataConfig
-from fedray.data import build_partition, federate
+from fedray.config import DataConfig, component
+from fedray.data import federate
 from fedray.data.evolution import federate_phases
 from fedray.data.federated import GLOBAL_TEST, with_every_domain, with_global_test
 from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
@@ -19,7 +19,7 @@ from fedray.data.validation import gives_validation, hold_out, stratified_split
 from fedray.errors import UserError
 from fedray.streams import Streams
 
-DIRICHLET = build_partition(Component(name="dirichlet", alpha=0.5))
+DIRICHLET = component("partition", "dirichlet", alpha=0.5).build()
 
 
 def images(train=40, test=12, classes=5, domains=0):
@@ -135,8 +135,8 @@ def test_shared_sets_have_their_counterparts_among_validation_images():
 
 def test_a_later_phase_validates_on_the_same_images():
     phases = [{"round": 3, "partition": {"name": "dirichlet", "alpha": 5.0}}]
-    evolution = Component(name="repartition", phases=phases)
-    partition = Component(name="dirichlet", alpha=0.5)
+    evolution = component("data evolution", "repartition", phases=phases)
+    partition = component("partition", "dirichlet", alpha=0.5)
     keys = DataConfig(clients=3, partition=partition, evolution=evolution, validation_fraction=0.2)
     data = federate_phases(images(), keys, Streams(0).numpy)
     then = data.at(3)
@@ -149,4 +149,4 @@ def test_whether_there_will_be_validation_images_is_known_without_them():
 
     assert not gives_validation(keys())
     assert gives_validation(keys(validation_fraction=0.1))
-    assert gives_validation(keys(partition=Component(name="dominant_class")))
+    assert gives_validation(keys(partition=component("partition", "dominant_class")))

@@ -10,9 +10,8 @@ from tensors import same
 
 from fedray.algorithms.averaging.extra_parameters import ExtendedModel
 from fedray.algorithms.text_guided.fedglcl import BIAS, WEIGHT, cosines, text_contrast
-from fedray.config import Component
+from fedray.config import component
 from fedray.core import ClientState, LocalContext, algorithms
-from fedray.language.encoders import encoder_choice
 from fedray.language.tower import TextTower
 from fedray.language.trainable import TowerShape, class_embeddings
 from fedray.models import Pixels
@@ -176,7 +175,7 @@ PARTS = [1, 2, "all"]
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("blocks", PARTS)
 def test_the_blocks_that_learn_compute_what_the_encoder_does(tiny_bert, blocks, pooling):
-    choice = encoder_choice(Component(name="bert", path=str(tiny_bert), pooling=pooling))
+    choice = component("text encoder", "bert", path=str(tiny_bert), pooling=pooling).build()
     texts = [["a photo of zero", "zero"], ["small round one with a long line", "one : two"]]
     tower = TextTower(choice, texts, torch.device("cpu"))
     found = tower.trainable(None if blocks == "all" else blocks)

@@ -27,12 +27,12 @@ from fedray.algorithms.text_guided.fedtsp import (
     semantic_prototype_loss,
     server_loss,
 )
-from fedray.config import Component, override
+from fedray.config import component, override
 from fedray.core import Batch, ClientState, LocalContext, Server, Setting, TrainingConfig
 from fedray.core.gate import quantise
-from fedray.language.encoders import EncoderChoice, encoder_choice
+from fedray.language.encoders import EncoderChoice
 from fedray.language.prompts import insert_prompts
-from fedray.language.styles import class_texts, text_style
+from fedray.language.styles import class_texts
 from fedray.language.tower import TextTower
 from fedray.models import ClassifierOutput, Pixels
 from fedray.runtime.clients import ClientRuntime
@@ -48,7 +48,7 @@ def fedtsp(**hparams) -> FedTSP:
 
 
 def bert(folder) -> EncoderChoice:
-    return encoder_choice(Component(name="bert", path=str(folder)))
+    return component("text encoder", "bert", path=str(folder)).build()
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_eq2_is_cross_entropy_plus_lambda_times_r():
 
 
 def test_eq3_label_and_description_make_the_text():
-    style = text_style(Component(name="handcrafted"))
+    style = component("text style", "handcrafted").build()
     assert class_texts(style, ["polar_bear"], None, None) == [["A photo of a polar bear."]]
 
 

@@ -22,7 +22,7 @@ from small import (
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.session import Session
-from fedray.storage.tensors import Place
+from fedray.storage.tensors import TreeFile
 
 PARTIAL = ("participation=0.5", "faults.drop=0.2")
 
@@ -84,7 +84,7 @@ def test_large_states_rest_in_files_wherever_the_workers_are(
         RayExecutor,
         "_store",
         lambda self, client, state: (
-            written.append(isinstance(state, Place)) or keep(self, client, state)
+            written.append(isinstance(state, TreeFile)) or keep(self, client, state)
         ),
     )
     on_workers(small.experiment(*LARGE), tmp_path, pool, 2)

@@ -18,7 +18,7 @@ from fedray.runtime.conformance import (
     Violation,
     Watch,
     check_dropout,
-    check_entries,
+    check_state_entries,
     small_experiment,
 )
 
@@ -45,14 +45,14 @@ def test_dropout_in_tests_that_are_not_isolated_is_found(monkeypatch, method):
 def test_states_that_are_not_merged_are_found(monkeypatch, method):
     experiment = small_experiment(method.name)
     expected = traces(experiment)
-    check_entries(experiment, expected)
+    check_state_entries(experiment, expected)
     monkeypatch.setattr("fedray.core.algorithm._merging", lambda step: step)
     for kind in method.__mro__:
         for step in SERVER_STEPS:
             if hasattr(vars(kind).get(step), "__wrapped__"):
                 monkeypatch.setattr(kind, step, vars(kind)[step].__wrapped__)
     with pytest.raises(Violation, match="has lost the entry"):
-        check_entries(experiment, expected)
+        check_state_entries(experiment, expected)
 
 
 def test_a_method_that_minds_another_entry_is_found(monkeypatch):
@@ -69,4 +69,4 @@ def test_a_method_that_minds_another_entry_is_found(monkeypatch):
 
     experiment = small_experiment("counting")
     with pytest.raises(ServerError):
-        check_entries(experiment, traces(experiment))
+        check_state_entries(experiment, traces(experiment))

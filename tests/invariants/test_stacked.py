@@ -20,7 +20,7 @@ from fedray.federation import Federation
 from fedray.models import ClassifierOutput
 from fedray.runtime import stacked
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import CHEAP, Trace, compare, serial, trace
+from fedray.runtime.conformance import CHEAP, Trace, compare_traces, serial, trace
 from fedray.runtime.resolve import from_tree
 
 CLOSE = 1e-5
@@ -92,7 +92,7 @@ def test_a_method_that_stacks_has_the_numbers_of_each_client_by_itself(method, t
     assert not trained
     together = last(method, *sets, ("stacked", 2))
     assert max(trained) == 2
-    compare(alone, together, CLOSE)
+    compare_traces(alone, together, CLOSE)
     events, work = "events", "metric work/images"
     assert alone[0].numbers[events] == together[0].numbers[events] == []
     assert alone[0].numbers.get(work) == together[0].numbers.get(work)
@@ -113,7 +113,7 @@ def test_a_method_that_stacks_has_the_numbers_of_each_client_by_itself(method, t
     ids=["sgd", "adam", "clipped", "augmented", "drop_last", "batch_norm", "cnn", "schedule"],
 )
 def test_every_way_of_training_can_be_stacked(sets):
-    compare(last("fedavg", *sets), last("fedavg", *sets, ("stacked", 4)), CLOSE)
+    compare_traces(last("fedavg", *sets), last("fedavg", *sets, ("stacked", 4)), CLOSE)
 
 
 def test_what_clients_did_is_counted_as_by_themselves():
@@ -258,7 +258,7 @@ def test_a_client_whose_loss_is_not_finite_fails_alone(odd):
     failed = [event.client for event in together.numbers["events"]]
     assert failed == [event.client for event in alone.numbers["events"]]
     assert 0 < len(failed) < len(sizes)
-    compare([alone], [together], CLOSE)
+    compare_traces([alone], [together], CLOSE)
 
 
 def test_an_error_in_one_client_is_that_clients_alone(odd, monkeypatch):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedray.config import Component
+from fedray.config import component
 from fedray.errors import UserError
-from fedray.language.encoders import encoder_choice
 
 TEXTS = ["a photo of a seven", "a photo of a small round eight with a long line"]
 
@@ -18,7 +17,7 @@ def folder(align_folder):
 
 
 def choose(folder, name="align"):
-    return encoder_choice(Component(name=name, path=str(folder)))
+    return component("text encoder", name, path=str(folder)).build()
 
 
 def test_features_are_get_text_features(folder):

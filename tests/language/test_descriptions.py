@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fedray.config import Component
+from fedray.config import component
 from fedray.errors import UserError
 from fedray.language.descriptions import FOLDER, Descriptions, load_descriptions, shipped_names
-from fedray.language.styles import class_texts, text_style
+from fedray.language.styles import class_texts
 from fedray.language.templates import DESCRIPTION
 
 ENTRY = {
@@ -32,7 +32,7 @@ NUMBER = {"cifar100": 100, "tiny_imagenet": 200}
 def texts(
     found: Descriptions | None, names: list[str], style: str, template: str = DESCRIPTION
 ) -> list[list[str]]:
-    return text_style(Component(name=style)).texts(found, names, template)
+    return component("text style", style).build().texts(found, names, template)
 
 
 def write(folder: Path, content: object) -> str:
@@ -136,7 +136,7 @@ def test_which_file(tmp_path):
 
 def test_class_texts_reads_descriptions_only_where_the_style_needs_them(tmp_path):
     path = write(tmp_path, {"cat": ENTRY})
-    fine, plain = (text_style(Component(name=name)) for name in ("fine", "plain"))
+    fine, plain = (component("text style", name).build() for name in ("fine", "plain"))
     assert class_texts(fine, ["cat"], path, "{description}") == [["fur", "whiskers", "a tail"]]
     assert class_texts(plain, ["cat"], "no such file") == [["a photo of a cat"]]
     with pytest.raises(UserError, match=r"text\.style=fine needs text\.descriptions"):
@@ -206,7 +206,7 @@ def test_the_first_of_the_descriptions(tmp_path):
     found = load_descriptions(write(tmp_path, {"cat": ENTRY}), ["cat"])
 
     def fine(count):
-        style = text_style(Component(name="fine", count=count))
+        style = component("text style", "fine", count=count).build()
         return [text.rsplit(": ", 1)[-1] for text in style.texts(found, ["cat"])[0]]
 
     assert [fine(1), fine(2), fine(None)] == [["fur"], ["fur", "whiskers"], ENTRY[FINE]]

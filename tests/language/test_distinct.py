@@ -10,7 +10,7 @@ from encoding import choose
 from tensors import CPU
 
 from fedray.errors import UserError
-from fedray.language.descriptions import canonical_name, display_name
+from fedray.language.descriptions import canonical_word, display_name
 from fedray.language.distinct import equal_tokens, equal_vectors
 from fedray.language.encoders import Tokens
 from fedray.language.names import names_for
@@ -88,7 +88,7 @@ def test_given_names_are_insisted_on(text_tower_of, caplog):
 
 def test_names_are_compared_and_written_composed():
     composed, decomposed = (unicodedata.normalize(form, "café au_lait") for form in ("NFC", "NFD"))
-    assert canonical_name(decomposed) == canonical_name(composed.upper())
+    assert canonical_word(decomposed) == canonical_word(composed.upper())
     assert display_name(decomposed) == "café au lait"
     with pytest.raises(UserError, match="the data's own class names in another order"):
         names_for(["tea", decomposed], [composed, "tea"])

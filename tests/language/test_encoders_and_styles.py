@@ -7,12 +7,12 @@ from typing import ClassVar
 import pytest
 import torch
 
-from fedray.config import Component, Frozen, NoParams, completed
+from fedray.config import Frozen, NoParams, component
 from fedray.errors import UserError
 from fedray.language.descriptions import Descriptions, display_name
-from fedray.language.encoders import TextEncoder, encoder_choice, encoders
+from fedray.language.encoders import TextEncoder, encoders
 from fedray.language.encoders.controls import RandomEncoder
-from fedray.language.styles import TextStyle, class_texts, styles, text_style
+from fedray.language.styles import TextStyle, class_texts, styles
 from fedray.language.text_cache import cached_text_embeddings
 
 
@@ -60,24 +60,24 @@ def test_the_names():
 )
 def test_impossible_encoders(params, message):
     with pytest.raises(UserError, match=message):
-        encoder_choice(Component(**params))
+        component("text encoder", key="text.encoder", **params)
 
 
 def test_the_key_of_a_choice_elsewhere_is_named():
     with pytest.raises(UserError, match=r"unknown key 'dim' in text\.teacher"):
-        encoder_choice(Component(name="minilm", dim=3), "text.teacher")
+        component("text encoder", "minilm", key="text.teacher", dim=3)
 
 
 def test_impossible_styles():
     with pytest.raises(UserError, match=r"no text style 'fin'\. Did you mean 'fine'\?"):
-        text_style(Component(name="fin"))
+        component("text style", "fin")
     with pytest.raises(UserError, match=r"unknown key 'k' in text\.style"):
-        text_style(Component(name="fine", k=2))
+        component("text style", "fine", key="text.style", k=2)
 
 
 def test_choices_are_values():
-    one, same = (encoder_choice(Component(name="random", dim=8)) for _ in range(2))
-    other = encoder_choice(Component(name="orthogonal", dim=8))
+    one, same = (component("text encoder", "random", dim=8).build() for _ in range(2))
+    other = component("text encoder", "orthogonal", dim=8).build()
     assert one == same
     assert hash(one) == hash(same)
     assert one != other
@@ -88,7 +88,7 @@ def test_only_what_is_worth_it_is_cached(tmp_path):
         "random",
         "orthogonal",
     }
-    cached_text_embeddings(encoder_choice(Component(name="random", dim=8)), ["cat"])
+    cached_text_embeddings(component("text encoder", "random", dim=8).build(), ["cat"])
     assert not (tmp_path / "cache").exists()
 
 
@@ -108,8 +108,8 @@ def test_one_file_is_enough_for_an_encoder(monkeypatch):
             encoder.features = lambda texts: 2 * single(texts)
             return encoder
 
-    choice = encoder_choice(completed(Component(name="doubled"), "text encoder", "text.encoder"))
-    expected = 2 * encoder_choice(Component(name="random")).build().features(["cat"])
+    choice = component("text encoder", "doubled").build()
+    expected = 2 * component("text encoder", "random").build().build().features(["cat"])
     assert torch.equal(cached_text_embeddings(choice, ["cat"]), expected)
     assert "doubled" in encoders.names()
 
@@ -135,6 +135,6 @@ class Repeat(TextStyle[RepeatParams]):
 def test_a_style_may_have_parameters(monkeypatch):
     monkeypatch.setattr(styles, "_entries", dict(styles._entries))
     styles.add(Repeat)
-    style = text_style(Component(name="repeat", times=3))
+    style = component("text style", "repeat", times=3).build()
     assert class_texts(style, ["ice_cream"]) == [["ice cream ice cream ice cream"]]
-    assert text_style(Component(name="short")).params == NoParams()
+    assert component("text style", "short").build().params == NoParams()

@@ -10,16 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fedray.config import Component
+from fedray.config import component
 from fedray.errors import UserError
-from fedray.language.encoders import Tokens, encoder_choice
+from fedray.language.encoders import Tokens
 from fedray.language.encoders.bert_blocks import Bert, Packing
 
 TEXTS = ["a photo of a cat : an animal with fur .", "dog", "a small round animal", "cat"]
 
 
 def encoder(folder, **params):
-    return encoder_choice(Component(name="bert", path=str(folder), **params)).build()
+    return component("text encoder", "bert", path=str(folder), **params).build().build()
 
 
 def transformers_model(folder):

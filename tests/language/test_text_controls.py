@@ -7,7 +7,6 @@ from tensors import CPU
 
 from fedray.config import load_experiment
 from fedray.errors import UserError
-from fedray.language.encoders import encoder_choice
 from fedray.language.text_cache import cached_text_embeddings
 from fedray.language.tower import TextTower
 
@@ -92,13 +91,13 @@ def test_a_class_has_one_vector_whatever_its_texts(name):
 def test_an_open_width_is_the_features():
     tree = {"text": {"encoder": "random"}, "model": {"feature_dim": 24}}
     experiment = load_experiment(tree)
-    assert experiment.text.encoder.params["dim"] == 24
+    assert experiment.text.encoder.tree()["dim"] == 24
     assert load_experiment(experiment.tree()).text == experiment.text
     wide = load_experiment({"text": {"encoder": {"name": "random", "dim": 32}}})
-    assert wide.text.encoder.params["dim"] == 32
+    assert wide.text.encoder.tree()["dim"] == 32
     unset = load_experiment({"text": {"encoder": "orthogonal"}}).text.encoder
-    assert unset.params["dim"] is None
-    assert encoder_choice(unset).width() == 384
+    assert unset.tree()["dim"] is None
+    assert unset.build().width() == 384
 
 
 def test_what_cannot_run_is_refused_before_any_weights_are_loaded(tiny_bert):

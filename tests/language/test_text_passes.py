@@ -9,11 +9,11 @@ import pytest
 import torch
 from tensors import CPU
 
-from fedray.config import Component
+from fedray.config import component
 from fedray.language import passes as passes_module
 from fedray.language import prototypes as prototypes_module
 from fedray.language import tower as tower_module
-from fedray.language.encoders import bert_files, encoder_choice
+from fedray.language.encoders import bert_files
 from fedray.language.prompts import initial_prompts
 from fedray.language.prototypes import activations, text_prototypes
 from fedray.language.tower import TextTower
@@ -26,7 +26,7 @@ TEXTS = [
 
 @pytest.fixture
 def choice(bert_folder):
-    return encoder_choice(Component(name="bert", path=str(bert_folder), pooling="mean"))
+    return component("text encoder", "bert", path=str(bert_folder), pooling="mean").build()
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ def test_another_tokenizer_is_another_answer(tower, choice, bert_folder, tmp_pat
     copy = shutil.copytree(bert_folder, tmp_path / "copy")
     (copy / "more.json").write_text("{}")
     raising()
-    other = encoder_choice(Component(name="bert", path=str(copy), pooling="mean"))
+    other = component("text encoder", "bert", path=str(copy), pooling="mean").build()
     with pytest.raises(AssertionError, match="a tokenizer is loaded"):
         TextTower(other, TEXTS, CPU).prototypes(prompts(tower))
 

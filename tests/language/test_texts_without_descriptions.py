@@ -8,18 +8,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedray.config import Component
+from fedray.config import component
 from fedray.errors import UserError
-from fedray.language.descriptions import FOLDER, canonical_name
+from fedray.language.descriptions import FOLDER, canonical_word
 from fedray.language.names import load_names
-from fedray.language.styles import class_texts, text_style
+from fedray.language.styles import class_texts
 from fedray.language.templates import CLIP_ENSEMBLE, ENSEMBLE
 
 NAMES = ("laptop_computer", "mug")
 
 
 def texts(style: str) -> list[list[str]]:
-    return class_texts(text_style(Component(name=style)), NAMES)
+    return class_texts(component("text style", style).build(), NAMES)
 
 
 def test_plain_is_fedglcls_prompt_and_name_is_bare():
@@ -67,7 +67,7 @@ def test_the_proxy_names_are_no_classes_of_cifar100():
     names = load_names("imagenet100")
     assert len(set(names)) == len(names) == 100
     cifar100 = json.loads((FOLDER / "cifar100.json").read_text())
-    assert not {name.casefold() for name in names} & {canonical_name(name) for name in cifar100}
+    assert not {name.casefold() for name in names} & {canonical_word(name) for name in cifar100}
 
 
 def test_names_that_are_too_few(text_tower_of):

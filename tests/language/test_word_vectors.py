@@ -7,10 +7,10 @@ import gzip
 import pytest
 import torch
 
-from fedray.config import Component, load_experiment, read_experiment
+from fedray.config import component, load_experiment, read_experiment
 from fedray.errors import UserError
-from fedray.language.encoders import EncoderChoice, TextEncoder, encoder_choice
-from fedray.language.styles import class_texts, text_style
+from fedray.language.encoders import EncoderChoice, TextEncoder
+from fedray.language.styles import class_texts
 from fedray.language.text_cache import cached_text_embeddings
 from fedray.language.tower import TextTower
 
@@ -28,7 +28,7 @@ t 0 0 1
 
 
 def choose(path) -> EncoderChoice:
-    return encoder_choice(Component(name="vectors", path=str(path)))
+    return component("text encoder", "vectors", path=str(path)).build()
 
 
 def written(path, text=GLOVE) -> EncoderChoice:
@@ -124,7 +124,7 @@ def test_a_missing_file_and_one_that_is_no_gzip(tmp_path):
 def test_class_names_under_word_vectors(tmp_path):
     names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
     choice = written(tmp_path / "v.txt", "".join(f"{name} {i} 1\n" for i, name in enumerate(names)))
-    texts = class_texts(text_style(Component(name="name")), names)
+    texts = class_texts(component("text style", "name").build(), names)
     tower = TextTower(choice, texts, torch.device("cpu"))
     assert tower.encoder_name == "vectors"
     assert tower.encoder.dim == 2
@@ -145,4 +145,6 @@ def test_a_relative_path_of_word_vectors_becomes_absolute(tmp_path, monkeypatch)
     written(tmp_path / "v.txt")
     asked = [("text.encoder", "vectors"), ("text.encoder.path", "v.txt"), ("text.style", "name")]
     experiment = load_experiment(read_experiment("fedglcl_digits"), asked)
-    assert experiment.text.encoder == Component(name="vectors", path=str(tmp_path / "v.txt"))
+    assert experiment.text.encoder == component(
+        "text encoder", "vectors", path=str(tmp_path / "v.txt")
+    )

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedray.config import Component
-from fedray.language.encoders import encoder_choice
+from fedray.config import component
 from fedray.models.clip import small_clip_folder
 from tools.small_clip.model import zero_shot
 from tools.small_clip.spec import load_spec
@@ -63,7 +62,7 @@ def test_every_word_has_a_token_and_the_end_token_is_the_largest(small):
 
 def test_the_language_part_reads_its_text_tower(small):
     model, tokenizer = small
-    encoder = encoder_choice(Component(name="openclip", path=str(small_clip_folder()))).build()
+    encoder = component("text encoder", "openclip", path=str(small_clip_folder())).build().build()
     printed = ["a photo of a cat.", "a sports car on a road"]
     with torch.no_grad():
         expected = model.encode_text(tokenizer(printed))

@@ -13,7 +13,7 @@ from plugged import DATA, METHOD, SMALL
 
 from fedray.errors import UserError
 from fedray.plugins import read_plugin
-from fedray.plugins.entry_points import check_installed
+from fedray.plugins.entry_points import check_version
 
 RUN = ["-m", "fedray.run", "fedavg_digits", *SMALL, "--executor", "serial", "--no-track"]
 
@@ -45,12 +45,12 @@ def test_what_is_installed_is_named_by_version_and_hash(tmp_path, monkeypatch):
     found = read_plugin("extra_methods.register")
     assert not found.is_shipped
     assert (found.version, found.given) == ("1.0", "extra_methods.register")
-    check_installed(found)
+    check_version(found)
     install(tmp_path, METHOD + "\n", "1.0")
     with pytest.raises(UserError, match=r"is not that of the experiment \(version 1.0, hash"):
-        check_installed(found)
+        check_version(found)
     with pytest.raises(UserError, match="the plug-in other is not installed here"):
-        check_installed(replace(found, module="other"))
+        check_version(replace(found, module="other"))
 
 
 @pytest.mark.long

@@ -52,9 +52,9 @@ def test_a_parameter_may_be_named_like_a_component_of_the_experiment(name):
     Path("mine.py").write_text(METHOD.replace("scale: LossWeight = 1.0", f'{name}: str = "plain"'))
     tree = {"algorithm": "scaled", "plugins": ["mine.py"]}
     found = from_tree(tree, [(f"algorithm.{name}", "fancy")])
-    assert found.algorithm.params[name] == "fancy"
+    assert found.algorithm.tree()[name] == "fancy"
     under = from_tree({**tree, "algorithm": {"name": "scaled", name: "mild"}}, [("rounds", 1)])
-    assert under.algorithm.params[name] == "mild"
+    assert under.algorithm.tree()[name] == "mild"
 
 
 def test_it_comes_back_as_the_same_class():

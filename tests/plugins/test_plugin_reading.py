@@ -10,7 +10,7 @@ import pytest
 
 from fedray.config import read_plugins
 from fedray.errors import UserError
-from fedray.plugins import Plugin, changed_file, located, read_plugin, unshipped
+from fedray.plugins import Plugin, changed_file, located, read_plugin
 
 
 @pytest.fixture(autouse=True)
@@ -58,18 +58,6 @@ def test_what_is_imported_from_beside_a_plugin_travels_too():
     write("shared/b.py")
     write("stranger.py")
     assert [each.module for each in read_plugins(["mine.py"])] == ["mine", "helpers", "shared"]
-
-
-def test_modules_that_neither_travel_nor_are_installed_are_named(tmp_path, monkeypatch):
-    elsewhere = tmp_path / "elsewhere"
-    monkeypatch.syspath_prepend(str(elsewhere))
-    write("elsewhere/scores.py", "x = 1\n")
-    write("mine.py", "import torch, json, fedray, nowhere\nfrom beside import a\nimport scores\n")
-    write("beside.py", "a = 1\n")
-    said = unshipped(read_plugins(["mine.py"]))
-    assert f"import scores ({elsewhere}/scores.py), which is neither sent to workers" in said
-    write("other.py", "import torch, json\nfrom beside import a\n")
-    assert unshipped(read_plugins(["other.py"])) == ""
 
 
 def test_the_hash_is_of_the_text_not_of_the_place():

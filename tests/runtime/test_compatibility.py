@@ -8,7 +8,7 @@ import torch
 from fedray.config import load_experiment
 from fedray.errors import UserError
 from fedray.runtime.assembly import load_data
-from fedray.runtime.compatibility import check
+from fedray.runtime.compatibility import check_compatible
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ from fedray.runtime.compatibility import check
 )
 def test_requirements_are_held_against_what_is_given(method, keys, message):
     def checked() -> None:
-        check(load_experiment({"algorithm": method}, keys.items()))
+        check_compatible(load_experiment({"algorithm": method}, keys.items()))
 
     if message is None:
         checked()

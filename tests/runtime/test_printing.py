@@ -11,7 +11,6 @@ import warnings
 import pytest
 
 from fedray.errors import UserError
-from fedray.runtime import printing
 from fedray.runtime.printing import (
     MOST_LINES,
     Output,
@@ -150,7 +149,7 @@ def test_texts_of_an_import_are_those_of_the_command(tmp_path, monkeypatch, fail
             if fails:
                 raise UserError("no such package")
 
-        monkeypatch.setattr(printing, "use", use)
+        monkeypatch.setattr("fedray.config.plugins.use", use)
         output.take()
         try:
             unpack_experiment(experiment.model_dump_json(by_alias=True))

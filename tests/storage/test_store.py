@@ -9,7 +9,7 @@ import torch
 
 from fedray.core import ClientState
 from fedray.storage.states import StateStore
-from fedray.storage.tensors import LARGE, Place, write_tree
+from fedray.storage.tensors import LARGE, TreeFile, write_tree
 
 BIG = LARGE // 4 + 1
 """Numbers of a state that has a file of its own."""
@@ -19,7 +19,7 @@ def state(value: float, numbers: int = 10) -> ClientState:
     return ClientState({"w": torch.full((numbers,), float(value))})
 
 
-def written(store: StateStore, value: float) -> Place:
+def written(store: StateStore, value: float) -> TreeFile:
     """A large state as a worker writes it."""
     path = store.folder / f"{store.database.new_name()}-0.safetensors"
     return write_tree(path, vars(state(value, BIG)))
@@ -31,7 +31,7 @@ def values(store: StateStore) -> dict[int, float]:
 
 def save(store: StateStore, states: dict) -> None:
     """Write what `begin` gave, as a checkpoint does, and go on."""
-    trees = {k: s if isinstance(s, Place) else vars(s) for k, s in states.items()}
+    trees = {k: s if isinstance(s, TreeFile) else vars(s) for k, s in states.items()}
     store.finish(store.database.save({}, trees.items()).places)
 
 
@@ -50,7 +50,7 @@ def test_memory_holds_no_more_than_it_may_and_all_can_be_read(store):
     for client in range(100):
         store.put(client, state(client, 100))
         assert store.nbytes <= 10_000
-    assert isinstance(store.find(0), Place)
+    assert isinstance(store.find(0), TreeFile)
     assert isinstance(store.find(99), ClientState)
     assert values(store) == {client: client for client in range(100)}
     save(store, store.begin())

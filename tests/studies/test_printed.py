@@ -64,7 +64,10 @@ def test_nothing_is_tuned_held_out_or_claimed(printed):
             run.local_epochs
             == plan.experiment_of(Place("mine", "Dir(1)"), {}, "report", 0).local_epochs
         )
-    assert plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.momentum == 0.9
+    assert (
+        plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.params.momentum
+        == 0.9
+    )
 
 
 def test_the_round_is_chosen_as_the_experiment_says(printed):
@@ -79,7 +82,10 @@ def test_a_file_states_only_what_differs(printed):
     assert list(plan.rows) == ["mine", "base"]
     run = plan.experiment_of(Place("mine", "Dir(1)"), {}, "report", 0)
     assert (run.lr, run.rounds) == (0.5, 7)
-    assert plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.momentum == 0.9
+    assert (
+        plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.params.momentum
+        == 0.9
+    )
 
 
 def test_every_round_is_tested_unless_the_file_says_otherwise(printed):
@@ -100,7 +106,10 @@ def test_a_control_of_which_the_paper_has_a_number_stays(printed):
 def test_a_row_keeps_what_the_printed_entry_does_not_name(printed):
     plan = printed({"rows": {"base": {"label": "Base"}}})
     assert plan.rows["base"].label == "Base"
-    assert plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.momentum == 0.9
+    assert (
+        plan.experiment_of(Place("base", "Dir(1)"), {}, "report", 0).optimizer.params.momentum
+        == 0.9
+    )
 
 
 def test_a_control_that_the_entry_names_stays(printed):

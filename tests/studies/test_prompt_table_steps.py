@@ -29,7 +29,7 @@ def steps(plan: StudyPlan, row: str) -> tuple[int, int, int]:
     """Rounds, gradient steps for each batch of a round, and the batch."""
     cell = Cell(plan, Place(row, next(iter(plan.columns))))
     run = cell.run_spec(cell.first[0], "report", plan.report.seeds[0]).experiment
-    on_a_batch = run.algorithm.model_extra.get("inner_steps", 1)
+    on_a_batch = run.algorithm.tree().get("inner_steps", 1)
     return run.rounds, run.local_epochs * on_a_batch, run.batch_size
 
 

@@ -210,7 +210,7 @@ def test_two_sweeps_begun_in_the_same_second_have_a_folder_each(here, monkeypatc
     write_sweep()
     monkeypatch.setattr(flow, "stamp", lambda: "now")
     monkeypatch.setattr(flow, "get_ready", lambda *_, **__: 1)
-    monkeypatch.setattr(flow, "run", lambda *_, **__: 0)
+    monkeypatch.setattr(flow, "run_cells", lambda *_, **__: 0)
     assert [main(["tiny"]), main(["tiny"])] == [0, 0]
     homes = sorted((here / "results" / "tiny").iterdir())
     assert [home.name for home in homes] == ["now", "now-2"]
@@ -359,10 +359,10 @@ def test_a_study_that_is_killed_while_it_concludes_can_be_resumed(here, monkeypa
 
     monkeypatch.setattr(pages, "print_pages", killed)
     with pytest.raises(KeyboardInterrupt):
-        flow.run(study, 1, track=False)
+        flow.run_cells(study, 1, track=False)
     assert Study.read(study.home).status == "running"
     monkeypatch.setattr(pages, "print_pages", lambda study: None)
-    assert flow.run(study, 1, track=False) == 1
+    assert flow.run_cells(study, 1, track=False) == 1
     assert Study.read(study.home).status == "failed"
 
 
@@ -375,7 +375,7 @@ def test_a_run_that_failed_is_tried_again_by_resume(here, capsys, monkeypatch, w
     while (run := study.next()) is not None:
         run.status, run.reason = "finished", why if run.number else f"{DIVERGED}: a NaN"
         study.settle(run)
-    flow.run(study, 1, track=False)
+    flow.run_cells(study, 1, track=False)
     failed = len(study.runs) - 1
     said = capsys.readouterr().out
     assert f"{failed} run(s) failed; to try again, " in said
@@ -417,7 +417,7 @@ def test_the_command_line_overrides_the_scale_and_seed_replaces_seeds(here):
     wanted = study.cells[0].run_spec({"algorithm.lambda": 2}, "tuning", 5)
     experiment = wanted.experiment
     assert (experiment.rounds, experiment.lr, experiment.seed) == (3, 0.1, 5)
-    assert experiment.algorithm.params == {"lambda": 2, "proto_agg": "weighted"}
+    assert experiment.algorithm.tree() == {"name": "fedproto", "lambda": 2, "proto_agg": "weighted"}
     assert StudyPlan.model_validate_json(study.plan.model_dump_json()) == study.plan
 
 

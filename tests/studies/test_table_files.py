@@ -122,7 +122,7 @@ def test_fedpgp_has_two_prompts_where_fedmgp_is_compared(number):
     place = next(place for place in plan.places if place.row == "fedpgp")
     cell = Cell(plan, place)
     run = cell.run_spec(cell.first[0], "report", plan.report.seeds[0])
-    assert run.experiment.algorithm.params["copies"] == 2
+    assert run.experiment.algorithm.tree()["copies"] == 2
 
 
 def test_both_sets_of_fedglcls_table_2_are_divided_by_one_routine():

@@ -539,7 +539,7 @@ def test_two_tables_begun_in_the_same_second_have_a_folder_each(here, write, mon
     write()
     monkeypatch.setattr(flow, "stamp", lambda: "now")
     monkeypatch.setattr(flow, "get_ready", lambda *_, **__: 1)
-    monkeypatch.setattr(flow, "run", lambda *_, **__: 0)
+    monkeypatch.setattr(flow, "run_cells", lambda *_, **__: 0)
     assert [main(["tiny"]), main(["tiny"])] == [0, 0]
     homes = sorted((here / "results" / "tables" / "tiny").iterdir())
     assert [home.name for home in homes] == ["now", "now-2"]

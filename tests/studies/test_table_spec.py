@@ -11,7 +11,7 @@ from fedray.config import dump_yaml
 from fedray.errors import UserError
 from fedray.studies.cell import Cell, check_metrics, check_rows_differ
 from fedray.studies.claims import Side, parse_claims
-from fedray.studies.plan import FRACTION, Place, StudyPlan, run_key
+from fedray.studies.plan import FRACTION, Place, StudyPlan, store_key
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_all_rows_have_the_same_data_models_and_steps(five_lines):
     assert all(tree == trees[0] for tree in trees)
     assert trees[0]["data"]["validation_fraction"] == 0.2
     assert trees[0]["seed"] == 1
-    assert len({run_key(experiment) for experiment in experiments}) == 4
+    assert len({store_key(experiment) for experiment in experiments}) == 4
 
 
 @pytest.mark.parametrize("keys", [{"report.select": "test"}, {"report": {"select": "test"}}])
@@ -161,7 +161,7 @@ def test_layers_are_laid_on_each_other(write, here):
     plan = plan_words("table", "tiny", ["batch_size=2", "rounds=4", "report.seeds=[1,2]"])
     at = plan.experiment_of(Place("mine", "a"), {}, "report", 7)
     assert (at.batch_size, at.rounds, at.local_epochs) == (2, 4, 4)
-    assert at.data.partition.params["alpha"] == 0.3
+    assert at.data.partition.tree()["alpha"] == 0.3
     assert plan.report.seeds == [1, 2]
     assert plan.tuning.rounds == 4
     at = plan.experiment_of(Place("local", "a"), {}, "report", 7)
@@ -236,7 +236,7 @@ def test_a_curve_is_columns_of_one_key(write):
     assert list(plan.columns) == ["lambda=0", "lambda=0.5", "lambda=7"]
     assert plan.curve == "algorithm.lambda"
     at = plan.experiment_of(Place("mine", "lambda=0.5"), {}, "report", 0)
-    assert at.algorithm.params["lambda"] == 0.5  # the row's algorithm says 2
+    assert at.algorithm.tree()["lambda"] == 0.5  # the row's algorithm says 2
     write(
         columns={"a": {}},
         scales={"laptop": {"curve": {"batch_size": [4, 8]}}, "desktop": {"columns": {"b": {}}}},
@@ -626,6 +626,6 @@ def test_data_in_another_place_is_another_run(write, here):
         update={"data": experiment.data.model_copy(update={"root": "/elsewhere"})}
     )
     assert experiment.identity() == moved.identity()
-    assert run_key(experiment) != run_key(moved)
+    assert store_key(experiment) != store_key(moved)
     other = experiment.model_copy(update={"workers": 3, "name": "other"})
-    assert run_key(experiment) == run_key(other)
+    assert store_key(experiment) == store_key(other)

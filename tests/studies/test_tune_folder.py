@@ -152,7 +152,7 @@ def test_a_figures_sweep_and_table_have_the_same_clients_at_paper_scale():
 def test_rows_of_a_comparison_are_the_papers_at_paper_scale(path):
     """What a plain name would not be: FedPGP, FedGen and FedConcat as they were compared."""
     for each in at_paper_scale(path):
-        params = each.algorithm.params
+        params = each.algorithm.tree()
         match each.algorithm.name:
             case "fedpgp" if path.stem.startswith("fedmgp"):
                 assert params["copies"] == 2
@@ -168,7 +168,7 @@ def test_fashion_mnist_is_divided_as_cifar100_is():
             each.data.partition for each in at_paper_scale(TUNE / "tables" / f"{name}.yaml")
         ]
         routines = {
-            (found.name, found.params["variant"], found.params["min_samples"])
+            (found.name, found.tree()["variant"], found.tree()["min_samples"])
             for found in partitions
             if "dirichlet" in found.name
         }

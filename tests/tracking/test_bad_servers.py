@@ -14,7 +14,7 @@ from benchmarks.faults.proxy import Proxy
 from fedray.errors import UserError
 from fedray.run import main
 from fedray.storage.run_folder import RunFolder
-from fedray.tracking import NotTaken, Source, Store, Uploader, resolve_uri
+from fedray.tracking import NotTaken, Store, Upload, Uploader, resolve_uri
 from tests.tracking.runs import Following, tracked, wait_until
 
 TINY = [
@@ -45,7 +45,7 @@ def test_what_is_missing_is_said_whatever_the_server_does(fault: str, tmp_path: 
     folder = tmp_path / "a run"
     with (
         Proxy(None, lambda *_: fault) as server,
-        Following(folder, server.uri, lambda _: [Source("k", tracked)]) as following,
+        Following(folder, server.uri, lambda _: [Upload("k", tracked)]) as following,
     ):
         wait_until(lambda: following.said)
         assert not following.end()
@@ -81,7 +81,7 @@ def test_a_server_cannot_ask_for_an_hour_of_patience(
         Proxy(None, lambda *_: "429") as server,
         pytest.raises(NotTaken, match="429"),  # after an hour, if the server had its way
     ):
-        Uploader(server.uri, "digits").send([Source("k", tracked)], print)
+        Uploader(server.uri, "digits").send([Upload("k", tracked)], print)
 
 
 # --- secrets -------------------------------------------------------------------------------------

@@ -26,10 +26,10 @@ from fedray.storage.claim import FolderClaim
 from fedray.storage.run_folder import RunFolder
 from fedray.storage.writer import RunWriter
 from fedray.tracking import (
-    Source,
     Store,
     TrackedRun,
     Tracker,
+    Upload,
     Uploader,
     as_params,
     run_key,
@@ -151,8 +151,8 @@ def test_a_run_that_has_not_begun_is_not_logged(word: str, tmp_path: Path, uri: 
     assert following.said == []
 
 
-def sources(*runs: TrackedRun) -> list[Source]:
-    return [Source(run.key, lambda run=run: run, state=run) for run in runs]
+def sources(*runs: TrackedRun) -> list[Upload]:
+    return [Upload(run.key, lambda run=run: run, state=run) for run in runs]
 
 
 def test_many_runs_at_once_in_one_process(uri: str) -> None:
@@ -181,8 +181,8 @@ def test_it_works_for_a_small_share_of_the_time(
 
     monkeypatch.setattr(Store, "sync", sync)
 
-    def find(status: Any) -> list[Source]:  # each time there is something new
-        return [Source("k", tracked, state=time.monotonic())]
+    def find(status: Any) -> list[Upload]:  # each time there is something new
+        return [Upload("k", tracked, state=time.monotonic())]
 
     with Following(tmp_path, uri, find) as following:
         wait_until(lambda: len(calls) == 2)
@@ -202,8 +202,8 @@ def test_what_has_not_changed_is_not_read_again(tmp_path: Path, uri: str) -> Non
     for text in ("a", "a", "ab", "ab"):
         if not file.exists() or file.read_text() != text:
             file.write_text(text)
-        uploader.send([Source("k", read, [file])], print)
-    uploader.send([Source("k", read, [file], "ended")], print)
+        uploader.send([Upload("k", read, [file])], print)
+    uploader.send([Upload("k", read, [file], "ended")], print)
     assert len(reads) == 3
 
 
@@ -246,8 +246,8 @@ def test_one_unreadable_folder_stops_nothing_else_and_is_to_blame(
     folders = [write_run(tmp_path / "all" / name, make_run(1)) for name in ("r0", "r1", "r2")]
     damage(folders[0])
 
-    def find(status: Any) -> list[Source]:
-        return [Source(str(f), partial(tracked_run, f, "FINISHED")) for f in folders]
+    def find(status: Any) -> list[Upload]:
+        return [Upload(str(f), partial(tracked_run, f, "FINISHED")) for f in folders]
 
     with Following(tmp_path / "all", uri, find) as following:
         wait_until(lambda: len(Held(uri).runs("digits")) == 2)  # before the end
@@ -282,7 +282,7 @@ def test_an_error_of_fedray_is_not_blamed_on_mlflow(tmp_path: Path, uri: str) ->
         tracked("a", tags={"number": object()}), tracked("b", metrics=1, status="FINISHED"),
         tracked("c", status="FINISHED"),
     ]  # fmt: skip
-    bad = Source("d", lambda: {}["nothing"])  # type: ignore[arg-type]
+    bad = Upload("d", lambda: {}["nothing"])  # type: ignore[arg-type]
     with Following(tmp_path, uri, lambda _: [*sources(*runs), bad]) as following:
         assert not following.end()
     statuses = {run.info.run_name: run.info.status for run in Held(uri).runs("digits")}

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedray.config import Component
+from fedray.config import component
 from fedray.data.imageset import TEST
 from fedray.language.encoders.openclip import OpenClipText
-from fedray.language.styles import class_texts, text_style
+from fedray.language.styles import class_texts
 from fedray.models import Pixels
-from fedray.models.clip import ClipChoice, load_clip
+from fedray.models.clip import load_clip
 from fedray.models.clip.frozen import OPENAI_PIXELS
 from fedray.models.clip.vision import VisionTower
 from fedray.streams import Streams
@@ -114,8 +114,8 @@ def zero_shot(folder: Path, spec: Spec) -> dict[str, dict[str, float]]:
         UserError: if a set is missing.
     """
     cpu = torch.device("cpu")
-    clip = load_clip(ClipChoice.of(Component(name="openclip", path=str(folder))), cpu)
-    style = text_style(Component(name="handcrafted"))
+    clip = load_clip(component("CLIP", "openclip", path=str(folder)).build(), cpu)
+    style = component("text style", "handcrafted").build()
     scores = {}
     for part in spec.held_out:
         images = decode(part, spec.image.size)

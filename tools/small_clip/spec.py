@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from fedray.config import (
+    Chosen,
     Component,
     Frozen,
     PathText,
     Seed,
     Temperature,
+    default_entry,
     find_yaml,
     override,
     parse_assignments,
@@ -21,7 +23,6 @@ from fedray.config import (
     resolve_root,
     validate,
 )
-from fedray.language.encoders import encoder_choice
 from fedray.language.encoders.bert import BertTextChoice
 
 FOLDER = Path(__file__).parent
@@ -32,7 +33,7 @@ EXECUTION = ("held_out", "workers", "threads", "gpus")
 class ImagesSpec(Frozen):
     """One set of labelled images."""
 
-    source: Component = Component(name="parquet")
+    source: Annotated[Component, Chosen("data source")] = default_entry("parquet")
     """A data source of fedray: parquet, image_folder, digits, ..."""
     root: PathText | None = None
     """Its folder; a relative path is looked up below $FEDRAY_DATA, then here."""
@@ -48,7 +49,7 @@ class ImagesSpec(Frozen):
 class TextSpec(Frozen):
     """The text tower and its distillation data."""
 
-    teacher: Component = Component(name="minilm")
+    teacher: Annotated[Component, Chosen("text encoder")] = default_entry("minilm")
     """The teacher: a text encoder with word pieces, minilm or bert."""
     pieces: int = Field(9000, ge=64)
     """Word pieces of the teacher that are kept, besides those that the captions need."""
@@ -72,7 +73,7 @@ class TextSpec(Frozen):
 
     @model_validator(mode="after")
     def _possible(self) -> TextSpec:
-        if not isinstance(encoder_choice(self.teacher, "text.teacher"), BertTextChoice):
+        if not isinstance(self.teacher.build(), BertTextChoice):
             raise ValueError(f"teacher={self.teacher.name} has no word pieces; use minilm or bert")
         if self.width % self.heads:
             raise ValueError(f"width={self.width} is no multiple of heads={self.heads}")
@@ -81,7 +82,7 @@ class TextSpec(Frozen):
     @property
     def teacher_choice(self) -> BertTextChoice[Any]:
         """The teacher, before its weights are loaded."""
-        choice = encoder_choice(self.teacher, "text.teacher")
+        choice = self.teacher.build()
         assert isinstance(choice, BertTextChoice)
         return choice
 
@@ -101,7 +102,9 @@ class ImageSpec(Frozen):
     """Images per step, over all workers."""
     lr: float = Field(1e-3, gt=0)
     """Peak learning rate."""
-    augment: Component = Component(name="resized_crop", scale_min=0.5)
+    augment: Annotated[Component, Chosen("augmentation")] = default_entry(
+        {"name": "resized_crop", "scale_min": 0.5}
+    )
     """An augmentation of fedray."""
     scale: float = Field(20.0, gt=0)
     """Factor of the cosines in the softmax; the model's logit scale."""

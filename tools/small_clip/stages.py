@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedray.data.augment import build_augmentation
 from fedray.streams import Streams
 from tools.small_clip.images import Pool
 from tools.small_clip.model import Towers
@@ -95,7 +94,7 @@ class ImageStage(Stage):
         parameters = dict(model.get_submodule("visual").named_parameters(prefix="visual"))
         super().__init__(spec.image, parameters, pool.order)
         self._towers, self._pool, self._scale = towers, pool, spec.image.scale
-        self._augment = build_augmentation(spec.image.augment)
+        self._augment = spec.image.augment.build()
         self._streams = Streams(spec.seed)
         nouns, positions = levels_of(pool.class_names)
         with torch.no_grad():

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedray.errors import UserError
-from fedray.language.descriptions import canonical_name, find_descriptions, read_descriptions
+from fedray.language.descriptions import canonical_word, find_descriptions, read_descriptions
 from fedray.language.encoders import TextEncoder, Tokens
 from fedray.storage.files import write_json
 from fedray.streams import Streams
@@ -71,7 +71,7 @@ class DistillationData:
 def captions() -> Mapping[str, tuple[str, ...]]:
     """Read captions.json: the `LEVELS` nouns of each class, by canonical name."""
     found = json.loads((FOLDER / "captions.json").read_text(encoding="utf-8"))
-    return {canonical_name(name): tuple(nouns) for name, nouns in found.items()}
+    return {canonical_word(name): tuple(nouns) for name, nouns in found.items()}
 
 
 def levels_of(class_names: Sequence[str]) -> tuple[list[list[str]], list[list[int]]]:
@@ -83,7 +83,7 @@ def levels_of(class_names: Sequence[str]) -> tuple[list[list[str]], list[list[in
     Returns:
         `LEVELS` sorted lists of nouns, and `LEVELS` lists of C positions.
     """
-    plain = [canonical_name(name) for name in class_names]
+    plain = [canonical_word(name) for name in class_names]
     rows = [captions().get(name, (name,) * LEVELS) for name in plain]
     nouns = [sorted({row[level] for row in rows}) for level in range(LEVELS)]
     positions = [[nouns[level].index(row[level]) for row in rows] for level in range(LEVELS)]
@@ -138,7 +138,7 @@ def _sentences(files: Iterable[str]) -> list[str]:
     found: list[str] = []
     for name in files:
         for label, texts in read_descriptions(find_descriptions(name)).items():
-            found += [canonical_name(label), *filter(None, [texts.short]), *texts.fine]
+            found += [canonical_word(label), *filter(None, [texts.short]), *texts.fine]
     return list(dict.fromkeys(found))
 
 

@@ -41,20 +41,30 @@ class LocalPrompts(SingleContext, LocalTraining):
 
 
 @algorithms.add
-class FedProxPromptFL(PromptFL, FedProx):  # type: ignore[misc]
+class FedProxPromptFL(PromptFL, FedProx):
     """PromptFL with FedProx's proximal term (DP2FL's comparison "FP+P"); μ = 0 gives PromptFL."""
 
     name = "promptfl_fedprox"
     title = "PromptFL + FedProx"
 
+    class HParams(PromptFL.HParams, FedProx.HParams):
+        """Hyper-parameters of both methods."""
+
+    hp: HParams
+
 
 @algorithms.add
-class PFedMePromptFL(PFedMe, PromptFL):  # type: ignore[misc]
+class PFedMePromptFL(PFedMe, PromptFL):
     """A global prompt context, and personal contexts that pFedMe holds near it."""
 
     name = "promptfl_pfedme"
     title = "PromptFL + pFedMe"
     paper = PromptFL.paper
+
+    class HParams(PFedMe.HParams, PromptFL.HParams):
+        """Hyper-parameters of both methods."""
+
+    hp: HParams
 
 
 @algorithms.add
@@ -68,7 +78,7 @@ class MapleLocal(CoupledPrompts, LocalTraining):
 
 
 @algorithms.add
-class MapleFedAvg(PromptAveraging, CoupledPrompts):  # type: ignore[misc]
+class MapleFedAvg(PromptAveraging, CoupledPrompts):
     """FedAvg of MaPLe's prompts."""
 
     name = "maple_fedavg"
@@ -76,19 +86,34 @@ class MapleFedAvg(PromptAveraging, CoupledPrompts):  # type: ignore[misc]
     paper = "Khattak et al., CVPR 2023, arXiv:2210.03117, averaged"
     travels = "text prompts and the maps to vision prompts"
 
+    class HParams(PromptAveraging.HParams, CoupledPrompts.HParams):
+        """Hyper-parameters of FedAvg and of the prompts."""
+
+    hp: HParams
+
 
 @algorithms.add
-class MapleFedProx(MapleFedAvg, FedProx):  # type: ignore[misc]
+class MapleFedProx(MapleFedAvg, FedProx):
     """FedProx on MaPLe's prompts (DP2FL's comparison "FP+P"); μ = 0 gives maple_fedavg."""
 
     name = "maple_fedprox"
     title = "MaPLe + FedProx"
 
+    class HParams(MapleFedAvg.HParams, FedProx.HParams):
+        """Hyper-parameters of both methods."""
+
+    hp: HParams
+
 
 @algorithms.add
-class MaplePFedMe(PFedMe, MapleFedAvg):  # type: ignore[misc]
+class MaplePFedMe(PFedMe, MapleFedAvg):
     """MaPLe's prompts, global, and personal ones that pFedMe holds near them."""
 
     name = "maple_pfedme"
     title = "MaPLe + pFedMe"
     paper = MapleFedAvg.paper
+
+    class HParams(PFedMe.HParams, MapleFedAvg.HParams):
+        """Hyper-parameters of both methods."""
+
+    hp: HParams

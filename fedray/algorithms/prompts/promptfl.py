@@ -24,10 +24,15 @@ from fedray.core import algorithms
 
 
 @algorithms.add
-class PromptFL(PromptAveraging, SingleContext):  # type: ignore[misc]
+class PromptFL(PromptAveraging, SingleContext):
     """FedAvg of one prompt context."""
 
     name = "promptfl"
     title = "PromptFL"
     paper = "Guo et al., IEEE TMC 2023, arXiv:2208.11625"
     travels = "one context"
+
+    class HParams(PromptAveraging.HParams, SingleContext.HParams):
+        """Hyper-parameters of FedAvg and of the context."""
+
+    hp: HParams

@@ -17,7 +17,7 @@ from fedray.core import algorithms
 
 
 @algorithms.add
-class FedGLCLProx(FedProx, FedGLCL):  # type: ignore[misc]
+class FedGLCLProx(FedProx, FedGLCL):
     """FedGLCL with FedProx's proximal term; μ = 0 gives FedGLCL."""
 
     name = "fedglcl_fedprox"
@@ -25,11 +25,21 @@ class FedGLCLProx(FedProx, FedGLCL):  # type: ignore[misc]
     paper = FedGLCL.paper
     dense = True
 
+    class HParams(FedProx.HParams, FedGLCL.HParams):
+        """Hyper-parameters of both methods."""
+
+    hp: HParams
+
 
 @algorithms.add
-class FedGLCLMoon(Moon, FedGLCL):  # type: ignore[misc]
+class FedGLCLMoon(Moon, FedGLCL):
     """FedGLCL with MOON's contrast of models; μ = 0 gives FedGLCL."""
 
     name = "fedglcl_moon"
     title = "FedGLCL + MOON"
     paper = FedGLCL.paper
+
+    class HParams(Moon.HParams, FedGLCL.HParams):
+        """Hyper-parameters of both methods."""
+
+    hp: HParams

@@ -47,7 +47,7 @@ class ModelWithText(GlobalModel, TextPrototypes):
 
 
 @algorithms.add
-class FedTSPGlobal(FedTSP, FedAvg):  # type: ignore[misc]
+class FedTSPGlobal(FedTSP, FedAvg):
     """FedAvg with FedTSP's alignment of image features with text prototypes; λ = 0 gives FedAvg."""
 
     name = "fedtsp_global"
@@ -55,6 +55,11 @@ class FedTSPGlobal(FedTSP, FedAvg):  # type: ignore[misc]
     travels = "whole models and class prototypes up, the model and text prototypes down"
     uploads = (LocalPrototypes, PrototypedUpdate)
     downloads = (GlobalModel, ModelWithText)
+
+    class HParams(FedTSP.HParams, FedAvg.HParams):
+        """Hyper-parameters of both methods."""
+
+    hp: HParams
 
     def init_server(self, server: Server) -> ServerState:
         return {**FedAvg.init_server(self, server), **FedTSP.init_server(self, server)}

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.config import Component
-from fedray.data.configurable import Configurable, build
+from fedray.data.configurable import Configurable
 from fedray.data.imageset import Domains
 from fedray.errors import UserError
 from fedray.registry import Registry
@@ -115,16 +115,6 @@ AnyPartition: TypeAlias = Partition | FewShotProtocol
 """A partition or protocol that `data.partition` can name."""
 
 partitions: Registry[type[AnyPartition]] = Registry("partition", "fedray.data.partitions")
-
-
-def build_partition(component: Component) -> AnyPartition:
-    """Build the partition or few-shot protocol that `data.partition` names.
-
-    Raises:
-        UserError: if the name is unknown, or a parameter is unknown or out of bounds.
-    """
-    partition: AnyPartition = build(component, "partition", "data.partition")
-    return partition
 
 
 def more_per_client(partition: AnyPartition) -> str:

@@ -7,16 +7,14 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, model_validator
 
-from fedray.config import Component, Frozen, component_of, named
+from fedray.config import Chosen, Component, Frozen, default_entry
 from fedray.data.imageset import Domains
 from fedray.data.partitions import (
     Annotations,
     Indices,
     Partition,
-    build_partition,
     partitions,
 )
-from fedray.data.partitions.fedtsp_dirichlet import FedTSPDirichletParams
 from fedray.errors import UserError
 
 
@@ -27,8 +25,8 @@ class ClassGroupsParams(Frozen):
     """Number of classes of each group, in the order of the labels."""
     clients: tuple[int, ...] = Field((16, 4), min_length=1, max_length=1000)
     """Number of clients of each group, in the order of their ids."""
-    within: Annotated[Component, named("fedtsp_dirichlet")] = component_of(
-        "partition", "fedtsp_dirichlet", FedTSPDirichletParams()
+    within: Annotated[Component, Chosen("partition", "fedtsp_dirichlet")] = default_entry(
+        "fedtsp_dirichlet"
     )
     """Partition of a group's images among its clients: name and parameters."""
 
@@ -61,7 +59,7 @@ class ClassGroups(Partition):
     def split(
         self, annotations: Annotations, clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        within = build_partition(self.params.within)
+        within = self.params.within.build()
         if not isinstance(within, Partition):
             raise UserError(
                 f"data.partition.within={within.name} does not assign every image to a client; "

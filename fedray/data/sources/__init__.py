@@ -13,10 +13,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.config import Component
+from fedray.config import Component, component
 from fedray.data import splits
 from fedray.data.cache import image_set, images_key, save_images
-from fedray.data.configurable import Configurable, build
+from fedray.data.configurable import Configurable
 from fedray.data.decoding import (
     AS_STORED,
     Allocate,
@@ -321,6 +321,6 @@ def load_images(
         UserError: if the source is unknown, a parameter is invalid, or files are missing or
             invalid.
     """
-    component = Component(name=source) if isinstance(source, str) else source
-    instance: Source = build(component, "data source", "data.source")
+    chosen = component("data source", source) if isinstance(source, str) else source
+    instance: Source = chosen.build()
     return instance.load(root, options, download=download)

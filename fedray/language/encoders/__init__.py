@@ -18,6 +18,5 @@ from fedray.language.encoders.base import (
     TextEncoder,
     TokenEncoder,
     Tokens,
-    encoder_choice,
     encoders,
 )

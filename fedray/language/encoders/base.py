@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedray.config import Component, Frozen, parameters
+from fedray.config import Frozen
 from fedray.errors import UserError
 from fedray.registry import Registry
 
@@ -248,20 +248,6 @@ class EncoderChoice(ABC, Generic[P]):
 
 
 encoders: Registry[type[EncoderChoice[Any]]] = Registry("text encoder", "fedray.language.encoders")
-
-
-def encoder_choice(component: Component, key: str = "text.encoder") -> EncoderChoice[Any]:
-    """Return the text encoder of a component, with validated parameters.
-
-    Args:
-        component: name and parameters.
-        key: the experiment's key of the component, for messages.
-
-    Raises:
-        UserError: if no such encoder exists, or a parameter is unknown or out of bounds.
-    """
-    params = parameters(component, "text encoder", key)
-    return encoders.get(component.name)(params)
 
 
 def pick(hidden: Tensor, read: Tensor) -> Tensor:

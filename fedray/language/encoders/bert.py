@@ -32,7 +32,7 @@ from fedray.language.encoders.bert_files import (
     load_tokenizer,
     most_tokens,
     read_bert,
-    read_config,
+    read_bert_config,
     weight_files,
 )
 from fedray.language.encoders.weights import check_ids, digest, get_line
@@ -63,7 +63,7 @@ class BertTextChoice(EncoderChoice[P]):
         return f"bert:{self.pooling}{'-compat' if self.compat else ''}:{self._digest()}"
 
     def width(self) -> int:
-        return int(read_config(self.folder()).get("hidden_size", 768))
+        return int(read_bert_config(self.folder()).get("hidden_size", 768))
 
     def build(self) -> BertEncoder:
         bert = self._read()
@@ -187,7 +187,7 @@ class AlignChoice(BertTextChoice[HubParams]):
         return f"align:{self._digest()}"
 
     def width(self) -> int:
-        return align_width(read_config(self.folder()))
+        return align_width(read_bert_config(self.folder()))
 
     def _read(self) -> Bert:
         return read_bert(self.folder(), mean=False, align=True)

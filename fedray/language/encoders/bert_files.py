@@ -113,7 +113,7 @@ def weight_files(folder: Path) -> list[Path]:
     return []
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_bert_config(folder: Path) -> dict[str, Any]:
     """Read the config.json of a folder.
 
     Raises:
@@ -137,7 +137,7 @@ def read_bert(folder: Path, *, mean: bool, align: bool = False) -> Bert:
     Raises:
         UserError: if the folder holds another model, or the weights are damaged.
     """
-    whole = read_config(folder)
+    whole = read_bert_config(folder)
     kind, wanted = _kind(folder, whole), "align" if align else "bert"
     if kind != wanted:
         instead = f"set text.encoder.name={kind}, or " if kind in ("align", "bert") else ""
@@ -231,7 +231,7 @@ def load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer, BertTokenizer
 
     check_texts([path for pattern in TEXT_FILES for path in folder.glob(pattern)], "text.encoder")
-    loader = AutoTokenizer if read_config(folder).get("model_type") else BertTokenizer
+    loader = AutoTokenizer if read_bert_config(folder).get("model_type") else BertTokenizer
     try:
         tokenizer = loader.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # damaged files raise many types

@@ -163,7 +163,7 @@ def _short(error: Exception) -> str:
     return first
 
 
-class Unreachable(ConnectionError):
+class NoWeightsReachable(ConnectionError):
     """A server that did not answer."""
 
 
@@ -194,7 +194,7 @@ def check_reachable(url: str) -> None:
     thread.start()
     thread.join(_ANSWER_SECONDS)
     if failures:
-        raise Unreachable(failures[0])
+        raise NoWeightsReachable(failures[0])
 
 
 def check_hub() -> None:
@@ -296,7 +296,7 @@ def unreachable(
     if kind == "RemoteEntryNotFoundError":
         return UserError(f"{what} has no such file on the hub ({_short(error)}): {instead}")
     why = "HF_HUB_OFFLINE is set" if constants.is_offline_mode() else kind
-    why = _short(error) if isinstance(error, Unreachable) else why
+    why = _short(error) if isinstance(error, NoWeightsReachable) else why
     get = f"; where there is a network, {get_line(name)} downloads it" if get_line(name) else ""
     return UserError(
         f"{what} is not in the local cache and the hub is out of reach ({why}): {instead}, or use "

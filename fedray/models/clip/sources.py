@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from fedray.config import Component, Frozen, NoParams, parameters
+from fedray.config import Frozen, NoParams
 from fedray.language.encoders.openclip_weights import OpenClipParams, WeightSource, locate
 from fedray.registry import Registry
 
@@ -37,15 +37,6 @@ class ClipChoice(ABC, Generic[P]):
     paper: ClassVar[str]
 
     params: P
-
-    @staticmethod
-    def of(component: Component) -> ClipChoice[Any]:
-        """Return the CLIP of an experiment's `model.clip`, with validated parameters.
-
-        Raises:
-            UserError: if no such CLIP exists, or a parameter is unknown or out of bounds.
-        """
-        return clips.get(component.name)(parameters(component, "CLIP", KEY))
 
     @property
     def written(self) -> tuple[int, ...]:
