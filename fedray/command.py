@@ -197,7 +197,7 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         error.show()
         return USER_ERROR
     except click.UsageError as error:
-        say_wrong(_wrong_words(error))
+        say_wrong(wrong_words(error))
         return USER_ERROR
     except KeyboardInterrupt as stop:
         say_stopped(stop)
@@ -218,7 +218,7 @@ def run(command: click.Command, argv: Sequence[str] | None = None, prog: str = "
         sys.stdout, sys.stderr = before
 
 
-def _wrong_words(error: click.UsageError) -> str:
+def wrong_words(error: click.UsageError) -> str:
     """Return what is wrong with the words of a command line, and advice.
 
     An unknown flag is often a key of the experiment with dashes.

@@ -6,7 +6,10 @@ import re
 import shlex
 from typing import Any, NamedTuple
 
+import click
+
 from fedray.cli.main import find_command
+from fedray.command import wrong_words
 from fedray.config import Experiment
 from fedray.errors import UserError, shown
 from fedray.studies.plan import StudyPlan
@@ -72,7 +75,10 @@ def check_command(command: str) -> list[PlannedRun]:
 def _parameters(command: str) -> tuple[str, dict[str, Any]]:
     """Return a command's word, and its arguments by name."""
     word, args = split_command(command)
-    return word, find_command(word).command.make_context(f"fedray {word}", args).params
+    try:
+        return word, find_command(word).command.make_context(f"fedray {word}", args).params
+    except click.UsageError as error:
+        raise UserError(wrong_words(error)) from None
 
 
 def plan_of_command(command: str) -> StudyPlan:

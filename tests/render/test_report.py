@@ -92,26 +92,22 @@ def test_keys_that_do_not_matter_are_those_that_identity_leaves_out(tmp_path: Pa
 def test_labels_say_what_differs(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.1], {"algorithm.name": "fedtsp", "algorithm.lambda": 7})
     write_run(tmp_path / "b", [0.1], {"algorithm.name": "fedtsp", "algorithm.lambda": 0.25})
-    write_run(tmp_path / "c", [0.1], {"algorithm.name": "fedtsp"})
-    write_run(tmp_path / "d", [0.1], {"algorithm.name": "fedproto", "algorithm.beta": 1})
+    write_run(tmp_path / "c", [0.1], {"algorithm.name": "fedprox", "algorithm.mu": 1})
     assert set(groups_in(tmp_path)) == {
         "fedtsp lambda=7",
         "fedtsp lambda=0.25",
-        "fedtsp lambda=default",
-        "fedproto",
+        "fedprox",
     }
 
 
 def test_labels_distinguish_equal_last_parts(tmp_path: Path) -> None:
     method, data = "algorithm.alpha", "data.partition.alpha"
-    both = {"algorithm.name": "dp2fl", "data.partition.name": "dirichlet"}
+    both = {"algorithm.name": "fml", "data.partition.name": "dirichlet"}
     write_run(tmp_path / "a", [0.1], {**both, method: 0.5, data: 0.1})
     write_run(tmp_path / "b", [0.1], {**both, method: 0.7, data: 0.3})
-    write_run(tmp_path / "c", [0.1], {"algorithm.name": "dp2fl", method: 0.7})
     assert set(groups_in(tmp_path)) == {
-        "dp2fl algorithm.alpha=0.5 data.partition.name=dirichlet data.partition.alpha=0.1",
-        "dp2fl algorithm.alpha=0.7 data.partition.name=dirichlet data.partition.alpha=0.3",
-        "dp2fl algorithm.alpha=0.7 data.partition.name=fedtsp_dirichlet",
+        "fml algorithm.alpha=0.5 data.partition.alpha=0.1",
+        "fml algorithm.alpha=0.7 data.partition.alpha=0.3",
     }
 
 
@@ -205,12 +201,12 @@ def test_curves_hold_rounds_that_every_seed_measured(tmp_path: Path) -> None:
 
 
 def test_the_best_loss_is_the_lowest(tmp_path: Path) -> None:
-    for name, loss in (("a", 2.0), ("b", 1.0)):
+    for name, loss in (("avg", 2.0), ("bn", 1.0)):
         changes = {"algorithm.name": f"fed{name}"}
         write_run(tmp_path / name, [0.1, 0.2], changes, metrics={"train_loss": loss})
     groups = list(groups_in(tmp_path).values())
     names = [member.method for member in rank_groups(groups, LOSS, "best")]
-    assert names == ["fedb", "feda"]
+    assert names == ["fedbn", "fedavg"]
     run = load([write_run(tmp_path / "c", [0.1, 0.3, 0.2])])[0]
     losses = [Round(i, 1.0, {"train_loss": x}) for i, x in enumerate((3.0, 1.0, 2.0))]
     assert run.run.value("local_accuracy", "best") == 0.3
@@ -325,7 +321,7 @@ def test_the_table_fits_eighty_columns(tmp_path: Path) -> None:
     for index, length in enumerate((4, 16)):
         changes = {
             "algorithm.prompt_length": length,
-            "data.partition.variant": "a_very_long_variant_name" * (index + 1),
+            "text.names": "a_very_long_file_name" * (index + 1),
             "text.style": ("fine", "handcrafted")[index],
         }
         for seed in (0, 1):
@@ -343,14 +339,14 @@ def test_the_table_fits_eighty_columns(tmp_path: Path) -> None:
     assert "88.00 ± 63.53" in text
     assert "mean ± half of the 95 % t interval over n seeds [laptop scale]" in text
     # 1 and 2 in the rows of the table, in the comparison's row and what it is compared with
-    assert text.replace(" ", "").count("a_very_long_variant_name") == 2 * (1 + 2)
+    assert text.replace(" ", "").count("a_very_long_file_name") == 2 * (1 + 2)
     assert "- w w w" in text
 
 
 def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for method, last in (("fedtsp", 0.8), ("fedproto", 0.7)):
         for seed in (0, 1):
-            changes = {"algorithm.name": method, "seed": seed, "algorithm.x": last}
+            changes = {"algorithm.name": method, "seed": seed, "algorithm.lambda": last}
             write_run(
                 tmp_path / "runs" / f"{method}{seed}",
                 [0.1, 0.9 * last + 0.1 * seed, last],
@@ -428,7 +424,7 @@ def test_a_swept_key_gets_its_figure(tmp_path: Path, drawn: list[Any]) -> None:
     assert (tmp_path / "out" / "sweep_fedtsp_algorithm.lambda.png").exists()
     with (tmp_path / "out" / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [row["algorithm.lambda"] for row in rows] == ["10", "1", "0.1"]
+    assert [row["algorithm.lambda"] for row in rows] == ["10.0", "1.0", "0.1"]
     (axes,) = drawn[2].axes
     x, y = axes.lines[0].get_data()
     assert list(x) == [0.1, 1, 10]
