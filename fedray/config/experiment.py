@@ -357,7 +357,7 @@ class Experiment(Frozen):
     (FedTSP supplementary C.4: 20); 0: not measured."""
     keep: KeepConfig = KeepConfig()
     checkpoint_every: int = Field(1, ge=0, le=MOST_ROUNDS)
-    """Rounds between checkpoints; 0: never."""
+    """Rounds between checkpoints; 0: only those that keep models (`keep.models`)."""
     workers: int = Field(2, ge=1, le=10_000)
     """Number of Ray actors that run client steps."""
     cpus: float | None = Field(None, gt=0, le=100_000)

@@ -35,6 +35,7 @@ class Architecture:
         dense: whether the output is a vector per pixel, `[B·H·W, raw]`.
         reference: torchvision's name of the network whose tensors have the same names here; "" if
             there is none.
+        within: the part of that network that this one is, with a dot: "features."; "" for all.
         own: prefixes of tensors that have the name of one of torchvision's, but another size.
         projector: pairs of prefixes, in the projector and in torchvision's network, of hidden
             layers that form the projector; they are loaded if the widths are equal.
@@ -52,6 +53,7 @@ class Architecture:
     keeps_init: bool = False
     dense: bool = False
     reference: str = ""
+    within: str = ""
     own: tuple[str, ...] = ()
     projector: tuple[tuple[str, str], ...] = ()
     version: int = 1

@@ -164,13 +164,13 @@ def load_pretrained(backbone: nn.Module, architecture: str, source: str) -> None
             source, architecture, f"the weights have {surplus[0]}, which {reference} lacks"
         )
     tensors = backbone.state_dict()
-    for name in _shared_names(architecture, backbone):
-        stored = state.get(name)
-        if stored is None and name.endswith("num_batches_tracked"):
+    for name, theirs in _shared_names(architecture, backbone).items():
+        stored = state.get(theirs)
+        if stored is None and theirs.endswith("num_batches_tracked"):
             continue  # missing in old files; nothing reads this counter
         if stored is None:
-            raise _misfit(source, architecture, f"the weights have no {name}")
-        _check_shape(stored, tensors[name], name, source, architecture)
+            raise _misfit(source, architecture, f"the weights have no {theirs}")
+        _check_shape(stored, tensors[name], theirs, source, architecture)
         tensors[name].copy_(stored)
 
 
@@ -189,11 +189,11 @@ def _misfit(source: str, architecture: str, what: str) -> UserError:
     return UserError(f"model.pretrained={source} does not fit {architecture}: {what}")
 
 
-def _shared_names(architecture: str, backbone: nn.Module) -> list[str]:
-    """Return the names of a backbone's tensors that torchvision's network has, too, in order."""
+def _shared_names(architecture: str, backbone: nn.Module) -> dict[str, str]:
+    """Return the tensors that torchvision's network has, too: their names here and there."""
     spec = architectures.get(architecture)
-    names = _names(spec.reference)
-    return [n for n in backbone.state_dict() if n in names and not n.startswith(spec.own)]
+    named = {n: spec.within + n for n in backbone.state_dict() if not n.startswith(spec.own)}
+    return {name: theirs for name, theirs in named.items() if theirs in _names(spec.reference)}
 
 
 @lru_cache(maxsize=8)

@@ -83,7 +83,7 @@ def normalisation_tensors(model: Classifier) -> frozenset[str]:
 def stages(model: Classifier) -> dict[str, nn.Module]:
     """Return the last module of each stage of a model, by the name of the stage's first module.
 
-    A stage begins with a layer or block that has convolutions or linear maps ("backbone.stage1",
+    A stage begins with a layer or block that has convolutions or linear maps ("backbone.layer1",
     "projector.0", "head") and ends before the next one. Normalisation, activation and pooling thus
     belong to the preceding layer, and the extractor's last stage ends in the features.
     """

@@ -91,7 +91,7 @@ def test_numbers_by_hand():
         (
             "resnet8s",
             {},
-            [*(f"backbone.{s}" for s in ("stem", "stage1", "stage2", "stage3")), "head"],
+            [*(f"backbone.{s}" for s in ("conv1", "layer1", "layer2", "layer3")), "head"],
         ),
         (
             "cnn2",
@@ -119,7 +119,7 @@ def test_a_stage_begins_with_weights_and_ends_before_the_next(name, more, expect
 def test_a_layer_is_every_convolution_and_linear_map():
     model = build("resnet8s", **SHAPE, generator=torch.Generator().manual_seed(0))
     found = list(layers(model))
-    assert found[0].startswith("backbone.stem")
+    assert found[0] == "backbone.conv1"
     assert found[-1] == "head"
     assert len(found) == sum(
         isinstance(m, torch.nn.Conv2d | torch.nn.Linear) for m in model.modules()
@@ -191,7 +191,7 @@ def test_the_command_compares_methods_and_leaves_the_runs_alone(tmp_path, capsys
     ("keys", "more", "message"),
     [
         (["algorithm=fedbn"], [], "fedbn has no global model"),
-        (["checkpoint_every=0"], [], "has no checkpoint; run it again with checkpoint_every=1"),
+        (["checkpoint_every=0", "keep.models=none"], [], "has no checkpoint; run it again with checkpoint_every=1"),
         ([], ["--images", "1"], "'--images': 1 is not in the range 2<=x<=1000000"),
     ],
 )

@@ -95,7 +95,7 @@ def test_alexnet_takes_the_convolutions_and_draws_its_batch_norm(tmp_path):
     torch.save(model.state_dict(), path)
     backbone, drawn = ours("alexnet"), ours("alexnet").state_dict()
     load_pretrained(backbone, "alexnet", str(path))
-    convolutions = [m for m in backbone.features if isinstance(m, nn.Conv2d)]
+    convolutions = [m for m in backbone if isinstance(m, nn.Conv2d)]
     wanted = [m for m in model.features if isinstance(m, nn.Conv2d)]
     for mine, other in zip(convolutions, wanted, strict=True):
         assert torch.equal(mine.weight, other.weight)

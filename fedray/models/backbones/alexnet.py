@@ -33,9 +33,9 @@ def _alexnet(channels: int, image_size: int) -> nn.Sequential:
         if number in (0, 3, 10):
             layers[f"pool{number}"] = nn.MaxPool2d(3, 2)
         inputs = outputs
-    features = nn.Sequential(layers)
-    end = {"pool": nn.AdaptiveAvgPool2d(6), "flat": nn.Flatten()}
-    return nn.Sequential(OrderedDict(features=features, **end))
+    layers["pool"] = nn.AdaptiveAvgPool2d(6)
+    layers["flat"] = nn.Flatten()
+    return nn.Sequential(layers)
 
 
 def _alexnet_tiny(channels: int, image_size: int) -> nn.Sequential:
@@ -68,6 +68,7 @@ architectures.add(
         min_image_size=63,
         channels_last=True,
         reference="alexnet",  # which has no batch norm: these layers keep their drawn values
+        within="features.",
         projector=(("0.", "classifier.1."), ("3.", "classifier.4.")),  # FC6, FC7
     )
 )

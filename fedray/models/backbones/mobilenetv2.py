@@ -17,8 +17,8 @@ def _mobilenetv2(channels: int, image_size: int) -> nn.Sequential:
     features = mobilenet_v2(weights=None).features
     stem = features[0][0]
     features[0][0] = nn.Conv2d(channels, stem.out_channels, 3, 2, 1, bias=False)
-    parts = OrderedDict(features=features, mean=GlobalMean(), dropout=nn.Dropout(0.2))
-    return nn.Sequential(parts)
+    parts = OrderedDict(features.named_children())
+    return nn.Sequential(OrderedDict(**parts, mean=GlobalMean(), dropout=nn.Dropout(0.2)))
 
 
 architectures.add(
@@ -32,5 +32,6 @@ architectures.add(
         conv_rule="fan_out",
         channels_last=True,
         reference="mobilenet_v2",
+        within="features.",
     )
 )
