@@ -320,7 +320,7 @@ class StateDatabase:
 
     def used_files(self) -> set[str]:
         """Return the names of the files of all snapshots."""
-        if not self.path.exists():
+        if not self.snapshots():
             return set()
         with _reporting_damage(self.path):
             return _named(self._file())[0]

@@ -191,7 +191,11 @@ def test_the_command_compares_methods_and_leaves_the_runs_alone(tmp_path, capsys
     ("keys", "more", "message"),
     [
         (["algorithm=fedbn"], [], "fedbn has no global model"),
-        (["checkpoint_every=0", "keep.models=none"], [], "has no checkpoint; run it again with checkpoint_every=1"),
+        (
+            ["checkpoint_every=0", "keep.models=none"],
+            [],
+            "has no checkpoint; run it again with checkpoint_every=1",
+        ),
         ([], ["--images", "1"], "'--images': 1 is not in the range 2<=x<=1000000"),
     ],
 )

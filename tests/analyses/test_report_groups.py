@@ -131,7 +131,11 @@ def test_one_clients_matrix_as_numbers(done, tmp_path):
     ("keys", "more", "message"),
     [
         (["algorithm={name: promptfl, length: 4}"], [], "promptfl has no groups of prompts"),
-        (["checkpoint_every=0"], [], "has no checkpoint; run it again with checkpoint_every=1"),
+        (
+            ["checkpoint_every=0", "keep.models=none"],
+            [],
+            "has no checkpoint; run it again with checkpoint_every=1",
+        ),
         (["faults.drop=0.99"], [], "no client has trained yet"),
         ([], ["--images", "0"], "'--images': 0 is not in the range 1<=x<=1000000"),
         ([], ["--clients", "0"], "'--clients': 0 is not in the range 1<=x<=1000000"),

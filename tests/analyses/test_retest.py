@@ -73,7 +73,11 @@ def test_a_global_model_on_every_domain(tmp_path):
         (["rounds=1"], ["--with", "algorithm.taau=3"], "unknown key 'taau'"),
         (["rounds=1"], [], "name the settings for the test"),
         (["rounds=1"], ["--with", "", "--with", ""], "would be written to"),
-        (["rounds=1", "checkpoint_every=0"], ["--with", ""], "has no checkpoint"),
+        (
+            ["rounds=1", "checkpoint_every=0", "keep.models=none"],
+            ["--with", ""],
+            "has no checkpoint",
+        ),
     ],
 )
 def test_what_the_user_can_mend_is_one_sentence(keys, words, message, tmp_path, capsys):

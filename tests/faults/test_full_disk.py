@@ -66,7 +66,7 @@ def test_a_limit_on_file_sizes_that_safetensors_meets(tmp_path):
         raise RuntimeError("I/O error: File too large (os error 27)")
 
 
-def fail_like_sqlite(file, synchronous):
+def fail_like_sqlite(file):
     raise sqlite3.OperationalError("disk I/O error")
 
 

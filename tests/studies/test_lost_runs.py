@@ -54,7 +54,7 @@ def study() -> Study:
 
 @pytest.fixture
 def watcher(study) -> trials.Watcher:
-    return trials.Watcher(study, None, _Shown(), lambda: None)  # type: ignore[arg-type]
+    return trials.Watcher(study, _Shown(), lambda: None)  # type: ignore[arg-type]
 
 
 @pytest.fixture
