@@ -124,7 +124,7 @@ class Tiny:
     def _data(self, experiment: Experiment, tree: dict[str, Any], *, dense: bool) -> dict[str, Any]:
         data = experiment.data
         clients = min(data.clients, len(DOMAINS))
-        if "clients" in data.partition.params:  # it says how many of which kind
+        if "clients" in data.partition.tree():  # it says how many of which kind
             clients = data.clients
         joining = min(experiment.join.clients, 1)
         pairs: dict[str, Any] = {"data.clients": clients, "join.clients": joining}

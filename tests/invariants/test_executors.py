@@ -68,7 +68,10 @@ def test_rays_store_keeps_nothing_of_a_round_that_is_over(small, pool, tmp_path)
         assert held() <= before
 
 
-LARGE = ("algorithm=moon", "model.group=cnn2", "model.feature_dim=512", "participation=0.5")
+LARGE = (
+    *("algorithm=moon", "model.group=cnn2", "model.feature_dim=512", "participation=0.5"),
+    "keep.models=none",
+)
 
 
 @pytest.mark.ray
@@ -83,8 +86,9 @@ def test_large_states_rest_in_files_wherever_the_workers_are(
     monkeypatch.setattr(
         RayExecutor,
         "_store",
-        lambda self, client, state: (
-            written.append(isinstance(state, TreeFile)) or keep(self, client, state)
+        lambda self, states: (
+            written.extend(isinstance(state, TreeFile) for state in states.values())
+            or keep(self, states)
         ),
     )
     on_workers(small.experiment(*LARGE), tmp_path, pool, 2)
