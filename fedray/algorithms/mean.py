@@ -19,24 +19,13 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedray.core import (
-    Server,
-    ServerState,
-    StateTree,
-    SummingMethod,
-    Tensors,
-    Total,
-    Uplinks,
-    mean_of,
-    total_of,
-    weighed,
-)
+from fedray import core
 
 Weights: TypeAlias = Literal["samples", "uniform"]
 Aggregation: TypeAlias = Literal["weighted", "uniform", "literal"]
 
 
-class Averaging(SummingMethod):
+class Averaging(core.SummingMethod):
     """A method whose server averages named tensors of the uploads with the weights p_k."""
 
     averaged: ClassVar[tuple[str, ...]]
@@ -46,18 +35,20 @@ class Averaging(SummingMethod):
         """Return n_k, the unnormalised weight of an upload; p_k = n_k / sum n_k."""
         return float(upload.samples)
 
-    def summand(self, upload: Any) -> StateTree:
+    def summand(self, upload: Any) -> core.StateTree:
         """Return n_k, and n_k w_k of each averaged mapping."""
         weight = self.weight(upload)
-        sums = {name: weighed(getattr(upload, name), weight) for name in self.averaged}
+        sums = {name: core.weighed(getattr(upload, name), weight) for name in self.averaged}
         return {"weight": torch.tensor(weight).double(), **sums}
 
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+    def server_step(
+        self, state: core.ServerState, total: core.Total, server: core.Server
+    ) -> core.ServerState:
         weight = total["weight"]
-        return {name: mean_of(total[name], weight, state[name]) for name in self.averaged}
+        return {name: core.mean_of(total[name], weight, state[name]) for name in self.averaged}
 
 
-def client_weights(uploads: Uplinks, how: Weights) -> dict[int, float]:
+def client_weights(uploads: core.Uplinks, how: Weights) -> dict[int, float]:
     """Return p_k of each participant: n_k/n for "samples", 1/K for "uniform"."""
     sizes = {k: float(u.samples) if how == "samples" else 1.0 for k, u in uploads.items()}
     total = sum(sizes.values())
@@ -66,7 +57,7 @@ def client_weights(uploads: Uplinks, how: Weights) -> dict[int, float]:
 
 def weighted_mean(
     weights: Mapping[int, float], tensors: Mapping[int, Mapping[str, Tensor]]
-) -> Tensors:
+) -> core.Tensors:
     """Return w = sum_k p_k w_k for every tensor; integer counters take the maximum.
 
     Args:
@@ -74,8 +65,8 @@ def weighted_mean(
         tensors: w_k by client and name.
     """
     weighted = {client: (named, weights[client]) for client, named in tensors.items()}
-    total = total_of(lambda pair: {"mean": weighed(*pair)}, weighted)
-    return mean_of(total["mean"], 1.0, next(iter(tensors.values())))
+    total = core.total_of(lambda pair: {"mean": core.weighed(*pair)}, weighted)
+    return core.mean_of(total["mean"], 1.0, next(iter(tensors.values())))
 
 
 def weighted_sum(weights: Tensor, vectors: Tensor) -> Tensor:
@@ -90,7 +81,7 @@ def weighted_sum(weights: Tensor, vectors: Tensor) -> Tensor:
 # --- means per class -----------------------------------------------------------------------------
 
 
-def aggregate(uploads: Uplinks, classes: int, how: Aggregation) -> tuple[Tensor, Tensor]:
+def aggregate(uploads: core.Uplinks, classes: int, how: Aggregation) -> tuple[Tensor, Tensor]:
     """Return the mean of the clients' vectors of each class, Eq. (6) of FedProto and FedTSP.
 
     Args:
@@ -103,11 +94,11 @@ def aggregate(uploads: Uplinks, classes: int, how: Aggregation) -> tuple[Tensor,
         Means [C, d], zero where no client holds the class, and the mask of the classes that at
         least one client holds [C].
     """
-    total = total_of(lambda upload: class_sums(upload, classes, how), uploads)
+    total = core.total_of(lambda upload: class_sums(upload, classes, how), uploads)
     return class_means(total.sums, how)
 
 
-def class_sums(upload: Any, classes: int, how: Aggregation) -> Tensors:
+def class_sums(upload: Any, classes: int, how: Aggregation) -> core.Tensors:
     """Return the terms that a client adds to the mean of each class, in double precision.
 
     Returns:

@@ -10,17 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from fedray.core import (
-    Algorithm,
-    Client,
-    ClientState,
-    EvalSet,
-    HeldOut,
-    LocalContext,
-    LocalTraining,
-    Samples,
-    fit,
-)
+from fedray import core
 from fedray.errors import NotFinite
 from fedray.evaluation.protocols import ClassSubset, FineTuned
 from fedray.evaluation.score import Score, TopK, overlap, within_top
@@ -32,11 +22,11 @@ class Test(Protocol):
 
     def __call__(
         self,
-        algorithm: Algorithm,
-        client: Client,
-        state: ClientState,
+        algorithm: core.Algorithm,
+        client: core.Client,
+        state: core.ClientState,
         down: Any,
-        held_out: Sequence[HeldOut],
+        held_out: Sequence[core.HeldOut],
         /,
     ) -> list[tuple[Score, ...]]:
         """Return the scores of the client's model, or of several models.
@@ -54,7 +44,11 @@ class Test(Protocol):
 
 
 def own_test(
-    algorithm: Algorithm, client: Client, state: ClientState, down: Any, held_out: Sequence[HeldOut]
+    algorithm: core.Algorithm,
+    client: core.Client,
+    state: core.ClientState,
+    down: Any,
+    held_out: Sequence[core.HeldOut],
 ) -> list[tuple[Score, ...]]:
     """Test the client's model as it would start its next round.
 
@@ -67,7 +61,11 @@ def own_test(
 
 
 def fine_tuned(
-    algorithm: Algorithm, client: Client, state: ClientState, down: Any, held_out: Sequence[HeldOut]
+    algorithm: core.Algorithm,
+    client: core.Client,
+    state: core.ClientState,
+    down: Any,
+    held_out: Sequence[core.HeldOut],
 ) -> list[tuple[Score, ...]]:
     """Fine-tune after the last round and test; the fine-tuned model is discarded.
 
@@ -81,7 +79,7 @@ def fine_tuned(
     if isinstance(algorithm, FineTuned):
         epochs = algorithm.fine_tune(local)
     else:
-        assert isinstance(algorithm, LocalTraining)
+        assert isinstance(algorithm, core.LocalTraining)
         epochs = fine_tune_head(algorithm, local)
     return [*zip(untuned, *(scores(algorithm, tuned, held_out) for tuned in epochs), strict=True)]
 
@@ -90,7 +88,9 @@ TESTS: Mapping[str, Test] = MappingProxyType({"evaluate": own_test, "finetune": 
 """The tests by the name that executors use, which also seeds their random streams."""
 
 
-def fine_tune_head(algorithm: LocalTraining, local: LocalContext) -> Iterator[LocalContext]:
+def fine_tune_head(
+    algorithm: core.LocalTraining, local: core.LocalContext
+) -> Iterator[core.LocalContext]:
     """Train only the head with the method's loss, for `finetune_epochs` epochs; yield after each.
 
     The learning rate is the experiment's, not changed by a schedule.
@@ -98,7 +98,7 @@ def fine_tune_head(algorithm: LocalTraining, local: LocalContext) -> Iterator[Lo
     head, lr = head_tensors(local.model), algorithm.setting.training.lr
     for epoch in range(algorithm.setting.finetune_epochs):
         client = local.client.with_schedule(1 + epoch, epochs=1, lr=lr)
-        fit(
+        core.fit(
             replace(local, client=client, trainable=head),
             lambda batch: algorithm.loss(local.model(batch.inputs), batch, local),
         )
@@ -106,7 +106,9 @@ def fine_tune_head(algorithm: LocalTraining, local: LocalContext) -> Iterator[Lo
 
 
 @torch.no_grad()
-def scores(algorithm: Algorithm, local: LocalContext, held_out: Sequence[HeldOut]) -> list[Score]:
+def scores(
+    algorithm: core.Algorithm, local: core.LocalContext, held_out: Sequence[core.HeldOut]
+) -> list[Score]:
     """Test a model in evaluation mode on all held-out images of its clients.
 
     Args:
@@ -127,10 +129,10 @@ def scores(algorithm: Algorithm, local: LocalContext, held_out: Sequence[HeldOut
 
 
 def _with_sets(
-    algorithm: Algorithm,
-    local: LocalContext,
-    own_images: Sequence[Samples],
-    sets: Mapping[str, EvalSet],
+    algorithm: core.Algorithm,
+    local: core.LocalContext,
+    own_images: Sequence[core.Samples],
+    sets: Mapping[str, core.EvalSet],
 ) -> list[Score]:
     """Test on each client's own images, among all trained classes, and on the shared sets."""
     trained_classes = range(local.client.setting.num_classes)
@@ -147,7 +149,10 @@ def _with_sets(
 
 
 def _test_parts(
-    algorithm: Algorithm, local: LocalContext, parts: Sequence[Samples], classes: range
+    algorithm: core.Algorithm,
+    local: core.LocalContext,
+    parts: Sequence[core.Samples],
+    classes: range,
 ) -> list[Score]:
     """Return the score of each part; a batch may contain images of several parts."""
     local.model.eval()
@@ -156,7 +161,7 @@ def _test_parts(
     counts = torch.zeros(len(parts), 3, columns, dtype=torch.int64, device=device)
     top_correct = torch.zeros(len(parts), dtype=torch.int64, device=device)
     largest = torch.full((), -torch.inf, device=device)
-    done, everything = 0, Samples.joined(parts)
+    done, everything = 0, core.Samples.joined(parts)
     for batch in local.client.batches(everything):
         logits = algorithm.predict(local.model(batch.inputs), local)
         largest = torch.maximum(largest, logits.amax())
@@ -185,7 +190,7 @@ def _test_parts(
     ]
 
 
-def _check_finite(largest: float, local: LocalContext) -> None:
+def _check_finite(largest: float, local: core.LocalContext) -> None:
     """Refuse a model whose logits are NaN or infinite: its predictions are arbitrary.
 
     Args:

@@ -15,21 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedray.core import (
-    BadPayload,
-    Call,
-    Client,
-    ClientState,
-    EvalSet,
-    HeldOut,
-    Payload,
-    Setting,
-    Skeleton,
-    SummingMethod,
-    Sums,
-    Tensors,
-    Total,
-)
+from fedray import core
 from fedray.counts import counted
 from fedray.data.federated import IndexedSet
 from fedray.errors import Failure, NotFinite, UserError, definition_line, plugin_line
@@ -63,8 +49,8 @@ class Member(NamedTuple):
     """
 
     client: int
-    state: ClientState | None
-    down: Payload | None
+    state: core.ClientState | None
+    down: core.Payload | None
 
 
 class ClientRuntime:
@@ -76,7 +62,7 @@ class ClientRuntime:
     def __init__(self, assembly: Assembly, device: torch.device) -> None:
         self.assembly = assembly
         self.device = device
-        self._skeletons: dict[str, Skeleton] = {}
+        self._skeletons: dict[str, core.Skeleton] = {}
         self._isolation = Isolation(device)
         self._settings = (-1, assembly.setting)
         check_speed(assembly.experiment.precision, device)
@@ -86,11 +72,11 @@ class ClientRuntime:
         name: str,
         round_: int,
         client: int,
-        state: ClientState | None,
-        down: Payload | None,
+        state: core.ClientState | None,
+        down: core.Payload | None,
         *,
         is_summed: bool = False,
-    ) -> tuple[Reply, ClientState | None]:
+    ) -> tuple[Reply, core.ClientState | None]:
         """Run the method's step `name` for one client.
 
         Args:
@@ -115,12 +101,12 @@ class ClientRuntime:
                 current = self._state_or_first(context, state)
                 start, private = time.perf_counter(), PrivateCopies(self.device)
                 context.optimizer_state.update(map_tensors(Tensor.clone, current.optimizer))
-                copied = ClientState(private.of(current.model), private.of(current.memory))
+                copied = core.ClientState(private.of(current.model), private.of(current.memory))
                 download = None if down is None else down.map(lambda _, t: private.copy(t))
                 with counted() as tally:
                     result = method_step(context, copied, download)
                 work = Work(tally.steps, tally.images, tally.parameters)
-                call = Call(self.assembly.algorithm, name, context, down)
+                call = core.Call(self.assembly.algorithm, name, context, down)
                 reply, next_state = self._reply(call, result, work, private, is_summed=is_summed)
                 return replace(reply, seconds=time.perf_counter() - start), next_state
         except (Exception, SystemExit) as error:
@@ -141,43 +127,50 @@ class ClientRuntime:
         return self._isolation.step(seed)
 
     def _reply(
-        self, call: Call, result: Any, work: Work, private: PrivateCopies, *, is_summed: bool
-    ) -> tuple[Reply, ClientState]:
+        self, call: core.Call, result: Any, work: Work, private: PrivateCopies, *, is_summed: bool
+    ) -> tuple[Reply, core.ClientState]:
         """Check a step's upload and next state; return the reply (without seconds) and state."""
         (uplink, next_state), traffic = result, Traffic()
         context, algorithm = call.client, self.assembly.algorithm
         if uplink is None and call.step == "client_update" and algorithm.uploads:
             expected = " or ".join(payload.__name__ for payload in algorithm.uploads)
-            raise BadPayload(f"{call.step} uploads nothing, expected {expected}")
+            raise core.BadPayload(f"{call.step} uploads nothing, expected {expected}")
         if uplink is not None:
             uplink, traffic = self.assembly.gate.up(uplink, call, copy=not is_summed)
         check_numbers(context.reports, context.train_losses)
-        if not isinstance(next_state, ClientState):
+        if not isinstance(next_state, core.ClientState):
             kind = type(next_state).__name__
             raise TypeError(f"the next state is a {kind}, expected a ClientState")
         parts = (next_state.model, next_state.memory, context.optimizer_state)
         detach = partial(_detached, private, _memory_of(context.skeleton.tensors))
         loss = context.train_losses[-1] if context.train_losses else None
         reply = Reply(uplink, traffic, loss, context.reports, work=work)
-        return reply, ClientState(*(map_tensors(detach, make_contiguous(part)) for part in parts))
+        return reply, core.ClientState(
+            *(map_tensors(detach, make_contiguous(part)) for part in parts)
+        )
 
-    def summed(self, sums: Sums, client: int, reply: Reply) -> Reply:
+    def summed(self, sums: core.Sums, client: int, reply: Reply) -> Reply:
         """Add the upload of a client's reply to sums; return the reply without it.
 
         The sums share no memory with the upload.
         """
-        total, algorithm = Total(), self.assembly.algorithm
+        total, algorithm = core.Total(), self.assembly.algorithm
         if reply.uplink is not None:
-            assert isinstance(algorithm, SummingMethod)
+            assert isinstance(algorithm, core.SummingMethod)
             terms = self.assembly.gate.summand(algorithm.summand)(reply.uplink)
             uploaded = _memory_of(vars(reply.uplink))
             copies = map_tensors(lambda t: t.clone() if storage_of(t) in uploaded else t, terms)
-            total = Total((client,), copies)
+            total = core.Total((client,), copies)
         sums.add(total, in_place=True)
         return replace(reply, uplink=None)
 
     def test(
-        self, name: str, round_: int, client: int, state: ClientState | None, down: Payload | None
+        self,
+        name: str,
+        round_: int,
+        client: int,
+        state: core.ClientState | None,
+        down: core.Payload | None,
     ) -> Reply:
         """Run a test of `evaluation.testing` for one client; arguments and errors as in `step`."""
         return self.test_together(name, round_, (client,), state, down)[0]
@@ -187,8 +180,8 @@ class ClientRuntime:
         name: str,
         round_: int,
         clients: Sequence[int],
-        state: ClientState | None,
-        down: Payload | None,
+        state: core.ClientState | None,
+        down: core.Payload | None,
     ) -> list[Reply]:
         """Run a test in one pass for clients that share a model, and therefore a download.
 
@@ -203,7 +196,7 @@ class ClientRuntime:
             with of_clients(*clients), self._isolated(name, client):
                 before = generators(self.device) if len(clients) > 1 else None
                 current = self._state_or_first(context, state)
-                copied = ClientState(private.of(current.model), private.of(current.memory))
+                copied = core.ClientState(private.of(current.model), private.of(current.memory))
                 download = None if down is None else down.map(lambda _, t: private.copy(t))
                 tested = TESTS[name](self.assembly.algorithm, context, copied, download, held_out)
                 is_shared = before is None or generators(self.device) == before
@@ -234,10 +227,14 @@ class ClientRuntime:
         except Exception:  # the error's own text raises
             return Failure(type(error).__name__)
 
-    def _state_or_first(self, context: Client, state: ClientState | None) -> ClientState:
+    def _state_or_first(
+        self, context: core.Client, state: core.ClientState | None
+    ) -> core.ClientState:
         return state if state is not None else self.assembly.algorithm.init_client(context)
 
-    def client(self, client: int, round_: int, skeleton: Skeleton | None = None) -> Client:
+    def client(
+        self, client: int, round_: int, skeleton: core.Skeleton | None = None
+    ) -> core.Client:
         """Return the client as a step sees it, without its test images.
 
         Args:
@@ -248,7 +245,7 @@ class ClientRuntime:
         models, data = self.assembly.models, self.assembly.data.at(round_)
         architecture = models.architectures[client]
         validation = data.validation if self.assembly.algorithm.requires.validation else None
-        return Client(
+        return core.Client(
             id=client,
             round=round_,
             setting=self._setting(round_),
@@ -261,27 +258,27 @@ class ClientRuntime:
             method=self.assembly.algorithm.name,
         )
 
-    def _initial(self, architecture: str, client: int) -> Tensors:
+    def _initial(self, architecture: str, client: int) -> core.Tensors:
         weights = self.assembly.models.initial(architecture, client)
         return {name: tensor.to(self.device) for name, tensor in weights.items()}
 
-    def held_out(self, client: int, round_: int) -> HeldOut:
+    def held_out(self, client: int, round_: int) -> core.HeldOut:
         """Return the images on which a client's model is tested."""
         data = self.assembly.data.at(round_)
-        return HeldOut(
+        return core.HeldOut(
             test=self._samples(data.test[client]),
             eval_sets=self._shared(data.eval_sets),
             validation=None if data.validation is None else self._samples(data.validation[client]),
             validation_sets=self._shared(data.validation_sets),
         )
 
-    def _shared(self, sets: Mapping[str, IndexedSet]) -> dict[str, EvalSet]:
+    def _shared(self, sets: Mapping[str, IndexedSet]) -> dict[str, core.EvalSet]:
         return {
-            name: EvalSet(self._samples(shared.index), shared.classes)
+            name: core.EvalSet(self._samples(shared.index), shared.classes)
             for name, shared in sets.items()
         }
 
-    def _setting(self, round_: int) -> Setting:
+    def _setting(self, round_: int) -> core.Setting:
         """Return the setting with the round's learning rate."""
         if self._settings[0] != round_:
             setting, lr = self.assembly.setting, self.assembly.lr(round_)
@@ -300,13 +297,13 @@ class ClientRuntime:
             return self._samples
         return self.assembly.models.samples(self.device, training=True)
 
-    def _skeleton(self, architecture: str) -> Skeleton:
+    def _skeleton(self, architecture: str) -> core.Skeleton:
         if architecture not in self._skeletons:
             empty = self.assembly.models.empty(architecture, self.device)
             if not self.assembly.algorithm.requires.prompts:  # prompts are small anyway
                 size = sum(parameter.numel() for parameter in empty.parameters())
                 check_threads(self.assembly.experiment.threads, size, self.device)
-            self._skeletons[architecture] = Skeleton(empty)
+            self._skeletons[architecture] = core.Skeleton(empty)
         return self._skeletons[architecture]
 
 

@@ -22,19 +22,8 @@ from torch import Tensor
 from torch.nn import Module
 from torch.testing import assert_close
 
+from fedray import core
 from fedray.config import Experiment, Tree, with_plugins
-from fedray.core import (
-    Algorithm,
-    Client,
-    ClientState,
-    Downlinks,
-    Server,
-    ServerState,
-    SummingMethod,
-    Sums,
-    Total,
-    algorithms,
-)
 from fedray.errors import FedrayError, one_line
 from fedray.federation import Executor, Federation, Reply, Task
 from fedray.models import Classifier
@@ -123,7 +112,7 @@ def small_experiment(
         plugins: files and modules that define the method or its components.
     """
     tree: dict[str, Any] = with_plugins(SMALL, (), plugins)
-    algorithm = algorithms.get(method)
+    algorithm = core.algorithms.get(method)
     cheap = {key: value for key, value in CHEAP.items() if key in algorithm.HParams.model_fields}
     tree = {**tree, "algorithm": {"name": method, **cheap}}
     if algorithm.requires.prompts:
@@ -156,7 +145,7 @@ class Trace:
     tensors: dict[str, Tensor]
 
     @classmethod
-    def of(cls, done: Round, snapshot: Snapshot, clients: Mapping[int, ClientState]) -> Trace:
+    def of(cls, done: Round, snapshot: Snapshot, clients: Mapping[int, core.ClientState]) -> Trace:
         """Copy a round's numbers and the states after the round."""
         numbers: dict[str, Any] = {f"metric {name}": value for name, value in done.metrics.items()}
         numbers |= {f"accuracy of client {c}": value for c, value in done.per_client.items()}
@@ -228,14 +217,14 @@ class Reversed(SerialExecutor):
     """A serial executor that runs the clients of each exchange in reverse order."""
 
     def run(
-        self, task: Task, name: str, round_: int, down: Downlinks
-    ) -> tuple[dict[int, Reply], Total]:
+        self, task: Task, name: str, round_: int, down: core.Downlinks
+    ) -> tuple[dict[int, Reply], core.Total]:
         """Run a step or a test for every key of `down`, in reverse order."""
         backwards = dict(reversed([*down.items()]))
         if task != "sum":
             return super().run(task, name, round_, backwards)
         replies, _ = super().run("step", name, round_, backwards)
-        sums = Sums(len(down))
+        sums = core.Sums(len(down))
         return {c: self._runtime.summed(sums, c, replies[c]) for c in sorted(down)}, sums.total
 
 
@@ -282,7 +271,7 @@ class Watch:
         self.changed_arguments: list[str] = []
 
     @contextmanager
-    def step(self, where: str, algorithm: Algorithm, arguments: StateTree) -> Iterator[None]:
+    def step(self, where: str, algorithm: core.Algorithm, arguments: StateTree) -> Iterator[None]:
         """Compare the method and the step's argument tensors before and after the step."""
         tensors_before, attributes_before = (
             map_tensors(Tensor.clone, arguments),
@@ -309,7 +298,7 @@ class Watch:
             def method_step(self, name: str) -> Callable[..., Any]:
                 step = super().method_step(name)
 
-                def watched(client: Client, state: ClientState, down: Any) -> Any:
+                def watched(client: core.Client, state: core.ClientState, down: Any) -> Any:
                     arguments = {"state": {"model": state.model, "memory": state.memory}}
                     if down is not None:
                         arguments["download"] = {item.place: item.value for item in down.tensors()}
@@ -334,7 +323,7 @@ class Watch:
             return trace(assembly, executor, make_federation=WatchedFederation)
 
 
-def attributes(algorithm: Algorithm) -> dict[str, bytes]:
+def attributes(algorithm: core.Algorithm) -> dict[str, bytes]:
     """Pickle each attribute of a method, except cached properties."""
     kind = type(algorithm)
     return {
@@ -388,12 +377,12 @@ class Conformance:
         yield "resume", description, lambda: compare_traces(first, resumed(experiment))
         yield "one worker", "one Ray worker", lambda: again(self._on_ray(1))
         yield "two workers", "two Ray workers", lambda: again(self._on_ray(2))
-        if not algorithms.get(experiment.algorithm.name).requires.prompts:
+        if not core.algorithms.get(experiment.algorithm.name).requires.prompts:
             description = "networks with dropout, other seeds, clients in reverse order"
             yield "dropout", description, lambda: check_dropout(experiment)
         description = "a subclass with an entry in the server's state that its steps do not name"
         yield "entries", description, lambda: check_state_entries(experiment, first)
-        if algorithms.get(experiment.algorithm.name).stacks:
+        if core.algorithms.get(experiment.algorithm.name).stacks:
             stacked = Assembly(experiment.model_copy(update={"stacked": 2}))
             description = "two clients trained together, states to 1e-3"
             yield (
@@ -470,13 +459,13 @@ def check_state_entries(experiment: Experiment, expected: Sequence[Trace]) -> No
     """
     assembly = Assembly(experiment)
     kind: Any = type(assembly.algorithm)
-    is_summing = getattr(kind, "server_update", None) is SummingMethod.server_update
+    is_summing = getattr(kind, "server_update", None) is core.SummingMethod.server_update
     step = "server_step" if is_summing else "server_update"
 
-    def init_server(self: Algorithm, server: Server) -> ServerState:
+    def init_server(self: core.Algorithm, server: core.Server) -> core.ServerState:
         return {**kind.init_server(self, server), ENTRY: torch.ones(1)}
 
-    def changes(self: Algorithm, state: ServerState, *arguments: Any) -> ServerState:
+    def changes(self: core.Algorithm, state: core.ServerState, *arguments: Any) -> core.ServerState:
         after = getattr(kind, step)(self, state, *arguments)
         return {name: value for name, value in after.items() if value is not state.get(name)}
 

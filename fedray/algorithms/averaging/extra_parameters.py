@@ -8,22 +8,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.averaging.fedavg import (
     FedAvg,
     GlobalModel,
     TrainedModel,
     select,
-)
-from fedray.core import (
-    Client,
-    ClientState,
-    LocalContext,
-    PayloadTypes,
-    Server,
-    ServerState,
-    Trained,
-    payload_field,
-    with_extra,
 )
 
 
@@ -31,14 +21,14 @@ from fedray.core import (
 class ExtendedModel(GlobalModel):
     """The global model and the extra parameters."""
 
-    extra: Mapping[str, Tensor] = payload_field("weights")
+    extra: Mapping[str, Tensor] = core.payload_field("weights")
 
 
 @dataclass(frozen=True)
 class ExtendedUpdate(TrainedModel):
     """A trained model and trained extra parameters."""
 
-    extra: Mapping[str, Tensor] = payload_field("weights")
+    extra: Mapping[str, Tensor] = core.payload_field("weights")
 
 
 class ExtraParameters(FedAvg):
@@ -48,8 +38,8 @@ class ExtraParameters(FedAvg):
     """
 
     stacks = True
-    uploads: ClassVar[PayloadTypes] = (ExtendedUpdate,)
-    downloads: ClassVar[PayloadTypes] = (ExtendedModel,)
+    uploads: ClassVar[core.PayloadTypes] = (ExtendedUpdate,)
+    downloads: ClassVar[core.PayloadTypes] = (ExtendedModel,)
     down_type = ExtendedModel
     averaged = ("model", "extra")
     one_model = True
@@ -58,13 +48,15 @@ class ExtraParameters(FedAvg):
         """Return the initial values by name; no model may have a parameter of the same name."""
         raise NotImplementedError
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         return {**super().init_server(server), "extra": self.extra_parameters()}
 
-    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
-        return with_extra(super().begin(client, state, down), down.extra)
+    def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
+        return core.with_extra(super().begin(client, state, down), down.extra)
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[ExtendedUpdate, ClientState]:
+    def finish(
+        self, local: core.LocalContext, trained: core.Trained
+    ) -> tuple[ExtendedUpdate, core.ClientState]:
         update, next_state = super().finish(local, trained)
         extra = select(trained.tensors, local.extra)
         return ExtendedUpdate(**vars(update), extra=extra), next_state

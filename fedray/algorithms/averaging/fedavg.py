@@ -26,36 +26,21 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.mean import Averaging, Weights
-from fedray.core import (
-    Call,
-    Client,
-    ClientState,
-    Downlinks,
-    HyperParameters,
-    LocalContext,
-    LocalTraining,
-    Payload,
-    PayloadTypes,
-    Server,
-    ServerState,
-    Trained,
-    algorithms,
-    payload_field,
-)
 from fedray.errors import nearest
 from fedray.models import Classifier, buffer_names, tensor_names
 
 
 @dataclass(frozen=True)
-class GlobalModel(Payload):
+class GlobalModel(core.Payload):
     """The shared part of a model: its parameters, running statistics and counters."""
 
-    weights: Mapping[str, Tensor] = payload_field(
+    weights: Mapping[str, Tensor] = core.payload_field(
         "weights",
         reveals="the mean of the participants' models; of two participants, each knows the other's",
     )
-    buffers: Mapping[str, Tensor] = payload_field("statistics")
+    buffers: Mapping[str, Tensor] = core.payload_field("statistics")
 
     @classmethod
     def of(cls, model: Classifier, tensors: Mapping[str, Tensor], **fields: Any) -> Self:
@@ -80,19 +65,19 @@ class GlobalModel(Payload):
 class TrainedModel(GlobalModel):
     """The shared part of a client's trained model, and its number of training images."""
 
-    weights: Mapping[str, Tensor] = payload_field(
+    weights: Mapping[str, Tensor] = core.payload_field(
         "weights",
         reveals="the client's update (membership; after few steps on few images, images)",
     )
-    samples: int = payload_field("statistics", reveals="how many images the client has")
+    samples: int = core.payload_field("statistics", reveals="how many images the client has")
 
-    def check(self, call: Call) -> None:
+    def check(self, call: core.Call) -> None:
         super().check(call)
         self.require_within("samples", 1, call.samples)
 
 
-@algorithms.add
-class FedAvg(Averaging, LocalTraining):
+@core.algorithms.add
+class FedAvg(Averaging, core.LocalTraining):
     """Averaging of whole models; clients keep no state."""
 
     name = "fedavg"
@@ -101,8 +86,8 @@ class FedAvg(Averaging, LocalTraining):
     travels = "models"
     dense = True
     stacks = True
-    uploads: ClassVar[PayloadTypes] = (TrainedModel,)
-    downloads: ClassVar[PayloadTypes] = (GlobalModel,)
+    uploads: ClassVar[core.PayloadTypes] = (TrainedModel,)
+    downloads: ClassVar[core.PayloadTypes] = (GlobalModel,)
     averaged: ClassVar[tuple[str, ...]] = ("model",)
     one_model = True
     down_type: ClassVar[type[GlobalModel]] = GlobalModel
@@ -110,7 +95,7 @@ class FedAvg(Averaging, LocalTraining):
     """The payload types of the shared part: downloads (`down_type`) and uploads (`up_type`). Any
     further field of `down_type` is filled with the entry of that name in the server's state."""
 
-    class HParams(HyperParameters):
+    class HParams(core.HyperParameters):
         """Hyper-parameters of all methods with a global model."""
 
         weights: Weights = "samples"
@@ -119,7 +104,7 @@ class FedAvg(Averaging, LocalTraining):
     hp: HParams
 
     @classmethod
-    def means_equally(cls, hparams: HyperParameters) -> bool:
+    def means_equally(cls, hparams: core.HyperParameters) -> bool:
         """Return True if `weights` is uniform."""
         return isinstance(hparams, FedAvg.HParams) and hparams.weights == "uniform"
 
@@ -131,11 +116,11 @@ class FedAvg(Averaging, LocalTraining):
         """Return the names of the tensors that stay with the client: all except the shared ones."""
         return tensor_names(model) - frozenset(self.shared(model))
 
-    def has_global_model(self, state: ServerState) -> bool:
+    def has_global_model(self, state: core.ServerState) -> bool:
         """Return True if all clients predict with one model (`evaluation.protocols`)."""
         return self.one_model
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         """Return the shared part of the initial weights; all clients have one architecture.
 
         Raises:
@@ -151,7 +136,9 @@ class FedAvg(Averaging, LocalTraining):
             )
         return {"model": select(initial, shared)}
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+    def downlink(
+        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+    ) -> core.Downlinks:
         names = {field.name for field in self.down_type.declared()} - {"weights", "buffers"}
         if missing := sorted(names - state.keys()):
             raise ValueError(
@@ -165,23 +152,25 @@ class FedAvg(Averaging, LocalTraining):
         """Return the weight of an upload in every mean: n_k, or 1 if `weights` is uniform."""
         return super().weight(upload) if self.hp.weights == "samples" else 1.0
 
-    def init_client(self, client: Client) -> ClientState:
+    def init_client(self, client: core.Client) -> core.ClientState:
         personal = self.personal(client.skeleton.model)
-        return ClientState(select(client.initial(), personal) if personal else {})
+        return core.ClientState(select(client.initial(), personal) if personal else {})
 
-    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
+    def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the global model and the client's personal tensors."""
         model = client.load({**state.model, **down.model})
-        return LocalContext(client, model, state, down)
+        return core.LocalContext(client, model, state, down)
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
+    def finish(
+        self, local: core.LocalContext, trained: core.Trained
+    ) -> tuple[TrainedModel, core.ClientState]:
         """Upload the shared tensors; keep the personal ones and the unchanged memory."""
         client, model = local.client, local.model
         shared = select(trained.tensors, self.shared(model))
         personal = self.personal(model)
         tensors = select(client.save(model), personal) if personal else {}
         update = self.up_type.of(model, shared, samples=len(client.train))
-        return update, ClientState(tensors, local.state.memory)
+        return update, core.ClientState(tensors, local.state.memory)
 
 
 def select(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:

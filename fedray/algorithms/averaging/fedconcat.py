@@ -43,6 +43,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedray import core
 from fedray.algorithms.averaging.fedavg import (
     FedAvg,
     GlobalModel,
@@ -50,24 +51,6 @@ from fedray.algorithms.averaging.fedavg import (
     select,
 )
 from fedray.algorithms.mean import client_weights, weighted_mean
-from fedray.core import (
-    Client,
-    ClientState,
-    Downlinks,
-    Exchange,
-    LocalContext,
-    Payload,
-    Samples,
-    Server,
-    ServerState,
-    Skeleton,
-    Tensors,
-    Uplinks,
-    algorithms,
-    held_versions,
-    payload_field,
-    total_of,
-)
 from fedray.data.augment import NO_AUGMENTATION
 from fedray.errors import UserError
 from fedray.models import (
@@ -91,10 +74,10 @@ STEPS = 100
 
 
 @dataclass(frozen=True)
-class LabelDistribution(Payload):
+class LabelDistribution(core.Payload):
     """The share of each class among a client's training images [C]."""
 
-    shares: Tensor = payload_field(
+    shares: Tensor = core.payload_field(
         "statistics",
         "C",
         dtype=torch.float64,
@@ -103,26 +86,26 @@ class LabelDistribution(Payload):
 
 
 @dataclass(frozen=True)
-class Encoders(Payload):
+class Encoders(core.Payload):
     """The clusters' encoders: weights and buffers, by cluster and name."""
 
-    weights: Mapping[str, Mapping[str, Tensor]] = payload_field(
+    weights: Mapping[str, Mapping[str, Tensor]] = core.payload_field(
         "weights",
         reveals="the mean encoder of each cluster; for a cluster of one client, its own encoder",
     )
-    buffers: Mapping[str, Mapping[str, Tensor]] = payload_field("statistics")
+    buffers: Mapping[str, Mapping[str, Tensor]] = core.payload_field("statistics")
 
 
 @dataclass(frozen=True)
 class ConcatenatedHead(GlobalModel):
     """The classifier on concatenated features: weight [C, G d] and bias [C]."""
 
-    weights: Mapping[str, Tensor] = payload_field(
+    weights: Mapping[str, Tensor] = core.payload_field(
         "weights", reveals="the mean of the participants' classifiers"
     )
 
 
-@algorithms.add
+@core.algorithms.add
 class FedConcat(FedAvg):
     """FedAvg inside clusters of clients, then one classifier on all clusters' features.
 
@@ -165,7 +148,7 @@ class FedConcat(FedAvg):
             return ceil(self.setting.rounds / 2)
         return self.hp.cluster_rounds
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         """Return the initial weights for every cluster.
 
         Raises:
@@ -186,7 +169,7 @@ class FedConcat(FedAvg):
         model = super().init_server(server)["model"]
         return {"clusters": {str(g): model for g in range(self.hp.clusters)}}
 
-    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def prepare(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Collect the clients' label distributions and cluster them."""
         if len(exchange.everyone) < self.setting.clients:
             raise UserError(
@@ -205,7 +188,7 @@ class FedConcat(FedAvg):
         assignment = torch.from_numpy(cluster(points, count, largest, random))
         return {"assignment": assignment}
 
-    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def round(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Run a round inside the clusters, or, in the third stage, a round of the classifier."""
         if exchange.server.round <= self.cluster_rounds:
             return super().round(state, exchange)
@@ -219,7 +202,7 @@ class FedConcat(FedAvg):
         heads = {client: upload.model for client, upload in uplinks.items()}
         return {"head": weighted_mean(client_weights(uplinks, "uniform"), heads)}
 
-    def give(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Give the encoders to all clients in the third stage, and again when images change."""
         server = exchange.server
         if server.round <= self.cluster_rounds or self._has_encoders(state, server).all():
@@ -228,15 +211,17 @@ class FedConcat(FedAvg):
         phase = self._phase(server)
         return exchange.give(state, "encoders", down, version=phase, step="receive_encoders")
 
-    def _phase(self, server: Server) -> int:
+    def _phase(self, server: core.Server) -> int:
         """Return the first round of the current phase of `data.evolution`; 0 before any phase."""
         return max((first for first in self.setting.phases if first <= server.round), default=0)
 
-    def _has_encoders(self, state: ServerState, server: Server) -> Tensor:
+    def _has_encoders(self, state: core.ServerState, server: core.Server) -> Tensor:
         """Return the mask of clients with the encoders and features of their current images [N]."""
-        return held_versions(state, "encoders", self.setting) == self._phase(server)
+        return core.held_versions(state, "encoders", self.setting) == self._phase(server)
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+    def downlink(
+        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+    ) -> core.Downlinks:
         """Send the classifier to clients with the encoders, and to others their cluster's model."""
         models = [GlobalModel.of(server.model, model) for model in state["clusters"].values()]
         down = {c: models[int(state["assignment"][c])] for c in clients}
@@ -246,21 +231,23 @@ class FedConcat(FedAvg):
             down |= {client: head for client in clients if has_encoders[client]}
         return down
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def server_update(
+        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
+    ) -> core.ServerState:
         """Average the uploads inside each cluster; a cluster without uploads keeps its model."""
         clusters = dict(state["clusters"])
         for g in range(self.hp.clusters):
             members = {c: upload for c, upload in uplinks.items() if state["assignment"][c] == g}
             if members:
-                model, total = {"model": clusters[str(g)]}, total_of(self.summand, members)
+                model, total = {"model": clusters[str(g)]}, core.total_of(self.summand, members)
                 clusters[str(g)] = self.server_step(model, total, server)["model"]
         return {"clusters": clusters}
 
-    def has_global_model(self, state: ServerState) -> bool:
+    def has_global_model(self, state: core.ServerState) -> bool:
         """Return True in the third stage or with a single cluster."""
         return "head" in state or self.hp.clusters == 1
 
-    def _initial_head(self, state: ServerState, server: Server) -> Tensors:
+    def _initial_head(self, state: core.ServerState, server: core.Server) -> core.Tensors:
         weight, bias = concatenate_heads(list(state["clusters"].values()))
         if self.hp.head_init == "random":
             head = nn.Linear(weight.shape[1], weight.shape[0])
@@ -269,25 +256,25 @@ class FedConcat(FedAvg):
         return {WEIGHT: weight, BIAS: bias}
 
     def label_distribution(
-        self, client: Client, state: ClientState, down: None
-    ) -> tuple[LabelDistribution, ClientState]:
+        self, client: core.Client, state: core.ClientState, down: None
+    ) -> tuple[LabelDistribution, core.ClientState]:
         """Upload the shares of the classes among the client's training images."""
         counts = client.class_counts().double()
         return LabelDistribution(counts / counts.sum()), state
 
     def receive_encoders(
-        self, client: Client, state: ClientState, down: Encoders
-    ) -> tuple[None, ClientState]:
+        self, client: core.Client, state: core.ClientState, down: Encoders
+    ) -> tuple[None, core.ClientState]:
         """Keep the encoders and the features of the client's training images."""
         encoders = {g: {**weights, **down.buffers[g]} for g, weights in down.weights.items()}
         parts = [client.features(model, client.train) for model in load_encoders(client, encoders)]
         features = torch.cat(parts, dim=1)
         memory = {**state.memory, "encoders": encoders, "features": features}
-        return None, ClientState(state.model, memory)
+        return None, core.ClientState(state.model, memory)
 
     def train_head(
-        self, client: Client, state: ClientState, down: ConcatenatedHead
-    ) -> tuple[TrainedModel, ClientState]:
+        self, client: core.Client, state: core.ClientState, down: ConcatenatedHead
+    ) -> tuple[TrainedModel, core.ClientState]:
         """Train the classifier on `head_batches` batches of features."""
         local = self.begin(client, state, down)
         count = self.hp.head_batches * self.setting.training.batch_size
@@ -298,7 +285,7 @@ class FedConcat(FedAvg):
         local = replace(local, client=part.with_schedule(epochs=1))
         return self.finish(local, self.train(local))
 
-    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
+    def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the classifier on the encoders' features, or the cluster's model on images."""
         if isinstance(down, ConcatenatedHead):
             client = with_encoders(client, state.memory["encoders"], state.memory["features"])
@@ -315,7 +302,7 @@ class ConcatenatedClassifier(BackboneClassifier):
     """
 
     def __init__(
-        self, client: Client, encoders: Mapping[str, Mapping[str, Tensor]], width: int
+        self, client: core.Client, encoders: Mapping[str, Mapping[str, Tensor]], width: int
     ) -> None:
         super().__init__(nn.Identity(), width, width, client.setting.num_classes)
         self._client, self._encoders = client, encoders
@@ -330,7 +317,7 @@ class ConcatenatedClassifier(BackboneClassifier):
 
 
 def load_encoders(
-    client: Client, encoders: Mapping[str, Mapping[str, Tensor]]
+    client: core.Client, encoders: Mapping[str, Mapping[str, Tensor]]
 ) -> Iterator[Classifier]:
     """Load each cluster's encoder into the client's skeleton in turn and yield it for evaluation.
 
@@ -342,8 +329,8 @@ def load_encoders(
 
 
 def with_encoders(
-    client: Client, encoders: Mapping[str, Mapping[str, Tensor]], features: Tensor
-) -> Client:
+    client: core.Client, encoders: Mapping[str, Mapping[str, Tensor]], features: Tensor
+) -> core.Client:
     """Return the client with a `ConcatenatedClassifier` that trains on stored features.
 
     Args:
@@ -357,13 +344,13 @@ def with_encoders(
     labels, positions = train.labels.numpy(), np.arange(len(train))
     return replace(
         client,
-        train=Samples(features.cpu().numpy(), labels, positions, ImageFeatures),
+        train=core.Samples(features.cpu().numpy(), labels, positions, ImageFeatures),
         setting=replace(setting, feature_dim=width),
-        skeleton=Skeleton(model.to(client.device)),
+        skeleton=core.Skeleton(model.to(client.device)),
     )
 
 
-def _make_encoders(state: ServerState, server: Server) -> Encoders:
+def _make_encoders(state: core.ServerState, server: core.Server) -> Encoders:
     """Return the clusters' models without heads."""
     buffers = buffer_names(server.model)
     weights = tensor_names(server.model) - buffers - head_tensors(server.model)

@@ -36,36 +36,24 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.averaging.class_counts import CountsClasses
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.config import Epochs, LearningRate
-from fedray.core import (
-    PLAIN_SGD,
-    Batch,
-    ClientState,
-    Exchange,
-    LocalContext,
-    Payload,
-    Server,
-    ServerState,
-    algorithms,
-    fit,
-    payload_field,
-)
 from fedray.models import ClassifierOutput, head_tensors
 
 
 @dataclass(frozen=True)
-class Simplex(Payload):
+class Simplex(core.Payload):
     """M^T: the classes' unit vectors [C, C]."""
 
-    simplex: Tensor = payload_field(
+    simplex: Tensor = core.payload_field(
         "prototypes", "C C", reveals="nothing: a random rotation of a fixed simplex"
     )
 
 
-@algorithms.add
+@core.algorithms.add
 class FedETF(CountsClasses, ExtraParameters):
     """FedAvg with a fixed simplex (ETF) as classifier, and a loss balanced by class counts."""
 
@@ -97,7 +85,7 @@ class FedETF(CountsClasses, ExtraParameters):
         """Return the scale s, if it is trained."""
         return {"scale": torch.tensor(float(self.hp.scale))} if self.hp.learn_scale else {}
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         """Return the initial weights and scale, and a randomly rotated simplex."""
         classes = self.setting.num_classes
         random = server.streams.torch("fedetf")
@@ -105,26 +93,26 @@ class FedETF(CountsClasses, ExtraParameters):
         simplex = simplex_etf(torch.linalg.qr(draw).Q).float()
         return {**super().init_server(server), "simplex": simplex}
 
-    def give(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Give the simplex to all clients; those that join later are tested before, too."""
         simplex = Simplex(state["simplex"])
         return exchange.give(state, "simplex", dict.fromkeys(range(self.setting.clients), simplex))
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         counts = local.state.memory["counts"]
         return balanced_loss(self.scaled_logits(output, local), batch.labels, counts)
 
-    def scaled_logits(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
+    def scaled_logits(self, output: ClassifierOutput, local: core.LocalContext) -> Tensor:
         """Return the logits [B, C]: s times the cosines."""
         cosines = corner_products(output.logits, local.state.memory["simplex"])
         scale = local.extra.get("scale")  # None if the scale is not trained
         return cosines * (float(self.hp.scale) if scale is None else scale)
 
-    def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
+    def predict(self, output: ClassifierOutput, local: core.LocalContext) -> Tensor:
         """Return s times the cosines [B, C], without log n_i; a trained s may be negative."""
         return self.scaled_logits(output, local)
 
-    def fine_tune(self, local: LocalContext) -> Iterator[LocalContext]:
+    def fine_tune(self, local: core.LocalContext) -> Iterator[core.LocalContext]:
         """Train locally for a round, then the simplex and the head in turn (FedETF-Per).
 
         Yields:
@@ -138,27 +126,27 @@ class FedETF(CountsClasses, ExtraParameters):
             self._tune_head(local, later=3 + 2 * turn)
             yield local
 
-    def _tune_simplex(self, local: LocalContext, later: int) -> None:
+    def _tune_simplex(self, local: core.LocalContext, later: int) -> None:
         client = local.client.with_schedule(
             later,
             epochs=self.hp.per_epochs,
             lr=self.hp.per_simplex_lr,
-            optimizer=PLAIN_SGD,
+            optimizer=core.PLAIN_SGD,
         )
         simplex = {"simplex": local.state.memory["simplex"]}
         context = replace(local, client=client, extra=simplex, trainable=())
-        fit(context, self._plain_loss(local))
+        core.fit(context, self._plain_loss(local))
 
-    def _tune_head(self, local: LocalContext, later: int) -> None:
+    def _tune_head(self, local: core.LocalContext, later: int) -> None:
         client = local.client.with_schedule(
             later, epochs=self.hp.per_epochs, lr=self.hp.per_head_lr
         )
         head = head_tensors(local.model)
         context = replace(local, client=client, extra={}, trainable=head)
-        fit(context, self._plain_loss(local))
+        core.fit(context, self._plain_loss(local))
 
-    def _plain_loss(self, local: LocalContext) -> Callable[[Batch], Tensor]:
-        def loss(batch: Batch) -> Tensor:
+    def _plain_loss(self, local: core.LocalContext) -> Callable[[core.Batch], Tensor]:
+        def loss(batch: core.Batch) -> Tensor:
             return F.cross_entropy(
                 self.scaled_logits(local.model(batch.inputs), local), batch.labels
             )
@@ -166,10 +154,10 @@ class FedETF(CountsClasses, ExtraParameters):
         return loss
 
 
-def copy_simplex(local: LocalContext) -> LocalContext:
+def copy_simplex(local: core.LocalContext) -> core.LocalContext:
     """Return the context with a trainable copy of the simplex."""
     simplex = local.state.memory["simplex"].clone()
-    state = ClientState(local.state.model, {**local.state.memory, "simplex": simplex})
+    state = core.ClientState(local.state.model, {**local.state.memory, "simplex": simplex})
     return replace(local, state=state)
 
 

@@ -29,23 +29,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
 from fedray.algorithms.losses import similarity_analysis
 from fedray.config import LossWeight
-from fedray.core import (
-    Batch,
-    Client,
-    ClientState,
-    LocalContext,
-    Server,
-    ServerState,
-    StateTree,
-    Total,
-    algorithms,
-    fit,
-    payload_field,
-    weighed,
-)
 from fedray.evaluation.protocols import Analysis
 from fedray.models import ClassifierOutput
 
@@ -56,7 +43,7 @@ Divisor = Literal["all", "own"]
 class AnchoredModel(GlobalModel):
     """The global model and the anchors a [C, d]."""
 
-    anchors: Tensor = payload_field(
+    anchors: Tensor = core.payload_field(
         "prototypes", "C d", reveals="the means of the participants' class features"
     )
 
@@ -65,7 +52,7 @@ class AnchoredModel(GlobalModel):
 class AnchoredUpdate(TrainedModel):
     """A trained model and the client's anchors [C, d]."""
 
-    anchors: Tensor = payload_field(
+    anchors: Tensor = core.payload_field(
         "prototypes",
         "C d",
         reveals="which classes the client holds, by the anchors that moved, and their mean "
@@ -73,7 +60,7 @@ class AnchoredUpdate(TrainedModel):
     )
 
 
-@algorithms.add
+@core.algorithms.add
 class FedFAAnchors(FedAvg):
     """FedAvg of models and of one feature anchor per class; clients keep no state."""
 
@@ -103,24 +90,26 @@ class FedFAAnchors(FedAvg):
 
     hp: HParams
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         random = server.streams.torch("fedfa_anchors")
         classes, d = self.setting.num_classes, self.setting.feature_dim
         return {**super().init_server(server), "anchors": initial_anchors(classes, d, random)}
 
-    def summand(self, upload: Any) -> StateTree:
-        anchors = weighed({"anchors": upload.anchors}, self.weight(upload))
+    def summand(self, upload: Any) -> core.StateTree:
+        anchors = core.weighed({"anchors": upload.anchors}, self.weight(upload))
         return {**super().summand(upload), **anchors}
 
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+    def server_step(
+        self, state: core.ServerState, total: core.Total, server: core.Server
+    ) -> core.ServerState:
         # In double precision, so that an anchor that no client has moved stays equal bit for bit.
         anchors = (total["anchors"] / total["weight"]).to(state["anchors"].dtype)
         return {**super().server_step(state, total, server), "anchors": anchors}
 
-    def analyse(self, state: ServerState, server: Server) -> Analysis:
+    def analyse(self, state: core.ServerState, server: core.Server) -> Analysis:
         return similarity_analysis(state["anchors"])
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         loss = super().loss(output, batch, local)
         if self.hp.lambda_ == 0:
             return loss
@@ -128,8 +117,8 @@ class FedFAAnchors(FedAvg):
         return loss + float(self.hp.lambda_) * anchor_loss(output.features, batch.labels, anchors)
 
     def client_update(
-        self, client: Client, state: ClientState, down: Any
-    ) -> tuple[AnchoredUpdate, ClientState]:
+        self, client: core.Client, state: core.ClientState, down: Any
+    ) -> tuple[AnchoredUpdate, core.ClientState]:
         """Train; calibrate the head after every batch, and move local anchors after every epoch."""
         local = self.begin(client, state, down)
         anchors, config = down.anchors, self.setting.training
@@ -142,12 +131,12 @@ class FedFAAnchors(FedAvg):
             self.hp.anchor_mean,
         )
 
-        def loss(batch: Batch) -> Tensor:
+        def loss(batch: core.Batch) -> Tensor:
             output = local.model(batch.inputs)
             moving.add(output.features, batch.labels)
             return self.loss(output, batch, local)
 
-        trained = fit(local, loss, after_batch=calibration.step)
+        trained = core.fit(local, loss, after_batch=calibration.step)
         update, next_state = self.finish(local, trained)
         return AnchoredUpdate(**vars(update), anchors=moving.anchors), next_state
 

@@ -22,64 +22,53 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel, select
-from fedray.core import (
-    SGD,
-    Call,
-    ClientState,
-    LocalContext,
-    Requires,
-    Server,
-    ServerState,
-    StateTree,
-    Total,
-    Trained,
-    TrainingConfig,
-    algorithms,
-    payload_field,
-    weighed,
-)
 
 
 @dataclass(frozen=True)
 class NormalisedModel(TrainedModel):
     """A trained model, and a_i, the divisor of its update."""
 
-    steps: float = payload_field("statistics", reveals="how many steps the client took")
+    steps: float = core.payload_field("statistics", reveals="how many steps the client took")
 
-    def check(self, call: Call) -> None:
+    def check(self, call: core.Call) -> None:
         super().check(call)
         self.require_within("steps", 1)
 
 
-@algorithms.add
+@core.algorithms.add
 class FedNova(FedAvg):
     """FedAvg of updates that are normalised by the number of local steps."""
 
     name = "fednova"
     title = "FedNova"
     paper = "Wang et al., NeurIPS 2020, arXiv:2007.07481"
-    requires = Requires(sgd=True)
+    requires = core.Requires(sgd=True)
     dense = True
     uploads = (NormalisedModel,)
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[NormalisedModel, ClientState]:
+    def finish(
+        self, local: core.LocalContext, trained: core.Trained
+    ) -> tuple[NormalisedModel, core.ClientState]:
         update, next_state = super().finish(local, trained)
         a_i = steps_of(trained, self.setting.training)
         return NormalisedModel(**vars(update), steps=a_i), next_state
 
-    def summand(self, upload: Any) -> StateTree:
+    def summand(self, upload: Any) -> core.StateTree:
         """Return n_i, n_i times the buffers, n_i a_i, n_i / a_i and n_i y_i / a_i."""
         weight = self.weight(upload)
         return {
             "weight": torch.tensor(weight).double(),
-            "model": weighed(upload.buffers, weight),
+            "model": core.weighed(upload.buffers, weight),
             "steps": torch.tensor(weight).double() * upload.steps,
             "inverse": torch.tensor(weight).double() / upload.steps,
-            "normalised": weighed(upload.weights, weight / upload.steps),
+            "normalised": core.weighed(upload.weights, weight / upload.steps),
         }
 
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+    def server_step(
+        self, state: core.ServerState, total: core.Total, server: core.Server
+    ) -> core.ServerState:
         """Move the model by the normalised average; average buffers as FedAvg does."""
         model, means = state["model"], super().server_step(state, total, server)["model"]
         p_a, p_by_a = (total[name] / total["weight"] for name in ("steps", "inverse"))
@@ -88,9 +77,9 @@ class FedNova(FedAvg):
         return {"model": select({**model, **means, **weights}, model)}
 
 
-def steps_of(trained: Trained, config: TrainingConfig) -> float:
+def steps_of(trained: core.Trained, config: core.TrainingConfig) -> float:
     """Return a_i of a client's training; for methods that require SGD."""
-    assert isinstance(config.optimizer, SGD)
+    assert isinstance(config.optimizer, core.SGD)
     sgd = config.optimizer.params
     return effective_steps(trained.steps, sgd.momentum, nesterov=sgd.nesterov)
 

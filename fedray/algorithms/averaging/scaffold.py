@@ -24,33 +24,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
 from fedray.algorithms.averaging.fednova import steps_of
 from fedray.algorithms.mean import Weights
 from fedray.config import LearningRate
-from fedray.core import (
-    ClientState,
-    LocalContext,
-    Requires,
-    Server,
-    ServerState,
-    StateTree,
-    Tensors,
-    Total,
-    Trained,
-    algorithms,
-    fit,
-    mean_of,
-    payload_field,
-    weighed,
-)
 
 
 @dataclass(frozen=True)
 class ControlledModel(GlobalModel):
     """The global model, and the server's control variate c as `control`."""
 
-    control: Mapping[str, Tensor] = payload_field(
+    control: Mapping[str, Tensor] = core.payload_field(
         "weights", reveals="the mean gradient of all clients"
     )
 
@@ -59,13 +44,13 @@ class ControlledModel(GlobalModel):
 class ControlledUpdate(TrainedModel):
     """A trained model, and the change of the client's control variate, c_i+ - c_i, as `control`."""
 
-    control: Mapping[str, Tensor] = payload_field(
+    control: Mapping[str, Tensor] = core.payload_field(
         "weights",
         reveals="the client's mean gradient of the round, from which gradient inversion starts",
     )
 
 
-@algorithms.add
+@core.algorithms.add
 class Scaffold(FedAvg):
     """FedAvg with control variates on the server and on every client."""
 
@@ -73,7 +58,7 @@ class Scaffold(FedAvg):
     title = "SCAFFOLD"
     paper = "Karimireddy et al., ICML 2020, arXiv:1910.06378"
     travels = "models and control variates"
-    requires = Requires(sgd=True)
+    requires = core.Requires(sgd=True)
     dense = True
     uploads = (ControlledUpdate,)
     downloads = (ControlledModel,)
@@ -89,11 +74,11 @@ class Scaffold(FedAvg):
 
     hp: HParams
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         control = zeros(dict(server.model.named_parameters()))
         return {**super().init_server(server), "control": control}
 
-    def train(self, local: LocalContext) -> Trained:
+    def train(self, local: core.LocalContext) -> core.Trained:
         """Train with the steps w - eta (g - c_i + c), Eq. (3)."""
         c = local.down.control
         c_i = local.state.memory.get("control", zeros(c))
@@ -104,13 +89,15 @@ class Scaffold(FedAvg):
                 assert w.grad is not None
                 w.grad += correction
 
-        return fit(
+        return core.fit(
             local,
             lambda batch: self.loss(local.model(batch.inputs), batch, local),
             before_step=correct,
         )
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[ControlledUpdate, ClientState]:
+    def finish(
+        self, local: core.LocalContext, trained: core.Trained
+    ) -> tuple[ControlledUpdate, core.ClientState]:
         """Upload as FedAvg does, with the change of the client's control variate (option II)."""
         sent, next_state = super().finish(local, trained)
         config, down = local.client.setting.training, local.down
@@ -123,15 +110,17 @@ class Scaffold(FedAvg):
         }
         change = {name: control - old[name] for name, control in new.items()}
         update = ControlledUpdate(**vars(sent), control=change)
-        return update, ClientState(next_state.model, {**next_state.memory, "control": new})
+        return update, core.ClientState(next_state.model, {**next_state.memory, "control": new})
 
-    def summand(self, upload: Any) -> StateTree:
-        return {**super().summand(upload), "control": weighed(upload.control, 1.0)}
+    def summand(self, upload: Any) -> core.StateTree:
+        return {**super().summand(upload), "control": core.weighed(upload.control, 1.0)}
 
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+    def server_step(
+        self, state: core.ServerState, total: core.Total, server: core.Server
+    ) -> core.ServerState:
         """Return x + eta_g * mean(y_i - x) and c + |S|/N * mean(c_i+ - c_i), Eq. (5)."""
         x, model = state["model"], dict(super().server_step(state, total, server)["model"])
-        changes = mean_of(total["control"], float(self.setting.clients), state["control"])
+        changes = core.mean_of(total["control"], float(self.setting.clients), state["control"])
         control = {}
         for name, c in state["control"].items():
             model[name] = x[name] + self.hp.lr_server * (model[name] - x[name])
@@ -139,7 +128,7 @@ class Scaffold(FedAvg):
         return {"model": model, "control": control}
 
 
-def zeros(parameters: Mapping[str, Tensor]) -> Tensors:
+def zeros(parameters: Mapping[str, Tensor]) -> core.Tensors:
     """Return the initial control variate: zeros like each parameter, without buffers."""
     return {name: torch.zeros_like(w, requires_grad=False) for name, w in parameters.items()}
 

@@ -12,31 +12,21 @@ from typing import ClassVar, Literal
 from pydantic import Field, StrictBool
 from torch import nn
 
+from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, select
 from fedray.algorithms.mean import Weights
 from fedray.config import Tree
-from fedray.core import (
-    AuxiliaryMethod,
-    Downlinks,
-    HyperParameters,
-    LocalContext,
-    LocalTraining,
-    Server,
-    ServerState,
-    Trained,
-    fit,
-)
 from fedray.models import AUXILIARY, Classifier, ClassifierOutput, WithAuxiliary, tensor_names
 
 
-class AuxiliaryTraining(AuxiliaryMethod, LocalTraining):
+class AuxiliaryTraining(core.AuxiliaryMethod, core.LocalTraining):
     """Training of the client's model and the small model by one optimiser; tests use the former."""
 
     travels = "a small model"
     clipped: ClassVar[Sequence[str]] = ("own", "auxiliary", "joint")
     """The parts of the model whose gradients `clip_norm` bounds, each part separately."""
 
-    class HParams(HyperParameters):
+    class HParams(core.HyperParameters):
         """Hyper-parameters of all methods with a small model."""
 
         weights: Weights = "uniform"
@@ -57,11 +47,11 @@ class AuxiliaryTraining(AuxiliaryMethod, LocalTraining):
     def shared(self, model: Classifier) -> frozenset[str]:
         return frozenset(name for name in tensor_names(model) if name.startswith(AUXILIARY))
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         first = server.architectures[0]
         return {"model": select(server.initial(first), self.shared(server.empty(first)))}
 
-    def train(self, local: LocalContext) -> Trained:
+    def train(self, local: core.LocalContext) -> core.Trained:
         """Train both models on `loss`; clip the gradients of each if `clip_norm` is set."""
         bound = self.hp.clip_norm
 
@@ -71,7 +61,7 @@ class AuxiliaryTraining(AuxiliaryMethod, LocalTraining):
                 if bound is not None and name in self.clipped:
                     nn.utils.clip_grad_norm_(parameters, bound)
 
-        return fit(
+        return core.fit(
             local,
             lambda batch: self.loss(local.model(batch.inputs), batch, local),
             before_step=clip,
@@ -86,7 +76,9 @@ class AuxiliaryAveraging(AuxiliaryTraining, FedAvg):
 
     hp: HParams
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+    def downlink(
+        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+    ) -> core.Downlinks:
         model = server.empty(server.architectures[0])
         return dict.fromkeys(clients, self.down_type.of(model, state["model"]))
 

@@ -31,30 +31,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.mean import row_means
 from fedray.config import LossWeight
-from fedray.core import (
-    Batch,
-    Client,
-    ClientState,
-    Downlinks,
-    HyperParameters,
-    LocalContext,
-    LocalTraining,
-    Payload,
-    Server,
-    ServerState,
-    Tensors,
-    Uplinks,
-    algorithms,
-    fit,
-    payload_field,
-)
 from fedray.models import ClassifierOutput
 
 
 @dataclass(frozen=True)
-class ClassOutputs(Payload):
+class ClassOutputs(core.Payload):
     """A client's mean outputs on its images of each class.
 
     Attributes:
@@ -62,16 +46,16 @@ class ClassOutputs(Payload):
         outputs: mean logits, or mean probabilities [c, C].
     """
 
-    classes: Tensor = payload_field(
+    classes: Tensor = core.payload_field(
         "statistics", "c", dtype=torch.int64, reveals="which classes the client holds"
     )
-    outputs: Tensor = payload_field(
+    outputs: Tensor = core.payload_field(
         "logits", "c C", reveals="which other classes its model confuses each of its classes with"
     )
 
 
 @dataclass(frozen=True)
-class ClassTeachers(Payload):
+class ClassTeachers(core.Payload):
     """The mean outputs of clients on each class.
 
     Attributes:
@@ -79,17 +63,17 @@ class ClassTeachers(Payload):
         present: mask of the classes that have a teacher [C], bool.
     """
 
-    outputs: Tensor = payload_field(
+    outputs: Tensor = core.payload_field(
         "logits",
         "C C",
         reveals="the mean outputs of the clients' models on every class; if one client alone holds "
         "a class, its own outputs",
     )
-    present: Tensor = payload_field("statistics", "C", dtype=torch.bool)
+    present: Tensor = core.payload_field("statistics", "C", dtype=torch.bool)
 
 
-@algorithms.add
-class FedDistill(LocalTraining):
+@core.algorithms.add
+class FedDistill(core.LocalTraining):
     """Distillation from the clients' mean outputs on each class; models stay personal."""
 
     name = "feddistill"
@@ -99,7 +83,7 @@ class FedDistill(LocalTraining):
     uploads = (ClassOutputs,)
     downloads = (ClassTeachers,)
 
-    class HParams(HyperParameters):
+    class HParams(core.HyperParameters):
         gamma: LossWeight = 1.0
         """γ, weight of the distillation; 0 gives Local. FedTSP's comparison: 1."""
         outputs: Literal["logits", "probabilities"] = "logits"
@@ -111,23 +95,27 @@ class FedDistill(LocalTraining):
 
     hp: HParams
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         nobody = torch.zeros(0, dtype=torch.int64)
         outputs = torch.zeros(0, server.setting.num_classes)
         return {"owners": nobody, "classes": nobody.clone(), "outputs": outputs}
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+    def downlink(
+        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+    ) -> core.Downlinks:
         """Send the teachers: one set for all clients, or, for each, the mean of the others."""
         everyone = torch.ones_like(state["owners"], dtype=torch.bool)
         if self.hp.teacher == "all":
             return dict.fromkeys(clients, teachers(state, everyone))
         return {client: teachers(state, state["owners"] != client) for client in clients}
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def server_update(
+        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
+    ) -> core.ServerState:
         """Store the uploads; classes without uploads keep their rows."""
         return latest_rows(state, uplinks) if uplinks else state
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         loss = super().loss(output, batch, local)
         teachers: ClassTeachers = local.down
         if self.hp.gamma == 0:
@@ -138,20 +126,20 @@ class FedDistill(LocalTraining):
         return loss + self.hp.gamma * term
 
     def client_update(
-        self, client: Client, state: ClientState, down: Any
-    ) -> tuple[ClassOutputs, ClientState]:
+        self, client: core.Client, state: core.ClientState, down: Any
+    ) -> tuple[ClassOutputs, core.ClientState]:
         """Train, and upload the mean outputs of the training batches."""
         local = self.begin(client, state, down)
         sums = ClassSums(self.setting.num_classes, client.device)
 
-        def loss(batch: Batch) -> Tensor:
+        def loss(batch: core.Batch) -> Tensor:
             output = local.model(batch.inputs)
             logits = output.logits.detach().float()
             soft = self.hp.outputs == "probabilities"
             sums.add(F.softmax(logits, dim=1) if soft else logits, batch.labels)
             return self.loss(output, batch, local)
 
-        _, next_state = self.finish(local, fit(local, loss))
+        _, next_state = self.finish(local, core.fit(local, loss))
         return ClassOutputs(*sums.means()), next_state
 
 
@@ -179,7 +167,7 @@ class ClassSums:
         return classes, self._sums[classes] / self._counts[classes].unsqueeze(1)
 
 
-def latest_rows(state: ServerState, uplinks: Uplinks) -> Tensors:
+def latest_rows(state: core.ServerState, uplinks: core.Uplinks) -> core.Tensors:
     """Return the rows of the uploads, and the earlier rows of classes without uploads.
 
     Args:
@@ -197,7 +185,7 @@ def latest_rows(state: ServerState, uplinks: Uplinks) -> Tensors:
     }
 
 
-def teachers(state: ServerState, chosen: Tensor) -> ClassTeachers:
+def teachers(state: core.ServerState, chosen: Tensor) -> ClassTeachers:
     """Return the unweighted mean of the chosen rows of each class.
 
     Args:

@@ -42,37 +42,19 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor, nn
 
+from fedray import core
 from fedray.algorithms.mean import Weights, client_weights, weighted_mean
 from fedray.algorithms.personalised.shared_head import GlobalHead, Head, HeadAveraging
 from fedray.config import Epochs, LearningRate, LossWeight
-from fedray.core import (
-    Batch,
-    Client,
-    ClientState,
-    Downlinks,
-    Exchange,
-    HyperParameters,
-    LocalContext,
-    Payload,
-    Server,
-    ServerState,
-    Tensors,
-    Trained,
-    Uplinks,
-    algorithms,
-    batch_sizes,
-    fit,
-    payload_field,
-)
 from fedray.core.optimizers import TorchAdam
 from fedray.errors import UserError
 
 
 @dataclass(frozen=True)
-class ClassCounts(Payload):
+class ClassCounts(core.Payload):
     """A client's number of training images of each class [C]; sent once for each phase of data."""
 
-    counts: Tensor = payload_field(
+    counts: Tensor = core.payload_field(
         "statistics",
         "C",
         dtype=torch.int64,
@@ -84,10 +66,10 @@ class ClassCounts(Payload):
 class GenerativeHead(GlobalHead):
     """The averaged head, the generator, and the summed class counts of all clients [C]."""
 
-    generator: Mapping[str, Tensor] = payload_field(
+    generator: Mapping[str, Tensor] = core.payload_field(
         "weights", reveals="features that these heads classify as each class"
     )
-    counts: Tensor = payload_field(
+    counts: Tensor = core.payload_field(
         "statistics",
         "C",
         dtype=torch.int64,
@@ -95,7 +77,7 @@ class GenerativeHead(GlobalHead):
     )
 
 
-@algorithms.add
+@core.algorithms.add
 class FedGen(HeadAveraging):
     """Averaged heads, trained on generated features of all classes in addition to local images."""
 
@@ -106,7 +88,7 @@ class FedGen(HeadAveraging):
     uploads = (ClassCounts, Head)
     downloads = (GenerativeHead,)
 
-    class HParams(HyperParameters):
+    class HParams(core.HyperParameters):
         generated_weight: LossWeight = 1.0
         """Weight of the loss on generated features, Eq. (5); 0 gives LG-FedAvg. Paper: 1."""
         weights: Weights = "samples"
@@ -130,7 +112,7 @@ class FedGen(HeadAveraging):
 
     hp: HParams
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         """Return the first client's head, and a generator with PyTorch's default initial weights.
 
         Raises:
@@ -148,7 +130,7 @@ class FedGen(HeadAveraging):
             "counts": {},
         }
 
-    def _draw_generator(self, server: Server) -> Tensors:
+    def _draw_generator(self, server: core.Server) -> core.Tensors:
         random = server.streams.torch("fedgen")
         classes, d, hidden = self.setting.num_classes, self.setting.feature_dim, self.hp.hidden_dim
         entering = self.hp.noise_dim + classes
@@ -166,17 +148,17 @@ class FedGen(HeadAveraging):
             "b2": uniform(d, inputs=hidden),
         }
 
-    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def prepare(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Collect the class counts of all clients."""
         return self._collect_counts(state, exchange)
 
-    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def round(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Collect class counts of clients that joined, or of all if images changed; run a round."""
         if exchange.server.round in self.setting.phases:
             state = {**state, "counts": {}}
         return super().round(self._collect_counts(state, exchange), exchange)
 
-    def _collect_counts(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def _collect_counts(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         unknown = [client for client in exchange.everyone if str(client) not in state["counts"]]
         if not unknown:
             return state
@@ -184,16 +166,20 @@ class FedGen(HeadAveraging):
         counted = {str(client): reply.counts for client, reply in replies.items()}
         return {**state, "counts": {**state["counts"], **counted}}
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+    def downlink(
+        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+    ) -> core.Downlinks:
         down = GenerativeHead(state["head"], state["generator"], self._summed_counts(state))
         return dict.fromkeys(clients, down)
 
-    def _summed_counts(self, state: ServerState) -> Tensor:
+    def _summed_counts(self, state: core.ServerState) -> Tensor:
         """Return the summed class counts of all clients [C]."""
         none = torch.zeros(self.setting.num_classes, dtype=torch.int64)
         return sum(state["counts"].values(), start=none)
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def server_update(
+        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
+    ) -> core.ServerState:
         """Train the generator on the participants' heads, Eq. (4), and average the heads."""
         if not uplinks:
             return state
@@ -204,8 +190,12 @@ class FedGen(HeadAveraging):
         return {"generator": generator, "head": weighted_mean(weights, heads)}
 
     def _train_generator(
-        self, state: ServerState, weights: Mapping[int, float], uplinks: Uplinks, server: Server
-    ) -> Tensors:
+        self,
+        state: core.ServerState,
+        weights: Mapping[int, float],
+        uplinks: core.Uplinks,
+        server: core.Server,
+    ) -> core.Tensors:
         """Train a copy of the generator with Adam on Eq. (4), on the server's device."""
         device = server.device
         heads = {
@@ -213,7 +203,7 @@ class FedGen(HeadAveraging):
             for name in state["head"]
         }
         shares = torch.tensor(list(weights.values()), device=device)
-        generator: Tensors = {
+        generator: core.Tensors = {
             name: tensor.detach().clone().to(device).requires_grad_()
             for name, tensor in state["generator"].items()
         }
@@ -240,24 +230,24 @@ class FedGen(HeadAveraging):
         return noise, labels
 
     def count_classes(
-        self, client: Client, state: ClientState, down: None
-    ) -> tuple[ClassCounts, ClientState]:
+        self, client: core.Client, state: core.ClientState, down: None
+    ) -> tuple[ClassCounts, core.ClientState]:
         """Upload the client's class counts."""
         return ClassCounts(client.class_counts()), state
 
-    def train(self, local: LocalContext) -> Trained:
+    def train(self, local: core.LocalContext) -> core.Trained:
         """Train with a batch of generated features for each batch of images, Eq. (5)."""
         if self.hp.generated_weight == 0:
             return super().train(local)
         client, down = local.client, local.down
         random = self.setting.streams.torch("fedgen", round_=client.round, client=client.id)
         config, counts = self.setting.training, down.counts.cpu()
-        batches = config.epochs * len(batch_sizes(len(client.train), config))
+        batches = config.epochs * len(core.batch_sizes(len(client.train), config))
         draws = [self._draw(counts, random) for _ in range(batches)]  # one transfer to the device
         noises, targets = (torch.stack(tensors) for tensors in zip(*draws, strict=True))
         drawn = zip(noises.to(client.device), targets.to(client.device), strict=True)
 
-        def loss(batch: Batch) -> Tensor:
+        def loss(batch: core.Batch) -> Tensor:
             supervised = self.loss(local.model(batch.inputs), batch, local)
             noise, labels = next(drawn)
             with torch.no_grad():
@@ -266,7 +256,7 @@ class FedGen(HeadAveraging):
                 local.model.head, features, labels
             )
 
-        return fit(local, loss)
+        return core.fit(local, loss)
 
 
 def draw_labels(counts: Tensor, size: int, random: torch.Generator) -> Tensor:

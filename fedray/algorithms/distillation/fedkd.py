@@ -43,30 +43,12 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.averaging.fedavg import GlobalModel, select
 from fedray.algorithms.distillation.auxiliary_averaging import MutualLearning
 from fedray.algorithms.losses import kl_divergence
 from fedray.algorithms.mean import client_weights, weighted_mean
 from fedray.config import Tree
-from fedray.core import (
-    Batch,
-    Call,
-    Client,
-    ClientState,
-    Downlinks,
-    Exchange,
-    HyperParameters,
-    LocalContext,
-    Payload,
-    Server,
-    ServerState,
-    Tensors,
-    Trained,
-    Uplinks,
-    algorithms,
-    held_versions,
-    payload_field,
-)
 from fedray.models import (
     AuxiliaryOutput,
     Classifier,
@@ -84,35 +66,35 @@ EPS = 1e-6
 class SmallModel(GlobalModel):
     """The whole small model, and its version: the number of steps of the server."""
 
-    version: int = payload_field("statistics")
+    version: int = core.payload_field("statistics")
 
 
 @dataclass(frozen=True)
-class SmallModelStep(Payload):
+class SmallModelStep(core.Payload):
     """The server's last step of the small model, the model's buffers, and its new version."""
 
-    step: Mapping[str, Mapping[str, Tensor]] = payload_field(
+    step: Mapping[str, Mapping[str, Tensor]] = core.payload_field(
         "weights",
         reveals="the mean of the participants' updates; of two participants, each knows the "
         "other's",
     )
-    buffers: Mapping[str, Tensor] = payload_field("statistics")
-    version: int = payload_field("statistics")
+    buffers: Mapping[str, Tensor] = core.payload_field("statistics")
+    version: int = core.payload_field("statistics")
 
 
 @dataclass(frozen=True)
-class SmallModelUpdate(Payload):
+class SmallModelUpdate(core.Payload):
     """The change of a client's small model, and its buffers."""
 
-    update: Mapping[str, Mapping[str, Tensor]] = payload_field(
+    update: Mapping[str, Mapping[str, Tensor]] = core.payload_field(
         "weights",
         reveals="the client's update of the small model (membership; after few steps on few "
         "images, images), to the precision of `energy_start` and `energy_end`",
     )
-    buffers: Mapping[str, Tensor] = payload_field("statistics")
-    samples: int = payload_field("statistics", reveals="how many images the client has")
+    buffers: Mapping[str, Tensor] = core.payload_field("statistics")
+    samples: int = core.payload_field("statistics", reveals="how many images the client has")
 
-    def check(self, call: Call) -> None:
+    def check(self, call: core.Call) -> None:
         """Check that the update has each parameter of the small model, whole or as factors."""
         assert isinstance(call.algorithm, FedKD)
         tensors, model = call.client.skeleton.tensors, call.client.skeleton.model
@@ -125,7 +107,7 @@ class SmallModelUpdate(Payload):
         self.require_within("samples", 1, call.samples)
 
 
-@algorithms.add
+@core.algorithms.add
 class FedKD(MutualLearning):
     """Adaptive mutual distillation with a small model, whose updates are sent as SVD factors."""
 
@@ -158,7 +140,7 @@ class FedKD(MutualLearning):
     hp: HParams
 
     @classmethod
-    def means_equally(cls, hparams: HyperParameters) -> bool:
+    def means_equally(cls, hparams: core.HyperParameters) -> bool:
         """Return True with uniform weights and without compression."""
         assert isinstance(hparams, FedKD.HParams)
         return hparams.weights == "uniform" and not hparams.compress
@@ -168,34 +150,38 @@ class FedKD(MutualLearning):
         d = self.setting.feature_dim
         return WithAuxiliary(own, auxiliary, undrawn_linear(d, d, bias=False))
 
-    def factors(self, update: Tensor, round_: int) -> Tensors:
+    def factors(self, update: Tensor, round_: int) -> core.Tensors:
         """Return the factors of an update for round `round_`, on the CPU."""
         hp, done = self.hp, max(round_ - 1, 0) / self.setting.rounds
         share = energy(hp.energy_start, hp.energy_end, done) if hp.compress else None
         return factorise(update, share, hp.convolutions)
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         """Return version 0 of the small model, which no client holds."""
         return {**super().init_server(server), "version": torch.tensor(0)}
 
-    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def round(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Run one round; clients that replied hold the version that the server sent."""
         down = self.downlink(state, exchange.participants, exchange.server)
         uplinks = exchange.call("client_update", down)
         state = exchange.acknowledge(state, "model", int(state["version"]))
         return self.server_update(state, uplinks, exchange.server)
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+    def downlink(
+        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+    ) -> core.Downlinks:
         """Send the last step to clients with the previous version, and others the whole model."""
         version, empty = int(state["version"]), server.empty(server.architectures[0])
         whole = SmallModel.of(empty, state["model"], version=version)
         if version == 0:
             return dict.fromkeys(clients, whole)
         step = SmallModelStep(state["step"], whole.buffers, version)
-        held = held_versions(state, "model", self.setting).tolist()
+        held = core.held_versions(state, "model", self.setting).tolist()
         return {client: step if held[client] == version - 1 else whole for client in clients}
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def server_update(
+        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
+    ) -> core.ServerState:
         """Move the small model by the factors of the mean update, as clients will."""
         if not uplinks:
             return state
@@ -213,11 +199,11 @@ class FedKD(MutualLearning):
             "version": state["version"] + 1,
         }
 
-    def init_client(self, client: Client) -> ClientState:
+    def init_client(self, client: core.Client) -> core.ClientState:
         model = client.skeleton.model
-        return ClientState(select(client.initial(), tensor_names(model) - self.shared(model)))
+        return core.ClientState(select(client.initial(), tensor_names(model) - self.shared(model)))
 
-    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
+    def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the client's own model and the server's small one; keep the latter in the memory.
 
         Raises:
@@ -226,9 +212,9 @@ class FedKD(MutualLearning):
         small = down.weights if isinstance(down, SmallModel) else _follow_step(state, down)
         memory = {"small": small, "version": torch.tensor(down.version)}
         model = client.load({**state.model, **small, **down.buffers})
-        return LocalContext(client, model, replace(state, memory=memory), down)
+        return core.LocalContext(client, model, replace(state, memory=memory), down)
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         assert isinstance(output, AuxiliaryOutput)
         assert isinstance(local.model, WithAuxiliary)
         losses = []
@@ -243,7 +229,9 @@ class FedKD(MutualLearning):
             losses.append(adaptive_loss(task, teacher_task, distance))
         return losses[0] + losses[1]
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[SmallModelUpdate, ClientState]:
+    def finish(
+        self, local: core.LocalContext, trained: core.Trained
+    ) -> tuple[SmallModelUpdate, core.ClientState]:
         """Upload the change of the small model; keep the client's model and the server's small."""
         client, before = local.client, local.state.memory["small"]
         update = {
@@ -254,10 +242,10 @@ class FedKD(MutualLearning):
         shared = self.shared(local.model)
         tensors = {n: t for n, t in client.save(local.model).items() if n not in shared}
         sent = SmallModelUpdate(update, buffers, len(client.train))
-        return sent, ClientState(tensors, local.state.memory)
+        return sent, core.ClientState(tensors, local.state.memory)
 
 
-def _follow_step(state: ClientState, down: SmallModelStep) -> Tensors:
+def _follow_step(state: core.ClientState, down: SmallModelStep) -> core.Tensors:
     """Return the client's small model after the server's step.
 
     Raises:
@@ -266,7 +254,7 @@ def _follow_step(state: ClientState, down: SmallModelStep) -> Tensors:
     held = int(state.memory.get("version", torch.tensor(-1)))
     if held not in (down.version - 1, down.version):
         raise ValueError(f"step {down.version} cannot follow on step {held}")
-    small: Tensors = state.memory["small"]
+    small: core.Tensors = state.memory["small"]
     return small if held == down.version else apply_step(small, down.step)
 
 
@@ -318,7 +306,7 @@ def as_matrices(tensor: Tensor, convolutions: Convolutions) -> Tensor:
     return tensor if tensor.dim() == 4 and convolutions == "kernels" else tensor.flatten(1)
 
 
-def factorise(tensor: Tensor, share: float | None, convolutions: Convolutions) -> Tensors:
+def factorise(tensor: Tensor, share: float | None, convolutions: Convolutions) -> core.Tensors:
     """Return U [..., m, K], Sigma [..., K] and V [..., K, n] for the smallest K with enough energy.
 
     Args:

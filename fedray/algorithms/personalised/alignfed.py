@@ -27,30 +27,19 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.losses import cosine_matrix, similarity_analysis
 from fedray.algorithms.personalised.shared_head import GlobalHead, HeadAveraging
 from fedray.config import LossWeight, Temperature
-from fedray.core import (
-    Batch,
-    Downlinks,
-    Exchange,
-    HyperParameters,
-    LocalContext,
-    Payload,
-    Server,
-    ServerState,
-    algorithms,
-    payload_field,
-)
 from fedray.evaluation.protocols import Analysis
 from fedray.models import ClassifierOutput
 
 
 @dataclass(frozen=True)
-class Targets(Payload):
+class Targets(core.Payload):
     """The fixed targets [C, d], sent once."""
 
-    targets: Tensor = payload_field(
+    targets: Tensor = core.payload_field(
         "prototypes", "C d", reveals="nothing: the targets are drawn from the seed"
     )
 
@@ -59,10 +48,10 @@ class Targets(Payload):
 class SharedHead(GlobalHead):
     """The averaged head and this round's weight of the alignment."""
 
-    weight: float = payload_field("statistics")
+    weight: float = core.payload_field("statistics")
 
 
-@algorithms.add
+@core.algorithms.add
 class AlignFed(HeadAveraging):
     """Alignment of features with fixed targets on the sphere, and averaging of heads."""
 
@@ -73,7 +62,7 @@ class AlignFed(HeadAveraging):
     stacks = True
     downloads = (Targets, SharedHead)
 
-    class HParams(HyperParameters):
+    class HParams(core.HyperParameters):
         lambda_start: LossWeight = 20.0
         """λ_0, weight of the alignment in the first round; 0 averages heads without alignment."""
         lambda_end: LossWeight = 2.0
@@ -100,7 +89,7 @@ class AlignFed(HeadAveraging):
 
     hp: HParams
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         """Return the spread targets and an initial head from the uniform distribution of heads."""
         classes, d = server.setting.num_classes, server.setting.feature_dim
         random = server.streams.torch("alignfed")
@@ -111,20 +100,22 @@ class AlignFed(HeadAveraging):
         targets = spread_targets(initial, self.hp.target_steps, self.hp.target_temperature)
         return {"targets": targets, "head": {"weight": weight, "bias": bias}}
 
-    def give(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Give the targets to all clients that have joined."""
         targets = Targets(state["targets"])
         return exchange.give(state, "targets", dict.fromkeys(exchange.everyone, targets))
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+    def downlink(
+        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+    ) -> core.Downlinks:
         done = max(server.round - 1, 0) / self.setting.rounds
         weight = schedule(self.hp.lambda_start, self.hp.lambda_end, done)
         return dict.fromkeys(clients, SharedHead(state["head"], weight))
 
-    def analyse(self, state: ServerState, server: Server) -> Analysis:
+    def analyse(self, state: core.ServerState, server: core.Server) -> Analysis:
         return similarity_analysis(state["targets"])
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         loss = super().loss(output, batch, local)
         weight: float = local.down.weight
         if weight == 0:

@@ -20,29 +20,19 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, select
-from fedray.core import (
-    Client,
-    ClientState,
-    Exchange,
-    LocalContext,
-    Payload,
-    Server,
-    ServerState,
-    algorithms,
-    payload_field,
-)
 from fedray.models import Classifier, head_tensors, tensor_names
 
 
 @dataclass(frozen=True)
-class FixedHead(Payload):
+class FixedHead(core.Payload):
     """The head that all clients keep: weight [C, d] and bias [C], by the model's tensor names."""
 
-    head: Mapping[str, Tensor] = payload_field("weights", reveals="nothing: initial weights")
+    head: Mapping[str, Tensor] = core.payload_field("weights", reveals="nothing: initial weights")
 
 
-@algorithms.add
+@core.algorithms.add
 class FedBABU(FedAvg):
     """FedAvg of the model's body under one fixed random head, which clients store."""
 
@@ -63,17 +53,19 @@ class FedBABU(FedAvg):
         """Return no names, because the client keeps the head in its memory."""
         return ()
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         """Return the initial body and head."""
         head = select(server.initial(server.architecture), head_tensors(server.model))
         return {**super().init_server(server), "head": head}
 
-    def give(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Give the head to all clients; those that join later are tested before, too."""
         head = FixedHead(state["head"])
         return exchange.give(state, "head", dict.fromkeys(range(self.setting.clients), head))
 
-    def begin(self, client: Client, state: ClientState, down: GlobalModel) -> LocalContext:
+    def begin(
+        self, client: core.Client, state: core.ClientState, down: GlobalModel
+    ) -> core.LocalContext:
         """Load the global body and the fixed head; only the body is trainable (Algorithm 1)."""
         local = super().begin(client, replace(state, model=state.memory["head"]), down)
         body = {name for name, _ in local.model.named_parameters()} - head_tensors(local.model)

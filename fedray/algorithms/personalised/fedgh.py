@@ -30,22 +30,12 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.personalised.shared_head import GlobalHead, HeadSharing
 from fedray.algorithms.prototypes.class_prototypes import (
     ClassFeatures,
     ServerTraining,
     train_on_uploads,
-)
-from fedray.core import (
-    Client,
-    ClientState,
-    LocalContext,
-    Server,
-    ServerState,
-    Trained,
-    Uplinks,
-    algorithms,
-    payload_field,
 )
 from fedray.models import Classifier
 
@@ -54,12 +44,12 @@ from fedray.models import Classifier
 class GeneralisedHead(GlobalHead):
     """The head that the server has trained."""
 
-    head: Mapping[str, Tensor] = payload_field(
+    head: Mapping[str, Tensor] = core.payload_field(
         "weights", reveals="a head trained on the clients' mean class features"
     )
 
 
-@algorithms.add
+@core.algorithms.add
 class FedGH(HeadSharing):
     """A shared head that the server trains on mean class features; extractors stay personal."""
 
@@ -76,7 +66,9 @@ class FedGH(HeadSharing):
 
     hp: HParams
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def server_update(
+        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
+    ) -> core.ServerState:
         """Continue to train the head on the uploads; without uploads, return the same state."""
         if not uplinks:
             return state
@@ -85,12 +77,14 @@ class FedGH(HeadSharing):
         )
         return {"head": {name: tensor.cpu() for name, tensor in head.items()}}
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[ClassFeatures, ClientState]:
+    def finish(
+        self, local: core.LocalContext, trained: core.Trained
+    ) -> tuple[ClassFeatures, core.ClientState]:
         _, next_state = super().finish(local, trained)
         return mean_features(local.client, local.model), next_state
 
 
-def mean_features(client: Client, model: Classifier) -> ClassFeatures:
+def mean_features(client: core.Client, model: Classifier) -> ClassFeatures:
     """Return the local averaged representation: the mean feature of each local class."""
     classes, vectors, _ = client.class_means(model)
     return ClassFeatures(classes, vectors)

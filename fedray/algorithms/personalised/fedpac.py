@@ -36,6 +36,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.averaging.fedavg import select
 from fedray.algorithms.prototypes.class_prototypes import GlobalPrototypes, prototype_loss
 from fedray.algorithms.prototypes.fedproto_global import (
@@ -44,21 +45,6 @@ from fedray.algorithms.prototypes.fedproto_global import (
     PrototypedUpdate,
 )
 from fedray.config import LearningRate, LossWeight
-from fedray.core import (
-    Batch,
-    Call,
-    Client,
-    ClientState,
-    Exchange,
-    LocalContext,
-    Payload,
-    ServerState,
-    Trained,
-    Uplinks,
-    algorithms,
-    fit,
-    payload_field,
-)
 from fedray.models import Classifier, head_tensors, tensor_names
 
 
@@ -72,13 +58,13 @@ class PersonalUpdate(PrototypedUpdate):
         variance: V, the variance of the client's features before training.
     """
 
-    head: Mapping[str, Tensor] = payload_field("weights", reveals="the client's head")
-    means: Tensor = payload_field(
+    head: Mapping[str, Tensor] = core.payload_field("weights", reveals="the client's head")
+    means: Tensor = core.payload_field(
         "prototypes", "C d", reveals="the mean features of its classes before training"
     )
-    variance: float = payload_field("statistics", reveals="how much the features vary")
+    variance: float = core.payload_field("statistics", reveals="how much the features vary")
 
-    def check(self, call: Call) -> None:
+    def check(self, call: core.Call) -> None:
         super().check(call)
         tensors, model = call.client.skeleton.tensors, call.client.skeleton.model
         self.require_like("head", select(tensors, head_tensors(model)))
@@ -86,16 +72,16 @@ class PersonalUpdate(PrototypedUpdate):
 
 
 @dataclass(frozen=True)
-class PersonalHead(Payload):
+class PersonalHead(core.Payload):
     """The head that the server has combined for one client."""
 
-    head: Mapping[str, Tensor] = payload_field(
+    head: Mapping[str, Tensor] = core.payload_field(
         "weights",
         reveals="a mixture of clients' heads, in which those of similar clients weigh most",
     )
 
 
-@algorithms.add
+@core.algorithms.add
 class FedPAC(PrototypeAveraging):
     """A shared extractor, aligned by prototypes, and a personal mixture of heads per client."""
 
@@ -124,14 +110,14 @@ class FedPAC(PrototypeAveraging):
         """Return the extractor's names; heads are uploaded, but combined for each client."""
         return tensor_names(model) - head_tensors(model)
 
-    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def round(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Run one round and send the combined heads to the clients whose upload arrived."""
         down = self.downlink(state, exchange.participants, exchange.server)
         uplinks = exchange.call("client_update", down)
         exchange.call("receive_head", self.combine_heads(uplinks))
         return self.server_update(state, uplinks, exchange.server)
 
-    def combine_heads(self, uplinks: Uplinks) -> dict[int, PersonalHead]:
+    def combine_heads(self, uplinks: core.Uplinks) -> dict[int, PersonalHead]:
         """Return each participant's combined head, sum_j a_j head_j over the participants j."""
         if not uplinks:
             return {}
@@ -150,8 +136,8 @@ class FedPAC(PrototypeAveraging):
         return heads
 
     def client_update(
-        self, client: Client, state: ClientState, down: Any
-    ) -> tuple[PersonalUpdate, ClientState]:
+        self, client: core.Client, state: core.ClientState, down: Any
+    ) -> tuple[PersonalUpdate, core.ClientState]:
         """Compute statistics, train the head, then train the extractor with the alignment loss."""
         local = self.begin(client, state, down)
         features = client.features(local.model, client.train)
@@ -167,7 +153,7 @@ class FedPAC(PrototypeAveraging):
         personal = PersonalUpdate(**vars(update), head=trained_head, means=means, variance=variance)
         return personal, next_state
 
-    def _train_head(self, local: LocalContext, head: Collection[str]) -> None:
+    def _train_head(self, local: core.LocalContext, head: Collection[str]) -> None:
         """Train the head alone, on the cross-entropy."""
         if not self.hp.head_epochs:
             return
@@ -175,19 +161,19 @@ class FedPAC(PrototypeAveraging):
         self.train(replace(local, client=client, trainable=head))
 
     def _train_extractor(
-        self, local: LocalContext, extractor: Collection[str], targets: GlobalPrototypes
-    ) -> Trained:
-        def loss(batch: Batch) -> Tensor:
+        self, local: core.LocalContext, extractor: Collection[str], targets: GlobalPrototypes
+    ) -> core.Trained:
+        def loss(batch: core.Batch) -> Tensor:
             output = local.model(batch.inputs)
             return prototype_loss(output, batch.labels, targets, self.hp.lambda_)
 
-        return fit(replace(local, trainable=extractor), loss)
+        return core.fit(replace(local, trainable=extractor), loss)
 
     def receive_head(
-        self, client: Client, state: ClientState, down: PersonalHead
-    ) -> tuple[None, ClientState]:
+        self, client: core.Client, state: core.ClientState, down: PersonalHead
+    ) -> tuple[None, core.ClientState]:
         """Replace the client's head by the combined one."""
-        return None, ClientState({**state.model, **down.head}, state.memory)
+        return None, core.ClientState({**state.model, **down.head}, state.memory)
 
 
 def head_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, float]:

@@ -32,26 +32,15 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
 from fedray.algorithms.losses import proximal_term
 from fedray.algorithms.mean import Weights
 from fedray.config import Epochs, LearningRate
-from fedray.core import (
-    Batch,
-    Client,
-    ClientState,
-    LocalContext,
-    Server,
-    ServerState,
-    Total,
-    Trained,
-    algorithms,
-    fit,
-)
 from fedray.models import Classifier, buffer_names
 
 
-@algorithms.add
+@core.algorithms.add
 class PFedMe(FedAvg):
     """A global model, and personal models that a proximal term holds near it."""
 
@@ -88,7 +77,9 @@ class PFedMe(FedAvg):
 
     hp: HParams
 
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+    def server_step(
+        self, state: core.ServerState, total: core.Total, server: core.Server
+    ) -> core.ServerState:
         """Return (1 - beta) w + beta mean(w_c), with the mean of the buffers."""
         after = super().server_step(state, total, server)
         if self.hp.beta == 1:
@@ -98,21 +89,21 @@ class PFedMe(FedAvg):
         moved = {name: torch.lerp(w[name], mean[name], self.hp.beta) for name in weights}
         return {**after, "model": {**mean, **moved}}
 
-    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
+    def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the model for tests: the personal model if it exists, or the global model."""
         personal = state.model if self.hp.test == "personal" else {}
-        return LocalContext(client, client.load({**down.model, **personal}), state, down)
+        return core.LocalContext(client, client.load({**down.model, **personal}), state, down)
 
-    def train(self, local: LocalContext) -> Trained:
+    def train(self, local: core.LocalContext) -> core.Trained:
         """Train theta from w, and move w after theta; keep theta in the model and return w."""
         model = local.client.load(local.down.model)
         w = {name: theta.detach().clone() for name, theta in model.named_parameters()}
 
-        def loss(batch: Batch) -> Tensor:
+        def loss(batch: core.Batch) -> Tensor:
             value = self.loss(model(batch.inputs), batch, local)
             return moreau_loss(value, model, w, self.hp.lambda_)
 
-        trained = fit(
+        trained = core.fit(
             local,
             loss,
             repeat=self.hp.inner_steps,
@@ -120,10 +111,12 @@ class PFedMe(FedAvg):
         )
         return replace(trained, tensors={**trained.tensors, **w})
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
+    def finish(
+        self, local: core.LocalContext, trained: core.Trained
+    ) -> tuple[TrainedModel, core.ClientState]:
         """Upload w, keep theta."""
         update, _ = super().finish(local, trained)
-        return update, ClientState(local.client.save(local.model), local.state.memory)
+        return update, core.ClientState(local.client.save(local.model), local.state.memory)
 
 
 def moreau_loss(loss: Tensor, model: Classifier, w: Mapping[str, Tensor], lambda_: float) -> Tensor:

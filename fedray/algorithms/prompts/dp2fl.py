@@ -49,25 +49,10 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.mean import weighted_sum
 from fedray.algorithms.prompts.prompt_averaging import CoupledPrompts
 from fedray.config import Tree
-from fedray.core import (
-    Client,
-    ClientState,
-    Downlinks,
-    Exchange,
-    LocalContext,
-    LocalTraining,
-    Payload,
-    Requires,
-    Server,
-    ServerState,
-    Uplinks,
-    algorithms,
-    held_versions,
-    payload_field,
-)
 from fedray.evaluation.protocols import Analysis
 from fedray.models import Classifier, PatchEmbeddings, Pixels
 from fedray.models.prompted import DualPromptClip
@@ -83,26 +68,28 @@ BATCH = 100
 
 
 @dataclass(frozen=True)
-class ValidationImages(Payload):
+class ValidationImages(core.Payload):
     """A client's validation images V_k, uint8, and their labels."""
 
-    images: Tensor = payload_field(
+    images: Tensor = core.payload_field(
         "images",
         "v channels height width",
         dtype=torch.uint8,
         reveals="the client's validation images themselves",
     )
-    labels: Tensor = payload_field("statistics", "v", dtype=torch.int64, reveals="their labels")
+    labels: Tensor = core.payload_field(
+        "statistics", "v", dtype=torch.int64, reveals="their labels"
+    )
 
 
 @dataclass(frozen=True)
-class ValidationSets(Payload):
+class ValidationSets(core.Payload):
     """Several clients' validation images and labels, by the owner's id."""
 
-    images: Mapping[str, Tensor] = payload_field(
+    images: Mapping[str, Tensor] = core.payload_field(
         "images", reveals="other clients' validation images themselves, and their owners"
     )
-    labels: Mapping[str, Tensor] = payload_field("statistics", reveals="their labels")
+    labels: Mapping[str, Tensor] = core.payload_field("statistics", reveals="their labels")
 
     @classmethod
     def of(cls, sets: Mapping[str, Mapping[str, Tensor]], owners: Sequence[int]) -> Self:
@@ -115,11 +102,11 @@ class ValidationSets(Payload):
 
 
 @dataclass(frozen=True)
-class DualPrompts(Payload):
+class DualPrompts(core.Payload):
     """A task prompt and a data prompt, each as one vector."""
 
-    task: Tensor = payload_field("prompts", "t", reveals="the mean task prompt")
-    data: Tensor = payload_field(
+    task: Tensor = core.payload_field("prompts", "t", reveals="the mean task prompt")
+    data: Tensor = core.payload_field(
         "prompts",
         "p",
         reveals="a mixture of the data prompts of clients whose images are alike",
@@ -136,18 +123,18 @@ class TrainedDualPrompts(DualPrompts):
         initial_loss: own, the loss on V_k of the prompts with which training started.
     """
 
-    task: Tensor = payload_field("prompts", "t", reveals="the client's trained prompts")
-    data: Tensor = payload_field("prompts", "p")
-    losses: Tensor = payload_field(
+    task: Tensor = core.payload_field("prompts", "t", reveals="the client's trained prompts")
+    data: Tensor = core.payload_field("prompts", "p")
+    losses: Tensor = core.payload_field(
         "statistics",
         "N",
         reveals="the loss of these prompts on the images of every client",
     )
-    initial_loss: float = payload_field("statistics")
+    initial_loss: float = core.payload_field("statistics")
 
 
-@algorithms.add
-class DP2FL(CoupledPrompts, LocalTraining):
+@core.algorithms.add
+class DP2FL(CoupledPrompts, core.LocalTraining):
     """An averaged task prompt, and a data prompt per client, mixed from those of helpful clients.
 
     The server's state: `task` PT [t] and `data` PD [p]; `first_task` and `first_data`, their
@@ -162,7 +149,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
     title = "DP2FL"
     paper = "arXiv:2504.16357"
     travels = "task and data prompts, losses, and validation images once"
-    requires = Requires(prompts=True, head=False, validation=True)
+    requires = core.Requires(prompts=True, head=False, validation=True)
     uploads = (ValidationImages, TrainedDualPrompts)
     downloads = (ValidationSets, DualPrompts)
     analysis_metrics = tuple(
@@ -198,7 +185,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
 
     hp: HParams
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         model = cast(DualPromptClip, server.model)
         task, data = model.split_parameters(server.initial(server.architecture))
         clients = self.setting.clients
@@ -214,14 +201,14 @@ class DP2FL(CoupledPrompts, LocalTraining):
             "validation": {},
         }
 
-    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def prepare(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Exchange the validation images of all clients."""
         state = self._exchange_validation(state, exchange, exchange.everyone)
         joined = state["joined"].clone()
         joined[list(exchange.everyone)] = True
         return {**state, "joined": joined}
 
-    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def round(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Exchange missing validation images, then run the round."""
         if exchange.server.round in self.setting.phases:  # the images V_k have changed
             state = {**state, "validation": {}, "since": torch.full_like(state["since"], -1)}
@@ -229,8 +216,8 @@ class DP2FL(CoupledPrompts, LocalTraining):
         return super().round(state, exchange)
 
     def _exchange_validation(
-        self, state: ServerState, exchange: Exchange, clients: Sequence[int]
-    ) -> ServerState:
+        self, state: core.ServerState, exchange: core.Exchange, clients: Sequence[int]
+    ) -> core.ServerState:
         """Collect validation images that the server lacks, and send each client what it lacks."""
         unknown = [k for k in clients if str(k) not in state["validation"]]
         offers = exchange.call("offer_validation", dict.fromkeys(unknown)) if unknown else {}
@@ -240,7 +227,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
         state = {**state, "validation": {**state["validation"], **received}, "since": since}
         holds, owners = self._holds(state), _owners(state)
         sets: dict[tuple[int, ...], ValidationSets] = {}
-        down: dict[int, Payload] = {}
+        down: dict[int, core.Payload] = {}
         for client in clients:
             missing = tuple(k for k in owners if not holds[client, k])
             if missing and client in owners:  # a client without its own set did not reply
@@ -250,24 +237,28 @@ class DP2FL(CoupledPrompts, LocalTraining):
         version, step = int(since.max()), "receive_validation"
         return exchange.give(state, "validation", down, version=version, step=step)
 
-    def _holds(self, state: ServerState) -> Tensor:
+    def _holds(self, state: core.ServerState) -> Tensor:
         """Return the mask of pairs (i, k) in which client i holds the server's V_k [N, N]."""
         since: Tensor = state["since"]
-        held = held_versions(state, "validation", self.setting).unsqueeze(1)
+        held = core.held_versions(state, "validation", self.setting).unsqueeze(1)
         return (since >= 0) & (since <= held)
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+    def downlink(
+        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+    ) -> core.Downlinks:
         """Send PT and each client's Pd_k, and to new clients the prompts chosen by `newcomer`."""
         return {client: DualPrompts(*self._initial_prompts(state, client)) for client in clients}
 
-    def _initial_prompts(self, state: ServerState, client: int) -> tuple[Tensor, Tensor]:
+    def _initial_prompts(self, state: core.ServerState, client: int) -> tuple[Tensor, Tensor]:
         """Return the prompts from which a client's training starts."""
         if state["joined"][client]:
             return state["task"], state["personal"][client]
         task = state["first_task"] if self.hp.newcomer == "init" else state["task"]
         return task, state["data"] if self.hp.newcomer == "global" else state["first_data"]
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def server_update(
+        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
+    ) -> core.ServerState:
         """Return PT, PD and the Pd_k of clients that replied.
 
         Clients whose prompts are not finite have weight 0.
@@ -309,8 +300,8 @@ class DP2FL(CoupledPrompts, LocalTraining):
         }
 
     def cross_evaluations(
-        self, state: ServerState, server: Server
-    ) -> Mapping[str, Sequence[Downlinks]]:
+        self, state: core.ServerState, server: core.Server
+    ) -> Mapping[str, Sequence[core.Downlinks]]:
         """Return models that are tested on other clients' test images.
 
         global: (PT, PD) on each client's test images (Table 2). others: each client's model on the
@@ -319,7 +310,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
         """
         joined = server.joined
         averaged = DualPrompts(state["task"], state["data"])
-        tests: dict[str, Sequence[Downlinks]] = {"global": [{k: averaged} for k in joined]}
+        tests: dict[str, Sequence[core.Downlinks]] = {"global": [{k: averaged} for k in joined]}
         models = self.downlink(state, joined, server).values()
         if server.newcomers:
             tests["others"] = [dict.fromkeys(server.newcomers, model) for model in models]
@@ -327,7 +318,7 @@ class DP2FL(CoupledPrompts, LocalTraining):
             tests["union"] = [dict.fromkeys(joined, model) for model in models]
         return tests
 
-    def analyse(self, state: ServerState, server: Server) -> Analysis:
+    def analyse(self, state: core.ServerState, server: core.Server) -> Analysis:
         """Return the shares of PC, RNC and DNC among the pairs of clients of this round."""
         count = int(state["relations"].sum())
         if not count:
@@ -336,18 +327,18 @@ class DP2FL(CoupledPrompts, LocalTraining):
         names = (metric.name for metric in self.analysis_metrics)
         return Analysis(dict(zip(names, shares, strict=True)))
 
-    def init_client(self, client: Client) -> ClientState:
-        return ClientState({}, {"validation": {}})
+    def init_client(self, client: core.Client) -> core.ClientState:
+        return core.ClientState({}, {"validation": {}})
 
     def offer_validation(
-        self, client: Client, state: ClientState, down: None
-    ) -> tuple[ValidationImages, ClientState]:
+        self, client: core.Client, state: core.ClientState, down: None
+    ) -> tuple[ValidationImages, core.ClientState]:
         """Upload V_k."""
         return ValidationImages(*_validation(client)), state
 
     def receive_validation(
-        self, client: Client, state: ClientState, down: ValidationSets
-    ) -> tuple[None, ClientState]:
+        self, client: core.Client, state: core.ClientState, down: ValidationSets
+    ) -> tuple[None, core.ClientState]:
         """Put other clients' validation images into the client's memory."""
         received = {
             owner: {"images": images, "labels": down.labels[owner]}
@@ -355,9 +346,11 @@ class DP2FL(CoupledPrompts, LocalTraining):
         }
         state = self._without_earlier_images(client, state)
         validation = {**state.memory["validation"], **received}
-        return None, ClientState(state.model, {**state.memory, "validation": validation})
+        return None, core.ClientState(state.model, {**state.memory, "validation": validation})
 
-    def _without_earlier_images(self, client: Client, state: ClientState) -> ClientState:
+    def _without_earlier_images(
+        self, client: core.Client, state: core.ClientState
+    ) -> core.ClientState:
         """Remove validation images of earlier phases of `data.evolution` from the state.
 
         The server collects the new images only when their owner takes part.
@@ -365,16 +358,18 @@ class DP2FL(CoupledPrompts, LocalTraining):
         phase = max((first for first in self.setting.phases if first <= client.round), default=0)
         if phase == int(state.memory.get("phase", torch.tensor(0))):
             return state
-        return ClientState(state.model, {"validation": {}, "phase": torch.tensor(phase)})
+        return core.ClientState(state.model, {"validation": {}, "phase": torch.tensor(phase)})
 
-    def begin(self, client: Client, state: ClientState, down: DualPrompts) -> LocalContext:
+    def begin(
+        self, client: core.Client, state: core.ClientState, down: DualPrompts
+    ) -> core.LocalContext:
         model = cast(DualPromptClip, client.skeleton.model)
         weights = model.merge_parameters(down.task, down.data)
-        return LocalContext(client, client.load(weights), state, down)
+        return core.LocalContext(client, client.load(weights), state, down)
 
     def client_update(
-        self, client: Client, state: ClientState, down: DualPrompts
-    ) -> tuple[TrainedDualPrompts, ClientState]:
+        self, client: core.Client, state: core.ClientState, down: DualPrompts
+    ) -> tuple[TrainedDualPrompts, core.ClientState]:
         """Measure the initial loss, train, and measure the loss on every V_i in the memory."""
         state = self._without_earlier_images(client, state)
         local = self.begin(client, state, down)
@@ -396,12 +391,12 @@ class DP2FL(CoupledPrompts, LocalTraining):
 # --- validation images ---------------------------------------------------------------------------
 
 
-def _owners(state: ServerState) -> list[int]:
+def _owners(state: core.ServerState) -> list[int]:
     """Return the owners of the server's validation images, sorted."""
     return sorted(int(owner) for owner in state["validation"])
 
 
-def _validation(client: Client) -> tuple[Tensor, Tensor]:
+def _validation(client: core.Client) -> tuple[Tensor, Tensor]:
     """Return V_k, uint8 images and labels, on the client's device."""
     if client.validation is None:
         raise RuntimeError("this method requires validation images, but the client has none")

@@ -46,28 +46,9 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool, model_validator
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.mean import Weights, client_weights
 from fedray.config import LossWeight, Temperature, Tree
-from fedray.core import (
-    Batch,
-    Call,
-    Client,
-    ClientState,
-    Downlinks,
-    Exchange,
-    HyperParameters,
-    LocalContext,
-    LocalTraining,
-    Payload,
-    PromptMethod,
-    Server,
-    ServerState,
-    Trained,
-    Uplinks,
-    algorithms,
-    held_versions,
-    payload_field,
-)
 from fedray.models import ClassifierOutput
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import GroupedClip, GroupedOutput, PromptedClip
@@ -80,34 +61,34 @@ Reduction = Literal["mean", "sum"]
 
 
 @dataclass(frozen=True)
-class GlobalGroups(Payload):
+class GlobalGroups(core.Payload):
     """P~, the server's s groups, by modality [s, l, d]."""
 
-    prompts: Mapping[str, Tensor] = payload_field(
+    prompts: Mapping[str, Tensor] = core.payload_field(
         "prompts", reveals="the mean of the participants' prompt groups"
     )
 
 
 @dataclass(frozen=True)
-class SelectedGroups(Payload):
+class SelectedGroups(core.Payload):
     """A client's s drawn groups, in the order of drawing, and its number of training images."""
 
-    prompts: Mapping[str, Tensor] = payload_field(
+    prompts: Mapping[str, Tensor] = core.payload_field(
         "prompts",
         reveals="the client's trained prompts: few numbers, but of its images alone (membership, "
         "its classes)",
     )
-    samples: int = payload_field("statistics", reveals="how many images the client has")
+    samples: int = core.payload_field("statistics", reveals="how many images the client has")
 
-    def check(self, call: Call) -> None:
+    def check(self, call: core.Call) -> None:
         assert isinstance(call.algorithm, FedMGP)
         groups, count = call.client.skeleton.tensors, call.algorithm.hp.uploaded
         self.require_like("prompts", {name: tensor[:count] for name, tensor in groups.items()})
         self.require_within("samples", 1, call.samples)
 
 
-@algorithms.add
-class FedMGP(PromptMethod, LocalTraining):
+@core.algorithms.add
+class FedMGP(core.PromptMethod, core.LocalTraining):
     """Several groups of prompts per client, of which the server averages s by rank."""
 
     name = "fedmgp"
@@ -118,7 +99,7 @@ class FedMGP(PromptMethod, LocalTraining):
     uploads = (SelectedGroups,)
     downloads = (GlobalGroups,)
 
-    class HParams(HyperParameters):
+    class HParams(core.HyperParameters):
         """FedMGP's hyper-parameters; the paper writes G for the number of groups, in Table 5 m."""
 
         evaluation_only: ClassVar[tuple[str, ...]] = ("inference", "group")
@@ -220,19 +201,26 @@ class FedMGP(PromptMethod, LocalTraining):
             answering_group=hp.group,
         )
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+    def downlink(
+        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+    ) -> core.Downlinks:
         """Send P~ of the last round to clients that lack it; in round 1, send nothing."""
         if "prompts" not in state:
             return dict.fromkeys(clients)
-        groups, held = GlobalGroups(state["prompts"]), held_versions(state, "prompts", self.setting)
+        groups, held = (
+            GlobalGroups(state["prompts"]),
+            core.held_versions(state, "prompts", self.setting),
+        )
         return {c: None if held[c] == state["version"] else groups for c in clients}
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def server_update(
+        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
+    ) -> core.ServerState:
         """Return P~ of this round, Eq. (9); no client holds P~ yet."""
         mean = rank_mean(client_weights(uplinks, self.hp.weights), uplinks)
         return {"prompts": mean, "version": torch.tensor(server.round)}
 
-    def round(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def round(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Train and draw, average by rank, and send P~ to clients whose groups arrived.
 
         This is Algorithm 1. A participant that does not reply to the last step receives P~ when it
@@ -248,14 +236,16 @@ class FedMGP(PromptMethod, LocalTraining):
         version = exchange.server.round
         return exchange.give(state, "prompts", down, version=version, step="write_back")
 
-    def begin(self, client: Client, state: ClientState, down: GlobalGroups | None) -> LocalContext:
+    def begin(
+        self, client: core.Client, state: core.ClientState, down: GlobalGroups | None
+    ) -> core.LocalContext:
         """Load the client's groups, never the server's."""
         groups = dict(state.model)
         if "visual" in groups and not self.hp.keep_visual:
             groups["visual"] = client.initial()["visual"]
-        return LocalContext(client, client.load(groups), state, down)
+        return core.LocalContext(client, client.load(groups), state, down)
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         """Return the groups' mean cross-entropy plus the diversity term, Eq. (5)."""
         assert isinstance(output, GroupedOutput)
         loss = group_cross_entropy(output.groups.logits, batch.labels)
@@ -275,7 +265,9 @@ class FedMGP(PromptMethod, LocalTraining):
         values = torch.stack(terms)
         return values.mean() if hp.reduction == "mean" else values.sum()
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[SelectedGroups, ClientState]:
+    def finish(
+        self, local: core.LocalContext, trained: core.Trained
+    ) -> tuple[SelectedGroups, core.ClientState]:
         """Draw s of the trained groups and upload them; keep all groups."""
         client, down, memory = local.client, local.down, local.state.memory
         reference = memory.get("known", {}) if down is None else down.prompts
@@ -285,11 +277,11 @@ class FedMGP(PromptMethod, LocalTraining):
             for modality, prompts in groups.items()
         }
         selected = {modality: groups[modality][which] for modality, which in drawn.items()}
-        next_state = ClientState(groups, {**memory, "drawn": drawn})
+        next_state = core.ClientState(groups, {**memory, "drawn": drawn})
         return SelectedGroups(selected, len(client.train)), next_state
 
     def _draw(
-        self, client: Client, modality: str, prompts: Tensor, reference: Tensor | None
+        self, client: core.Client, modality: str, prompts: Tensor, reference: Tensor | None
     ) -> Tensor:
         """Draw the groups to upload, in the order of their ranks [s], int64."""
         hp = self.hp
@@ -308,13 +300,13 @@ class FedMGP(PromptMethod, LocalTraining):
         return drawn
 
     def write_back(
-        self, client: Client, state: ClientState, down: GlobalGroups
-    ) -> tuple[None, ClientState]:
+        self, client: core.Client, state: core.ClientState, down: GlobalGroups
+    ) -> tuple[None, core.ClientState]:
         """Write P~ into the drawn slots, rank by rank, and keep P~ for the next selection."""
         groups = {modality: prompts.clone() for modality, prompts in state.model.items()}
         for modality, prompts in down.prompts.items():
             groups[modality][state.memory["drawn"][modality]] = prompts
-        return None, ClientState(groups, {**state.memory, "known": down.prompts})
+        return None, core.ClientState(groups, {**state.memory, "known": down.prompts})
 
 
 def group_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -11,31 +11,17 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.losses import similarity_analysis
 from fedray.algorithms.mean import Aggregation, class_means
 from fedray.config import Epochs, LearningRate
-from fedray.core import (
-    Call,
-    Client,
-    ClientState,
-    HyperParameters,
-    LocalContext,
-    LocalTraining,
-    Payload,
-    PayloadTypes,
-    Server,
-    ServerState,
-    Tensors,
-    Trained,
-    payload_field,
-)
 from fedray.core.optimizers import TorchSGD
 from fedray.evaluation.protocols import Analysis
 from fedray.models import Classifier, ClassifierOutput
 
 
 @dataclass(frozen=True)
-class ClassFeatures(Payload):
+class ClassFeatures(core.Payload):
     """Mean features of the classes that a client holds.
 
     Attributes:
@@ -43,17 +29,17 @@ class ClassFeatures(Payload):
         vectors: mean features [c, d], not normalised.
     """
 
-    classes: Tensor = payload_field(
+    classes: Tensor = core.payload_field(
         "statistics", "c", dtype=torch.int64, reveals="which classes the client holds"
     )
-    vectors: Tensor = payload_field(
+    vectors: Tensor = core.payload_field(
         "prototypes",
         "c d",
         reveals="the mean features of its classes; for a class with one image, the features of "
         "that image, from which a reader with the model can reconstruct it",
     )
 
-    def check(self, call: Call) -> None:
+    def check(self, call: core.Call) -> None:
         super().check(call)
         self.require_classes("classes", call)
 
@@ -66,17 +52,17 @@ class LocalPrototypes(ClassFeatures):
         counts: number of training samples of each class [c].
     """
 
-    counts: Tensor = payload_field(
+    counts: Tensor = core.payload_field(
         "statistics", "c", dtype=torch.int64, reveals="how many images of each class it has"
     )
 
-    def check(self, call: Call) -> None:
+    def check(self, call: core.Call) -> None:
         super().check(call)
         self.require_within("counts", 1, call.samples)
 
 
 @dataclass(frozen=True)
-class GlobalPrototypes(Payload):
+class GlobalPrototypes(core.Payload):
     """The server's prototypes.
 
     Attributes:
@@ -84,34 +70,36 @@ class GlobalPrototypes(Payload):
         present: mask of the classes that have a prototype [C], bool.
     """
 
-    vectors: Tensor = payload_field(
+    vectors: Tensor = core.payload_field(
         "prototypes",
         "C d",
         reveals="the mean features of every class over the clients; if one client alone holds a "
         "class, its own mean features",
     )
-    present: Tensor = payload_field("statistics", "C", dtype=torch.bool)
+    present: Tensor = core.payload_field("statistics", "C", dtype=torch.bool)
 
 
-class PrototypeSharing(LocalTraining):
+class PrototypeSharing(core.LocalTraining):
     """Local training of personal models, of which only the class prototypes are uploaded."""
 
-    uploads: ClassVar[PayloadTypes] = (LocalPrototypes,)
+    uploads: ClassVar[core.PayloadTypes] = (LocalPrototypes,)
 
-    def analyse(self, state: ServerState, server: Server) -> Analysis:
+    def analyse(self, state: core.ServerState, server: core.Server) -> Analysis:
         return similarity_analysis(state["vectors"], state["present"])
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[LocalPrototypes, ClientState]:
+    def finish(
+        self, local: core.LocalContext, trained: core.Trained
+    ) -> tuple[LocalPrototypes, core.ClientState]:
         _, next_state = super().finish(local, trained)
         return local_prototypes(local.client, local.model), next_state
 
 
-def local_prototypes(client: Client, model: Classifier) -> LocalPrototypes:
+def local_prototypes(client: core.Client, model: Classifier) -> LocalPrototypes:
     """Return P_{i,c}, mean features of client i's images of each class c, FedTSP's Eq. (5)."""
     return LocalPrototypes(*client.class_means(model))
 
 
-class ServerTraining(HyperParameters):
+class ServerTraining(core.HyperParameters):
     """Hyper-parameters of a server that trains on uploaded mean features (FedGH, FedTGP)."""
 
     server_epochs: Epochs = 100
@@ -127,12 +115,12 @@ class ServerTraining(HyperParameters):
 
 def train_on_uploads(
     tensors: Mapping[str, Tensor],
-    loss: Callable[[Tensors, Tensor, Tensor], Tensor],
+    loss: Callable[[core.Tensors, Tensor, Tensor], Tensor],
     uplinks: Mapping[int, ClassFeatures],
-    server: Server,
+    server: core.Server,
     purpose: str,
     hp: ServerTraining,
-) -> Tensors:
+) -> core.Tensors:
     """Train tensors by SGD on batches of the clients' uploads; return them on the server's device.
 
     Args:
@@ -188,14 +176,14 @@ def prototype_loss(
     return loss + weight * prototype_distance(output.features.float(), labels, prototypes)
 
 
-def empty_prototypes(server: Server) -> dict[str, Tensor]:
+def empty_prototypes(server: core.Server) -> dict[str, Tensor]:
     """Return a state without prototypes: zero vectors [C, d], and no class present."""
     classes, d = server.setting.num_classes, server.setting.feature_dim
     return {"vectors": torch.zeros(classes, d), "present": torch.zeros(classes, dtype=torch.bool)}
 
 
 def update_prototypes(
-    state: ServerState, sums: Mapping[str, Tensor], how: Aggregation
+    state: core.ServerState, sums: Mapping[str, Tensor], how: Aggregation
 ) -> dict[str, Tensor]:
     """Return the prototypes after Eq. (6); a class without uploads keeps its last prototype.
 

@@ -30,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.mean import aggregate, row_means
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
@@ -38,21 +39,6 @@ from fedray.algorithms.prototypes.class_prototypes import (
     empty_prototypes,
 )
 from fedray.config import Temperature
-from fedray.core import (
-    Batch,
-    Client,
-    ClientState,
-    Downlinks,
-    HyperParameters,
-    LocalContext,
-    Requires,
-    Server,
-    ServerState,
-    Trained,
-    Uplinks,
-    algorithms,
-    payload_field,
-)
 from fedray.models import Classifier, ClassifierOutput
 
 
@@ -64,12 +50,12 @@ class PrototypeSets(GlobalPrototypes):
         sets: prototypes [N, C, d]; a class that a client does not hold has the global prototype.
     """
 
-    sets: Tensor = payload_field(
+    sets: Tensor = core.payload_field(
         "prototypes", "N C d", reveals="every client's class means, to every other client"
     )
 
 
-@algorithms.add
+@core.algorithms.add
 class FedPCL(PrototypeSharing):
     """Contrast of features with the prototypes of all clients; models stay personal."""
 
@@ -77,16 +63,16 @@ class FedPCL(PrototypeSharing):
     title = "FedPCL"
     paper = "Tan et al., NeurIPS 2022, arXiv:2209.10083"
     travels = "class prototypes; all clients' prototypes to every client"
-    requires = Requires(head=False)
+    requires = core.Requires(head=False)
     downloads = (PrototypeSets,)
 
-    class HParams(HyperParameters):
+    class HParams(core.HyperParameters):
         tau: Temperature = 0.07
         """τ, temperature of both contrastive losses. Paper and FedTSP's comparison: 0.07."""
 
     hp: HParams
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         classes, d = server.setting.num_classes, server.setting.feature_dim
         clients = server.setting.clients
         return {
@@ -95,12 +81,16 @@ class FedPCL(PrototypeSharing):
             "held": torch.zeros(clients, classes, dtype=torch.bool),
         }
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+    def downlink(
+        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+    ) -> core.Downlinks:
         padded = state["sets"].where(state["held"].unsqueeze(2), state["vectors"])
         down = PrototypeSets(state["vectors"], state["present"], padded)
         return dict.fromkeys(clients, down)
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def server_update(
+        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
+    ) -> core.ServerState:
         """Replace the participants' sets, and average each class over the clients that hold it."""
         if not uplinks:
             return state
@@ -117,30 +107,32 @@ class FedPCL(PrototypeSharing):
         }
 
     def client_update(
-        self, client: Client, state: ClientState, down: PrototypeSets
-    ) -> tuple[LocalPrototypes, ClientState]:
+        self, client: core.Client, state: core.ClientState, down: PrototypeSets
+    ) -> tuple[LocalPrototypes, core.ClientState]:
         """Train if the server has prototypes; compute the client's, and keep them to predict."""
         local = self.begin(client, state, down)
         if not down.present.any():
-            return self.finish(local, Trained(client.weights(local.model), 0, ()))
+            return self.finish(local, core.Trained(client.weights(local.model), 0, ()))
         return self.finish(local, self.train(local))
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         z, down = F.normalize(output.features.float(), dim=1), local.down
         sets = (down.vectors.unsqueeze(0), down.sets)
         l_g, l_p = (prototype_contrast(z, batch.labels, s, down.present, self.hp.tau) for s in sets)
         return l_g + l_p
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[LocalPrototypes, ClientState]:
+    def finish(
+        self, local: core.LocalContext, trained: core.Trained
+    ) -> tuple[LocalPrototypes, core.ClientState]:
         upload = normalised_prototypes(local.client, local.model)
         classes = upload.classes.cpu()
         vectors = torch.zeros(self.setting.num_classes, self.setting.feature_dim)
         present = torch.zeros(self.setting.num_classes, dtype=torch.bool)
         vectors[classes], present[classes] = upload.vectors.cpu(), True
         memory = {**local.state.memory, "vectors": vectors, "present": present}
-        return upload, ClientState(local.client.save(local.model), memory)
+        return upload, core.ClientState(local.client.save(local.model), memory)
 
-    def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
+    def predict(self, output: ClassifierOutput, local: core.LocalContext) -> Tensor:
         """Return inner products [B, C] with the client's prototypes; -inf for classes without one.
 
         A client that has not taken part has no prototypes; the result is then zero.
@@ -152,7 +144,7 @@ class FedPCL(PrototypeSharing):
         return products.masked_fill(~memory["present"], -torch.inf)
 
 
-def normalised_prototypes(client: Client, model: Classifier) -> LocalPrototypes:
+def normalised_prototypes(client: core.Client, model: Classifier) -> LocalPrototypes:
     """Return the means of the unit features of each class; the means are not normalised."""
     features = client.features(model, client.train)
     labels = client.train.labels.to(features.device)

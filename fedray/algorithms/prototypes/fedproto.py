@@ -28,6 +28,7 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.mean import Aggregation, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
@@ -37,23 +38,11 @@ from fedray.algorithms.prototypes.class_prototypes import (
     update_prototypes,
 )
 from fedray.config import LossWeight
-from fedray.core import (
-    Batch,
-    Downlinks,
-    HyperParameters,
-    LocalContext,
-    Server,
-    ServerState,
-    StateTree,
-    SummingMethod,
-    Total,
-    algorithms,
-)
 from fedray.models import ClassifierOutput
 
 
-@algorithms.add
-class FedProto(SummingMethod, PrototypeSharing):
+@core.algorithms.add
+class FedProto(core.SummingMethod, PrototypeSharing):
     """Averaging of class prototypes, to which clients pull their features; models stay personal."""
 
     name = "fedproto"
@@ -63,7 +52,7 @@ class FedProto(SummingMethod, PrototypeSharing):
     stacks = True
     downloads = (GlobalPrototypes,)
 
-    class HParams(HyperParameters):
+    class HParams(core.HyperParameters):
         lambda_: LossWeight = Field(1.0, alias="lambda")
         """λ, weight of the prototype term; 0 gives Local. Paper: 1; FedTSP's comparison: 1."""
         proto_agg: Aggregation = "weighted"
@@ -73,19 +62,23 @@ class FedProto(SummingMethod, PrototypeSharing):
 
     hp: HParams
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         return empty_prototypes(server)
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+    def downlink(
+        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+    ) -> core.Downlinks:
         return dict.fromkeys(clients, GlobalPrototypes(state["vectors"], state["present"]))
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         """Return the cross-entropy plus the prototype term, Eq. (7)."""
         return prototype_loss(output, batch.labels, local.down, self.hp.lambda_)
 
-    def summand(self, upload: Any) -> StateTree:
+    def summand(self, upload: Any) -> core.StateTree:
         return {"classes": class_sums(upload, self.setting.num_classes, self.hp.proto_agg)}
 
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+    def server_step(
+        self, state: core.ServerState, total: core.Total, server: core.Server
+    ) -> core.ServerState:
         """Average the uploaded prototypes; a class without uploads keeps its last prototype."""
         return update_prototypes(state, total["classes"], self.hp.proto_agg)

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
 from fedray.algorithms.mean import Aggregation, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
@@ -36,18 +37,6 @@ from fedray.algorithms.prototypes.class_prototypes import (
     update_prototypes,
 )
 from fedray.config import LossWeight
-from fedray.core import (
-    Batch,
-    ClientState,
-    LocalContext,
-    PayloadTypes,
-    Server,
-    ServerState,
-    StateTree,
-    Total,
-    Trained,
-    algorithms,
-)
 from fedray.models import ClassifierOutput
 
 
@@ -65,8 +54,8 @@ class PrototypeAveraging(FedAvg, PrototypeSharing):
     """FedAvg of models and of class prototypes."""
 
     travels = "models and class prototypes"
-    uploads: ClassVar[PayloadTypes] = (PrototypedUpdate,)
-    downloads: ClassVar[PayloadTypes] = (PrototypedModel,)
+    uploads: ClassVar[core.PayloadTypes] = (PrototypedUpdate,)
+    downloads: ClassVar[core.PayloadTypes] = (PrototypedModel,)
     down_type = PrototypedModel
 
     class HParams(FedAvg.HParams):
@@ -78,25 +67,29 @@ class PrototypeAveraging(FedAvg, PrototypeSharing):
 
     hp: HParams
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         return {**super().init_server(server), **empty_prototypes(server)}
 
-    def summand(self, upload: Any) -> StateTree:
+    def summand(self, upload: Any) -> core.StateTree:
         sums = class_sums(upload, self.setting.num_classes, self.hp.proto_agg)
         return {**super().summand(upload), "classes": sums}
 
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+    def server_step(
+        self, state: core.ServerState, total: core.Total, server: core.Server
+    ) -> core.ServerState:
         """Average weights and prototypes; a class without uploads keeps its last prototype."""
         prototypes = update_prototypes(state, total["classes"], self.hp.proto_agg)
         return {**super().server_step(state, total, server), **prototypes}
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[PrototypedUpdate, ClientState]:
+    def finish(
+        self, local: core.LocalContext, trained: core.Trained
+    ) -> tuple[PrototypedUpdate, core.ClientState]:
         update, next_state = super().finish(local, trained)
         prototypes = local_prototypes(local.client, local.model)
         return PrototypedUpdate(**vars(update), **vars(prototypes)), next_state
 
 
-@algorithms.add
+@core.algorithms.add
 class FedProtoGlobal(PrototypeAveraging):
     """FedAvg with a loss that pulls features to class prototypes averaged over all clients."""
 
@@ -112,7 +105,7 @@ class FedProtoGlobal(PrototypeAveraging):
 
     hp: HParams
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         """Return the supervised loss plus μ times the distance to the prototypes, Eq. (7)."""
         loss = super().loss(output, batch, local)
         if self.hp.mu == 0:

@@ -33,6 +33,7 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
@@ -45,24 +46,12 @@ from fedray.algorithms.prototypes.class_prototypes import (
     train_on_uploads,
 )
 from fedray.config import LossWeight
-from fedray.core import (
-    Batch,
-    Client,
-    ClientState,
-    Downlinks,
-    LocalContext,
-    Server,
-    ServerState,
-    Tensors,
-    Uplinks,
-    algorithms,
-)
 from fedray.models import ClassifierOutput
 
 Margin = Literal["nearest", "all_pairs"]
 
 
-@algorithms.add
+@core.algorithms.add
 class FedTGP(PrototypeSharing):
     """Prototypes that the server trains with a margin between classes; models stay personal."""
 
@@ -86,7 +75,7 @@ class FedTGP(PrototypeSharing):
 
     hp: HParams
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         classes, d = server.setting.num_classes, server.setting.feature_dim
         random = server.streams.torch("fedtgp")
         bound = d**-0.5
@@ -103,17 +92,21 @@ class FedTGP(PrototypeSharing):
         }
         return {"generator": generator, **empty_prototypes(server)}
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+    def downlink(
+        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+    ) -> core.Downlinks:
         return dict.fromkeys(clients, GlobalPrototypes(state["vectors"], state["present"]))
 
-    def server_update(self, state: ServerState, uplinks: Uplinks, server: Server) -> ServerState:
+    def server_update(
+        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
+    ) -> core.ServerState:
         """Train the generator on the uploaded prototypes, and generate all C prototypes."""
         if not uplinks:
             return state
         means, present = aggregate(uplinks, self.setting.num_classes, "uniform")
         margin = adaptive_margin(means[present], self.hp.margin_threshold, self.hp.margin)
 
-        def loss(generator: Tensors, vectors: Tensor, labels: Tensor) -> Tensor:
+        def loss(generator: core.Tensors, vectors: Tensor, labels: Tensor) -> Tensor:
             return F.cross_entropy(
                 margin_logits(vectors, labels, generate(generator), margin), labels
             )
@@ -127,12 +120,12 @@ class FedTGP(PrototypeSharing):
             "present": torch.ones_like(state["present"]),
         }
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         return prototype_loss(output, batch.labels, local.down, self.hp.lambda_)
 
     def client_update(
-        self, client: Client, state: ClientState, down: Any
-    ) -> tuple[LocalPrototypes, ClientState]:
+        self, client: core.Client, state: core.ClientState, down: Any
+    ) -> tuple[LocalPrototypes, core.ClientState]:
         """Train, and upload the prototypes of the weights after training; with `stale`, before."""
         before = local_prototypes(client, client.load(state.model)) if self.hp.stale else None
         local = self.begin(client, state, down)

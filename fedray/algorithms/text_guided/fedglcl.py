@@ -38,22 +38,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
 from fedray.algorithms.losses import cosine_matrix, softmax_loss
 from fedray.config import Temperature
-from fedray.core import (
-    Batch,
-    Exchange,
-    LocalContext,
-    Payload,
-    PayloadTypes,
-    Requires,
-    Server,
-    ServerState,
-    algorithms,
-    payload_field,
-)
 from fedray.language.trainable import TowerShape, class_embeddings
 from fedray.models import ClassifierOutput
 
@@ -68,23 +57,23 @@ OF_NAMES = "nothing about clients: embeddings of the classes' names"
 
 
 @dataclass(frozen=True)
-class TextTowerInputs(Payload):
+class TextTowerInputs(core.Payload):
     """Inputs of the trained blocks of the text encoder: outputs of the blocks below, or tokens."""
 
-    hidden: Tensor = payload_field("text_embeddings", "texts tokens w", reveals=OF_NAMES)
-    words: Tensor = payload_field("statistics", "texts tokens", dtype=torch.int64)
-    mask: Tensor = payload_field("statistics", "texts tokens", dtype=torch.bool)
-    shape: Tensor = payload_field("statistics", "numbers", dtype=torch.float64)
+    hidden: Tensor = core.payload_field("text_embeddings", "texts tokens w", reveals=OF_NAMES)
+    words: Tensor = core.payload_field("statistics", "texts tokens", dtype=torch.int64)
+    mask: Tensor = core.payload_field("statistics", "texts tokens", dtype=torch.bool)
+    shape: Tensor = core.payload_field("statistics", "numbers", dtype=torch.float64)
 
 
 @dataclass(frozen=True)
-class TextEmbeddings(Payload):
+class TextEmbeddings(core.Payload):
     """T, the classes' text embeddings of unit length [C, V]."""
 
-    text: Tensor = payload_field("text_embeddings", "C d", reveals=OF_NAMES)
+    text: Tensor = core.payload_field("text_embeddings", "C d", reveals=OF_NAMES)
 
 
-@algorithms.add
+@core.algorithms.add
 class FedGLCL(FedAvg):
     """FedAvg of image encoders that are trained contrastively with text embeddings."""
 
@@ -93,10 +82,10 @@ class FedGLCL(FedAvg):
     paper = "Yan et al., ICLR 2025"
     travels = "image encoders; text embeddings once"
     one_model = True
-    requires = Requires(text=True, head=False)
+    requires = core.Requires(text=True, head=False)
     dense = True
     stacks = True
-    downloads: ClassVar[PayloadTypes] = (GlobalModel, TextEmbeddings)
+    downloads: ClassVar[core.PayloadTypes] = (GlobalModel, TextEmbeddings)
 
     class HParams(FedAvg.HParams):
         tau: Temperature = 0.07
@@ -107,7 +96,7 @@ class FedGLCL(FedAvg):
 
     hp: HParams
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         """Return the initial weights and T.
 
         Raises:
@@ -117,27 +106,27 @@ class FedGLCL(FedAvg):
         server.check_width(text)
         return {**super().init_server(server), "text": text}
 
-    def give(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Give T to all clients; those that join later are tested before, too."""
         text = TextEmbeddings(state["text"])
         return exchange.give(state, "text", dict.fromkeys(range(self.setting.clients), text))
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         """Return the contrast of images with texts, Eq. (7)."""
         delta = cosines(output.features, self.text(local))
         return text_contrast(delta, batch.labels, self.hp.tau, self.hp.denominator)
 
-    def predict(self, output: ClassifierOutput, local: LocalContext) -> Tensor:
+    def predict(self, output: ClassifierOutput, local: core.LocalContext) -> Tensor:
         """Return the cosines with all text embeddings as logits."""
         return cosines(output.features, self.text(local))
 
-    def text(self, local: LocalContext) -> Tensor:
+    def text(self, local: core.LocalContext) -> Tensor:
         """Return the client's current T [C, V]."""
         vectors: Tensor = local.state.memory["text"]
         return vectors
 
 
-@algorithms.add
+@core.algorithms.add
 class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     """FedGLCL-L: clients also train the text encoder or its last layers (FedGLCL Table 4).
 
@@ -154,7 +143,7 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     one_model = True
     uploads = ExtraParameters.uploads
     downloads = (*ExtraParameters.downloads, TextEmbeddings, TextTowerInputs)
-    requires = Requires(text=True, head=False)
+    requires = core.Requires(text=True, head=False)
 
     class HParams(FedGLCL.HParams):
         """Hyper-parameters of FedGLCL and of the trained part of the text encoder."""
@@ -171,7 +160,7 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
         width = self.setting.feature_dim
         return {WEIGHT: torch.eye(width), BIAS: torch.zeros(width)}
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         """Return the initial weights, including those of the trained part of the text encoder.
 
         Raises:
@@ -190,7 +179,7 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
         }
         return {**state, "extra": dict(tower.tensors), "inputs": inputs}
 
-    def give(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Give T and the inputs of the trained blocks to all clients."""
         state = super().give(state, exchange)
         if self.hp.blocks == 0:
@@ -198,7 +187,7 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
         inputs = TextTowerInputs(**state["inputs"])
         return exchange.give(state, "inputs", dict.fromkeys(range(self.setting.clients), inputs))
 
-    def text(self, local: LocalContext) -> Tensor:
+    def text(self, local: core.LocalContext) -> Tensor:
         """Return T [C, V], computed by the trained part for every batch."""
         if self.hp.blocks != 0:
             memory = local.state.memory

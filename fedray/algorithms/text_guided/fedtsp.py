@@ -37,6 +37,7 @@ import torch.nn.functional as F
 from pydantic import Field, StrictBool
 from torch import Tensor
 
+from fedray import core
 from fedray.algorithms.losses import cosine_matrix
 from fedray.algorithms.mean import Aggregation, class_means, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
@@ -45,26 +46,6 @@ from fedray.algorithms.prototypes.class_prototypes import (
     local_prototypes,
 )
 from fedray.config import LearningRate, LossWeight, Temperature, Tree
-from fedray.core import (
-    Batch,
-    Client,
-    ClientState,
-    Downlinks,
-    Exchange,
-    HyperParameters,
-    LocalContext,
-    Payload,
-    PayloadTypes,
-    Requires,
-    Server,
-    ServerState,
-    StateTree,
-    SummingMethod,
-    Total,
-    algorithms,
-    payload_field,
-    total_of,
-)
 from fedray.core.optimizers import TorchSGD
 from fedray.evaluation.protocols import Analysis
 from fedray.evaluation.similarity import matrix_agreement, retrieval_top1
@@ -79,19 +60,19 @@ FEW = 10
 
 
 @dataclass(frozen=True)
-class TextPrototypes(Payload):
+class TextPrototypes(core.Payload):
     """Text prototypes [C, d], not normalised, and the temperature."""
 
-    vectors: Tensor = payload_field(
+    vectors: Tensor = core.payload_field(
         "prototypes",
         "C d",
         reveals="text prototypes trained towards the clients' mean class features",
     )
-    tau: float = payload_field("statistics")
+    tau: float = core.payload_field("statistics")
 
 
-@algorithms.add
-class FedTSP(SummingMethod, PrototypeSharing):
+@core.algorithms.add
+class FedTSP(core.SummingMethod, PrototypeSharing):
     """Alignment of image features with text prototypes of a frozen language model on the server."""
 
     name = "fedtsp"
@@ -99,8 +80,8 @@ class FedTSP(SummingMethod, PrototypeSharing):
     paper = "Wu et al., CVPR 2026, arXiv:2503.13543"
     travels = "class prototypes up, text prototypes down"
     stacks = True
-    downloads: ClassVar[PayloadTypes] = (TextPrototypes,)
-    requires = Requires(text=True)
+    downloads: ClassVar[core.PayloadTypes] = (TextPrototypes,)
+    requires = core.Requires(text=True)
     analysis_metrics: ClassVar[Sequence[Metric]] = (
         Metric("tau", "number", None, None),
         Metric("retrieval_top1", on="train"),
@@ -108,7 +89,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
         Metric("agreement_{coefficient}", "correlation", None, None),
     )
 
-    class HParams(HyperParameters):
+    class HParams(core.HyperParameters):
         lambda_: LossWeight = Field(7.0, alias="lambda")
         """λ, weight of the alignment in Eq. (2); 0: no alignment. Paper: 7, varied from 1 to 10."""
         tau: Temperature = 0.01
@@ -164,7 +145,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
 
     hp: HParams
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         """Return prompts v ~ N(0, 0.02²) [C, m, d'], the scale 1/τ, and the text prototypes.
 
         Raises:
@@ -187,28 +168,32 @@ class FedTSP(SummingMethod, PrototypeSharing):
             "loss": torch.zeros(()),
         }
 
-    def prepare(self, state: ServerState, exchange: Exchange) -> ServerState:
+    def prepare(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Train the prompts on the prototypes of untrained models (Algorithm 1)."""
         if self.hp.init_order == "code" or not self._trains_prompts:
             return state
         down = self.first_download(state, exchange.server)
         uplinks = exchange.call("untrained_prototypes", dict.fromkeys(exchange.everyone, down))
-        total = total_of(partial(FedTSP.summand, self), uplinks)
+        total = core.total_of(partial(FedTSP.summand, self), uplinks)
         return FedTSP.server_step(self, state, total, exchange.server) if total else state
 
-    def first_download(self, state: ServerState, server: Server) -> Payload | None:
+    def first_download(self, state: core.ServerState, server: core.Server) -> core.Payload | None:
         """Return the download that restores a client's untrained model; None if not needed."""
         return None
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+    def downlink(
+        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+    ) -> core.Downlinks:
         tau = float(torch.exp(-state["log_scale"]))
         return dict.fromkeys(clients, TextPrototypes(state["vectors"], tau))
 
-    def summand(self, upload: Any) -> StateTree:
+    def summand(self, upload: Any) -> core.StateTree:
         sums = class_sums(upload, self.setting.num_classes, self.hp.proto_agg)
         return {"classes": sums}
 
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+    def server_step(
+        self, state: core.ServerState, total: core.Total, server: core.Server
+    ) -> core.ServerState:
         """Average by Eq. (6), take E_s prompt steps on Eq. (7), and update the text prototypes."""
         image, present = class_means(total["classes"], self.hp.proto_agg)
         after = {"image": image, "present": present, "sent": state["vectors"]}
@@ -240,7 +225,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
         few = self.setting.num_classes <= FEW
         return (1 if few else 20) if self.hp.server_epochs is None else self.hp.server_epochs
 
-    def _prompt_length(self, server: Server) -> int:
+    def _prompt_length(self, server: core.Server) -> int:
         if self.hp.prompt_length is not None:
             return self.hp.prompt_length
         if self.setting.num_classes <= FEW:
@@ -249,7 +234,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
         return 10 if self.hp.past_text or server.tower.shortest_text >= 10 + first else 1
 
     @torch.no_grad()
-    def _initial_prototypes(self, state: ServerState, server: Server) -> Tensor:
+    def _initial_prototypes(self, state: core.ServerState, server: core.Server) -> Tensor:
         """Return the text prototypes [C, d] before the first step."""
         tower = server.tower
         if self.hp.prompt_length == 0:
@@ -257,14 +242,14 @@ class FedTSP(SummingMethod, PrototypeSharing):
         encode = tower.prototypes_before if self._trains_prompts else tower.prototypes
         return encode(state["prompts"].to(server.device), *self._insertion).cpu()
 
-    def _encode(self, prompts: Tensor, present: Tensor, server: Server) -> Tensor:
+    def _encode(self, prompts: Tensor, present: Tensor, server: core.Server) -> Tensor:
         """Return the present classes' text prototypes [c, d] with prompts [C, m, d'], Eq. (4)."""
         if present.all():
             return server.tower.prototypes_again(prompts, *self._insertion)
         return server.tower.prototypes(prompts, *self._insertion, present.nonzero().squeeze(1))
 
     def _updated_vectors(
-        self, prompts: Tensor, present: Tensor, old: Tensor, server: Server
+        self, prompts: Tensor, present: Tensor, old: Tensor, server: core.Server
     ) -> Tensor:
         """Return all text prototypes [C, d] after the step; those of absent classes stay."""
         if present.all():
@@ -277,7 +262,7 @@ class FedTSP(SummingMethod, PrototypeSharing):
     def _insertion(self) -> tuple[bool, bool]:
         return self.hp.keep_special, self.hp.past_text
 
-    def analyse(self, state: ServerState, server: Server) -> Analysis:
+    def analyse(self, state: core.ServerState, server: core.Server) -> Analysis:
         """Return τ, the server loss, retrieval accuracy, agreement and similarity matrices.
 
         Retrieval follows supplementary I.2, agreement with the first text prototypes I.1. Before
@@ -298,12 +283,12 @@ class FedTSP(SummingMethod, PrototypeSharing):
         return Analysis(metrics, {"text_similarity": similarity, **untrained})
 
     def untrained_prototypes(
-        self, client: Client, state: ClientState, down: Any
-    ) -> tuple[LocalPrototypes, ClientState]:
+        self, client: core.Client, state: core.ClientState, down: Any
+    ) -> tuple[LocalPrototypes, core.ClientState]:
         """Upload the prototypes of the untrained model."""
         return local_prototypes(client, self.begin(client, state, down).model), state
 
-    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+    def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         """Return the cross-entropy plus λ R, Eq. (2); with λ = 0, R is not computed."""
         loss = super().loss(output, batch, local)
         if self.hp.lambda_ == 0:

@@ -24,21 +24,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
 from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes, local_prototypes
 from fedray.algorithms.prototypes.fedproto_global import PrototypedUpdate
 from fedray.algorithms.text_guided.fedtsp import FedTSP, TextPrototypes
-from fedray.core import (
-    ClientState,
-    Downlinks,
-    LocalContext,
-    Server,
-    ServerState,
-    StateTree,
-    Total,
-    Trained,
-    algorithms,
-)
 
 
 @dataclass(frozen=True)
@@ -46,7 +36,7 @@ class ModelWithText(GlobalModel, TextPrototypes):
     """The global model, the text prototypes and τ."""
 
 
-@algorithms.add
+@core.algorithms.add
 class FedTSPGlobal(FedTSP, FedAvg):
     """FedAvg with FedTSP's alignment of image features with text prototypes; λ = 0 gives FedAvg."""
 
@@ -61,26 +51,32 @@ class FedTSPGlobal(FedTSP, FedAvg):
 
     hp: HParams
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: core.Server) -> core.ServerState:
         return {**FedAvg.init_server(self, server), **FedTSP.init_server(self, server)}
 
-    def first_download(self, state: ServerState, server: Server) -> GlobalModel:
+    def first_download(self, state: core.ServerState, server: core.Server) -> GlobalModel:
         """Return the global model before round 1."""
         return GlobalModel.of(server.model, state["model"])
 
-    def downlink(self, state: ServerState, clients: Sequence[int], server: Server) -> Downlinks:
+    def downlink(
+        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+    ) -> core.Downlinks:
         text = FedTSP.downlink(self, state, [0], server)[0]
         down = ModelWithText.of(server.model, state["model"], **vars(text))
         return dict.fromkeys(clients, down)
 
-    def summand(self, upload: Any) -> StateTree:
+    def summand(self, upload: Any) -> core.StateTree:
         return {**FedAvg.summand(self, upload), **FedTSP.summand(self, upload)}
 
-    def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
+    def server_step(
+        self, state: core.ServerState, total: core.Total, server: core.Server
+    ) -> core.ServerState:
         trained = FedTSP.server_step(self, state, total, server)
         return FedAvg.server_step(self, trained, total, server)
 
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[PrototypedUpdate, ClientState]:
+    def finish(
+        self, local: core.LocalContext, trained: core.Trained
+    ) -> tuple[PrototypedUpdate, core.ClientState]:
         update, next_state = FedAvg.finish(self, local, trained)
         prototypes = local_prototypes(local.client, local.model)
         return PrototypedUpdate(**vars(update), **vars(prototypes)), next_state
