@@ -164,7 +164,7 @@ def test_a_sweep_from_yaml_to_mlflow(here, capsys, database, ray_here):
 @pytest.mark.ray
 @pytest.mark.slow
 def test_when_every_run_fails_the_sweep_fails(here, capsys, ray_here):
-    write_sweep(metric="my_number", space={"algorithm.lambda": {"grid": [1]}})
+    write_sweep(metrics=["my_number"], space={"algorithm.lambda": {"grid": [1]}})
     assert main(["tiny", "rounds=1", "--no-track"]) == 1
     printed = capsys.readouterr()
     assert "no round has 'my_number'" in printed.out
@@ -177,7 +177,7 @@ def test_when_every_run_fails_the_sweep_fails(here, capsys, ray_here):
 def test_asha_stops_by_rounds(here, capsys, database, ray_here):
     write_sweep(
         search="random",
-        num_samples=3,
+        configurations=3,
         space={"lr": {"choice": [0.2, 1e-9, 1e-8]}},
         asha={"grace_rounds": 1, "reduction_factor": 2},
         scales=laptop(max_concurrent=1, set={"rounds": 3}),
