@@ -29,11 +29,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.common import Child, PeakMemory, serve, time_in_turns
-from fedray.algorithms.prompts.fedmgp import diversity, group_cross_entropy
+from fedray.algorithms.prompts.fedmgp import GroupedClip, diversity, group_cross_entropy
 from fedray.config import component
 from fedray.models import ImageFeatures, Pixels
 from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PHOTO, ContextClip, GroupedClip, PromptedClip
+from fedray.models.prompted import PHOTO, ContextClip, PromptedClip
 from fedray.models.prompted.texts import placeholders
 
 CONTEXT = 77

@@ -13,9 +13,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.algorithms.prompts.fedotp import transport_plan
 from fedray.core import algorithms
 from fedray.errors import ClientError, ServerError, UserError
-from fedray.models.prompted.transport import transport_plan
 from fedray.runtime import devices
 from fedray.runtime.conformance import Violation, small_experiment
 from fedray.runtime.serial import SerialExecutor

@@ -18,14 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedray.algorithms.prompts.fedmgp import FedMGP
+from fedray.algorithms.prompts.fedmgp import FedMGP, GroupedClip
 from fedray.analyses.extra_step import probe_images, reopen
 from fedray.analyses.harness import Findings, Request, analysis, count_option
 from fedray.compare.frame import Group, LoadedRun, interval_of
 from fedray.compare.paired import Interval
 from fedray.errors import UserError
 from fedray.models import Pixels
-from fedray.models.prompted import GroupedClip
 from fedray.render.cells import SPREAD, cell, metric_name
 from fedray.render.figures import Panel, figure_curves, figure_matrix
 from fedray.render.page import Section

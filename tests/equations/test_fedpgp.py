@@ -10,11 +10,10 @@ import torch.nn.functional as F
 from clips import DIGITS, clip_of, drawn, gradients, noise
 from prompting import empty_client, initial_prompts, loss_of
 
-from fedray.algorithms.prompts.fedpgp import contrast
+from fedray.algorithms.prompts.fedpgp import PersonalClip, contrast
 from fedray.algorithms.prompts.prompt_averaging import GlobalPrompts
 from fedray.core import Batch, ClientState, LocalContext
 from fedray.models import ImageFeatures
-from fedray.models.prompted import PersonalClip
 
 SHORT = {"algorithm.length": 4, "algorithm.rank": 2}
 

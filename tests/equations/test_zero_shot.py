@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from clips import CPU
 
-from fedray.models.prompted import ZeroShotClip
+from fedray.algorithms.prompts.zero_shot import ZeroShotClip
 from fedray.runtime.clients import ClientRuntime
 
 

@@ -5,7 +5,7 @@ Data Engineering Bulletin 2023, arXiv:2302.13485. As in the authors' code (micro
 fedclip/, commit 441670e), clients weigh equally and the loss contrasts the images of a batch with
 the texts of their classes.
 
-    attention adapter -> AdapterClip.image_features  (models/prompted/adapter.py)
+    attention adapter -> AdapterClip.image_features
     symmetric contrast in the batch -> batch_contrast
     averaging of the adapter -> weighted_mean  (mean.py)
 
@@ -22,14 +22,51 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.mean import Weights
+from fedray.algorithms.prompts.zero_shot import ZeroShotClip
 from fedray.core import Batch, LocalContext, PromptMethod, algorithms
-from fedray.models import ClassifierOutput
+from fedray.models import ClassifierOutput, Inputs, initialise
 from fedray.models.clip import FrozenClip
-from fedray.models.prompted import AdapterClip, PromptedClip
+from fedray.models.prompted import PromptedClip
+from fedray.models.prompted.texts import unit
+
+PICTURE = "a picture of a {}"
+"""The text of a class in FedCLIP's official code."""
+
+
+class AdapterClip(ZeroShotClip):
+    """A CLIP with a trained gate on image features and fixed texts.
+
+    Lu et al., IEEE Data Engineering Bulletin 2023, arXiv:2302.13485.
+
+    Args:
+        clip: the frozen CLIP.
+        names: the names of the classes.
+    """
+
+    def __init__(self, clip: FrozenClip, names: Sequence[str]) -> None:
+        super().__init__(clip, names, PICTURE)
+        width = clip.dim
+        with torch.device("meta"):  # so that PyTorch's global generator is not used
+            adapter = nn.Sequential(
+                nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Softmax(dim=-1)
+            )
+        self.adapter = adapter.to_empty(device="cpu")
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw the weights by PyTorch's default for linear layers."""
+        initialise(self.adapter, generator)
+
+    def image_features(self, x: Inputs) -> Tensor:
+        """Return softmax(W_2 tanh(W_1 I + b_1) + b_2) * I, scaled to unit length [B, d].
+
+        I is the tower's output, which is not scaled before the gate, as in the official code.
+        """
+        image = self.encode(x)
+        return unit(self.adapter(image) * image)
 
 
 @algorithms.add

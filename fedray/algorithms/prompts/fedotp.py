@@ -3,8 +3,8 @@
 Li et al., "Global and Local Prompts Cooperation via Optimal Transport for Federated Learning",
 CVPR 2024, arXiv:2403.00041. Official code: github.com/HongxiaLee/FedOTP.
 
-    logits <T, F G_k^T>, cost 1 - F G_k^T -> TransportClip.logits  (models/prompted/transport.py)
-    scaling iterations for T -> transport_plan  (models/prompted/transport.py)
+    logits <T, F G_k^T>, cost 1 - F G_k^T -> TransportClip.logits
+    scaling iterations for T -> transport_plan
     averaging of p_g alone -> PairedContexts.shared  (prompts/prompt_averaging.py)
 
 Deviations:
@@ -22,13 +22,119 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from fedray.algorithms.prompts.prompt_averaging import PairedContexts
 from fedray.core import algorithms
+from fedray.models import Inputs, PatchFeatures
 from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PromptedClip, TransportClip
+from fedray.models.prompted import PairedClip, PromptedClip
+
+MAX_ENTRIES = 2**22
+"""Entries of the cost that are processed at once; bounds the memory."""
+CHECK_EVERY = 10
+"""Iterations between two checks for convergence on an accelerator."""
+
+
+class TransportClip(PairedClip):
+    """A CLIP with two contexts whose text features share the patches of an image.
+
+    Li et al., CVPR 2024, arXiv:2403.00041.
+
+    Args:
+        clip: the frozen CLIP.
+        names: the names of the classes.
+        length: m, tokens of a context.
+        words: see `PairedClip`.
+        gamma: the transported mass, see `transport_plan`.
+        epsilon: weight of the entropy.
+        threshold: mean change of log v below which the iterations end.
+        max_iterations: maximal number of iterations.
+    """
+
+    reads: type[Inputs] = PatchFeatures
+
+    def __init__(
+        self,
+        clip: FrozenClip,
+        names: Sequence[str],
+        length: int,
+        words: str | None = None,
+        *,
+        gamma: float = 0.8,
+        epsilon: float = 0.1,
+        threshold: float = 1e-3,
+        max_iterations: int = 100,
+    ) -> None:
+        super().__init__(clip, names, length, words)
+        self.gamma = gamma
+        self.epsilon = epsilon
+        self.threshold = threshold
+        self.max_iterations = max_iterations
+
+    def logits(self, image: Tensor, text: Tensor) -> Tensor:
+        """Return exp(logit_scale) <T, F G_k^T> [B, K] of patches F [B, M, d], texts G [N, K, d].
+
+        The transport plan T has no gradient.
+        """
+        images = max(1, MAX_ENTRIES // (image.shape[1] * text.shape[0] * text.shape[1]))
+        with torch.autocast(image.device.type, enabled=False):
+            parts = torch.split(image, images)
+            return torch.cat([self._logits(part, text.float()) for part in parts])
+
+    def _logits(self, image: Tensor, text: Tensor) -> Tensor:
+        cosines = torch.einsum("bmd,nkd->bknm", image, text)
+        plan = transport_plan(
+            1 - cosines.detach(), self.gamma, self.epsilon, self.threshold, self.max_iterations
+        )
+        return self.clip.scale * (plan * cosines).sum((-2, -1))
+
+
+@torch.no_grad()
+def transport_plan(
+    cost: Tensor, gamma: float, epsilon: float, threshold: float = 1e-3, iterations: int = 100
+) -> Tensor:
+    """Return the plan T of entropic transport of mass gamma: columns sum to gamma/N, rows <= 1/M.
+
+    With Q = exp(-C/eps): u = min(1/M / (Q v), 1), v = gamma/N / (Q^T u), T = diag(u) Q diag(v).
+    The iterations use logarithms in float32, because exp(-C/eps) underflows for small eps. On an
+    accelerator, a comparison makes the CPU wait, so convergence is checked every `CHECK_EVERY`
+    iterations; u and v are frozen once converged, so that T does not depend on this.
+
+    Args:
+        cost: C, with the M rows last: [..., N, M].
+        gamma: the mass, in (0, 1].
+        epsilon: weight of the entropy.
+        threshold: mean change of log v below which the iterations end.
+        iterations: maximal number of iterations.
+
+    Returns:
+        T, with the shape of `cost`.
+    """
+    texts, patches = cost.shape[-2:]
+    kernel = cost / -epsilon
+    row, column = -log(patches), log(gamma / texts)
+    log_u, log_v = (
+        kernel.new_zeros(*kernel.shape[:-2], patches),
+        kernel.new_zeros(kernel.shape[:-1]),
+    )
+    on_cpu, over = kernel.device.type == "cpu", kernel.new_zeros((), dtype=torch.bool)
+    for number in range(1, iterations + 1):
+        next_u = (row - (kernel + log_v.unsqueeze(-1)).logsumexp(-2)).clamp(max=0)
+        next_v = column - (kernel + next_u.unsqueeze(-2)).logsumexp(-1)
+        ends = (next_v - log_v).abs().mean() < threshold
+        if on_cpu:
+            log_u, log_v, over = next_u, next_v, ends
+        else:
+            log_u, log_v = torch.where(over, log_u, next_u), torch.where(over, log_v, next_v)
+            over = over | ends
+        if (on_cpu or number % CHECK_EVERY == 0) and over:
+            break
+    return (kernel + log_u.unsqueeze(-2) + log_v.unsqueeze(-1)).exp()
 
 
 @algorithms.add

@@ -3,8 +3,8 @@
 Qiu et al., "Federated Text-driven Prompt Generation for Vision-Language Models", ICLR 2024,
 arXiv:2310.06123. Official code: github.com/boschresearch/FedTPG.
 
-    prompt generator -> PromptGenerator  (models/prompted/generator.py)
-    context of the given classes -> GeneratorClip.text_features  (models/prompted/generator.py)
+    prompt generator -> PromptGenerator
+    context of the given classes -> GeneratorClip.text_features
     local loss over the client's classes -> FedTPG.loss
     averaging, equal weights -> weighted_mean  (mean.py)
 
@@ -19,25 +19,112 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import sqrt
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.mean import Weights
-from fedray.core import (
-    Batch,
-    Client,
-    LocalContext,
-    PromptMethod,
-    Trained,
-    algorithms,
-)
-from fedray.models import ClassifierOutput
+from fedray.core import Batch, Client, LocalContext, PromptMethod, Trained, algorithms
+from fedray.language.encoders.base import same_bits
+from fedray.models import ClassifierOutput, initialise
 from fedray.models.clip import FrozenClip
-from fedray.models.prompted import GeneratorClip, PromptedClip
+from fedray.models.prompted import PromptedClip
+from fedray.models.prompted.context import INIT_STD
+from fedray.models.prompted.texts import placeholders
+
+HEADS = 4
+
+
+class PromptGenerator(nn.Module):
+    """A network of queries that attend to text features, and a gated feed-forward layer.
+
+    x = attention(LN(S), LN(E), LN(E)), without a residual connection; the context is x + FF(x) with
+    FF = LN, Linear to 8w, GEGLU, Linear to w. Qiu et al., ICLR 2024, arXiv:2310.06123.
+
+    Args:
+        length: m, the number of queries S.
+        width: w, the width of tokens and of the attention.
+        dim: d, the width of text features.
+    """
+
+    def __init__(self, length: int, width: int, dim: int) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.zeros(length, width))
+        self.norm_queries = nn.LayerNorm(width)
+        self.norm_names = nn.LayerNorm(dim)
+        self.to_queries = nn.Linear(width, width)
+        self.to_keys = nn.Linear(dim, width)
+        self.to_values = nn.Linear(dim, width)
+        self.out = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.widen = nn.Linear(width, 8 * width)
+        self.narrow = nn.Linear(4 * width, width)
+
+    def forward(self, names: Tensor) -> Tensor:
+        """Return a context [m, w] for the text features E [K, d] of class names."""
+        names = self.norm_names(names)
+        queries = self.to_queries(self.norm_queries(self.queries))
+        x = self.out(_attention(queries, self.to_keys(names), self.to_values(names)))
+        wide, gate = self.widen(self.norm(x)).chunk(2, dim=-1)
+        context: Tensor = x + self.narrow(wide * F.gelu(gate))
+        return context
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw S from N(0, 0.02²), and the network by PyTorch's defaults for such layers."""
+        for norm in (self.norm_queries, self.norm_names, self.norm):
+            norm.reset_parameters()  # sets constants, draws nothing
+        for layer in (self.out, self.widen, self.narrow):
+            initialise(layer, generator)
+        maps = (self.to_queries, self.to_keys, self.to_values)
+        rows, columns = sum(len(layer.weight) for layer in maps), maps[0].weight.shape[1]
+        for layer in maps:  # as nn.MultiheadAttention: Xavier for the stacked maps, zero biases
+            bound = sqrt(6 / (rows + columns))
+            layer.weight.uniform_(-bound, bound, generator=generator)
+            layer.bias.zero_()
+        self.out.bias.zero_()
+        self.queries.normal_(0.0, INIT_STD, generator=generator)
+
+
+def _attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Return attention with `HEADS` heads: queries [m, w], keys and values [K, w] to [m, w]."""
+
+    def heads(x: Tensor) -> Tensor:
+        return x.reshape(1, len(x), HEADS, -1).transpose(1, 2)
+
+    with same_bits(queries.device):
+        mixed = F.scaled_dot_product_attention(heads(queries), heads(keys), heads(values))
+    return mixed.transpose(1, 2).reshape(len(queries), -1)
+
+
+class GeneratorClip(PromptedClip):
+    """A CLIP with a generated context before every class name.
+
+    Args:
+        clip: the frozen CLIP.
+        names: the names of the classes.
+        length: m.
+    """
+
+    def __init__(self, clip: FrozenClip, names: Sequence[str], length: int) -> None:
+        super().__init__(clip, names)
+        self.length = length
+        with torch.device("meta"):  # so that PyTorch's global generator is not used
+            generator = PromptGenerator(length, clip.text.token_width, clip.dim)
+        self.generator = generator.to_empty(device="cpu")
+
+    def initialise(self, generator: torch.Generator) -> None:
+        self.generator.initialise(generator)
+
+    def text_features(self) -> Tensor:
+        """Return text features [K, d] under the context generated from the classes in scope."""
+        context = self.generator(self.fixed_texts("{}"))
+        return self.class_texts(placeholders(self.length)).encode(context)
 
 
 @algorithms.add

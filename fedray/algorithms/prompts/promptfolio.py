@@ -3,7 +3,7 @@
 Pan et al., "Federated Learning from Vision-Language Foundation Models: Theoretical Analysis and
 Method", NeurIPS 2024, arXiv:2409.19610. Official code: github.com/PanBikang/PromptFolio.
 
-    mixed text features -> mix  (models/prompted/paired.py)
+    mixed text features -> mix
     averaging of p_g alone -> PairedContexts.shared  (prompts/prompt_averaging.py)
 
 FedMGP's port uses the share of participating clients as theta, so that its results are not
@@ -19,11 +19,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pydantic import Field
+from torch import Tensor
 
 from fedray.algorithms.prompts.prompt_averaging import PairedContexts
 from fedray.core import algorithms
 from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PortfolioClip, PromptedClip
+from fedray.models.prompted import PairedClip, PromptedClip
+
+
+class PortfolioClip(PairedClip):
+    """A CLIP that mixes the text features of two contexts.
+
+    PromptFolio: Pan et al., NeurIPS 2024, arXiv:2409.19610.
+
+    Args:
+        clip: the frozen CLIP.
+        names: the names of the classes.
+        length: m.
+        words: see `PairedClip`.
+        theta: weight of the local context.
+    """
+
+    def __init__(
+        self,
+        clip: FrozenClip,
+        names: Sequence[str],
+        length: int,
+        words: str | None = None,
+        theta: float = 0.4,
+    ) -> None:
+        super().__init__(clip, names, length, words)
+        self.theta = theta
+
+    def text_features(self) -> Tensor:
+        """Return the mixed text features [K, d]."""
+        shared, local = super().text_features()
+        return mix(shared, local, self.theta)
+
+
+def mix(shared: Tensor, local: Tensor, theta: float) -> Tensor:
+    """Return (1 - theta) g(p_g, k) + theta g(p_l, k) of unit features [K, d], not normalised."""
+    return (1 - theta) * shared + theta * local
 
 
 @algorithms.add

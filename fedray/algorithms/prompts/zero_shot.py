@@ -3,18 +3,42 @@
 Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021,
 arXiv:2103.00020.
 
-    classification by class names -> ZeroShotClip.text_features  (models/prompted/fixed.py)
+    classification by class names -> ZeroShotClip.text_features
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from pydantic import field_validator
+from torch import Tensor
 
 from fedray.core import HyperParameters, PromptMethod, algorithms
 from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PHOTO, PromptedClip, ZeroShotClip
+from fedray.models.prompted import PHOTO, PromptedClip
+
+
+class ZeroShotClip(PromptedClip):
+    """A frozen CLIP with one text per class and no prompts.
+
+    Radford et al., ICML 2021, arXiv:2103.00020.
+
+    Args:
+        clip: the frozen CLIP.
+        names: the names of the classes.
+        template: the text, with {} for the class name.
+    """
+
+    def __init__(self, clip: FrozenClip, names: Sequence[str], template: str = PHOTO) -> None:
+        super().__init__(clip, names)
+        self.template = template
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Do nothing, since there are no prompts."""
+
+    def text_features(self) -> Tensor:
+        return self.fixed_texts(self.template)
 
 
 @algorithms.add

@@ -1,4 +1,4 @@
-"""CLIPs with two contexts, one shared and one local (FedOTP, PromptFolio)."""
+"""A CLIP with two contexts, one shared and one local (FedOTP, PromptFolio)."""
 
 from __future__ import annotations
 
@@ -40,38 +40,3 @@ class PairedClip(PromptedClip):
         """Return unit features [2, K, d] under the shared and the local context."""
         contexts = torch.stack([self.shared_context, self.local_context])
         return self.class_texts(placeholders(self.length)).encode(contexts)
-
-
-class PortfolioClip(PairedClip):
-    """A CLIP that mixes the text features of two contexts.
-
-    PromptFolio: Pan et al., NeurIPS 2024, arXiv:2409.19610.
-
-    Args:
-        clip: the frozen CLIP.
-        names: the names of the classes.
-        length: m.
-        words: see `PairedClip`.
-        theta: weight of the local context.
-    """
-
-    def __init__(
-        self,
-        clip: FrozenClip,
-        names: Sequence[str],
-        length: int,
-        words: str | None = None,
-        theta: float = 0.4,
-    ) -> None:
-        super().__init__(clip, names, length, words)
-        self.theta = theta
-
-    def text_features(self) -> Tensor:
-        """Return the mixed text features [K, d]."""
-        shared, local = super().text_features()
-        return mix(shared, local, self.theta)
-
-
-def mix(shared: Tensor, local: Tensor, theta: float) -> Tensor:
-    """Return (1 - theta) g(p_g, k) + theta g(p_l, k) of unit features [K, d], not normalised."""
-    return (1 - theta) * shared + theta * local

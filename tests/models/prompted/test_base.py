@@ -8,18 +8,15 @@ import pytest
 import torch
 from clips import DIGITS, clip_of, drawn, noise
 
+from fedray.algorithms.prompts.fedclip import AdapterClip
+from fedray.algorithms.prompts.fedmgp import GroupedClip
+from fedray.algorithms.prompts.fedotp import TransportClip
+from fedray.algorithms.prompts.fedpgp import PersonalClip
+from fedray.algorithms.prompts.fedtpg import GeneratorClip
+from fedray.algorithms.prompts.promptfolio import PortfolioClip
+from fedray.algorithms.prompts.zero_shot import ZeroShotClip
 from fedray.models import ImageFeatures, PatchEmbeddings, PatchFeatures, Pixels
-from fedray.models.prompted import (
-    AdapterClip,
-    ContextClip,
-    DualPromptClip,
-    GeneratorClip,
-    GroupedClip,
-    PersonalClip,
-    PortfolioClip,
-    TransportClip,
-    ZeroShotClip,
-)
+from fedray.models.prompted import ContextClip, DualPromptClip
 
 MODELS = {
     "fixed": ZeroShotClip,

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from clips import DIGITS, clip_of, drawn, gradients, noise
 
+from fedray.algorithms.prompts.promptfolio import PortfolioClip, mix
 from fedray.models import ImageFeatures
-from fedray.models.prompted import ContextClip, PortfolioClip
-from fedray.models.prompted.paired import mix
+from fedray.models.prompted import ContextClip
 
 
 def test_the_mixture_by_hand_is_no_unit_vector():

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from clips import DIGITS, clip_of, drawn, gradients, noise
 
-from fedray.algorithms.prompts.fedclip import FedCLIP, batch_contrast
+from fedray.algorithms.prompts.fedclip import AdapterClip, FedCLIP, batch_contrast
+from fedray.algorithms.prompts.zero_shot import ZeroShotClip
 from fedray.models import ImageFeatures
-from fedray.models.prompted import AdapterClip, ZeroShotClip
 
 
 def test_a_constant_gate_is_zero_shot(tiny_clip):

@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from clips import DIGITS, clip_of, drawn, noise
 
+from fedray.algorithms.prompts.fedpgp import ContrastOutput, PersonalClip
 from fedray.models import ImageFeatures
-from fedray.models.prompted import ContextClip, ContrastOutput, PersonalClip
+from fedray.models.prompted import ContextClip
 
 
 def test_the_personal_context_by_hand(tiny_clip):

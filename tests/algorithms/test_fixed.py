@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from clips import DIGITS, clip_of, drawn
 
+from fedray.algorithms.prompts.zero_shot import ZeroShotClip
 from fedray.errors import UserError
 from fedray.models import Pixels
-from fedray.models.prompted import ContextClip, ZeroShotClip
+from fedray.models.prompted import ContextClip
 
 
 def test_logits_are_those_of_open_clips_encoders(tiny_clip):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from clips import DIGITS, clip_of, drawn
 
+from fedray.algorithms.prompts.fedmgp import GroupedClip, Groups, combine
 from fedray.models import ImageFeatures, Pixels
-from fedray.models.prompted import ClassTexts, GroupedClip
-from fedray.models.prompted.groups import Groups, combine
+from fedray.models.prompted import ClassTexts
 
 
 def test_eq6_mean_logits_and_mean_probabilities_disagree():

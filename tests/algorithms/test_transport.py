@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from clips import DIGITS, clip_of, drawn, gradients, noise
 
+from fedray.algorithms.prompts.fedotp import TransportClip, transport_plan
 from fedray.models import PatchFeatures, Pixels
-from fedray.models.prompted import TransportClip, transport
-from fedray.models.prompted.transport import transport_plan
+from fedray.models.prompted import transport
 
 
 def real_costs(patches: int = 196, texts: int = 2) -> torch.Tensor:

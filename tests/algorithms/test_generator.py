@@ -7,9 +7,8 @@ import torch
 import torch.nn.functional as F
 from clips import DIGITS, clip_of, drawn, gradients, noise
 
+from fedray.algorithms.prompts.fedtpg import GeneratorClip, PromptGenerator
 from fedray.models import ImageFeatures
-from fedray.models.prompted import GeneratorClip
-from fedray.models.prompted.generator import PromptGenerator
 
 
 @pytest.fixture
