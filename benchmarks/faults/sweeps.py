@@ -46,7 +46,6 @@ def write_sweep(folder: Path, experiment: Path, settings: dict[str, Any]) -> Pat
     """Write a sweep of three trials over the learning rate of an experiment."""
     sweep = {
         "answers": "does a killed sweep lose or change anything?",
-        "search": "grid",
         "space": {"lr": {"grid": [0.02, 0.05, 0.1]}},
         "scales": {"laptop": {"experiment": str(experiment), "set": settings}},
     }
