@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from clips import DIGITS, clip_of, drawn, gradients, noise
 
+from fedray.algorithms.prompts import fedotp
 from fedray.algorithms.prompts.fedotp import TransportClip, transport_plan
 from fedray.models import PatchFeatures, Pixels
-from fedray.models.prompted import transport
 
 
 def real_costs(patches: int = 196, texts: int = 2) -> torch.Tensor:
@@ -106,7 +106,7 @@ def test_images_in_parts_have_the_same_logits(tiny_clip, monkeypatch):
     patches = noise(5, model.clip.vision.patches, model.clip.dim)
     with torch.no_grad():
         whole = model(PatchFeatures(patches)).logits
-        monkeypatch.setattr(transport, "MAX_ENTRIES", 2 * 2 * 5 * model.clip.vision.patches)
+        monkeypatch.setattr(fedotp, "MAX_ENTRIES", 2 * 2 * 5 * model.clip.vision.patches)
         torch.testing.assert_close(
             model(PatchFeatures(patches)).logits, whole, rtol=1e-4, atol=1e-4
         )

@@ -16,7 +16,7 @@ TESTS = Path(__file__).parent
 FILES = {
     path.stem: path
     for path in sorted(METHODS_FOLDER.glob("*/*.py"))
-    if "@algorithms.add" in path.read_text()
+    if "algorithms.add\n" in path.read_text()
 }
 
 
@@ -59,7 +59,8 @@ def test_a_numbered_equation_is_tagged_and_has_a_test_of_its_number(method, labe
     number = re.fullmatch(r"Eq\. \((\d+)\)", label)[1]
     assert any(label in (lookup(file, name).__doc__ or "") for name in names)
     mirrored = TESTS.parent / Path(file).parent / f"test_{Path(file).stem}.py"
-    files = [path for path in (TESTS / f"test_{method}.py", mirrored) if path.is_file()]
+    models = (TESTS.parent / "algorithms").glob("test_*.py")  # of the methods' prompts
+    files = [p for p in (TESTS / f"test_{method}.py", mirrored, *models) if p.is_file()]
     tests = [node for path in files for node in ast.parse(path.read_text()).body]
     functions = [node.name for node in tests if isinstance(node, ast.FunctionDef)]
     assert [name for name in functions if re.match(rf"test_(eq\d+_)*eq{number}_", name)]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tensors import same
 
+from fedray import core
 from fedray.core import algorithms
 from fedray.errors import ClientError
 from fedray.evaluation import testing
@@ -28,7 +29,7 @@ def test_it_is_measured_after_the_last_round_and_changes_nothing(run):
 
 def test_it_trains_the_head_alone(run, monkeypatch):
     before, after = {}, {}
-    fit = testing.fit
+    fit = core.fit
 
     def watched(local, loss):
         client = local.client
@@ -37,7 +38,7 @@ def test_it_trains_the_head_alone(run, monkeypatch):
         after[client.id] = client.save(local.model)
         return trained
 
-    monkeypatch.setattr(testing, "fit", watched)
+    monkeypatch.setattr(core, "fit", watched)
     run("fedavg", {**ONE_KIND, "finetune_epochs": 2})
     assert set(before) == {0, 1, 2, 3}
     for client, weights in before.items():
