@@ -1,32 +1,32 @@
 """Time and memory of FedTSP's server step against a straightforward implementation.
 
     python -m benchmarks.text_tower                            10, 100 and 200 classes
-    python -m benchmarks.text_tower --classes 100 --against /path/to/an/older/checkout
     python -m benchmarks.text_tower --device cuda --encoder /path/to/bert
 
 A round of the server consists of E_s steps of SGD on the prompts (Eq. 7) and the computation of the
 prototypes. The texts are those of CIFAR-10, CIFAR-100 and Tiny ImageNet, three per class, embedded
 by MiniLM. Two processes take steps in turn on the same prompts and targets. The straightforward one
-runs transformers' model on all texts in one padded batch and repeats every pass. With --against, it
-is fedray's text tower of another checkout instead. Results are the seconds of a whole round, their
-ratio, the peak memory of both, and the largest difference of the final prototypes, relative to the
-largest prototype entry, which must stay below 1e-4.
+runs transformers' model on all texts in one padded batch and repeats every pass. Results are the
+seconds of a whole round, their ratio, the peak memory of both, and the largest difference of the
+final prototypes, relative to the largest prototype entry, which must stay below 1e-4.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.common import ROOT, Child, environment, serve, time_in_turns
+from benchmarks.common import ROOT, Child, serve, time_in_turns
+
+if TYPE_CHECKING:
+    from fedray.language.tower import TextTower
 
 SETS = {10: ("cifar10", 1, 1), 100: ("cifar100", 10, 20), 200: ("tiny_imagenet", 10, 20)}
 """The descriptions, and m and E_s of FedTSP's paper, by number of classes."""
@@ -46,8 +46,8 @@ def texts_of(classes: int) -> list[list[str]]:
     ][:classes]
 
 
-def tower(texts: list[list[str]], device: str, encoder: str) -> Any:
-    """Return fedray's text tower, of this checkout or an older one."""
+def tower(texts: list[list[str]], device: str, encoder: str) -> TextTower:
+    """Return fedray's text tower."""
     import torch
 
     from fedray.config import component
@@ -90,7 +90,7 @@ class Side:
     """Prompts [classes, m, w], and a training step on them.
 
     Args:
-        kind: "plain" for the straightforward side, else the fedray that this process imports.
+        kind: "plain" for the straightforward side, or "fedray".
         classes: number of classes.
         m: prompt tokens per class.
         device: torch's name of the device.
@@ -106,8 +106,7 @@ class Side:
             self.end = torch.no_grad()(self.begin)
         else:
             ours = tower(texts, device, encoder)
-            self.begin = getattr(ours, "prototypes_again", ours.prototypes)
-            self.end = getattr(ours, "prototypes_before", torch.no_grad()(ours.prototypes))
+            self.begin, self.end = ours.prototypes_again, ours.prototypes_before
             width = ours.token_width
         start = torch.randn(classes, m, width, generator=random) * 0.02
         self.prompts = start.to(device).requires_grad_()
@@ -131,21 +130,11 @@ class Side:
         self.vectors = self.end(self.prompts)
 
 
-def serve_side(
-    checkout: str, kind: str, device: str, encoder: str, classes: int, m: int, threads: int
-) -> None:
+def serve_side(kind: str, device: str, encoder: str, classes: int, m: int, threads: int) -> None:
     """Answer "step" and "finish" with seconds, "save FILE" with the peak memory in MiB.
 
     On a GPU the memory is that of PyTorch's tensors.
-
-    Raises:
-        SystemExit: if Python imports fedray from elsewhere than the checkout.
     """
-    import fedray
-
-    imported = Path(fedray.__file__).resolve().parents[1]
-    if imported != Path(checkout).resolve():
-        raise SystemExit(f"{checkout} is no checkout of fedray: Python imports {imported}")
     import torch
 
     from fedray.runtime.memory import keep_freed_memory
@@ -171,22 +160,6 @@ def serve_side(
 # --- both sides -----------------------------------------------------------------------------------
 
 
-def start_side(kind: str, checkout: Path, words: Sequence[object], folder: Path) -> Child:
-    """Start a side that imports fedray from a checkout.
-
-    Args:
-        kind: "plain" or a name of fedray's side.
-        checkout: the checkout.
-        words: device, encoder, classes, m and threads.
-        folder: folder of the log.
-    """
-    # ROOT after the checkout: an old one has no common.py
-    path = os.pathsep.join([str(checkout), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    env = {**environment(), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-    line = [__file__, "--serve", str(checkout), kind, *map(str, words)]
-    return Child(f"{kind} side", line, folder / f"{kind}.log", env)
-
-
 def measure(classes: int, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Return one line of the table."""
     import torch
@@ -194,12 +167,10 @@ def measure(classes: int, args: argparse.Namespace, folder: Path) -> dict[str, A
     m = SETS[classes][1] if args.m is None else args.m
     steps = SETS[classes][2] if args.steps is None else args.steps
     rounds = max(1, min(args.rounds, 20 // steps))
-    other = ("plain", ROOT) if args.against is None else ("older", args.against.resolve())
+    side = [args.device, args.encoder, str(classes), str(m), str(args.threads)]
     children = {
-        kind: start_side(
-            kind, checkout, [args.device, args.encoder, classes, m, args.threads], folder
-        )
-        for kind, checkout in (("fedray", ROOT), other)
+        kind: Child(f"{kind} side", [__file__, "--serve", kind, *side], folder / f"{kind}.log")
+        for kind in ("fedray", "plain")
     }
     seconds = dict.fromkeys(children, 0.0)
     for number in range(rounds + 1):  # round 0, of one step, only warms up
@@ -232,19 +203,17 @@ def main() -> None:
     cli.add_argument("--steps", type=int, help="E_s, steps per round; default: the paper's")
     cli.add_argument("--rounds", type=int, default=5, help="at most, where E_s is small")
     cli.add_argument("--threads", type=int, default=2)
-    cli.add_argument("--against", type=Path, metavar="PATH", help="another checkout of fedray")
     cli.add_argument("--json", type=Path, metavar="FILE", help="also write the measurements here")
     cli.add_argument("--device", default="cpu", help="torch's name of the device")
     cli.add_argument("--encoder", default="", metavar="PATH", help="a BERT; default: MiniLM")
-    cli.add_argument("--serve", nargs=7, help=argparse.SUPPRESS)
+    cli.add_argument("--serve", nargs=6, help=argparse.SUPPRESS)
     args = cli.parse_args()
     if args.serve:
         *names, classes, m, threads = args.serve
         serve_side(*names, int(classes), int(m), int(threads))
         return
-    other = "straightforward" if args.against is None else str(args.against)
     side = f"{args.encoder or 'MiniLM'} on {args.device}, {args.threads} threads"
-    print(f"{side}, {K} texts per class; fedray against {other}\n")
+    print(f"{side}, {K} texts per class; fedray against a straightforward implementation\n")
     print("| classes | m | E_s | fedray, s | other, s | times faster | MiB | MiB | difference |")
     print("|---|---|---|---|---|---|---|---|---|")
     lines = []

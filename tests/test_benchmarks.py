@@ -13,20 +13,19 @@ import torch
 from benchmarks import gpu, numerics
 from benchmarks.common import ROOT, Child, environment, free_port, ratio, time_in_turns
 from benchmarks.overhead import start
-from benchmarks.text_tower import start_side
 from fedray.runtime import devices
 from fedray.runtime.conformance import Trace
 
 COMMANDS = (
-    "faults", "gpu", "null_runs", "null_tables", "numerics", "originals", "overhead", "prompts",
+    "faults", "gpu", "null_runs", "null_tables", "numerics", "overhead", "prompts",
     "scale", "soak", "sweep", "text_tower",
 )  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*(f"benchmarks.{name}" for name in COMMANDS), "tools.originals"])
 def test_every_benchmark_has_help(name):
-    words = [sys.executable, "-m", f"benchmarks.{name}", "--help"]
+    words = [sys.executable, "-m", name, "--help"]
     done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("usage: ")
@@ -44,18 +43,6 @@ def test_the_last_words_of_a_process_that_died_are_shown(tmp_path):
         child.ask("round")
     with pytest.raises(SystemExit, match="KeyError"):
         child.ask("round")
-
-
-def test_a_checkout_that_does_not_import_is_quoted(tmp_path):
-    (tmp_path / "fedray").mkdir()
-    (tmp_path / "fedray" / "__init__.py").write_text("raise RuntimeError('half a checkout')")
-    with pytest.raises(SystemExit, match=r"(?s)older side: .*half a checkout"):
-        start_side("older", tmp_path, ["cpu", "", 10, 1, 1], tmp_path).ask("step")
-
-
-def test_a_folder_without_fedray_is_not_measured_as_the_installed_one(tmp_path):
-    with pytest.raises(SystemExit, match=f"{tmp_path} is no checkout of fedray"):
-        start_side("older", tmp_path, ["cpu", "", 10, 1, 1], tmp_path).ask("step")
 
 
 def test_a_child_answers_lines(tmp_path):

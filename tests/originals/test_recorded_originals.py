@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.originals.federation import TEST, run_fedray
-from benchmarks.originals.records import FOLDER, distance, numbers
+from tools.originals.federation import TEST, run_fedray
+from tools.originals.records import FOLDER, distance, numbers
 
 FILES = sorted(FOLDER.glob("*.json"))
 LARGEST = 30_000

@@ -112,7 +112,8 @@ def test_a_stopped_process_of_a_joined_cluster_is_said(ports, tmp_path, caplog):
     finally:
         child.kill()
         parent.wait(10)
-    assert [line.split(" (")[0] for line in caplog.messages] == [f"process {child.pid}"]
+    said = [record.getMessage() for record in caplog.records if record.name == liveness.log.name]
+    assert [line.split(" (")[0] for line in said] == [f"process {child.pid}"]
 
 
 def test_notices_of_ray_are_one_line_and_none_repeats_that_the_raylet_died(caplog, monkeypatch):

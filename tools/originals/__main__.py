@@ -1,4 +1,4 @@
-"""`python -m benchmarks.originals --checkout DIR [METHOD ...] [--write]`; see the package."""
+"""`python -m tools.originals --checkout DIR [METHOD ...] [--write]`; see the package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks.originals.federation import (
+from tools.originals.federation import (
     PARTICIPATION,
     Method,
     greatest_difference,
@@ -18,7 +18,7 @@ from benchmarks.originals.federation import (
     moved,
     run_fedray,
 )
-from benchmarks.originals.records import FOLDER, record, write
+from tools.originals.records import FOLDER, record, write
 
 REPOSITORIES = ("pfllib", "htfllib", "fedmgp")
 """The modules of this package that drive a repository."""
@@ -33,7 +33,7 @@ def repository_of(checkout: Path) -> ModuleType:
     Raises:
         SystemExit: if there is none.
     """
-    modules = [import_module(f"benchmarks.originals.{name}") for name in REPOSITORIES]
+    modules = [import_module(f"tools.originals.{name}") for name in REPOSITORIES]
     for module in modules:
         if is_checkout_of(checkout, module.MARKS):
             return module
@@ -74,7 +74,7 @@ def compare(name: str, method: Method, setting: str) -> tuple[list[dict], list[f
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare methods with their originals; return 1 if one differs by more than 1e-5."""
     cli = argparse.ArgumentParser(
-        prog="python -m benchmarks.originals",
+        prog="python -m tools.originals",
         description="Compare fedray's methods with the original code of their papers.",
     )
     cli.add_argument("methods", nargs="*", metavar="METHOD", help="default: all of the repository")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.common import ROOT
-from benchmarks.originals.federation import Method, State, Tensors
+from tools.originals.federation import Method, State, Tensors
 
-FOLDER = ROOT / "tests" / "originals"
+FOLDER = Path(__file__).parents[2] / "tests" / "originals"
 ENTRIES = 10
 
 

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.originals.federation import BATCH, CPU, LR, Method
-from benchmarks.originals.flcore import (
+from fedray.algorithms.distillation.fedgen import draw_labels
+from tools.originals.federation import BATCH, CPU, LR, Method
+from tools.originals.flcore import (
     Drive,
     Instead,
     Original,
@@ -28,7 +29,6 @@ from benchmarks.originals.flcore import (
     split,
     stand_ins,
 )
-from fedray.algorithms.distillation.fedgen import draw_labels
 
 REPOSITORY = "TsingZ0/HtFLlib"
 MARKS = ("system/flcore/servers/servertgp.py", "system/flcore/clients/clientmrl.py")

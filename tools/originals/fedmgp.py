@@ -23,7 +23,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.originals.federation import (
+from fedray.algorithms.prompts.fedmgp import draw_groups
+from fedray.config import component
+from fedray.models.clip import FrozenClip, load_clip
+from tools.originals.federation import (
     CPU,
     ROUNDS,
     TRAIN,
@@ -32,10 +35,7 @@ from benchmarks.originals.federation import (
     State,
     Tensors,
 )
-from benchmarks.originals.flcore import Batches, Instead
-from fedray.algorithms.prompts.fedmgp import draw_groups
-from fedray.config import component
-from fedray.models.clip import FrozenClip, load_clip
+from tools.originals.flcore import Batches, Instead
 
 REPOSITORY = "weihao-bo/FedMGP"
 MARKS = ("trainers/fedmgp.py", "federated_core/base_federated_learner.py")

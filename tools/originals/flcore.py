@@ -22,7 +22,8 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from benchmarks.originals.federation import (
+from fedray.models import Classifier
+from tools.originals.federation import (
     BATCH,
     CLASSES,
     EPOCHS,
@@ -34,7 +35,6 @@ from benchmarks.originals.federation import (
     State,
     Tensors,
 )
-from fedray.models import Classifier
 
 ARGUMENTS: Mapping[str, Any] = {
     "device": "cpu", "dataset": "digits", "algorithm": "", "goal": "", "num_classes": CLASSES,

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from benchmarks.originals.federation import CLASSES, LR, Method
-from benchmarks.originals.flcore import (
+from tools.originals.federation import CLASSES, LR, Method
+from tools.originals.flcore import (
     Drive,
     Original,
     Split,

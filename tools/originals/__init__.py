@@ -1,6 +1,6 @@
 """fedray's methods beside the original code of their papers, with the same weights and draws.
 
-    python -m benchmarks.originals --checkout DIR [METHOD ...] [--write]
+    python -m tools.originals --checkout DIR [METHOD ...] [--write]
 
 DIR is a checkout of PFLlib, HtFLlib or FedMGP's repository. For each method a tiny federation runs
 in fedray; then the classes of the checkout run with fedray's initial weights, batches, draws and
