@@ -126,8 +126,8 @@ def test_notices_of_ray_are_one_line_and_none_repeats_that_the_raylet_died(caplo
     assert caplog.messages == ["Ray: The node with node id: 1 has been marked dead because"]
 
 
-def killed(name: str, command: list[str], sign: str, results: Path) -> tuple[int, str, float]:
-    """Kill a process of a command's Ray once a line begins with `sign`; code, errors, seconds."""
+def killed(name: str, command: list[str], sign: str, results: Path) -> tuple[int, str]:
+    """Kill a process of a command's Ray once a line begins with `sign`; return code and errors."""
     process = subprocess.Popen(
         [sys.executable, "-m", *command, "--no-track"],
         env={**os.environ, "FEDRAY_RESULTS": str(results)},
@@ -141,9 +141,8 @@ def killed(name: str, command: list[str], sign: str, results: Path) -> tuple[int
             break
     children = psutil.Process(process.pid).children(recursive=True)
     next(child for child in children if child.name() == name).kill()
-    began = time.monotonic()
     _, errors = process.communicate(timeout=120)
-    return process.returncode, errors, time.monotonic() - began
+    return process.returncode, errors
 
 
 @pytest.mark.ray
@@ -152,9 +151,9 @@ def killed(name: str, command: list[str], sign: str, results: Path) -> tuple[int
 def test_a_run_whose_ray_is_killed_says_so_and_resumes_equal(name, tmp_path):
     command = ["fedray.run", "fedavg_digits", *WORDS, "rounds=400"]
     out = tmp_path / "killed"
-    code, errors, seconds = killed(name, [*command, "--out", str(out)], "round 2/", tmp_path)
+    code, errors = killed(name, [*command, "--out", str(out)], "round 2/", tmp_path)
     line = errors.splitlines()[-1]
-    assert (code, seconds < 30) == (1, True), errors
+    assert code == 1, errors
     assert re.fullmatch(rf"failed: .*has died.*; continue with --resume {out}", line)
     assert "state-dump" not in errors
     assert RunFolder(out).read().done < 400
@@ -172,7 +171,7 @@ def test_a_run_whose_ray_is_killed_says_so_and_resumes_equal(name, tmp_path):
 @pytest.mark.slow
 def test_a_sweep_whose_head_is_killed_says_how_to_go_on(tmp_path):
     command = ["fedray.sweep", "fedproto_lambda", *WORDS, "rounds=400"]
-    code, errors, seconds = killed("gcs_server", command, "running ", tmp_path)
+    code, errors = killed("gcs_server", command, "running ", tmp_path)
     line = errors.splitlines()[-1]
-    assert (code, seconds < 30) == (1, True), errors
+    assert code == 1, errors
     assert re.fullmatch(r"failed: the head of Ray .*; go on with: python -m .* --resume .*", line)

@@ -101,11 +101,12 @@ def runs_of(results: Path, experiment: str) -> tuple[object, dict[str, object]]:
 
 
 def steps_of(results: Path, run: object) -> list[int]:
+    """Return the rounds that MLflow has, in order; a round that ran twice may be there late."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=f"sqlite:///{results / 'mlflow.db'}")
     history = client.get_metric_history(run.info.run_id, "accuracy/local_accuracy")
-    return [point.step for point in history]
+    return sorted(point.step for point in history)
 
 
 @pytest.mark.ray
