@@ -197,6 +197,7 @@ def test_rounds_that_a_new_server_repeats_are_given_once(tmp_path, monkeypatch):
         raise ActorDiedError
 
     servers = iter([first(), iter(rounds[1:])])
+    monkeypatch.setattr(server, "Liveness", lambda: None)  # it would start Ray
     monkeypatch.setattr(server, "_rounds_of_one_server", lambda *_: next(servers))
     monkeypatch.setattr(RunFolder, "rounds", lambda _: rounds[:2])
     given = server.run_on_ray(resolve(QUICK[0], QUICK[1:]), out, 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import upload
@@ -15,6 +16,7 @@ from fedray.errors import UserError
 from fedray.run import main
 from fedray.storage.run_folder import RunFolder
 from fedray.tracking import NotTaken, Store, Upload, Uploader, resolve_uri
+from fedray.tracking.tracker import Tracker
 from tests.tracking.runs import Following, tracked, wait_until
 
 TINY = [
@@ -60,14 +62,19 @@ def test_a_server_that_hangs_changes_nothing_in_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("fedray.tracking.tracker.CLOSE_SECONDS", 8.0)
-    runs = {}
+    close, runs = Tracker.close, {}
+
+    def close_once_it_hangs(tracker: Tracker, *words: Any) -> None:
+        wait_until(lambda: server.faults)
+        close(tracker, *words)
+
     with Proxy(None, lambda *_: "hang") as server:
+        monkeypatch.setattr(Tracker, "close", close_once_it_hangs)
         monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
         for name, more in (("with", []), ("without", ["--no-track"])):
             out = tmp_path / name
             assert main([*TINY, "--executor", "serial", "--out", str(out), *more]) == 0
             runs[name] = [(each.metrics, each.per_client) for each in RunFolder(out).read().rounds]
-        assert server.faults
     assert len(runs["with"]) == 3
     assert runs["with"] == runs["without"]
     assert "does not have all of 1 run(s)" in capsys.readouterr().err
