@@ -40,7 +40,7 @@ COUNTED: dict[str, Callable[[], str]] = {
 """Patterns of sentences, and what the number in them must be."""
 REPEATED = {
     r"installation takes ([\d.]+ GB)|CUDA and takes ([\d.]+ GB)": 1,
-    r"ends within (\d+) seconds[:,] (?:with exit code 1|`failed: Ray)": 2,
+    r"ends in about (\d+) seconds[:,] (?:with exit code 1|`failed: Ray)": 2,
 }
 """Patterns of sentences that only a measurement can check, and on how many pages they stand."""
 
