@@ -6,7 +6,7 @@
 The claims of a table compare the first row with each other row. All rows have the same
 configurations, of equal or of different true values; each run has a validation score and a
 correlated test score. Each seed selects the configuration whose test score is compared. The
-p-values and their correction are those of `fedray.compare.paired`. There are three looks at the
+p-values and their correction are those of `fedray.results.paired`. There are three looks at the
 verdicts: with 3 seeds, half of them, and all.
 
 A gain of two spreads (standard deviations of the paired differences) is planted in the first claim.
@@ -21,7 +21,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.compare.paired import ALPHA, PairedTest, holm
+from fedray.results.paired import ALPHA, PairedTest, holm
 
 CLAIMS, SEEDS, CONFIGURATIONS = (1, 5, 20), (5, 10), (2, 3, 4, 5)
 CORRELATION = 0.5

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fedray.analyses.parameters import costs
 from fedray.cli.dry_run import PlannedRun, check_command, split_command
 from fedray.cli.main import find_command, main
 from fedray.config import Experiment
@@ -25,6 +24,7 @@ from fedray.core import algorithms
 from fedray.language.descriptions import find_descriptions, shipped_names
 from fedray.models import is_dense
 from fedray.models.groups import group_of
+from fedray.results.analyses.parameters import costs
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session

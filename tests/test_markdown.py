@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedray.markdown import escape_html, markdown_table
-from fedray.render.page import Section, markdown
+from fedray.results.pages.page import Section, markdown
 
 SCRIPT = "<script>alert(1)</script>"
 IMAGE = "<img src=x onerror=alert(1)>"

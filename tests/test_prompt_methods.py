@@ -13,8 +13,8 @@ import torch
 from prompting import initial_prompts, prompted_model
 from rounds import rounds_in
 
-from fedray.analyses.extra_step import reopen
 from fedray.core import algorithms
+from fedray.results.analyses.extra_step import reopen
 from fedray.run import main as fedray_run
 from fedray.trees import leaves
 
@@ -105,7 +105,7 @@ AGAIN = """
 import json, sys
 from pathlib import Path
 import torch
-from fedray.analyses.extra_step import reopen
+from fedray.results.analyses.extra_step import reopen
 from fedray.runtime.clients import ClientRuntime
 
 def accuracies(out):

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedray.compare.frame import Group, group, load
 from fedray.config import Experiment, dump_yaml, override
+from fedray.results.frame import Group, group, load
 from fedray.storage.environment import Environment
 from fedray.storage.json_files import checksum
 from fedray.storage.metric import Metric

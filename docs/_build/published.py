@@ -12,9 +12,9 @@ from pathlib import Path
 
 from fedray.config import Tree
 from fedray.storage.json_files import sealed
-from fedray.render.page import markdown
-from fedray.render.record import Made, verdicts_tree
-from fedray.render.table import FIGURE, LATEX, PAGE, latex, page, with_figure
+from fedray.results.pages.page import markdown
+from fedray.results.pages.record import Made, verdicts_tree
+from fedray.results.pages.table import FIGURE, LATEX, PAGE, latex, page, with_figure
 from fedray.studies.recompute import outcome_of
 from fedray.studies.store import DATA, check_table
 

@@ -8,9 +8,16 @@ from typing import Any, get_args
 
 import click
 
-from fedray.analyses.harness import MODULES, Analysis, Request, carry_out, default_folder, find
 from fedray.command import PATH, SETTINGS, Command, trust_flag
-from fedray.render.terminal import print_sections
+from fedray.results.analyses.harness import (
+    MODULES,
+    Analysis,
+    Request,
+    carry_out,
+    default_folder,
+    find,
+)
+from fedray.results.pages.terminal import print_sections
 from fedray.storage.metric import Select
 
 

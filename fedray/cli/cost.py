@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from fedray.analyses.parameters import Cost, PartCost, costs, recorded_costs
 from fedray.command import Command, KnownName, json_flag, keys, plugins
 from fedray.config import is_record
-from fedray.render.page import Section
-from fedray.render.terminal import print_sections
+from fedray.results.analyses.parameters import Cost, PartCost, costs, recorded_costs
+from fedray.results.pages.page import Section
+from fedray.results.pages.terminal import print_sections
 from fedray.run_config import check_config
 from fedray.runtime.inputs import check_inputs
 from fedray.runtime.resolve import resolve

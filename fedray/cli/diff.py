@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fedray.command import PATH, Command
-from fedray.compare.difference import config_changes, gaps, input_changes
+from fedray.results.difference import config_changes, gaps, input_changes
 from fedray.run_config import read_config
 from fedray.storage.run_folder import RunFolder
 

@@ -106,7 +106,7 @@ def _plan_run(params: dict[str, Any]) -> list[PlannedRun]:
 
 
 def _runs_of(plan: StudyPlan) -> list[PlannedRun]:
-    from fedray.compare.labels import config_label
+    from fedray.results.labels import config_label
     from fedray.studies.cell import Cell, check_cells
 
     cells = [Cell(plan, place) for place in plan.places]

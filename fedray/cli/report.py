@@ -9,10 +9,11 @@ from typing import Literal, get_args
 
 import click
 
-from fedray.analyses.harness import default_folder
 from fedray.command import PATH, WORD, Command
-from fedray.compare.blocks import Report
-from fedray.compare.frame import (
+from fedray.errors import UserError
+from fedray.results.analyses.harness import default_folder
+from fedray.results.blocks import Report
+from fedray.results.frame import (
     NO_BEST,
     At,
     filter_runs,
@@ -22,11 +23,10 @@ from fedray.compare.frame import (
     rank_groups,
     relabel,
 )
-from fedray.errors import UserError
-from fedray.render.figures import FIGURES, figure_rounds, figure_traffic, swept_figures
-from fedray.render.page import html, markdown
-from fedray.render.report import caveats, latex, page, sections, write_csv, write_heat_maps
-from fedray.render.terminal import print_sections
+from fedray.results.pages.figures import FIGURES, figure_rounds, figure_traffic, swept_figures
+from fedray.results.pages.page import html, markdown
+from fedray.results.pages.report import caveats, latex, page, sections, write_csv, write_heat_maps
+from fedray.results.pages.terminal import print_sections
 from fedray.storage.files import make_folder, write_atomic
 from fedray.storage.metric import HEADLINE, Select
 

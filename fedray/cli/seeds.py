@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedray.compare.paired import t_interval
 from fedray.errors import UserError, shown
-from fedray.render.cells import is_range, spread_label
+from fedray.results.pages.cells import is_range, spread_label
+from fedray.results.paired import t_interval
 from fedray.storage.metric import BEST
 from fedray.storage.run import Run
 from fedray.storage.run_folder import RunFolder

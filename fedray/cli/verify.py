@@ -16,8 +16,8 @@ import numpy as np
 
 from fedray.activity import say_next
 from fedray.command import PATH, RUN_ERROR, Command, trust_flag
-from fedray.compare.difference import Gap, Verdict, gaps, input_changes, metric_gaps, verdict
 from fedray.errors import UserError
+from fedray.results.difference import Gap, Verdict, gaps, input_changes, metric_gaps, verdict
 from fedray.run_config import read_config
 from fedray.storage.environment import Environment
 from fedray.storage.files import reserve, results_home, stamp

@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from fedray.compare.labels import config_label
 from fedray.config import Experiment
 from fedray.data.validation import gives_validation
 from fedray.errors import UserError
+from fedray.results.labels import config_label
 from fedray.studies.plan import Phase, Place, StudyPlan, store_key
 from fedray.studies.space import Config, Edge, continue_grid, corners, merge_edges
 

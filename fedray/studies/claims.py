@@ -15,9 +15,9 @@ from typing import Any
 
 from pydantic import Field
 
-from fedray.compare.paired import Side
 from fedray.config import Frozen, validate
 from fedray.errors import UserError, nearest, shown
+from fedray.results.paired import Side
 
 EXAMPLE = "for example: fedtsp > fedproto + 0.5"
 ALL = "all"

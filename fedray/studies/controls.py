@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from fedray.compare.paired import Comparison, SeedRange, Side, seeds_to_decide, verdict_of
-from fedray.compare.paired import compare as compare_sides
+from fedray.results.paired import Comparison, SeedRange, Side, seeds_to_decide, verdict_of
+from fedray.results.paired import compare as compare_sides
 from fedray.studies.claims import Claim
 from fedray.studies.plan import StudyPlan
 

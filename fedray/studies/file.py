@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
-from fedray.compare.paired import TestKind
 from fedray.config import (
     MOST_BYTES,
     Frozen,
@@ -35,6 +34,7 @@ from fedray.config import (
 )
 from fedray.errors import UserError, nearest, shown
 from fedray.registry import registry, spelled
+from fedray.results.paired import TestKind
 from fedray.shipped import folders
 from fedray.storage.files import check_name, read_text
 from fedray.storage.metric import find_metric

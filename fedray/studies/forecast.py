@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import fill
 
-from fedray.compare.labels import config_label
-from fedray.compare.paired import WANTED, PairedTest
+from fedray.results.labels import config_label
+from fedray.results.paired import WANTED, PairedTest
 from fedray.storage.metric import find_metric
 from fedray.studies.cell import Cell, CellState, RunSpec
 from fedray.studies.plan import StudyPlan, known_metrics

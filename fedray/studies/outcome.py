@@ -9,9 +9,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedray.compare.caveats import table_caveats
-from fedray.compare.fragile import fragility
-from fedray.compare.paired import (
+from fedray.results.caveats import table_caveats
+from fedray.results.fragile import fragility
+from fedray.results.paired import (
     Comparison,
     Interval,
     PairedTest,
@@ -23,7 +23,7 @@ from fedray.compare.paired import (
     t_interval,
     verdict_of,
 )
-from fedray.compare.paired import compare as compare_sides
+from fedray.results.paired import compare as compare_sides
 from fedray.storage.metric import Metric
 from fedray.studies.cell import Cell, CellState, RunSpec
 from fedray.studies.claims import Claim

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from fedray.compare.labels import config_label, show_value
 from fedray.config import Tree, dump_yaml
 from fedray.markdown import markdown_table
 from fedray.processors import allowed_cpus
-from fedray.render.cells import metric_name, spread_cell, spread_label
-from fedray.render.figures import Row, figure_sweep
-from fedray.render.page import Section
-from fedray.render.record import Made, table_tree
-from fedray.render.sweep import TrialLine, trials_section
-from fedray.render.table import PAGE, write
-from fedray.render.terminal import print_sections
+from fedray.results.labels import config_label, show_value
+from fedray.results.pages.cells import metric_name, spread_cell, spread_label
+from fedray.results.pages.figures import Row, figure_sweep
+from fedray.results.pages.page import Section
+from fedray.results.pages.record import Made, table_tree
+from fedray.results.pages.sweep import TrialLine, trials_section
+from fedray.results.pages.table import PAGE, write
+from fedray.results.pages.terminal import print_sections
 from fedray.storage.environment import versions
 from fedray.storage.files import write_atomic, write_json, write_rows
 from fedray.storage.json_files import sealed

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from pydantic import Field, StrictBool
 
-from fedray.compare.paired import TestKind
 from fedray.config import (
     Experiment,
     FileName,
@@ -28,6 +27,7 @@ from fedray.config import (
     with_used_plugins,
 )
 from fedray.errors import UserError, nearest, shown
+from fedray.results.paired import TestKind
 from fedray.storage.metric import BEST, VALIDATION, Metric, find_metric
 from fedray.studies.claims import ALL, MEAN, Claim, parse_claims
 from fedray.studies.printed import PRINTED
@@ -241,7 +241,7 @@ class StudyPlan(Frozen):
     confidence: float = 0.95
     """Confidence level of intervals and verdicts."""
     test: TestKind = "fixed"
-    """How claims are tested; see `fedray.compare.paired.PairedTest`."""
+    """How claims are tested; see `fedray.results.paired.PairedTest`."""
     max_concurrent: int | None = None
     """Concurrent runs; None: as many as the cluster holds."""
     hours: float | None = None

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from fedray.config import Tree
-from fedray.render.record import verdicts_tree
+from fedray.results.pages.record import verdicts_tree
 from fedray.storage.metric import Metric
 from fedray.studies.cell import CellState, DroppedChoice, TriedConfig
 from fedray.studies.outcome import CellResult, Outcome, SeedResult, conclude

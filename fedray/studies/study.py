@@ -18,9 +18,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from fedray.compare.labels import config_label
 from fedray.config import Tree, validate
 from fedray.errors import UserError, named, shown
+from fedray.results.labels import config_label
 from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.entries import check_entries
 from fedray.storage.files import read_regular, stores_of, write_json

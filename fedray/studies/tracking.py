@@ -14,10 +14,10 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from fedray.compare.labels import config_label, is_number, show_value
 from fedray.config import Experiment
 from fedray.errors import UserError
 from fedray.markdown import markdown_table
+from fedray.results.labels import config_label, is_number, show_value
 from fedray.storage.claim import is_claimed
 from fedray.storage.environment import environment, versions
 from fedray.storage.metric import find_metric

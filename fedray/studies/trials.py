@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from fedray.compare.paired import Interval
 from fedray.config import read_plugins
+from fedray.results.paired import Interval
 from fedray.storage.metric import Metric
 from fedray.studies.cell import DECIMALS
 from fedray.studies.plan import StudyPlan

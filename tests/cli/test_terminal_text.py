@@ -10,8 +10,8 @@ import pytest
 
 from fedray import command
 from fedray.cli.show import plain
-from fedray.render.page import Section
-from fedray.render.terminal import print_sections
+from fedray.results.pages.page import Section
+from fedray.results.pages.terminal import print_sections
 
 HOSTILE = {
     "clear": "\x1b[2J",

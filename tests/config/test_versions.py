@@ -11,7 +11,6 @@ from PIL import Image
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.averaging.fedprox import FedProx
-from fedray.compare.difference import input_changes
 from fedray.config import component
 from fedray.data import load_images
 from fedray.errors import UserError
@@ -19,6 +18,7 @@ from fedray.language.encoders import encoders
 from fedray.language.text_cache import cached_text_embeddings, cached_tokens
 from fedray.models.clip import load_clip
 from fedray.registry import HOMES, registry, version_of
+from fedray.results.difference import input_changes
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session

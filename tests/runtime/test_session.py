@@ -18,11 +18,11 @@ import psutil
 import pytest
 import torch
 
-from fedray.analyses.extra_step import reopen
 from fedray.config import files_of
 from fedray.errors import UserError
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
+from fedray.results.analyses.extra_step import reopen
 from fedray.run import main
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor

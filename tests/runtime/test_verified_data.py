@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 from rounds import result_in
 
-from fedray.analyses.extra_step import reopen
 from fedray.cli import run
 from fedray.errors import UserError
+from fedray.results.analyses.extra_step import reopen
 from fedray.run import main
 from fedray.runtime.assembly import Assembly, load_data
 from fedray.runtime.cache import shared

@@ -13,7 +13,7 @@ from sweeps import asked
 
 from fedray.errors import UserError
 from fedray.plugins import use
-from fedray.render.page import markdown
+from fedray.results.pages.page import markdown
 from fedray.storage.json_files import sealed
 from fedray.studies.forecast import runs_of
 from fedray.studies.outcome import outcome

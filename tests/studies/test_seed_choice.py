@@ -10,8 +10,8 @@ from commands import plan_words
 from pretended_runs import end, pretend
 
 import fedray
-from fedray.render.record import Made
-from fedray.render.table import page
+from fedray.results.pages.record import Made
+from fedray.results.pages.table import page
 from fedray.studies.cell import DroppedChoice
 from fedray.studies.forecast import headline, runs_of
 from fedray.studies.outcome import outcome

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pretended_runs
 import pytest
 
-from fedray.render.page import markdown
+from fedray.results.pages.page import markdown
 from fedray.storage.environment import Environment
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table

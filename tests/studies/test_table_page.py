@@ -19,10 +19,10 @@ from sweeps import asked
 
 from fedray.errors import UserError
 from fedray.markdown import has_words
-from fedray.render.cells import NOTHING
-from fedray.render.page import escape_latex, latex_table, markdown
-from fedray.render.table import MEAN, latex, main_cells, title_of_column
-from fedray.render.table_figure import draw, draw_curves
+from fedray.results.pages.cells import NOTHING
+from fedray.results.pages.page import escape_latex, latex_table, markdown
+from fedray.results.pages.table import MEAN, latex, main_cells, title_of_column
+from fedray.results.pages.table_figure import draw, draw_curves
 from fedray.runtime.assembly import read_images
 from fedray.storage.run_folder import RunFolder
 from fedray.studies import flow
@@ -76,7 +76,7 @@ def written(play, here):
 def test_a_figure_that_cannot_be_written_is_as_it_was(written, here, monkeypatch, curve_key):
     _, found, _ = written
     before = (here / "out" / "figure.png").read_bytes()
-    monkeypatch.setattr("fedray.render.table_figure.draw_curves", lambda axes, *_: None)
+    monkeypatch.setattr("fedray.results.pages.table_figure.draw_curves", lambda axes, *_: None)
     found.plan.__dict__["curve"] = curve_key
 
     def fail(*_) -> None:

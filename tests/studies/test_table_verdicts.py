@@ -8,9 +8,9 @@ import pretended_runs
 import pytest
 from scipy import stats
 
-from fedray.compare.paired import PairedTest, SeedRange, seeds_to_decide, verdict_of
-from fedray.compare.paired import compare as compared
-from fedray.render.page import markdown
+from fedray.results.pages.page import markdown
+from fedray.results.paired import PairedTest, SeedRange, seeds_to_decide, verdict_of
+from fedray.results.paired import compare as compared
 from fedray.studies.claims import Side
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table

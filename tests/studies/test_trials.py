@@ -9,7 +9,7 @@ import pytest
 from commands import plan_words
 from pretended_runs import result_of
 
-from fedray.render.sweep import TrialLine, trials_section
+from fedray.results.pages.sweep import TrialLine, trials_section
 from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.pages import write_pages

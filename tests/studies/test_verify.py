@@ -9,8 +9,8 @@ from dataclasses import replace
 import commands
 import pytest
 
-from fedray.compare.difference import Gap, gaps, verdict
-from fedray.render.record import verdicts_tree
+from fedray.results.difference import Gap, gaps, verdict
+from fedray.results.pages.record import verdicts_tree
 from fedray.storage.json_files import sealed, unsealed
 from fedray.storage.run_folder import RunFolder, find_runs
 from fedray.studies.pages import write_table

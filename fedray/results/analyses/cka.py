@@ -1,0 +1,139 @@
+"""Similarity of local and global models, layer by layer (FedGLCL Fig. 1c).
+
+FedAvg's clients keep no model, so this analysis makes local models: from a finished run's
+checkpoint, every client takes one more step of the method (its E local epochs on its own images).
+Its upload is compared with the global model that it started from, the last tested one. The result
+is the drift of one round as the server sees it, with quantisation or noise of `wire`. The run is
+not changed. `--by layer` compares the output of every convolution and linear map, as the figure
+does; `--by stage` compares the output of each block, with normalisation and activation.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+import click
+import torch
+from torch import Tensor, nn
+
+from fedray.errors import UserError
+from fedray.evaluation.similarity import centred_gram, linear_cka
+from fedray.models import Classifier, Pixels, layers, stages
+from fedray.results.analyses.extra_step import has_global_model, one_more_step, probe_images, reopen
+from fedray.results.analyses.harness import Findings, Request, analysis, count_option
+from fedray.results.frame import Group
+from fedray.results.pages.cells import SPREAD, cell
+from fedray.results.pages.figures import Panel, figure_curves
+from fedray.results.pages.page import Section
+from fedray.results.paired import Interval, t_interval
+from fedray.runtime.devices import pick_device
+from fedray.storage.metric import Metric
+
+By: TypeAlias = Literal["stage", "layer"]
+"""Parts of a model whose outputs are compared."""
+SIMILARITY = Metric("linear CKA with the global model", "index")
+
+
+@analysis(
+    "cka",
+    count_option("--images", "Test images to compare on.", 2, 200),
+    click.Option(
+        ["--by"],
+        type=click.Choice(get_args(By)),
+        default="stage",
+        show_default=True,
+        help="stage: blocks with their normalisation and activation; layer: every convolution and "
+        "linear map.",
+    ),
+)
+def compare_layers(request: Request) -> Findings:
+    """Compare clients' models after one more round with the global model, by layer."""
+    images, by = request.options["images"], request.options["by"]
+    curves = {member.label: _by_part(member, images, by) for member in request.groups}
+    names = list(dict.fromkeys(part for curve in curves.values() for part in curve))
+    if by == "stage":
+        header = ["method", *names]
+        rows = [
+            [label, *(cell(curve.get(name), SIMILARITY) for name in names)]
+            for label, curve in curves.items()
+        ]
+    else:
+        header = ["layer", *curves]
+        rows = [
+            [name, *(cell(curve.get(name), SIMILARITY) for curve in curves.values())]
+            for name in names
+        ]
+    figure = request.file("cka.png")
+    at = {label: {float(names.index(k)): v for k, v in c.items()} for label, c in curves.items()}
+    figure_curves([Panel(SIMILARITY, at)], figure, by, names=names)
+    below = f"{SIMILARITY.name}, mean {SPREAD} clients and seeds."
+    return Findings([Section("", (), header, rows, [below])], [figure])
+
+
+def _by_part(member: Group, images: int, by: By) -> dict[str, Interval]:
+    """Return the similarity by stage or layer, as means over the clients of a group's runs."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for loaded in member.runs:
+        for similarity in similarities(loaded.folder, images, by):
+            for part, value in similarity.items():
+                values[part].append(value)
+    return {part: t_interval(numbers) for part, numbers in values.items()}
+
+
+def similarities(folder: Path, images: int, by: By = "stage") -> Iterator[dict[str, float]]:
+    """Yield, for each client, the similarity of each stage or layer to the global model's.
+
+    Args:
+        folder: folder of a finished run with one global model.
+        images: number of test images, drawn once for the run.
+        by: the parts to compare.
+
+    Raises:
+        UserError: if the run has no checkpoint or no global model.
+        ClientError: if a client's step fails.
+    """
+    assembly, checkpoint = reopen(folder)
+    algorithm = assembly.algorithm
+    if not has_global_model(algorithm, checkpoint.snapshot.server):
+        raise UserError(
+            f"{folder}: {algorithm.name} has no global model to compare with; leave the run out"
+        )
+    device = pick_device(assembly.experiment.gpus)
+    data = assembly.data.at(checkpoint.snapshot.round + 1)
+    probe = probe_images(data, images, assembly.streams, device)
+    for stepped in one_more_step(assembly, checkpoint, device):
+        common = stage_grams(stepped.before().model, probe, by)
+        local = stage_grams(stepped.after().model, probe, by)
+        yield {part: linear_cka(local[part], gram) for part, gram in common.items()}
+
+
+@torch.no_grad()
+def stage_grams(model: Classifier, images: Pixels, by: By = "stage") -> dict[str, Tensor]:
+    """Return the centred Gram matrix [n, n] of each stage's or layer's features in eval mode."""
+    grams: dict[str, Tensor] = {}
+    model.eval()
+    with record_grams(stages(model) if by == "stage" else layers(model), grams):
+        model(images)
+    return grams
+
+
+@contextmanager
+def record_grams(parts: Mapping[str, nn.Module], grams: dict[str, Tensor]) -> Iterator[None]:
+    """Store the Gram matrix of each part's output in `grams` while the model runs."""
+
+    def note(stage: str) -> Callable[[nn.Module, object, Tensor], None]:
+        def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
+            grams[stage] = centred_gram(output)
+
+        return hook
+
+    handles = [end.register_forward_hook(note(name)) for name, end in parts.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

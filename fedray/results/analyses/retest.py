@@ -1,0 +1,168 @@
+"""Test finished models under other settings of evaluation (FedMGP's Table 15).
+
+For each `--with "key=value ..."`, every run gets a folder below --out with a result.json that
+`fedray report` compares like any other. It holds the last round as if the run had been trained with
+these settings, and names the run that trained the models as `retested`.
+
+Only settings that do not affect training may change: hyper-parameters that the method declares as
+such, the test on every domain, and fine-tuning after the last round.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedray.config import (
+    Experiment,
+    dump_yaml,
+    flatten,
+    load_experiment,
+    parse_assignments,
+)
+from fedray.core import algorithms
+from fedray.errors import UserError
+from fedray.federation import Federation
+from fedray.results.analyses.extra_step import reopen
+from fedray.results.analyses.harness import Findings, Request, analysis
+from fedray.results.frame import LoadedRun
+from fedray.results.pages.page import Section
+from fedray.run_config import read_config
+from fedray.runtime.assembly import Assembly
+from fedray.runtime.devices import pick_device
+from fedray.runtime.observers import run_info
+from fedray.runtime.resolve import from_tree
+from fedray.runtime.serial import SerialExecutor
+from fedray.storage.checkpoint import Checkpoint
+from fedray.storage.files import file_name, write_atomic
+from fedray.storage.metric import HEADLINE, REPORTED
+from fedray.storage.run import Costs, Round
+from fedray.storage.run_folder import RunFolder
+from fedray.storage.writer import RunWriter
+
+EVALUATION_KEYS = ("data.every_domain", "finetune_epochs")
+"""Keys of every experiment that do not affect training."""
+
+
+@analysis(
+    "retest",
+    click.Option(
+        ["--with", "settings"],
+        multiple=True,
+        metavar='"key=value ..."',
+        help="Settings for the test, for example algorithm.inference=prob; repeatable, with one "
+        "result for each.",
+    ),
+    out=Path("retested"),
+)
+def retest_models(request: Request) -> Findings:
+    """Test the models of finished runs under other settings of evaluation, without training."""
+    settings = request.options["settings"]
+    if not settings:
+        raise UserError(
+            "name the settings for the test, for example --with algorithm.inference=prob (--with "
+            '"" for the run\'s own)'
+        )
+    planned: dict[Path, tuple[LoadedRun, str, Experiment]] = {}  # check all before the first test
+    for run in request.runs:
+        home = request.out / file_name("-".join(run.folder.resolve().parts[-2:]).strip("/-"))
+        for words in settings:
+            folder = home / (file_name(words) or "as_before")
+            if folder in planned or RunFolder(folder).is_taken:
+                raise UserError(
+                    f"{run.folder} with '{words}' would be written to {folder}, which holds "
+                    "another result; name another --out, or test one of them"
+                )
+            planned[folder] = run, words, changed_experiment(run, words)
+    rows = []
+    for folder, (run, words, experiment) in planned.items():
+        done = evaluate(run, experiment, folder)
+        rows.append([words or "as before", f"{done.metrics[HEADLINE]:.4f}"])
+    below = f"Compare: `fedray report {shlex.quote(str(request.out))}`"
+    return Findings([Section("", (), ["settings", HEADLINE], rows, [below])], list(planned))
+
+
+def changed_experiment(run: LoadedRun, words: str) -> Experiment:
+    """Return a run's experiment under other settings of evaluation.
+
+    Args:
+        run: a finished run.
+        words: "key=value ...".
+
+    Raises:
+        UserError: if the run is not finished, or a setting affects training.
+    """
+    if not run.run.is_finished:
+        raise UserError(
+            f"{run.folder} is in round {run.run.done} of {run.run.info.planned}; finish it with "
+            f"fedray run --resume {shlex.quote(str(run.folder))}"
+        )
+    tree = read_config(run.folder)
+    before = flatten(load_experiment(tree).reproducibility_key())
+    after = from_tree(tree, parse_assignments(shlex.split(words)))
+    method: Any = algorithms.get(after.algorithm.name)
+    method_keys = (f"algorithm.{name}" for name in method.HParams.evaluation_only)
+    changeable = {*EVALUATION_KEYS, *method_keys}
+    settings = flatten(after.reproducibility_key())
+    for key in sorted({*before, *settings}):
+        if before.get(key) != settings.get(key) and key not in changeable:
+            raise UserError(
+                f"{key}={settings.get(key)!r} affects training, and {run.folder} was trained with "
+                f"{before.get(key)!r}; only {', '.join(sorted(changeable))} can change"
+            )
+    return after
+
+
+def evaluate(run: LoadedRun, experiment: Experiment, out: Path) -> Round:
+    """Test a finished run's models under another experiment, and write the result to `out`.
+
+    Returns:
+        The last round under these settings.
+
+    Raises:
+        UserError: as `reopen`.
+        ClientError: if a client's test fails.
+    """
+    before, checkpoint = reopen(run.folder)
+    assembly = Assembly(experiment)
+    tested, last = _test_models(assembly, checkpoint), run.run.rounds[-1]
+    training_metrics = {  # losses and reports of clients are not retested
+        name: value
+        for name, value in last.metrics.items()
+        if name.startswith(REPORTED) or run.run.info.metric(name).on not in ("test", "validation")
+    }
+    done = replace(
+        tested,
+        metrics={**training_metrics, **tested.metrics},
+        up=last.up,
+        down=last.down,
+        participants=last.participants,
+        events=last.events,
+    )
+    folder = RunFolder(out)
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder.config, dump_yaml(experiment.tree()))
+    folder.write_partition(assembly.data.manifest())
+    source = {"folder": str(run.folder), "identity": before.identity}
+    writer = RunWriter(folder, run_info(assembly, source))
+    writer.append(done, Costs(wall_seconds=done.seconds))
+    writer.close(stopped_early=True)
+    return done
+
+
+def _test_models(assembly: Assembly, checkpoint: Checkpoint) -> Round:
+    """Test the checkpoint's models and return the last round's record."""
+    device = pick_device(assembly.experiment.gpus)
+    executor = SerialExecutor(assembly, device)
+    method, gate, plan = assembly.algorithm, assembly.gate, assembly.plan
+    try:
+        executor.states = checkpoint.clients
+        server = assembly.server(device)
+        federation = Federation(method, executor, gate, plan, server, assembly.streams)
+        return federation.retest(checkpoint.snapshot)
+    finally:
+        executor.close()

@@ -1,0 +1,16 @@
+"""Pages, tables and figures of the comparisons in `fedray.results`.
+
+    cells.py         formatting of numbers and names
+    page.py          sections of a page, as Markdown, HTML and LaTeX (templates/)
+    terminal.py      sections on a terminal
+    palette.py       colours and sizes of figures
+    figures.py       curves, points, swept keys, heat maps
+    report.py        the page, tables, figures and CSV of `fedray report`
+    table.py         the page of a table
+    table_figure.py  the figure of a table
+    beside_paper.py  the cells of a table beside the paper's numbers
+    record.py        the content of a table's table.json
+    sweep.py         the tables of a sweep's trials
+
+Importing this package imports none of PyTorch, matplotlib, pandas and SciPy.
+"""

@@ -1,0 +1,687 @@
+from __future__ import annotations
+
+import csv
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import report as main
+from rich.console import Console
+from written_runs import ACCURACY, LOSS, Tree, groups_in, write_run
+
+from fedray.config import EXECUTION_KEYS, Experiment, override
+from fedray.errors import UserError
+from fedray.results.blocks import Report
+from fedray.results.caveats import report_caveats
+from fedray.results.frame import NOT_COMPARED, differing_keys, group, load, rank_groups
+from fedray.results.pages import figures
+from fedray.results.pages.cells import cell, in_megabytes
+from fedray.results.pages.figures import (
+    Row,
+    figure_matrix,
+    figure_rounds,
+    figure_sweep,
+    figure_traffic,
+)
+from fedray.results.pages.report import caveats, sections
+from fedray.results.pages.terminal import print_sections
+from fedray.results.paired import Interval, t_interval
+from fedray.storage.environment import Environment
+from fedray.storage.metric import Direction, Metric
+from fedray.storage.run import EarlierEnvironment, Round
+from fedray.storage.run_folder import RunFolder, write_run_list
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that were saved, to look into."""
+    kept: list[Any] = []
+    save = figures.save_figure
+
+    def keep(figure: Any, path: Path) -> None:
+        kept.append(figure)
+        save(figure, path)
+
+    monkeypatch.setattr(figures, "save_figure", keep)
+    return kept
+
+
+def test_importing_report_is_light() -> None:
+    code = (
+        "import sys, fedray.results.frame, fedray.results.caveats, fedray.cli.report; "
+        "print([m for m in ('mlflow', 'torch', 'matplotlib', 'ray') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+
+def test_keys_that_do_not_matter_are_those_that_identity_leaves_out(tmp_path: Path) -> None:
+    others: Tree = {
+        "name": "other",
+        "workers": 7,
+        "cpus": 3.0,
+        "gpus": 2.0,
+        "server_cpus": 1.0,
+        "server_gpus": 0.5,
+        "checkpoint_every": 5,
+        "data.root": "/elsewhere",
+        "data.download": True,
+        "data.sha256": "0" * 64,
+        "faults.start_timeout_s": 9.0,
+        "faults.max_failures": 9,
+        "keep.models": "none",
+        "keep.max_gb": 1.0,
+        "keep.log": True,
+    }
+    assert set(others) | {"seed"} == NOT_COMPARED
+    assert set(EXECUTION_KEYS) < NOT_COMPARED
+    base = Experiment(gpus=1.0)
+    for index, (key, value) in enumerate(others.items()):
+        changed = Experiment.model_validate(override(base.tree(), [(key, value)]))
+        assert changed.tree() != base.tree(), key
+        assert changed.identity() == base.identity(), key
+        write_run(tmp_path / str(index), [0.1], {"gpus": 1.0, key: value, "seed": index})
+    (member,) = groups_in(tmp_path).values()
+    assert member.seeds == list(range(len(others)))
+
+
+def test_labels_say_what_differs(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1], {"algorithm.name": "fedtsp", "algorithm.lambda": 7})
+    write_run(tmp_path / "b", [0.1], {"algorithm.name": "fedtsp", "algorithm.lambda": 0.25})
+    write_run(tmp_path / "c", [0.1], {"algorithm.name": "fedprox", "algorithm.mu": 1})
+    assert set(groups_in(tmp_path)) == {
+        "fedtsp lambda=7",
+        "fedtsp lambda=0.25",
+        "fedprox",
+    }
+
+
+def test_labels_distinguish_equal_last_parts(tmp_path: Path) -> None:
+    method, data = "algorithm.alpha", "data.partition.alpha"
+    both = {"algorithm.name": "fml", "data.partition.name": "dirichlet"}
+    write_run(tmp_path / "a", [0.1], {**both, method: 0.5, data: 0.1})
+    write_run(tmp_path / "b", [0.1], {**both, method: 0.7, data: 0.3})
+    assert set(groups_in(tmp_path)) == {
+        "fml algorithm.alpha=0.5 data.partition.alpha=0.1",
+        "fml algorithm.alpha=0.7 data.partition.alpha=0.3",
+    }
+
+
+@pytest.mark.parametrize("root", ["my set", "my set=2", "a b=c d", "lambda=7"])
+def test_a_table_of_data_sets_has_methods_without_values_that_hold_blanks(
+    root: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, (place, strength) in enumerate([(root, 7), (root, 1), ("other", 7), ("other", 1)]):
+        keys = {"algorithm.name": "fedtsp", "algorithm.lambda": strength, "data.root": place}
+        write_run(tmp_path / str(number), [0.1], keys, data=place)
+    page = sections(Report(list(groups_in(tmp_path).values()), [ACCURACY], "best"))
+    [table] = [section for section in page if section.title.startswith("Over data sets")]
+    assert [row[0] for row in table.rows] == ["fedtsp lambda=7", "fedtsp lambda=1"]
+
+
+def test_one_configuration_is_called_by_its_method(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1], {"seed": 0})
+    write_run(tmp_path / "b", [0.1], {"seed": 3})
+    (member,) = groups_in(tmp_path).values()
+    assert (member.label, member.seeds) == ("fedtsp", [0, 3])
+
+
+def test_numbers_over_seeds(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.0, 0.5, 0.4], {"seed": 0})
+    write_run(tmp_path / "b", [0.2, 0.6, 0.8], {"seed": 1}, bytes_=3_000_000)
+    member = groups_in(tmp_path)["fedtsp"]
+    best, final = (member.interval("local_accuracy", at) for at in ("best", "final"))
+    assert (best.mean, best.std, best.n) == (pytest.approx(0.65), pytest.approx(0.3 / 2**0.5), 2)
+    # t(0.975) with one degree of freedom is 12.7062; the deviation over sqrt 2 is 0.2
+    assert (final.mean, final.half) == (pytest.approx(0.6), pytest.approx(12.7062 * 0.2, abs=1e-4))
+    curve = member.curve("local_accuracy")
+    assert list(curve) == [0, 1, 2]
+    assert curve[1].mean == pytest.approx(0.55)
+    assert member.per_round("up") == 2_000_000
+    assert member.per_round("down") == 4_000_000
+    assert member.traffic() == {0: 0, 1: 6_000_000, 2: 12_000_000}
+    assert member.interval("unheard_of", "best") is None
+
+
+def test_differences_are_paired_by_seed_and_p_is_students(tmp_path: Path) -> None:
+    finals = {
+        "fedtsp": {0: 0.50, 1: 0.60, 2: 0.70, 5: 0.1},
+        "fedproto": {0: 0.48, 1: 0.54, 2: 0.69, 7: 0.9},
+        "local": {0: 0.30},
+    }
+    for method, by_seed in finals.items():
+        for seed, value in by_seed.items():
+            changes = {"algorithm": method, "seed": seed}
+            write_run(tmp_path / f"{method}{seed}", [0.0, value], changes)
+    groups = [groups_in(tmp_path)[name] for name in finals]
+    found = Report(groups, [ACCURACY], "best", base="fedproto")
+    fedtsp, local = found.differences(found.blocks[0])
+    # 2, 6 and 1 points: mean 3, variance 7, t = 3 / sqrt(7/3), and with 2 degrees of freedom
+    # p = 1 - t / sqrt(2 + t^2)
+    t = 3 / math.sqrt(7 / 3)
+    found = fedtsp.comparison.interval
+    assert (found.mean, found.n) == (pytest.approx(0.03), 3)
+    assert found.std == pytest.approx(0.07**0.5 / 10)
+    # two comparisons were asked for, though local's cannot be answered
+    assert fedtsp.p == pytest.approx(2 * (1 - t / math.sqrt(2 + t * t)))
+    assert fedtsp.reading == "within the spread"
+    assert local.comparison.interval.mean == pytest.approx(-0.18)
+    assert (local.p, local.reading) == (None, "one seed: no spread")
+
+
+def test_the_base_is_the_best_or_the_one_that_was_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for method, last in (("fedtsp", 0.8), ("fedproto", 0.7), ("local", 0.5)):
+        for seed in (0, 1):
+            changes = {"algorithm": method, "seed": seed}
+            write_run(
+                tmp_path / "runs" / f"{method}{seed}", [0.1, last + 0.1 * seed * last], changes
+            )
+    folder = str(tmp_path / "runs")
+    assert main([folder]) == 0
+    assert "difference to fedtsp" in capsys.readouterr().out
+    assert main([folder, "--base", "local"]) == 0
+    assert "difference to local" in capsys.readouterr().out
+    table = (tmp_path / "runs" / "report" / "table.md").read_text()
+    assert "| fedtsp | 2 | +31.50 ± 19.06 | 0.061 | within the spread |" in table
+    assert "corrected for 2 comparison(s) by Holm" in table
+    assert main([folder, "--base", "fedprox"]) == 2
+    assert "--base fedprox: there is no such method" in capsys.readouterr().err
+
+
+def test_curves_hold_rounds_that_every_seed_measured(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.0, 0.5, 0.4], {"seed": 0}, rounds=2)
+    write_run(tmp_path / "b", [0.2, 0.6], {"seed": 1}, rounds=2)
+    assert list(groups_in(tmp_path)["fedtsp"].curve("local_accuracy")) == [0, 1]
+
+
+def test_the_best_loss_is_the_lowest(tmp_path: Path) -> None:
+    for name, loss in (("avg", 2.0), ("bn", 1.0)):
+        changes = {"algorithm.name": f"fed{name}"}
+        write_run(tmp_path / name, [0.1, 0.2], changes, metrics={"train_loss": loss})
+    groups = list(groups_in(tmp_path).values())
+    names = [member.method for member in rank_groups(groups, LOSS, "best")]
+    assert names == ["fedbn", "fedavg"]
+    run = load([write_run(tmp_path / "c", [0.1, 0.3, 0.2])])[0]
+    losses = [Round(i, 1.0, {"train_loss": x}) for i, x in enumerate((3.0, 1.0, 2.0))]
+    assert run.run.value("local_accuracy", "best") == 0.3
+    assert replace(run.run, rounds=losses).value("train_loss", "best") == 1
+
+
+def test_of_two_runs_of_one_seed_the_longer_one_counts(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1, 0.2], rounds=2)
+    write_run(tmp_path / "b", [0.1, 0.2, 0.3], rounds=2)
+    groups, notes = group(load([tmp_path]))
+    assert [run.folder.name for run in groups[0].runs] == ["b"]
+    assert notes == [f"seed 0 of fedtsp has two runs; {tmp_path / 'a'} is left out"]
+
+
+# --- what is unfair ------------------------------------------------------------------------------
+
+
+def warnings_of(folder: Path) -> list[str]:
+    groups, notes = group(load([folder]))
+    return report_caveats(Report(groups, [ACCURACY], "best", notes=notes))
+
+
+def test_other_partitions_of_the_same_seed_are_a_warning(tmp_path: Path) -> None:
+    for method in ("fedtsp", "fedproto"):
+        for seed in (0, 1, 2):
+            other = "other" if method == "fedproto" and seed > 0 else None
+            changes = {"algorithm.name": method, "seed": seed}
+            write_run(tmp_path / f"{method}{seed}", [0.1, 0.2], changes, partition=other)
+    assert warnings_of(tmp_path) == [
+        "not compared: fedproto and fedtsp have other partitions (seed 1, 2)"
+    ]
+
+
+def test_runs_on_other_images_are_never_one_row(tmp_path: Path) -> None:
+    for data, seed in (("a" * 64, 0), ("a" * 64, 1), ("b" * 64, 0), ("b" * 64, 2)):
+        changes = {"seed": seed, "data.root": f"/data/{data}"}
+        write_run(tmp_path / f"{data[0]}{seed}", [0.1, 0.2], changes, data=data)
+    found = groups_in(tmp_path)
+    assert {label: member.seeds for label, member in found.items()} == {
+        "fedtsp data=aaaaaaaaaaaa": [0, 1],
+        "fedtsp data=bbbbbbbbbbbb": [0, 2],
+    }
+    (warning,) = warnings_of(tmp_path)
+    assert warning.startswith(
+        "not compared: fedtsp data=aaaaaaaaaaaa and fedtsp data=bbbbbbbbbbbb have other images"
+    )
+
+
+def test_runs_with_other_texts_in_the_same_file_are_never_one_row(tmp_path: Path) -> None:
+    key = "text.descriptions"
+    for content, seed in (("a" * 64, 0), ("a" * 64, 1), ("b" * 64, 0), ("b" * 64, 2)):
+        changes = {"seed": seed, key: "/texts.json"}
+        write_run(tmp_path / f"{content[0]}{seed}", [0.1, 0.2], changes, files={key: content})
+    changes = {"algorithm": "fedavg", key: "/texts.json"}
+    write_run(tmp_path / "without texts", [0.1, 0.2], changes)
+    found = groups_in(tmp_path)
+    assert {label: member.seeds for label, member in found.items()} == {
+        "fedavg": [0],
+        f"fedtsp {key}=aaaaaaaaaaaa": [0, 1],
+        f"fedtsp {key}=bbbbbbbbbbbb": [0, 2],
+    }
+    assert warnings_of(tmp_path) == [
+        f"{key} differs: fedtsp {key}=aaaaaaaaaaaa and fedtsp {key}=bbbbbbbbbbbb"
+    ]
+
+
+def test_seeds_of_other_environments_are_a_warning(tmp_path: Path) -> None:
+    before = [EarlierEnvironment(3, Environment({"torch": "2.6"}))]
+    for seed, torch in enumerate(("2.6", "2.7")):
+        changes, versions = {"seed": seed}, {"git": "abc", "torch": torch, "ray": f"2.{seed}"}
+        more: Any = {"earlier": before} if seed else {}
+        write_run(tmp_path / f"{seed}", [0.1, 0.2], changes, versions=versions, **more)
+    assert warnings_of(tmp_path) == [
+        "fedtsp: seeds 0 and 1 were made in different environments: torch 2.6, now 2.7",
+        "fedtsp, seed 1: the rounds up to 3 were made in another environment, which result.json "
+        "names",
+    ]
+
+
+def test_what_is_best_is_as_the_metric_declares_not_as_it_is_called(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", [0.1, 0.3, 0.2])
+    (loaded,) = load([folder])
+    declared = [Metric("local_accuracy", direction="min")]
+    run = replace(loaded.run, info=replace(loaded.run.info, metrics=declared))
+    assert run.value("local_accuracy", "best") == 0.2
+    assert cell(Interval.of(0.5, 0.0, 1), Metric("train_loss", "share")) == "50.00"
+    assert cell(Interval.of(0.5, 0.0, 1), Metric("dice_accuracy", "index")) == "0.5"
+
+
+def test_unfinished_runs_are_a_warning(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1, 0.2], rounds=9)
+    assert warnings_of(tmp_path) == ["not finished: fedtsp seed 0 has 1 of 9 rounds"]
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def test_cells() -> None:
+    assert cell(Interval.of(0.94314, 0.00526, 3), ACCURACY) == "94.31 ± 1.31"
+    assert cell(Interval.of(0.94314, 0.0, 1), ACCURACY) == "94.31"
+    assert cell(Interval.of(1.23456, 0.0321, 2), LOSS) == "1.235 ± 0.29"
+    assert cell(None, ACCURACY) == "–"
+    assert [in_megabytes(b) for b in (0, 65_960, 1_234_000, 123_456_789)] == [
+        "0",
+        "0.066",
+        "1.23",
+        "123",
+    ]
+
+
+def test_the_table_fits_eighty_columns(tmp_path: Path) -> None:
+    for index, length in enumerate((4, 16)):
+        changes = {
+            "algorithm.prompt_length": length,
+            "text.names": "a_very_long_file_name" * (index + 1),
+            "text.style": ("fine", "handcrafted")[index],
+        }
+        for seed in (0, 1):
+            folder = tmp_path / f"{index}{seed}"
+            write_run(folder, [0.1, 0.93 - 0.1 * seed], {**changes, "seed": seed}, bytes_=999**3)
+    members = rank_groups(list(groups_in(tmp_path).values()), ACCURACY, "best")
+    with (tmp_path / "out").open("w+") as file:
+        console = Console(file=file, width=80)
+        report = Report(members, [ACCURACY], "best", notes=["w " * 60])
+        print_sections([*sections(report), *caveats(report)], console)
+        file.seek(0)
+        lines = file.read().splitlines()
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    assert "88.00 ± 63.53" in text
+    assert "mean ± half of the 95 % t interval over n seeds [laptop scale]" in text
+    # 1 and 2 in the rows of the table, in the comparison's row and what it is compared with
+    assert text.replace(" ", "").count("a_very_long_file_name") == 2 * (1 + 2)
+    assert "- w w w" in text
+
+
+def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for method, last in (("fedtsp", 0.8), ("fedproto", 0.7)):
+        for seed in (0, 1):
+            changes = {"algorithm.name": method, "seed": seed, "algorithm.lambda": last}
+            write_run(
+                tmp_path / "runs" / f"{method}{seed}",
+                [0.1, 0.9 * last + 0.1 * seed, last],
+                changes,
+            )
+    first = tmp_path / "runs" / "fedtsp0"
+    matrices = {"text_similarity": [[1, 0.5], [0.5, 1]]}
+    RunFolder(first).write_matrices(Round(2, 1.0, {}, matrices=matrices), None)
+    RunFolder(first).write_partition({"class_names": ["cat", "dog"]})
+
+    assert main([str(tmp_path / "runs"), "--at", "final"]) == 0
+    printed = capsys.readouterr().out
+    out = tmp_path / "runs" / "report"
+    assert printed.index("fedtsp ") < printed.index("fedproto ")
+    assert {path.name for path in out.iterdir()} == {
+        "table.md",
+        "table.csv",
+        "by_round.png",
+        "by_traffic.png",
+        "heatmap_01_fedtsp_text_similarity.png",
+    }
+    assert all(str(path) in printed for path in out.iterdir())
+    table = (out / "table.md").read_text()
+    assert "| fedtsp | 2 | 81.00 ± 12.71 | 80.00 ± 0.00 | 1 | 2 |" in table
+    with (out / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["label"] for row in rows] == ["fedtsp", "fedproto"]
+    assert float(rows[0]["best_mean"]) == pytest.approx(0.81)
+    assert float(rows[0]["final_std"]) == pytest.approx(0.0)
+    assert rows[0]["seeds"] == "0 1"
+    assert rows[0]["partition_sha256"] == "partition-0 partition-1"
+    assert float(rows[0]["up_bytes_per_round"]) == 1e6
+    for path in out.glob("*.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+    assert rows[0]["difference_to"] == rows[0]["p_holm"] == ""
+    assert (rows[1]["difference_to"], rows[1]["difference_at"]) == ("fedtsp", "final")
+    assert float(rows[1]["difference_mean"]) == pytest.approx(-0.1)
+    assert rows[1]["p_holm"] == "0.5"  # both seeds differ by the same: two signs agree by chance
+    assert "| fedproto | 2 | -10.00 | 0.5 | within the spread |" in table
+
+    assert main([str(tmp_path / "runs"), "--out", str(tmp_path / "again")]) == 0
+    assert (tmp_path / "again" / "table.md").exists()
+
+
+@pytest.mark.parametrize("kind", [".csv", ".png"])
+def test_what_cannot_be_written_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    write_run(tmp_path / "run", [0.1, 0.5])
+    replace_file = os.replace
+
+    def fail(source: Path, target: Path) -> None:
+        if Path(target).suffix == kind:
+            raise OSError(28, "No space left on device")
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    assert main([str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 1
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
+
+
+def test_a_seed_that_was_killed_before_its_first_round_leaves_figures(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "whole", [0.1, 0.5, 0.7], {"seed": 0})
+    write_run(tmp_path / "runs" / "killed", [], {"seed": 1}, rounds=2)
+    assert main([str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "by_traffic.png").stat().st_size > 0
+
+
+def test_a_swept_key_gets_its_figure(tmp_path: Path, drawn: list[Any]) -> None:
+    for value in (0.1, 1, 10):
+        for seed in (0, 1):
+            changes = {"algorithm.lambda": value, "seed": seed}
+            write_run(tmp_path / f"{value}-{seed}", [0.1, value / 20 + seed / 10], changes)
+    assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "sweep_fedtsp_algorithm.lambda.png").exists()
+    with (tmp_path / "out" / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["algorithm.lambda"] for row in rows] == ["10.0", "1.0", "0.1"]
+    (axes,) = drawn[2].axes
+    x, y = axes.lines[0].get_data()
+    assert list(x) == [0.1, 1, 10]
+    assert list(y) == pytest.approx([5.5, 10, 55.0])
+
+
+def drawn_axes(rows: list[Row], key: str, tmp_path: Path, drawn: list[Any]) -> Any:
+    figure_sweep(rows, key, tmp_path / "sweep.png", Metric("local_accuracy"))
+    (axes,) = drawn[-1].axes
+    return axes
+
+
+def test_a_sweep_of_two_seeds_shows_their_range_within_100_per_cent(tmp_path, drawn) -> None:
+    rows = [Row({"lr": lr}, t_interval([0.45, lr]), lr) for lr in (0.5, 0.8, 0.975)]
+    axes = drawn_axes(rows, "lr", tmp_path, drawn)
+    low, high = axes.get_ylim()
+    assert 40 < low < 45
+    assert 97.5 < high <= 102
+    segments = axes.collections[0].get_segments()
+    assert [list(segment[:, 1]) for segment in segments] == [
+        pytest.approx([45, 100 * lr]) for lr in (0.5, 0.8, 0.975)
+    ]
+    dots = [list(line.get_ydata()) for line in axes.lines if line.get_marker() == "."]
+    assert dots == [pytest.approx([45, 100 * lr]) for lr in (0.5, 0.8, 0.975)]
+
+
+def test_an_interval_of_many_seeds_is_cut_at_100_per_cent(tmp_path, drawn) -> None:
+    rows = [Row({"lr": lr}, t_interval([0.1, 0.99, 0.2, 0.98]), lr) for lr in (0.5, 0.8)]
+    low, high = drawn_axes(rows, "lr", tmp_path, drawn).get_ylim()
+    assert (low, high) == (-2, 102)
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ([0, 1, 3, 5, 7, 8, 9, 10], ["0", "1", "3", "5", "7", "8", "9", "10"]),
+        ([0.01, 0.1, 1, 10], ["0.01", "0.1", "1", "10"]),
+        ([0.00123, 0.00125, 0.0013, 0.04], ["0.001", "0.002", "0.005", "0.01", "0.02", "0.05"]),
+    ],
+)
+def test_the_names_of_the_values_do_not_overlap(tmp_path, drawn, values, names) -> None:
+    rows = [Row({"lr": value}, t_interval([0.5]), 0.5) for value in values]
+    axes = drawn_axes(rows, "lr", tmp_path, drawn)
+    low, high = axes.get_xlim()
+    figure = axes.get_figure()
+    figure.canvas.draw()
+    labels = [
+        label
+        for place, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+        if low <= place <= high
+    ]
+    assert {label.get_text() for label in labels} <= set(names)
+    boxes = sorted((box.x0, box.x1) for box in (label.get_window_extent() for label in labels))
+    assert all(end < begin for (_, end), (begin, _) in pairwise(boxes))
+    assert not axes.xaxis.get_minorticklocs().size
+
+
+def test_random_values_close_to_each_other_get_round_ticks(tmp_path, drawn) -> None:
+    values = [0.501, 0.502, 0.503, 0.61, 0.9]
+    rows = [Row({"lr": value}, t_interval([0.5]), 0.5) for value in values]
+    axes = drawn_axes(rows, "lr", tmp_path, drawn)
+    assert not {0.501, 0.502, 0.503} & set(axes.get_xticks())
+
+
+def test_a_folder_stands_for_the_runs_that_it_lists(tmp_path, capsys):
+    runs = tmp_path / "tables" / "store"
+    for name, accuracy in (("a", 0.5), ("b", 0.7), ("tuning", 0.9)):
+        write_run(runs / name, [0.1, accuracy], {"lr": accuracy})
+    folder = tmp_path / "tables" / "mine" / "1"
+    folder.mkdir(parents=True)
+    write_run_list(folder, [runs / "a", runs / "b", runs / "a"])
+    assert main([str(folder), "--at", "final"]) == 0
+    printed = capsys.readouterr().out
+    assert "50.0" in printed
+    assert "70.0" in printed
+    assert "90.0" not in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{tmp}/none"], r"none is not a folder"),
+        (["{tmp}/empty"], r"there is no result.json in or below"),
+        (["{tmp}/table"], r"runs.json lists a missing run, .*/store/k; copy it from"),
+        (["{tmp}/runs", "--metric", "local_acuracy"], r"Did you mean 'local_accuracy'"),
+        (["{tmp}/runs", "--metric", "per_client"], r"no run has measured 'per_client'"),
+        (["{tmp}/broken"], r"result.json cannot be read"),
+        (
+            ["{tmp}/runs", "--out", "{tmp}/runs/a/result.json/in"],
+            r"the folder .* cannot be written \(Not a directory\)",
+        ),
+        (["{tmp}/runs"], r"matrices.json cannot be read"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_sentence(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "table").mkdir()
+    write_run_list(tmp_path / "table", [tmp_path / "store" / "k"])
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "result.json").write_text("{")
+    (write_run(tmp_path / "runs" / "a", [0.1]) / "matrices.json").write_text("[")
+    assert main([argument.format(tmp=tmp_path) for argument in arguments]) == 2
+    printed = capsys.readouterr().err
+    assert len(printed.splitlines()) == 1
+    with pytest.raises(UserError, match=message):
+        raise UserError(printed)
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+def test_curves_have_a_band_over_seeds(tmp_path: Path, drawn: list[Any]) -> None:
+    for seed, last in ((0, 0.5), (1, 0.7)):
+        write_run(tmp_path / str(seed), [0.0, last], {"seed": seed})
+    write_run(tmp_path / "b", [0.0, 0.4], {"algorithm.name": "fedproto"})
+    members = rank_groups(list(groups_in(tmp_path).values()), ACCURACY, "best")
+    figure_rounds(members, [ACCURACY], tmp_path / "a.png")
+    (axes,) = drawn[0].axes
+    assert [line.get_label() for line in axes.lines] == ["fedtsp", "fedproto"]
+    assert list(axes.lines[0].get_ydata()) == pytest.approx([0.0, 60.0])
+    (band,) = axes.collections
+    ends = band.get_paths()[0].vertices[:, 1]
+    assert (ends.min(), ends.max()) == pytest.approx((0.0, 100.0))  # no share is above 1
+    assert axes.get_ylabel() == "local accuracy (%)"
+
+
+def test_traffic_adds_up_and_a_silent_method_is_a_level_line(
+    tmp_path: Path, drawn: list[Any]
+) -> None:
+    write_run(tmp_path / "a", [0.0, 0.4, 0.5])
+    write_run(tmp_path / "b", [0.0, 0.3, 0.3], {"algorithm.name": "local"}, bytes_=0)
+    members = rank_groups(list(groups_in(tmp_path).values()), ACCURACY, "best")
+    figure_traffic(members, ACCURACY, tmp_path / "a.png")
+    (axes,) = drawn[0].axes
+    curve, level = axes.lines
+    assert list(curve.get_xdata()) == [0, 3, 6]
+    assert list(curve.get_ydata()) == pytest.approx([0, 40, 50])
+    assert level.get_label() == "local (sends nothing)"
+    assert list(level.get_ydata()) == pytest.approx([30, 30])
+    assert axes.get_xscale() == "linear"
+
+    write_run(tmp_path / "c", [0.0, 0.4, 0.5], {"algorithm.name": "fedavg"}, bytes_=10**8)
+    figure_traffic(list(groups_in(tmp_path).values()), ACCURACY, tmp_path / "a.png")
+    assert drawn[1].axes[0].get_xscale() == "log"
+
+
+def test_only_the_best_curves_are_drawn_and_it_says_so(tmp_path: Path, drawn: list[Any]) -> None:
+    for index in range(15):
+        write_run(tmp_path / str(index), [0.0, index / 20], {"algorithm.lambda": index})
+    members = rank_groups(list(groups_in(tmp_path).values()), ACCURACY, "best")
+    figure_rounds(members, [ACCURACY], tmp_path / "a.png")
+    (axes,) = drawn[0].axes
+    labels = [line.get_label() for line in axes.lines]
+    assert labels == [f"fedtsp lambda={index}" for index in range(14, 2, -1)]
+    assert drawn[0].get_suptitle() == "the best 12; 3 more are in the table"
+    assert differing_keys([member.keys for member in members]) == ["algorithm.lambda"]
+
+
+def one(value: float) -> Interval:
+    return Interval.of(value, 0.0, 1)
+
+
+def sweep_axes(
+    drawn: list[Any],
+    rows: list[Row],
+    path: Path,
+    key: str = "x",
+    direction: Direction = "max",
+    **more: Any,
+) -> Any:
+    metric = replace(ACCURACY, direction=direction)
+    figure_sweep(rows, key, path / "sweep.png", metric, **more)
+    assert (path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    return drawn[-1].axes[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        ([1, 5, 20], "linear"),
+        ([1, 5, 21], "log"),
+        ([0.0, 0.01, 1], "symlog"),
+        ([0, 1, 10], "linear"),
+        ([0], "linear"),
+    ],
+)
+def test_wide_ranges_stand_on_a_log_axis(
+    values: list[float], scale: str, drawn: list[Any], tmp_path: Path
+) -> None:
+    axes = sweep_axes(drawn, [Row({"x": value}, one(0.5)) for value in values], tmp_path)
+    assert axes.get_xscale() == scale
+
+
+def test_a_sweep_shows_value_spread_and_best(drawn: list[Any], tmp_path: Path) -> None:
+    rows = [Row({"x": x}, Interval.of(v, 0.02, 3), v) for x, v in ((3, 0.7), (1, 0.5), (2, 0.8))]
+    rows.append(Row({"x": 4}, one(math.nan)))
+    axes = sweep_axes(drawn, rows, tmp_path, title="lambda")
+    (bar,) = axes.containers
+    x, y = bar[0].get_data()
+    assert (list(x), list(y)) == ([1, 2, 3], pytest.approx([50, 80, 70]))
+    assert bar[0].get_linestyle() == "-"
+    half = 100 * Interval.of(0.5, 0.02, 3).half
+    segments = np.array(bar[2][0].get_segments())
+    assert segments[0, :, 1] == pytest.approx([50 - half, 50 + half])
+    assert list(axes.lines[-1].get_xdata()) == [2]  # the ring around the best
+    assert drawn[-1].get_suptitle() == "lambda"
+    low = sweep_axes(drawn, rows, tmp_path, direction="min")
+    assert list(low.lines[-1].get_xdata()) == [1]
+
+
+def test_other_parameters_are_lines_or_points(drawn: list[Any], tmp_path: Path) -> None:
+    grid = [Row({"x": x, "a.tau": tau}, one(0.5 + x / 10)) for tau in (0.1, 0.5) for x in (1, 2, 3)]
+    axes = sweep_axes(drawn, grid, tmp_path)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["tau=0.1", "tau=0.5"]
+    assert [len(bar[0].get_xdata()) for bar in axes.containers] == [3, 3]
+    tuned = [Row({"x": x, "a.tau": 1 / (1 + x)}, one(0.5)) for x in range(9)]
+    axes = sweep_axes(drawn, tuned, tmp_path)
+    (points,) = axes.containers
+    assert points[0].get_linestyle() == "None"
+    assert axes.get_legend() is None
+
+
+def test_words_stand_next_to_each_other(drawn: list[Any], tmp_path: Path) -> None:
+    rows = [Row({"x": name}, one(value)) for name, value in (("minilm", 0.5), ("bert", 0.6))]
+    axes = sweep_axes(drawn, rows, tmp_path)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["minilm", "bert"]
+    assert list(axes.containers[0][0].get_xdata()) == [0, 1]
+
+
+def test_several_parameters_are_several_panels(drawn: list[Any], tmp_path: Path) -> None:
+    rows = [Row({"algorithm.tau": x, "lr": 2 * x}, one(x)) for x in (0.1, 0.2, 0.3)]
+    figure_sweep(rows, ["algorithm.tau", "lr"], tmp_path / "a.png", LOSS)
+    assert [axes.get_xlabel() for axes in drawn[0].axes] == ["tau", "lr"]
+    with pytest.raises(ValueError, match="no configuration has a value"):
+        figure_sweep([Row({"x": 1}, one(math.nan))], "x", tmp_path / "b.png", LOSS)
+
+
+def test_a_heat_map_takes_its_colours_from_off_diagonal_values(
+    drawn: list[Any], tmp_path: Path
+) -> None:
+    matrix = [[1.0, 0.2, 0.3], [0.2, 1.0, 0.4], [0.3, 0.4, 1.0]]
+    figure_matrix(matrix, ["cat", "dog", "cow"], "similarity", tmp_path / "a.png")
+    axes = drawn[0].axes[0]
+    (image,) = axes.images
+    assert image.get_clim() == (0.2, 0.4)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "dog", "cow"]
+    assert [text.get_text() for text in axes.texts][:3] == ["1.00", "0.20", "0.30"]
+    figure_matrix(
+        np.zeros((70, 70)).tolist(), [str(i) for i in range(70)], "big", tmp_path / "b.png"
+    )
+    assert len(drawn[1].axes[0].texts) == 0
+    assert "69" not in [label.get_text() for label in drawn[1].axes[0].get_yticklabels()]

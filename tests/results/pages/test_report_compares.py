@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+import csv
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import report as main
+from written_runs import ACCURACY, groups_in, write_run
+
+from fedray.results.blocks import (
+    Report,
+    blocks_of,
+    explain_blocks,
+    incompatibilities,
+    method_differences,
+)
+from fedray.results.pages.page import escape_latex
+from fedray.storage.json_files import sealed
+
+METHODS = {"fedtsp": 0.8, "fedproto": 0.7}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods with two seeds each, on the same clients."""
+    home = tmp_path_factory.mktemp("compared") / "runs"
+    for method, last in METHODS.items():
+        for seed in (0, 1):
+            folder = home / f"{method}-{seed}"
+            changes = {"algorithm": method, "seed": seed}
+            write_run(folder, [0.1, last - 0.1, last + 0.01 * seed], changes)
+    partition = {"histogram": [[3, 0], [1, 4]], "class_names": ["a cat", "a dog"]}
+    (home / "fedtsp-0" / "partition.json").write_text(json.dumps(sealed(partition)))
+    (home / "fedtsp-0" / "partition.png").write_bytes(b"a plot")
+    return home
+
+
+# --- what may be compared ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "why"),
+    [
+        ({}, {"partition": "other"}, "other partitions (seed 0)"),
+        ({}, {"data": "other"}, "other images"),
+        ({"local_epochs": 9}, {}, "local_epochs (5 and 9)"),
+        ({"report.select": "validation"}, {}, "best on test and best on validation"),
+        ({"lr": 0.5}, {}, ""),
+        ({"model.group": "mlp"}, {}, ""),
+    ],
+)
+def test_only_the_same_data_clients_protocol_and_choice_are_compared(
+    changes: dict[str, Any], more: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "a", [0.1, 0.2])
+    write_run(tmp_path / "b", [0.1, 0.3], {"algorithm": "fedproto", **changes}, **more)
+    a, b = groups_in(tmp_path).values()
+    assert ", ".join(incompatibilities(a, b)) == why
+    assert len(blocks_of([a, b])) == (2 if why else 1)
+
+
+def test_a_table_is_for_what_is_comparable_and_says_what_keeps_the_others_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for method, epochs in (("fedtsp", 5), ("fedproto", 5), ("local", 9), ("fedavg", 9)):
+        for seed in (0, 1):
+            changes = {"algorithm": method, "local_epochs": epochs, "seed": seed}
+            write_run(tmp_path / f"{method}{seed}", [0.1, 0.02 * len(method) + 0.1 * seed], changes)
+    assert main([str(tmp_path), "--out", str(tmp_path / "all.md"), "--at", "final"]) == 0
+    printed = capsys.readouterr().out
+    assert "local_epochs (5 and 9)" in " ".join(printed.split())
+    page = (tmp_path / "all.md").read_text()
+    one, two = page.split("## Comparable runs 2")
+    assert all((name in one) != (name in two.split("## Before you compare")[0]) for name in METHODS)
+    assert page.count("difference to") == 2
+
+
+def test_methods_that_were_given_other_models_are_said(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1, 0.2])
+    write_run(tmp_path / "b", [0.1, 0.3], {"algorithm": "fedavg", "model.group": "mlp"})
+    groups = list(groups_in(tmp_path).values())
+    assert [member.label for member in groups] == ["fedtsp", "fedavg"]
+    assert method_differences(groups) == [
+        "methods differ in model.group (fedtsp: digits; fedavg: mlp)"
+    ]
+
+
+def test_each_is_compared_with_each_that_stands_in_its_table(tmp_path: Path) -> None:
+    for method, seeds in (("fedtsp", (0,)), ("fedproto", (1,)), ("local", (0, 1))):
+        for seed in seeds:
+            changes = {"algorithm": method, "seed": seed}
+            other = "other" if (method, seed) == ("local", 1) else None
+            write_run(tmp_path / f"{method}{seed}", [0.1, 0.2], changes, partition=other)
+    groups = groups_in(tmp_path)
+    members = [groups[name] for name in ("fedtsp", "fedproto", "local")]
+    blocks = blocks_of(members)
+    assert [[member.label for member in block] for block in blocks] == [
+        ["fedtsp", "fedproto"],
+        ["local"],
+    ]
+    assert explain_blocks(blocks) == [
+        "not compared: fedproto and local have other partitions (seed 1)"
+    ]
+
+
+def test_what_is_not_known_to_be_the_same_is_not_compared(tmp_path: Path) -> None:
+    for method in METHODS:
+        write_run(tmp_path / method, [0.1, 0.2], {"algorithm": method}, data=None)
+    a, b = groups_in(tmp_path).values()
+    assert incompatibilities(a, b) == ["images without a hash, which may be others"]
+
+
+def test_a_mean_over_fewer_seeds_than_the_row_has_says_so(tmp_path: Path) -> None:
+    for seed in (0, 1, 2):
+        metrics = {"extra": 0.5 + seed / 10} if seed else {}
+        write_run(tmp_path / str(seed), [0.1, 0.2], {"seed": seed}, metrics=metrics)
+    words = ["--metric", "local_accuracy", "--metric", "extra", "--at", "final"]
+    assert main([str(tmp_path), *words, "--out", f"{tmp_path}/t.md"]) == 0
+    line = next(x for x in (tmp_path / "t.md").read_text().splitlines() if x[:8] == "| fedtsp")
+    assert "(n = 2)" in line
+    assert line.count("(n = ") == 1
+
+
+# --- rows and names ------------------------------------------------------------------------------
+
+
+def report(*words: str) -> list[dict[str, str]]:
+    """The rows of the table that a report writes; the last word is a CSV's name."""
+    assert main([*words[:-1], "--out", words[-1]]) == 0
+    with Path(words[-1]).open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_rows_are_chosen_and_named(runs: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "t.csv")
+    rows = report(str(runs), "--filter", "algorithm=fedtsp", "--filter", "seed=1,7", out)
+    assert [(row["label"], row["seeds"]) for row in rows] == [("fedtsp", "1")]
+    folder = str(runs / "fedproto-1")
+    rows = report(str(runs), "--label", "fedtsp=Ours (tau=1)", "--label", f"{folder}=FedProto", out)
+    assert [row["label"] for row in rows] == ["Ours (tau=1)", "FedProto"]
+    assert [row["algorithm"] for row in rows] == ["fedtsp", "fedproto"]
+
+
+def test_a_method_in_several_rows_keeps_the_rest_of_their_labels(tmp_path: Path) -> None:
+    for weight in (1, 7):
+        write_run(tmp_path / f"{weight}", [0.1, weight / 10], {"algorithm.lambda": weight})
+    rows = report(str(tmp_path), "--label", "fedtsp=FedTSP", str(tmp_path / "t.csv"))
+    assert [row["label"] for row in rows] == ["FedTSP lambda=7", "FedTSP lambda=1"]
+
+
+def test_a_filter_takes_any_text(tmp_path: Path) -> None:
+    for folder, template in (("a", "{name}: a photo"), ("b", "[a drawing of {name}")):
+        write_run(tmp_path / folder, [0.1, 0.2], {"text.template": template})
+    rows = report(str(tmp_path), "--filter", "text.template={name}: a photo", f"{tmp_path}/t.csv")
+    assert len(rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--filter", "seed"], "expected key=value"),
+        (["--filter", "sead=1"], "no run has the key. Did you mean 'seed'"),
+        (["--filter", "seed=9"], "no run has this value; there are 0, 1"),
+        (["--label", "fedtsq=x"], "Did you mean 'fedtsp'"),
+        (["--label", "fedtsp=fedproto"], "several rows would be 'fedproto'"),
+        (["--out", "figure.PNG"], "write the suffix in small letters, .png"),
+        (["--out", "figure.jpg"], "use one of md, csv, tex, png, svg, pdf, html"),
+    ],
+)
+def test_what_is_wrong_with_the_words_is_one_sentence(
+    words: list[str], message: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(runs), *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) == 1
+
+
+# --- data sets -----------------------------------------------------------------------------------
+
+
+def test_means_over_data_sets_and_what_is_computed_of_means(tmp_path: Path) -> None:
+    base, novel = {"pets": 0.9, "cars": 0.5}, {"pets": 0.6, "cars": 0.4}
+    for data in base:
+        numbers = {"accuracy_base": base[data], "accuracy_novel": novel[data]}
+        numbers["accuracy_hm"] = 2 * base[data] * novel[data] / (base[data] + novel[data])
+        changes = {"data.root": f"/x/{data}"}
+        write_run(tmp_path / data, [0.1, 0.5], changes, data=data, metrics=numbers)
+    write_run(
+        tmp_path / "half", [0.1, 0.5], {"data.root": "/x/pets", "algorithm": "local"},
+        data="pets", metrics={"accuracy_base": 0.1, "accuracy_novel": 0.1, "accuracy_hm": 0.1},
+    )  # fmt: skip
+    metrics = ["--metric", "accuracy_base", "--metric", "accuracy_hm"]
+    assert main([str(tmp_path), *metrics, "--at", "final", "--out", f"{tmp_path}/t.md"]) == 0
+    lines = (tmp_path / "t.md").read_text().splitlines()
+    heads = [line for line in lines if "| mean |" in line]
+    assert len(heads) == 2
+    assert heads[1].endswith("| mean | of means |")
+    hm = [line for line in lines if line.startswith("| fedtsp |")][-1]
+    # HM of the means is 2 * 0.7 * 0.5 / 1.2, the mean of HMs that of 0.72 and 0.4444
+    assert hm.endswith("| 0.5822 | 0.5833 |")
+    assert any(line.startswith("| local ") and line.endswith("| – | – |") for line in lines)
+
+
+def test_data_sets_with_other_numbers_of_clients_have_a_mean(tmp_path: Path) -> None:
+    for clients, data in ((10, "pets"), (20, "cars")):
+        changes = {"data.root": f"/x/{data}", "data.clients": clients, "join.clients": 0}
+        write_run(tmp_path / data, [0.1, clients / 100], changes, data=data)
+    assert main([str(tmp_path), "--at", "final", "--out", f"{tmp_path}/t.md"]) == 0
+    lines = (tmp_path / "t.md").read_text().splitlines()
+    assert any(line.startswith("| fedtsp |") and line.endswith("| 15.00 |") for line in lines)
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def test_one_file_of_each_kind(runs: Path, tmp_path: Path) -> None:
+    outs = [tmp_path / f"deep/report.{kind}" for kind in ("tex", "svg", "pdf", "png", "html")]
+    words = [word for out in outs for word in ("--out", str(out))]
+    assert main([str(runs), *words, "--columns", "1", "--metric", "local_accuracy"]) == 0
+    tex, svg, pdf, png, page = (out.read_bytes() for out in outs)
+    assert rb"\toprule" in tex
+    assert rb"80.50 $\pm$ 6.35" in tex
+    assert ET.fromstring(svg).tag.endswith("svg")
+    assert (pdf[:4], png[:4]) == (b"%PDF", b"\x89PNG")
+    assert b"/Type3" not in pdf  # letters that a publisher can embed
+    assert page.startswith(b"<!doctype html>")
+    assert not list((tmp_path / "deep").glob(".*"))
+    again = tmp_path / "again.svg"
+    assert main([str(runs), "--out", str(again), "--columns", "1"]) == 0
+    assert again.read_bytes() == svg
+
+
+def test_latex_is_for_a_paper(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "t.tex"
+    folders = [str(runs / f"{method}-{seed}") for method in METHODS for seed in (0, 1)]
+    assert main([*folders[2:], *folders[:2], "--out", str(out), "--at", "final"]) == 0
+    tex = out.read_text()
+    proto, tsp = r"FedProto & 70.50 $\pm$ 6.35 \\", r"FedTSP & \textbf{80.50 $\pm$ 6.35} \\"
+    assert tex.index(proto) < tex.index(tsp)  # as the folders were given
+    assert r"\caption{Digits, last round; mean $\pm$ half of the 95 \% t interval" in tex
+    assert "laptop" not in tex
+
+
+def test_the_page_needs_nothing_else(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert main([str(runs), "--out", str(out)]) == 0
+    page = out.read_text()
+    addresses = re.findall(r"(?:src|href)\s*=\s*\"([^\"]{0,30})", page)
+    assert addresses
+    assert all(each.startswith("data:image/") for each in addresses)
+    assert "http" not in re.sub(r'src="data:[^"]*"', "", page)
+    for title in ("Curves", "Clients", "Traffic by kind", "Partition", "Settings of all"):
+        assert title in page
+    assert "fedtsp and 1 other(s): weights up" in page
+    assert "data.partition.name" in page
+
+
+def test_the_page_of_one_run(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert main([str(runs / "fedtsp-1"), "--out", str(out)]) == 0
+    page = out.read_text()
+    assert "<h1>fedtsp on digits</h1>" in page
+    assert "81.00 %</strong> in round 2 (best on test), 2 of 2 rounds" in page
+
+
+def test_a_label_is_text_in_every_form(runs: Path, tmp_path: Path) -> None:
+    outs = [tmp_path / f"t.{kind}" for kind in ("html", "tex", "md")]
+    words = [word for out in outs for word in ("--out", str(out))]
+    assert main([str(runs), *words, "--label", "fedtsp=<b>50% & A_1|B</b>"]) == 0
+    page, tex, markdown = (out.read_text() for out in outs)
+    assert "<b>" not in page
+    assert r"$<$b$>$50\% \& A\_1\textbar{}B" in tex
+    assert r"A_1\|B" in markdown
+    assert escape_latex("λ ± 1") == r"$\lambda$ $\pm$ 1"
+    assert escape_latex("[best] α=-1") == r"{[}best] $\alpha$=-1"
+    assert escape_latex("-1.5 ± 0.2") == r"$-$1.5 $\pm$ 0.2"
+
+
+def test_a_label_is_text_in_figures(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "c.svg"
+    labels = ["--label", "fedtsp=_mine for $5 or $6", "--label", r"fedproto=a^b_c"]
+    assert main([str(runs), "--out", str(out), *labels]) == 0
+    drawn = re.findall(r"<!-- (.*?) -->", out.read_text())
+    assert " _mine for $5 or $6" in drawn
+    assert "a^b_c" in drawn
+
+
+def test_curves_that_are_not_comparable_are_said_to_be_so(tmp_path: Path) -> None:
+    for method, epochs in (("fedtsp", 5), ("fedproto", 9)):
+        changes = {"algorithm": method, "local_epochs": epochs}
+        write_run(tmp_path / method, [0.1, 0.2], changes, metrics={"extra": 0.3})
+    for words in ([], ["--metric", "local_accuracy", "--metric", "extra"]):
+        out = tmp_path / f"{len(words)}.svg"
+        assert main([str(tmp_path), "--out", str(out), *words]) == 0
+        assert "<!-- not all are comparable: see the table -->" in out.read_text()
+
+
+def test_a_folder_gets_what_is_asked_for(runs: Path, tmp_path: Path) -> None:
+    assert (
+        main([str(runs), "--out", str(tmp_path / "r"), "--format", "tex", "--format", "pdf"]) == 0
+    )
+    names = {path.name for path in (tmp_path / "r").iterdir()}
+    assert names == {"table.tex", "by_round.pdf", "by_traffic.pdf"}
+    assert main([str(runs), "--out", str(tmp_path / "a b#.tex")]) == 0
+    assert r"\label{tab:a-b-}" in (tmp_path / "a b#.tex").read_text()
+
+
+def test_seeds_without_a_partner_are_said(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1, 0.2], {"seed": 0})
+    write_run(tmp_path / "b", [0.1, 0.3], {"seed": 5, "algorithm": "fedproto"})
+    found = Report(list(groups_in(tmp_path).values()), [ACCURACY], "best")
+    (row,) = found.differences(found.blocks[0])
+    assert (row.comparison.interval, row.reading) == (None, "no seed in common")
