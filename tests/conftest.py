@@ -111,13 +111,23 @@ def _digits_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def pictures(monkeypatch) -> Pictures:
-    """Runs of this process do not draw who holds what: it takes as long as they do."""
-    draw, nothing = observers.draw_phases, Future[bytes]()
+DRAW = observers.draw_phases
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_pictures() -> Iterator[None]:
+    """Runs of this process do not draw who holds what, which another process does."""
+    nothing = Future[bytes]()
     nothing.set_result(b"")
-    monkeypatch.setattr(observers, "draw_phases", lambda data, plan: nothing)
-    return lambda: monkeypatch.setattr(observers, "draw_phases", draw)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(observers, "draw_phases", lambda data, plan: nothing)
+        yield
+
+
+@pytest.fixture
+def pictures(monkeypatch) -> Pictures:
+    """`pictures()` lets the runs of a test draw."""
+    return lambda: monkeypatch.setattr(observers, "draw_phases", DRAW)
 
 
 @pytest.fixture(scope="session")
