@@ -103,7 +103,6 @@ KINDS: dict[str, Damage] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("reader", ["report", "upload", "resume", "predict"])
