@@ -14,7 +14,7 @@ from fedray.algorithms.distillation.fedkd import (
     rank,
     restore,
 )
-from fedray.core import Batch, ClientState
+from fedray.core import Batch, ClientState, takes_equal_mean
 from fedray.models import Pixels
 from fedray.runtime.clients import ClientRuntime
 
@@ -201,4 +201,4 @@ def test_a_step_that_does_not_follow_is_refused(run):
 def test_only_whole_updates_have_a_mean_that_noise_goes_on(assemble):
     for compress in (True, False):
         method = assemble("fedkd", {"algorithm.compress": compress}).algorithm
-        assert type(method).means_equally(method.hp) is not compress
+        assert takes_equal_mean(type(method), method.hp) is not compress

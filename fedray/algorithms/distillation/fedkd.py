@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -117,6 +117,7 @@ class FedKD(MutualLearning):
     travels = "factors of a small model's updates"
     uploads = (SmallModelUpdate,)
     downloads = (SmallModel, SmallModelStep)
+    equal_mean: ClassVar[Mapping[str, object] | None] = {"weights": "uniform", "compress": False}
 
     class HParams(MutualLearning.HParams):
         energy_start: float = Field(0.95, ge=0, le=1)
@@ -138,12 +139,6 @@ class FedKD(MutualLearning):
             return {"official_code": {**official, "algorithm.compress": False}}
 
     hp: HParams
-
-    @classmethod
-    def means_equally(cls, hparams: core.HyperParameters) -> bool:
-        """Return True with uniform weights and without compression."""
-        assert isinstance(hparams, FedKD.HParams)
-        return hparams.weights == "uniform" and not hparams.compress
 
     def with_auxiliary(self, own: Classifier, auxiliary: Classifier) -> WithAuxiliary:
         """Return both models and W_h, which maps the small model's features to the client's."""
