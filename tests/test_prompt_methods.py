@@ -115,7 +115,7 @@ def accuracies(out):
     down = method.downlink(found.snapshot.server, everyone, server)
     runtime = ClientRuntime(assembly, device)
     round_, states = found.snapshot.round, found.clients
-    tests = [runtime.test("evaluate", round_, k, states.get(k), down[k]) for k in everyone]
+    tests = [runtime.test("evaluate", round_, (k,), states.get(k), down[k])[0] for k in everyone]
     return [test.scores[0].accuracy for test in tests]
 
 print(json.dumps([accuracies(out) for out in sys.argv[1:]]))

@@ -22,6 +22,8 @@ from fedray.core.algorithm import (
     Requires,
     SummingMethod,
     algorithms,
+    is_tested_together,
+    takes_equal_mean,
 )
 from fedray.core.client import (
     Batch,

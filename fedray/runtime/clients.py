@@ -168,22 +168,11 @@ class ClientRuntime:
         self,
         name: str,
         round_: int,
-        client: int,
-        state: core.ClientState | None,
-        down: core.Payload | None,
-    ) -> Reply:
-        """Run a test of `evaluation.testing` for one client; arguments and errors as in `step`."""
-        return self.test_together(name, round_, (client,), state, down)[0]
-
-    def test_together(
-        self,
-        name: str,
-        round_: int,
         clients: Sequence[int],
         state: core.ClientState | None,
         down: core.Payload | None,
     ) -> list[Reply]:
-        """Run a test in one pass for clients that share a model, and therefore a download.
+        """Run a test of `evaluation.testing` in one pass for clients that share model and download.
 
         Arguments and errors are those of `step`; `state` is the first client's. If the pass fails,
         or draws from the global generators, which each client seeds differently, each client is
@@ -206,7 +195,7 @@ class ClientRuntime:
             is_shared = False
         if is_shared:
             return [Reply(scores=scores) for scores in tested]
-        return [self.test(name, round_, member, state, down) for member in clients]
+        return [self.test(name, round_, (member,), state, down)[0] for member in clients]
 
     def _failure(self, error: BaseException, step: str, round_: int, client: int) -> Failure:
         """Describe a client's failure, and discard the models that the step may have changed."""

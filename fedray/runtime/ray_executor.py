@@ -395,5 +395,5 @@ def _test(runtime: ClientRuntime, name: str, share: Share) -> list[tuple[Reply, 
     return [
         (reply, None)
         for group, (_, state, down) in zip(share.groups, share.inputs(), strict=True)
-        for reply in runtime.test_together(name, share.round, group, state, down)
+        for reply in runtime.test(name, share.round, group, state, down)
     ]

@@ -69,7 +69,7 @@ class SerialExecutor:
         replies: dict[int, Reply] = {}
         for group in groups_of_test(self._assembly, name, round_, down):
             state, download = self.states.get(group[0]), down[group[0]]
-            tested = self._runtime.test_together(name, round_, group, state, download)
+            tested = self._runtime.test(name, round_, group, state, download)
             replies |= zip(group, tested, strict=True)
         return dict(sorted(replies.items()))
 

@@ -23,7 +23,7 @@ VECTORS = torch.tensor([[2.0, 1.0], [0.0, 3.0]])
 def test_the_headers_loss_by_hand():
     # logits (2, 1.5) of class 0 and (0, 3.5) of class 1
     expected = (log(1 + exp(-0.5)) + log(1 + exp(-3.5))) / 2
-    assert float(header_loss(HEAD, VECTORS, torch.tensor([0, 1]))) == pytest.approx(expected)
+    assert float(header_loss(HEAD, (VECTORS, torch.tensor([0, 1])))) == pytest.approx(expected)
 
 
 def uploads(*classes: int, seed: int = 0) -> ClassFeatures:
@@ -54,7 +54,7 @@ def test_one_epoch_is_one_sgd_step_on_all_uploads(assemble):
 def test_the_head_moves_only_by_the_uploads_and_the_loss_falls(assemble):
     uplinks = {0: uploads(1, 4)}
     before, after = updated(assemble, uplinks)
-    losses = [header_loss(h, uplinks[0].vectors, uplinks[0].classes) for h in (before, after)]
+    losses = [header_loss(h, (uplinks[0].vectors, uplinks[0].classes)) for h in (before, after)]
     assert losses[1] < losses[0]
     # what learns are combinations of the two uploaded vectors
     moved = after["weight"] - before["weight"]

@@ -160,7 +160,7 @@ def test_predictions_use_the_global_projection(run):
 
     def accuracy(projection):
         down = ExtendedModel(last["model"], {}, extra=projection)
-        return runtime.test("evaluate", 4, 0, state, down).scores[0].accuracy
+        return runtime.test("evaluate", 4, (0,), state, down)[0].scores[0].accuracy
 
     as_it_is = accuracy(last["extra"])
     assert as_it_is == done.results[-1].per_client[0]

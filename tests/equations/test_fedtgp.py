@@ -84,16 +84,6 @@ def test_eq9_is_the_largest_distance_to_the_nearest_other_mean():
     assert adaptive_margin(means, 0.0) == 0.0
 
 
-def test_eq9_margin_of_the_paper_is_over_all_pairs():
-    means = torch.tensor([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0]])
-    assert adaptive_margin(means, 100.0, "all_pairs") == pytest.approx(5.0)
-    assert adaptive_margin(means, 100.0, "nearest") == pytest.approx(4.0)
-    assert adaptive_margin(means, 4.5, "all_pairs") == 4.5
-    assert adaptive_margin(means[:1], 100.0, "all_pairs") == 0.0
-    assert trained(margin="all_pairs")[1]["vectors"].isfinite().all()
-    assert not torch.equal(trained(margin="all_pairs")[1]["vectors"], trained()[1]["vectors"])
-
-
 def test_eq9_averages_the_clients_prototypes_without_weights():
     means, _ = aggregate(UPLINKS, C, "uniform")
     both = (UPLINKS[0].vectors[0] + UPLINKS[1].vectors[0]) / 2

@@ -72,11 +72,6 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
         ),
         (
             "fedtsp",
-            {"algorithm.prompt_length": 8, "algorithm.keep_special": True},
-            r"algorithm\.prompt_length to 7 or less",
-        ),
-        (
-            "fedtsp",
             {"model.feature_dim": 24},
             r"of width 16, but model\.feature_dim=24; set model\.feature_dim=16",
         ),

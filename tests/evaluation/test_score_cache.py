@@ -21,15 +21,15 @@ def tested(monkeypatch, run):
 
     def tested(*args, **keywords):
         calls: dict[int, list[int]] = {}
-        original = ClientRuntime.test_together
+        original = ClientRuntime.test
 
-        def test_together(self, name, round_, clients, state, down):
+        def test(self, name, round_, clients, state, down):
             if name == "evaluate":
                 calls.setdefault(round_, []).extend(clients)
             return original(self, name, round_, clients, state, down)
 
         with monkeypatch.context() as patched:
-            patched.setattr(ClientRuntime, "test_together", test_together)
+            patched.setattr(ClientRuntime, "test", test)
             return run(*args, **keywords), calls
 
     return tested

@@ -90,6 +90,7 @@ class FedAvg(Averaging, core.LocalTraining):
     downloads: ClassVar[core.PayloadTypes] = (GlobalModel,)
     averaged: ClassVar[tuple[str, ...]] = ("model",)
     one_model = True
+    equal_mean: ClassVar[Mapping[str, object] | None] = {"weights": "uniform"}
     down_type: ClassVar[type[GlobalModel]] = GlobalModel
     up_type: ClassVar[type[TrainedModel]] = TrainedModel
     """The payload types of the shared part: downloads (`down_type`) and uploads (`up_type`). Any
@@ -102,11 +103,6 @@ class FedAvg(Averaging, core.LocalTraining):
         """Client weights in the mean: samples, n_k/n (paper), or uniform, 1/K."""
 
     hp: HParams
-
-    @classmethod
-    def means_equally(cls, hparams: core.HyperParameters) -> bool:
-        """Return True if `weights` is uniform."""
-        return isinstance(hparams, FedAvg.HParams) and hparams.weights == "uniform"
 
     def shared(self, model: Classifier) -> Collection[str]:
         """Return the names of the tensors that are communicated and averaged."""

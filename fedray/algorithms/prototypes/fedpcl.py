@@ -37,6 +37,7 @@ from fedray.algorithms.prototypes.class_prototypes import (
     LocalPrototypes,
     PrototypeSharing,
     empty_prototypes,
+    with_latest,
 )
 from fedray.config import Temperature
 from fedray.models import Classifier, ClassifierOutput
@@ -100,8 +101,7 @@ class FedPCL(PrototypeSharing):
             sets[client], held[client] = 0.0, False
             sets[client, upload.classes], held[client, upload.classes] = upload.vectors, True
         return {
-            "vectors": vectors.where(present.unsqueeze(1), state["vectors"]),
-            "present": present | state["present"],
+            **with_latest(state, vectors, present),
             "sets": sets,
             "held": held,
         }
