@@ -57,6 +57,7 @@ from fedray.core.sums import (
     halves,
     mean_of,
     total_of,
+    total_of_rows,
     weighed,
 )
 from fedray.core.training import LocalTraining, Trained, batch_sizes, fit, with_extra

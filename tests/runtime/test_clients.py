@@ -284,7 +284,7 @@ def test_what_is_summed_outlives_the_model_that_was_uploaded(assemble, monkeypat
     down = made.algorithm.downlink(made.algorithm.init_server(server), [0, 1], server)[0]
     reply, _ = runtime.step("client_update", 1, 0, None, down, is_summed=True)
     sums = Sums(1)
-    assert runtime.summed(sums, 0, reply).uplink is None
+    assert runtime.summed(sums, [0], [reply])[0].uplink is None
     summand = sums.total.sums
     before = {name: tensor.clone() for name, tensor in summand["model"].items()}
     runtime.step("client_update", 1, 1, None, down, is_summed=True)
