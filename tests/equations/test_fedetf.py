@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from reference import ReferenceClient, initial_model
+from reference import ReferenceClient
 from tensors import CPU, same
 
 from fedray.algorithms.averaging.extra_parameters import ExtendedModel
@@ -100,28 +100,6 @@ def test_an_extra_parameter_takes_the_steps_of_sgd(assemble):
     assert theirs.item() != 2.0
     assert sent.item() == 2.0
     assert all(torch.equal(trained.tensors[name], w) for name, w in state.model.items())
-
-
-def test_one_client_is_centralised_training_of_model_and_scale(run):
-    changes = {**ONE_KIND, "data.clients": 1, "optimizer.momentum": 0.9}
-    done = run("fedetf", changes)
-    client, model = ReferenceClient(done.assembly), initial_model(done.assembly, "cnn2")
-    prior = torch.bincount(client.labels, minlength=10).log()
-    m = done.memories[0]["simplex"].T
-    scale = torch.tensor(1.0, requires_grad=True)
-
-    def loss(images, labels):
-        logits = scale * F.normalize(model(Pixels(images)).logits, dim=1) @ m
-        return F.cross_entropy(logits + prior, labels)
-
-    for round_ in (1, 2):
-        sgd = torch.optim.SGD([*model.parameters(), scale], 0.05, momentum=0.9)
-        client.train(round_, loss, sgd)
-    after = done.servers[-1]["model"]
-    assert done.servers[-1]["extra"]["scale"].item() == pytest.approx(scale.item(), abs=1e-5)
-    assert abs(scale.item() - 1) > 0.01
-    for name, tensor in model.state_dict().items():
-        torch.testing.assert_close(after[name], tensor, rtol=1e-4, atol=1e-5)
 
 
 def test_the_scale_is_averaged_like_a_weight(run):
