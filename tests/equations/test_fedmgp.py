@@ -20,9 +20,9 @@ from fedray.algorithms.prompts.fedmgp import (
     diversity,
     draw_groups,
     group_cross_entropy,
+    group_similarities,
     rank_mean,
     selection_probabilities,
-    similarities,
 )
 from fedray.core import Batch, ClientState, LocalContext, Trained
 from fedray.models import ImageFeatures, Pixels
@@ -50,12 +50,12 @@ OWN = torch.tensor(
     ],
 )
 def test_eq7_eq8_selection_probabilities(over, tau, expected):
-    found = selection_probabilities(similarities(OWN, GLOBALS, over), tau)
+    found = selection_probabilities(group_similarities(OWN, GLOBALS, over), tau)
     assert found.tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_eq8_draws_are_distinct_and_as_frequent_as_they_should_be():
-    p = selection_probabilities(similarities(OWN, GLOBALS, "sum"), 1.0)
+    p = selection_probabilities(group_similarities(OWN, GLOBALS, "sum"), 1.0)
     random, n = torch.Generator().manual_seed(0), 20_000
     drawn = torch.stack([draw_groups(p, 2, random) for _ in range(n)])
     assert (drawn[:, 0] != drawn[:, 1]).all()

@@ -46,7 +46,7 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
         (
             "fedglcl_l",
             {**PROJECTED, "algorithm.blocks": 1, "text.encoder": {"name": "random"}},
-            "RandomEncoder cannot be trained in part",
+            "ControlEncoder cannot be trained in part",
         ),
         (
             "fedmgp",

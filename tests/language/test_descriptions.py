@@ -9,8 +9,7 @@ import pytest
 from fedray.config import component
 from fedray.errors import UserError
 from fedray.language.descriptions import FOLDER, Descriptions, load_descriptions, shipped_names
-from fedray.language.styles import class_texts
-from fedray.language.templates import DESCRIPTION
+from fedray.language.styles import DESCRIPTION, class_texts
 
 ENTRY = {
     "Short Label": "cat",

@@ -119,7 +119,7 @@ class FedFAAugmentation(FedAvg):
     ) -> tuple[VariedUpdate, ClientState]:
         """Train with augmentation layers; upload the model without them."""
         local = self.begin(client, state, down)
-        layers = Augmentation(
+        layers = AugmentationLayers(
             self.hp.probability,
             self.hp.momentum,
             self.setting.streams.torch("fedfa_augmentation", round_=client.round, client=client.id),
@@ -135,7 +135,7 @@ class FedFAAugmentation(FedAvg):
 
 
 @dataclass
-class Augmentation:
+class AugmentationLayers:
     """The augmentation layers after the stages of one model, during its training.
 
     Attributes:
