@@ -511,8 +511,4 @@ class Epsilon(Measure):
         if evaluated.spent is None:
             return {}
         total, of_round, if_known = evaluated.spent
-        return {
-            "epsilon": total,
-            "epsilon_round": of_round,
-            "epsilon_known_participants": if_known,
-        }
+        return {"epsilon": total, "epsilon_round": of_round, "epsilon_known_participants": if_known}

@@ -224,10 +224,7 @@ def _user_prompt(name: str, classes: Sequence[str], dataset: str | None) -> str:
 
 def _ask(name: str, prompt: str, endpoint: Endpoint) -> dict[str, Any]:
     """Ask for a class; after an answer of the wrong form, ask again and give the reason."""
-    messages = [
-        {"role": "system", "content": _SYSTEM_PROMPT},
-        {"role": "user", "content": prompt},
-    ]
+    messages = [{"role": "system", "content": _SYSTEM_PROMPT}, {"role": "user", "content": prompt}]
     wrong = ""
     for _ in range(MAX_ATTEMPTS):
         answer = endpoint.ask(messages)
@@ -311,8 +308,7 @@ def read_classes(text: str) -> list[str]:
 
 
 @click.command(
-    cls=Command,
-    epilog="Environment: FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL, FEDRAY_LLM_API_KEY.",
+    cls=Command, epilog="Environment: FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL, FEDRAY_LLM_API_KEY."
 )
 @click.option("--classes", required=True, help="cat,dog or a file with one name per line.")
 @click.option("--out", required=True, type=PATH, help="The JSON file to write.")

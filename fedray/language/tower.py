@@ -158,10 +158,7 @@ class TextTower:
         return TowerPart(tensors, part.start.cpu(), part.mask.cpu(), shape)
 
     def prototypes(
-        self,
-        prompts: Tensor,
-        past_text: bool = False,
-        classes: Tensor | None = None,
+        self, prompts: Tensor, past_text: bool = False, classes: Tensor | None = None
     ) -> Tensor:
         """Return text prototypes [C, d] under prompts v [C, m, d'], differentiable in v.
 

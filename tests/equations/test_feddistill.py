@@ -11,11 +11,7 @@ import torch.nn.functional as F
 from reference import THREE, ReferenceClients
 from tensors import CPU, same
 
-from fedray.algorithms.distillation.feddistill import (
-    ClassOutputs,
-    ClassSums,
-    distillation_loss,
-)
+from fedray.algorithms.distillation.feddistill import ClassOutputs, ClassSums, distillation_loss
 
 
 def test_the_mean_output_of_every_label_by_hand():

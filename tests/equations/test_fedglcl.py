@@ -79,10 +79,7 @@ def test_the_trained_text_is_the_sent_one_through_the_projection(assemble):
         state = ClientState({}, {"text": vectors})
         return algorithm.text(LocalContext(None, None, state, None, projection))
 
-    projection = {
-        WEIGHT: torch.tensor([[0.0, 1.0], [3.0, 0.0]]),
-        BIAS: torch.tensor([0.5, 0.0]),
-    }
+    projection = {WEIGHT: torch.tensor([[0.0, 1.0], [3.0, 0.0]]), BIAS: torch.tensor([0.5, 0.0])}
     assert text(torch.tensor([[1.0, 2.0]]), projection).tolist() == [[2.5, 3.0]]
     sent = draw(4, 16).float()
     assert torch.equal(text(sent, algorithm.extra_parameters()), sent)

@@ -76,12 +76,7 @@ def test_a_convolution_is_factorised_as_one_matrix():
 
 @pytest.mark.parametrize(
     "tensor",
-    [
-        torch.arange(5.0),
-        torch.zeros(8, 8),
-        torch.eye(10),
-        gaussian(4, 3, 1, 1),
-    ],
+    [torch.arange(5.0), torch.zeros(8, 8), torch.eye(10), gaussian(4, 3, 1, 1)],
     ids=["vector", "zero", "flat", "1x1 kernels"],
 )
 def test_what_factors_would_not_make_smaller_travels_whole(tensor):

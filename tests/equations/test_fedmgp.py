@@ -196,15 +196,6 @@ def test_participants_share_what_they_drew_and_nothing_else(run):
         assert torch.equal(result.models[client]["text"], initial["text"])
 
 
-def test_what_travels_is_s_groups_each_way(run):
-    result = run("fedmgp", {"rounds": 3})
-    width = 16 + 32
-    for number, found in enumerate(result.results[1:], 1):
-        assert found.up.params["prompts"] == 4 * 2 * 2 * width
-        # everybody takes part, so P~ is written back once and known in the next round
-        assert found.down.params["prompts"] == 4 * 2 * 2 * width, number
-
-
 def test_who_missed_the_last_round_is_sent_its_groups(run):
     result = run("fedmgp", {"rounds": 3, "participation": 0.5})
     per_group = 2 * (16 + 32) * 2

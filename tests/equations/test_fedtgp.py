@@ -11,10 +11,7 @@ import torch.nn.functional as F
 from tensors import CPU, gaussian
 
 from fedray.algorithms.mean import aggregate
-from fedray.algorithms.prototypes.class_prototypes import (
-    LocalPrototypes,
-    local_prototypes,
-)
+from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes, local_prototypes
 from fedray.algorithms.prototypes.fedtgp import (
     FedTGP,
     adaptive_margin,

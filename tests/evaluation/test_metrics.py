@@ -27,14 +27,7 @@ from fedray.evaluation.measures import (
     OwnTest,
     majority_classes,
 )
-from fedray.evaluation.metrics import (
-    DataFacts,
-    Evaluated,
-    Measure,
-    check_domains,
-    measure,
-    metrics,
-)
+from fedray.evaluation.metrics import DataFacts, Evaluated, Measure, check_domains, measure, metrics
 from fedray.evaluation.protocols import Analysis
 from fedray.evaluation.score import Score
 from fedray.runtime.assembly import partition_images

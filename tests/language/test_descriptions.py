@@ -93,10 +93,7 @@ def test_order_is_that_of_the_classes_and_more_classes_are_welcome(tmp_path):
     [
         ({"dog": ENTRY}, r"pets\.json has no descriptions of class 'cat' \(1 classes described, 1"),
         ({"cats": ENTRY}, r"text\.descriptions: .*no descriptions of class 'cat'.*mean 'cats'"),
-        (
-            {"cat": {**ENTRY, FINE: []}},
-            rf"cat\.{FINE}: .*at least 1 item.*found \[\]; exp",
-        ),
+        ({"cat": {**ENTRY, FINE: []}}, rf"cat\.{FINE}: .*at least 1 item.*found \[\]; exp"),
         ({"cat": {**ENTRY, FINE: "x"}}, rf"cat\.{FINE}: input should be a valid array, found 'x'"),
         ({"cat": {**ENTRY, FINE: ["x", " ", "y"]}}, rf"cat\.{FINE}\.1: .*found ' '"),
         ({"cat": {**ENTRY, FINE: ["x"] * 101}}, rf"cat\.{FINE}: .*at most 100 items"),

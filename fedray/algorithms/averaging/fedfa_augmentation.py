@@ -34,15 +34,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
-from fedray.core import (
-    Client,
-    ClientState,
-    Server,
-    ServerState,
-    Uplinks,
-    algorithms,
-    payload_field,
-)
+from fedray.core import Client, ClientState, Server, ServerState, Uplinks, algorithms, payload_field
 from fedray.errors import UserError
 from fedray.models import Classifier, convolution_stages
 

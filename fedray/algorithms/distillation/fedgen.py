@@ -56,10 +56,7 @@ class ClassCounts(core.Payload):
     """A client's number of training images of each class [C]; sent once for each phase of data."""
 
     counts: Tensor = core.payload_field(
-        "statistics",
-        "C",
-        dtype=torch.int64,
-        reveals="how many images of each class the client has",
+        "statistics", "C", dtype=torch.int64, reveals="how many images of each class the client has"
     )
 
 

@@ -43,10 +43,7 @@ from pydantic import Field, StrictBool
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.distillation.auxiliary_averaging import (
-    AuxiliaryAveraging,
-    MutualLearning,
-)
+from fedray.algorithms.distillation.auxiliary_averaging import AuxiliaryAveraging, MutualLearning
 from fedray.algorithms.losses import kl_divergence
 from fedray.config import Tree
 from fedray.models import (
