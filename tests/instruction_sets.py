@@ -24,7 +24,7 @@ TESTS = (
     "tests/equations",
     "tests/invariants/test_precision.py",
     "tests/invariants/test_small_model_loops.py",
-    "tests/invariants/test_independent_loop.py",
+    "tests/originals",
 )
 THREADS = (1, 2)
 
