@@ -14,7 +14,7 @@ from fedray.errors import UserError
 from fedray.language.distinct import Pair, equal_tokens, equal_vectors, refuse_equal
 from fedray.language.encoders import EncoderChoice, TextEncoder, TokenEncoder
 from fedray.language.encoders.bert_blocks import TowerPart
-from fedray.language.passes import Continued, Graph, Pass, Passes, content
+from fedray.language.passes import Continued, Graph, Pass, Passes, prompts_key
 from fedray.language.prototypes import activations, mean_of_texts, room, text_prototypes
 from fedray.language.text_cache import cached_text_embeddings, cached_tokens
 from fedray.language.trainable import PREFIX
@@ -158,10 +158,7 @@ class TextTower:
         return TowerPart(tensors, part.start.cpu(), part.mask.cpu(), shape)
 
     def prototypes(
-        self,
-        prompts: Tensor,
-        past_text: bool = False,
-        classes: Tensor | None = None,
+        self, prompts: Tensor, past_text: bool = False, classes: Tensor | None = None
     ) -> Tensor:
         """Return text prototypes [C, d] under prompts v [C, m, d'], differentiable in v.
 
@@ -190,7 +187,7 @@ class TextTower:
         waiting passes take at most `PASS_KEPT` bytes. Several passes wait if runs train in lockstep
         in one process. Arguments as in `prototypes`.
         """
-        key = content(prompts, past_text)
+        key = prompts_key(prompts, past_text)
         cached = self._passes.find(key)
         if cached is None:
             size, most = (
@@ -208,7 +205,7 @@ class TextTower:
 
     def prototypes_again(self, prompts: Tensor, past_text: bool = False) -> Tensor:
         """Return `prototypes` of all classes; reuse the pass of `prototypes_before` if cached."""
-        cached = self._passes.find(content(prompts, past_text))
+        cached = self._passes.find(prompts_key(prompts, past_text))
         graph = None if cached is None else cached.take()
         if graph is None:
             return self.prototypes(prompts, past_text)

@@ -8,14 +8,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from reference import THREE, ReferenceClients
 from tensors import CPU, same
 
-from fedray.algorithms.distillation.feddistill import (
-    ClassOutputs,
-    ClassSums,
-    distillation_loss,
-)
+from fedray.algorithms.distillation.feddistill import ClassOutputs, ClassSums, distillation_loss
 
 
 def test_the_mean_output_of_every_label_by_hand():
@@ -68,38 +63,6 @@ def test_an_image_without_a_teacher_has_no_gradient():
     softmax = F.softmax(LOGITS[0], dim=0)
     torch.testing.assert_close(gradient[0], (softmax - KNOWN[0]) / 2)
     assert gradient[1].tolist() == [0.0, 0.0]
-
-
-def test_two_rounds_agree_with_a_straight_loop(run):
-    done = run("feddistill", {**THREE, "algorithm.gamma": 0.7})
-    straight = ReferenceClients(done)
-    uploaded: list[dict[int, torch.Tensor]] = [{}, {}, {}]
-    for round_ in (1, 2):
-        givers, uploaded = uploaded, []
-        for number in range(3):
-            seen: dict[int, list[torch.Tensor]] = {}
-
-            def loss(features, logits, labels, givers=givers, seen=seen):
-                terms = []
-                for logit, label in zip(logits, labels.tolist(), strict=True):
-                    seen.setdefault(label, []).append(logit.detach().clone())
-                    rows = [one[label] for one in givers if label in one]
-                    if rows:
-                        known = F.softmax(torch.stack(rows).mean(0), 0)
-                        terms.append(-(known * F.log_softmax(logit, 0)).sum())
-                total = F.cross_entropy(logits, labels)
-                return total + 0.7 * sum(terms) / len(labels)
-
-            straight.train(number, round_, loss)
-            uploaded.append({c: torch.stack(each).mean(0) for c, each in seen.items()})
-    straight.assert_same(done)
-    state = done.servers[-1]
-    for label in range(10):
-        rows = [one[label] for one in uploaded if label in one]
-        assert bool(state["present"][label]) == bool(rows)
-        if rows:
-            expected = torch.stack(rows).mean(0)
-            torch.testing.assert_close(state["vectors"][label], expected, atol=1e-4, rtol=0)
 
 
 def test_clients_take_part_in_turns(run):

@@ -7,7 +7,7 @@ import torch
 from tensors import seeded
 
 from fedray.algorithms.averaging.fedfa_augmentation import (
-    Augmentation,
+    AugmentationLayers,
     VariedUpdate,
     augment_maps,
     channel_statistics,
@@ -26,7 +26,7 @@ def model():
 
 
 def layers(probability=1.0, variances=None, **more):
-    return Augmentation(probability, 0.99, seeded(3), variances or {}, **more)
+    return AugmentationLayers(probability, 0.99, seeded(3), variances or {}, **more)
 
 
 # --- equations ------------------------------------------------------------------------------------

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from math import exp, log
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from reference import THREE, ReferenceClients, cross_entropy
 from tensors import CPU, same
 
 from fedray.algorithms.personalised.fedgh import header_loss, mean_features
@@ -72,31 +70,6 @@ def test_mean_features_by_hand(assemble):
     assert found.classes.tolist() == np.unique(labels).tolist()
     for c, vector in zip(found.classes, found.vectors, strict=True):
         torch.testing.assert_close(vector, features[labels == c].mean(0))
-
-
-def test_two_rounds_agree_with_a_straight_loop(run):
-    done = run("fedgh", {**THREE, "algorithm.server_epochs": 7, "algorithm.server_batch_size": 5})
-    straight = ReferenceClients(done)
-    head = copy.deepcopy(straight.heads[0])
-    for round_ in (1, 2):
-        vectors, labels = [], []
-        for number in range(3):
-            straight.put_head(number, head)
-            straight.train(number, round_, cross_entropy)
-            found = straight.class_features(number)
-            vectors += found.values()
-            labels += found.keys()
-        means, targets = torch.stack(vectors), torch.tensor(labels)
-        sgd = torch.optim.SGD(head.parameters(), 0.01)
-        order = straight.streams.torch("fedgh_batches", round_=round_)
-        for _ in range(7):
-            for index in torch.randperm(len(labels), generator=order).split(5):
-                sgd.zero_grad()
-                F.cross_entropy(head(means[index]), targets[index]).backward()
-                sgd.step()
-    straight.assert_same(done)
-    for name, value in head.state_dict().items():
-        torch.testing.assert_close(done.servers[-1]["head"][name], value, atol=1e-5, rtol=0)
 
 
 def test_a_class_that_nobody_holds_is_never_a_target(assemble):

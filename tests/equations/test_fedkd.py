@@ -9,8 +9,8 @@ from tensors import CPU, gaussian
 from fedray.algorithms.distillation.fedkd import (
     adaptive_loss,
     energy,
+    energy_rank,
     factorise,
-    rank,
     restore,
 )
 from fedray.core import Batch, ClientState, takes_equal_mean
@@ -47,12 +47,12 @@ def test_the_energy_rises_linearly(done, expected):
     ("share", "expected"), [(0.0, 1), (0.6, 1), (0.7, 2), (0.84, 3), (0.99, 3), (1.0, 3)]
 )
 def test_the_smallest_rank_with_enough_energy_by_hand(share, expected):
-    assert rank(torch.tensor([2.0, 1.0, 1.0]), share) == expected  # 4/6, 5/6, 6/6
+    assert energy_rank(torch.tensor([2.0, 1.0, 1.0]), share) == expected  # 4/6, 5/6, 6/6
 
 
 def test_a_flat_spectrum_needs_the_full_rank_not_none():
-    assert rank(torch.ones(10), 0.95) == 10
-    assert rank(torch.ones(1), 0.95) == 1  # a 1x1 kernel
+    assert energy_rank(torch.ones(10), 0.95) == 10
+    assert energy_rank(torch.ones(1), 0.95) == 1  # a 1x1 kernel
 
 
 def test_factors_hold_the_energy_and_are_smaller():
@@ -76,12 +76,7 @@ def test_a_convolution_is_factorised_as_one_matrix():
 
 @pytest.mark.parametrize(
     "tensor",
-    [
-        torch.arange(5.0),
-        torch.zeros(8, 8),
-        torch.eye(10),
-        gaussian(4, 3, 1, 1),
-    ],
+    [torch.arange(5.0), torch.zeros(8, 8), torch.eye(10), gaussian(4, 3, 1, 1)],
     ids=["vector", "zero", "flat", "1x1 kernels"],
 )
 def test_what_factors_would_not_make_smaller_travels_whole(tensor):

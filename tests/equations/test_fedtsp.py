@@ -16,10 +16,7 @@ from hypothesis.extra import numpy as arrays
 from tensors import CPU, gaussian
 
 from fedray.algorithms.mean import aggregate
-from fedray.algorithms.prototypes.class_prototypes import (
-    LocalPrototypes,
-    local_prototypes,
-)
+from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes, local_prototypes
 from fedray.algorithms.text_guided.fedtsp import (
     FedTSP,
     TextPrototypes,

@@ -47,9 +47,7 @@ def test_the_scores_are_those_of_each_client_by_itself(run, monkeypatch, method)
 def test_a_model_is_tested_once_on_what_all_clients_share(run, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        ClientRuntime,
-        "test",
-        lambda self, *args: calls.append(args[2]) or together(self, *args),
+        ClientRuntime, "test", lambda self, *args: calls.append(args[2]) or together(self, *args)
     )
     changes = {"model.group": "mlp", "rounds": 1, "evaluation.global_test": True}
     done = run("fedavg", changes)

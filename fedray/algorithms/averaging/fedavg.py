@@ -66,8 +66,7 @@ class TrainedModel(GlobalModel):
     """The shared part of a client's trained model, and its number of training images."""
 
     weights: Mapping[str, Tensor] = core.payload_field(
-        "weights",
-        reveals="the client's update (membership; after few steps on few images, images)",
+        "weights", reveals="the client's update (membership; after few steps on few images, images)"
     )
     samples: int = core.payload_field("statistics", reveals="how many images the client has")
 

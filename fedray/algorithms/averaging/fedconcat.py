@@ -42,12 +42,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray import core
-from fedray.algorithms.averaging.fedavg import (
-    FedAvg,
-    GlobalModel,
-    TrainedModel,
-    select,
-)
+from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel, select
 from fedray.algorithms.mean import client_weights, weighted_mean
 from fedray.errors import UserError
 from fedray.models import (

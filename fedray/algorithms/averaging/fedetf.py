@@ -124,10 +124,7 @@ class FedETF(ExtraParameters):
 
     def _tune_simplex(self, local: core.LocalContext, later: int) -> None:
         client = local.client.with_schedule(
-            later,
-            epochs=self.hp.per_epochs,
-            lr=self.hp.per_simplex_lr,
-            optimizer=core.PLAIN_SGD,
+            later, epochs=self.hp.per_epochs, lr=self.hp.per_simplex_lr, optimizer=core.PLAIN_SGD
         )
         simplex = {"simplex": local.state.memory["simplex"]}
         context = replace(local, client=client, extra=simplex, trainable=())

@@ -34,15 +34,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
-from fedray.core import (
-    Client,
-    ClientState,
-    Server,
-    ServerState,
-    Uplinks,
-    algorithms,
-    payload_field,
-)
+from fedray.core import Client, ClientState, Server, ServerState, Uplinks, algorithms, payload_field
 from fedray.errors import UserError
 from fedray.models import Classifier, convolution_stages
 
@@ -119,7 +111,7 @@ class FedFAAugmentation(FedAvg):
     ) -> tuple[VariedUpdate, ClientState]:
         """Train with augmentation layers; upload the model without them."""
         local = self.begin(client, state, down)
-        layers = Augmentation(
+        layers = AugmentationLayers(
             self.hp.probability,
             self.hp.momentum,
             self.setting.streams.torch("fedfa_augmentation", round_=client.round, client=client.id),
@@ -135,7 +127,7 @@ class FedFAAugmentation(FedAvg):
 
 
 @dataclass
-class Augmentation:
+class AugmentationLayers:
     """The augmentation layers after the stages of one model, during its training.
 
     Attributes:

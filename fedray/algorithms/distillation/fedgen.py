@@ -5,7 +5,7 @@ arXiv:2105.10056.
 
     Eq. (4) -> ensemble_loss
     Eq. (5) -> generated_loss
-    G(z, y) -> generate
+    G(z, y) -> generated_features
     p(y)    -> draw_labels
 
 Clients share the classifier head, the only part that different architectures have in common. Heads
@@ -56,10 +56,7 @@ class ClassCounts(core.Payload):
     """A client's number of training images of each class [C]; sent once for each phase of data."""
 
     counts: Tensor = core.payload_field(
-        "statistics",
-        "C",
-        dtype=torch.int64,
-        reveals="how many images of each class the client has",
+        "statistics", "C", dtype=torch.int64, reveals="how many images of each class the client has"
     )
 
 
@@ -207,7 +204,8 @@ class FedGen(HeadAveraging):
 
         def loss(generator: core.Tensors, batch: tuple[Tensor, Tensor]) -> Tensor:
             noise, labels = (drawn.to(device) for drawn in batch)
-            return ensemble_loss(generate(generator, noise, labels), labels, heads, shares)
+            features = generated_features(generator, noise, labels)
+            return ensemble_loss(features, labels, heads, shares)
 
         batches = (self._draw(counts, random) for _ in range(self.hp.server_epochs))
         adam = partial(TorchAdam, lr=self.hp.server_lr)
@@ -241,7 +239,7 @@ class FedGen(HeadAveraging):
             supervised = self.loss(local.model(batch.inputs), batch, local)
             noise, labels = next(drawn)
             with torch.no_grad():
-                features = generate(down.generator, noise, labels)
+                features = generated_features(down.generator, noise, labels)
             return supervised + self.hp.generated_weight * generated_loss(
                 local.model.head, features, labels
             )
@@ -260,7 +258,7 @@ def draw_labels(counts: Tensor, size: int, random: torch.Generator) -> Tensor:
     return torch.multinomial(counts.double(), size, replacement=True, generator=random)
 
 
-def generate(generator: Mapping[str, Tensor], noise: Tensor, labels: Tensor) -> Tensor:
+def generated_features(generator: Mapping[str, Tensor], noise: Tensor, labels: Tensor) -> Tensor:
     """Return G(z, y) [B, d]: linear, batch norm, ReLU, linear; in float32 under autocast too.
 
     Args:

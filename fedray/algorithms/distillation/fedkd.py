@@ -7,7 +7,7 @@ mentee the small model.
     L of either model -> adaptive_loss
     hidden states, MSE(H, W_h H_s) -> FedKD.loss
     T(t) -> energy
-    smallest rank with energy above T -> rank
+    smallest rank with energy above T -> energy_rank
     U, Sigma, V -> factorise, restore
 
 A client sends the change of its small model as factors; the server adds the mean change, and sends
@@ -43,10 +43,7 @@ from pydantic import Field, StrictBool
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.distillation.auxiliary_averaging import (
-    AuxiliaryAveraging,
-    MutualLearning,
-)
+from fedray.algorithms.distillation.auxiliary_averaging import AuxiliaryAveraging, MutualLearning
 from fedray.algorithms.losses import kl_divergence
 from fedray.config import Tree
 from fedray.models import (
@@ -201,7 +198,7 @@ def energy(start: float, end: float, done: float) -> float:
     return start + (end - start) * done
 
 
-def rank(singular: Tensor, share: float) -> int:
+def energy_rank(singular: Tensor, share: float) -> int:
     """Return the smallest K with sum_{i<=K} sigma_i^2 > T sum_i sigma_i^2, else the full rank.
 
     Args:
@@ -227,7 +224,7 @@ def factorise(tensor: Tensor, share: float | None) -> core.Tensors:
     if share is None or tensor.dim() < 2 or not tensor.isfinite().all() or not tensor.any():
         return whole
     u, s, v = torch.linalg.svd(tensor.flatten(1), full_matrices=False)
-    k = rank(s, share)
+    k = energy_rank(s, share)
     factors = {"u": u[:, :k], "s": s[:k], "v": v[:k]}
     if sum(factor.numel() for factor in factors.values()) >= tensor.numel():
         return whole

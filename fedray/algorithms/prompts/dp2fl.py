@@ -103,9 +103,7 @@ class DualPrompts(core.Payload):
 
     task: Tensor = core.payload_field("prompts", "t", reveals="the mean task prompt")
     data: Tensor = core.payload_field(
-        "prompts",
-        "p",
-        reveals="a mixture of the data prompts of clients whose images are alike",
+        "prompts", "p", reveals="a mixture of the data prompts of clients whose images are alike"
     )
 
 
@@ -122,9 +120,7 @@ class TrainedDualPrompts(DualPrompts):
     task: Tensor = core.payload_field("prompts", "t", reveals="the client's trained prompts")
     data: Tensor = core.payload_field("prompts", "p")
     losses: Tensor = core.payload_field(
-        "statistics",
-        "N",
-        reveals="the loss of these prompts on the images of every client",
+        "statistics", "N", reveals="the loss of these prompts on the images of every client"
     )
     initial_loss: float = core.payload_field("statistics")
 
@@ -288,12 +284,7 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         if usable.any():  # else PT and PD stay unchanged
             averaged["task"] = weighted_sum(weights, tasks).float()
             averaged["data"] = weighted_sum(weights, trained).float()
-        return {
-            **averaged,
-            "personal": personal,
-            "joined": joined,
-            "relations": relations,
-        }
+        return {**averaged, "personal": personal, "joined": joined, "relations": relations}
 
     def cross_evaluations(
         self, state: core.ServerState, server: core.Server

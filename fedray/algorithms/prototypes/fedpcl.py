@@ -100,11 +100,7 @@ class FedPCL(PrototypeSharing):
         for client, upload in uplinks.items():
             sets[client], held[client] = 0.0, False
             sets[client, upload.classes], held[client, upload.classes] = upload.vectors, True
-        return {
-            **with_latest(state, vectors, present),
-            "sets": sets,
-            "held": held,
-        }
+        return {**with_latest(state, vectors, present), "sets": sets, "held": held}
 
     def client_update(
         self, client: core.Client, state: core.ClientState, down: PrototypeSets

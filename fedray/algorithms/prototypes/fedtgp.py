@@ -104,15 +104,16 @@ class FedTGP(PrototypeSharing):
         def loss(generator: core.Tensors, batch: tuple[Tensor, Tensor]) -> Tensor:
             vectors, labels = batch
             return F.cross_entropy(
-                margin_logits(vectors, labels, generate(generator), margin), labels
+                margin_logits(vectors, labels, trained_prototypes(generator), margin), labels
             )
 
         generator = train_on_uploads(
             state["generator"], loss, uplinks, server, "fedtgp_batches", self.hp
         )
+        on_device = {name: tensor.to(server.device) for name, tensor in generator.items()}
         return {
             "generator": generator,
-            "vectors": generate({n: t.to(server.device) for n, t in generator.items()}).cpu(),
+            "vectors": trained_prototypes(on_device).cpu(),
             "present": torch.ones_like(state["present"]),
         }
 
@@ -129,7 +130,7 @@ class FedTGP(PrototypeSharing):
         return before or trained, after
 
 
-def generate(generator: Mapping[str, Tensor]) -> Tensor:
+def trained_prototypes(generator: Mapping[str, Tensor]) -> Tensor:
     """Return the trainable prototypes [C, d]: P_c = W2 ReLU(W1 e_c + b1) + b2."""
     hidden = F.relu(F.linear(generator["embedding"], generator["w1"], generator["b1"]))
     return F.linear(hidden, generator["w2"], generator["b2"])
