@@ -56,18 +56,19 @@ from fedray.models import (
 )
 from fedray.models.clip import FrozenClip
 from fedray.models.groups import groups
-from fedray.models.prompted import ContextClip, PromptedClip
+from fedray.models.inputs import Pixels
+from fedray.models.prompted import PromptedClip
 from fedray.storage.metric import Metric
 
 __all__ = [
     "Algorithm", "algorithms", "Annotations", "architecture", "Augmentation", "augmentations",
-    "Batch", "Classifier", "ClassifierOutput", "Client", "ClientState", "ContextClip",
-    "EncoderChoice", "encoders", "Evaluated", "Exchange", "FedAvg", "fit", "Frozen", "FrozenClip",
+    "Batch", "Classifier", "ClassifierOutput", "Client", "ClientState", "EncoderChoice",
+    "encoders", "Evaluated", "Exchange", "FedAvg", "fit", "Frozen", "FrozenClip",
     "GlobalModel", "Group", "groups", "HyperParameters", "InputFile", "Listing", "LocalContext",
     "LocalTraining", "LossWeight", "Measure", "Metric", "metrics", "NoParams",
     "normalisation_tensors", "Partition", "partitions", "Payload", "payload_field",
-    "PromptAveraging", "PromptedClip", "PromptMethod", "ReadOptions", "Requires", "Row", "Schedule",
-    "schedules", "Server", "ServerState", "Source", "sources", "SummingMethod", "TEST",
+    "Pixels", "PromptAveraging", "PromptedClip", "PromptMethod", "ReadOptions", "Requires", "Row",
+    "Schedule", "schedules", "Server", "ServerState", "Source", "sources", "SummingMethod", "TEST",
     "TextEncoder", "Total", "TRAIN", "Trained", "TrainedModel", "UserError", "weighed",
     "with_extra",
 ]  # fmt: skip

@@ -327,6 +327,17 @@ class PromptMethod(Algorithm):
         """Return the model of the clients, with weights that are not initialised."""
         raise NotImplementedError(f"{self.name} must define prompted_model(clip, class_names)")
 
+    def size(self, client: int) -> int:
+        """Return the size of a client's model (its rank, length, ...); 0 if all are of one size."""
+        return 0
+
+    def sized_model(self, clip: FrozenClip, class_names: Sequence[str], size: int) -> PromptedClip:
+        """Return the model of the clients of one `size`; by default `prompted_model`.
+
+        Shared tensors must have one shape; the gate refuses uploads that differ from the download.
+        """
+        return self.prompted_model(clip, class_names)
+
 
 class AuxiliaryMethod(Algorithm):
     """A method whose clients share a small model in addition to their own models.

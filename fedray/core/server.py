@@ -74,15 +74,18 @@ class Server:
 
     @property
     def architecture(self) -> str:
-        """The architecture of all clients; a UserError if clients have different ones."""
-        distinct = sorted(set(self.architectures))
+        """The architecture of all clients; a UserError if clients have different ones.
+
+        If models differ in size alone (`PromptMethod.size`), it is the first client's.
+        """
+        distinct = sorted({name.partition("/")[0] for name in self.architectures})
         if len(distinct) > 1:
             raise UserError(
                 "this method shares whole models, but model.group gives the clients "
                 f"{len(distinct)} architectures ({', '.join(distinct)}); set model.group to one "
                 "architecture, for example cnn4"
             )
-        return distinct[0]
+        return self.architectures[0]
 
     @property
     def model(self) -> Classifier:

@@ -43,7 +43,7 @@ SampleMaker: TypeAlias = Callable[[np.ndarray], Samples]
 
 CPU = torch.device("cpu")
 PROMPTED = "prompted_clip"
-"""The only architecture of prompt methods."""
+"""The architecture of prompt methods; after a slash, the size if it depends on the client."""
 
 
 class ModelProvider(ABC):
@@ -237,24 +237,25 @@ class PromptedModels(ModelProvider):
     ) -> None:
         super().__init__(experiment, data, streams)
         self._algorithm = algorithm
-        self.architectures = (PROMPTED,) * experiment.data.clients
+        sizes = map(algorithm.size, range(experiment.data.clients))
+        self.architectures = tuple(f"{PROMPTED}/{size}" if size else PROMPTED for size in sizes)
 
     def initial(self, architecture: str, client: int = 0) -> Tensors:
         """Return random prompts."""
-        model = self._prompted(CPU)
+        model = self._prompted(CPU, architecture)
         model.initialise(self._generator(architecture, client))
         return named_tensors(model)
 
     def empty(self, architecture: str, device: torch.device = CPU) -> Classifier:
         """Return the prompted CLIP."""
-        return self._prompted(device)
+        return self._prompted(device, architecture)
 
     def samples(self, device: torch.device, *, training: bool = False) -> SampleMaker:
         """Return a function to pixels, or to the frozen tower's features, computed once per node.
 
         Features of augmented images cannot be cached, so training on augmented images reads pixels.
         """
-        images, inputs = self._data.images, self._prompted(device).reads
+        images, inputs = self._data.images, self._prompted(device, self.architectures[0]).reads
         augmented = not self._experiment.data.augment.build().is_identity
         if inputs is Pixels or (training and augmented):
             return partial(Samples, read_only(images.images), read_only(images.labels))
@@ -271,7 +272,7 @@ class PromptedModels(ModelProvider):
         choice = self._experiment.model.clip.build()
         return load_clip(choice, device, half=half, written=choice.written)
 
-    def _prompted(self, device: torch.device) -> PromptedClip:
+    def _prompted(self, device: torch.device, architecture: str) -> PromptedClip:
         half = self._experiment.precision == "bfloat16" and device.type == "cuda"
         clip = self._clip(device, half=half)
         _, height, width = self._data.images.shape
@@ -281,6 +282,7 @@ class PromptedModels(ModelProvider):
                 f"{clip.vision.image_size}x{clip.vision.image_size}; set "
                 f"data.image_size={clip.vision.image_size}"
             )
-        model = self._algorithm.prompted_model(clip, self._data.class_names).to(device)
+        size = int(architecture.partition("/")[2] or 0)
+        model = self._algorithm.sized_model(clip, self._data.class_names, size).to(device)
         model.add_classes(self._data.novel_names)
         return model

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Self, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.func import functional_call
 
-from fedray.errors import UserError
+from fedray.errors import UserError, nearest
 from fedray.language.encoders.base import (
     EncoderChoice,
     TokenEncoder,
@@ -33,6 +37,18 @@ from fedray.language.encoders.weights import check_ids
 MODEL_DEFAULT = "ViT-B-32-quickgelu"
 # open_clip builds text and image towers in pairs; this image tower is never used.
 _SMALLEST_VISION = {"layers": 1, "width": 64, "head_width": 64, "patch_size": 16, "image_size": 16}
+
+
+Weights: TypeAlias = Mapping[str, Tensor]
+"""Changes of a frozen tower's parameters, by name, which are added to them (low-rank updates).
+
+Names are those of open_clip, for example "transformer.resblocks.0.attn.in_proj_weight" [3w, w].
+"""
+Branches: TypeAlias = Mapping[str, Callable[[Tensor], Tensor]]
+"""Functions of a module's input [T, n, w], by the name of the module in a frozen tower, for example
+"transformer.resblocks.0". Their results are added to the module's output (parallel adapters)."""
+NONE: Mapping[str, Any] = MappingProxyType({})
+"""No changes, or no branches."""
 
 
 class OpenClipText(TokenEncoder):
@@ -107,8 +123,15 @@ class OpenClipText(TokenEncoder):
         embedded: Tensor = self._tower.token_embedding(tokens.ids)
         return embedded
 
-    def encode(self, embeddings: Tensor, tokens: Tokens, deep: Sequence[Tensor] = ()) -> Tensor:
-        """Return outputs [T, d], differentiable in `embeddings` [T, n, d'].
+    def encode(
+        self,
+        embeddings: Tensor,
+        tokens: Tokens,
+        deep: Sequence[Tensor] = (),
+        weights: Weights = NONE,
+        branches: Branches = NONE,
+    ) -> Tensor:
+        """Return outputs [T, d], differentiable in `embeddings` [T, n, d'] and all additions.
 
         The output is read at the position of the original text's end token, even if a prompt
         replaced that token. The last block, if it is a standard one, is computed there alone.
@@ -118,13 +141,22 @@ class OpenClipText(TokenEncoder):
             tokens: see `TokenEncoder.encode`.
             deep: prompts [l, d'] that replace positions 1..l at the inputs of blocks 1, 2, ...
                 (MaPLe).
+            weights: see `Weights`.
+            branches: see `Branches`.
         """
+        is_whole = bool(branches) or not self._has_standard_blocks
+        run = partial(self._encode, embeddings, tokens, deep, is_whole=is_whole)
+        return with_additions(self._tower, run, weights, branches)
+
+    def _encode(
+        self, embeddings: Tensor, tokens: Tokens, deep: Sequence[Tensor], *, is_whole: bool
+    ) -> Tensor:
         tower, n = self._tower, embeddings.shape[1]
         mask = None if tower.attn_mask is None else tower.attn_mask[:n, :n]
         hidden = embeddings + tower.positional_embedding[:n]
         with same_bits(embeddings.device), as_stored(self._stored):
             blocks = tower.transformer.resblocks
-            if not self._has_standard_blocks:
+            if is_whole:
                 hidden = run_blocks(blocks, hidden, deep, 1, mask)
                 return self._project(pick(hidden, tokens.read))
             hidden = run_blocks(blocks[:-1], hidden, deep, 1, mask)
@@ -144,7 +176,12 @@ class OpenClipText(TokenEncoder):
         return all(type(block).__name__ == "ResidualAttentionBlock" for block in blocks)
 
     def encode_after(
-        self, prefixes: Tensor, suffixes: Tensor, tokens: Tokens, deep: Sequence[Tensor] = ()
+        self,
+        prefixes: Tensor,
+        suffixes: Tensor,
+        tokens: Tokens,
+        deep: Sequence[Tensor] = (),
+        weights: Weights = NONE,
     ) -> Tensor:
         """Return outputs of texts with a common prefix, which is computed once for all of them.
 
@@ -157,10 +194,17 @@ class OpenClipText(TokenEncoder):
             suffixes: the rest of each text [T, n-p, d'].
             tokens: the tokens of the T whole texts, of length n.
             deep: see `encode`.
+            weights: see `Weights`; blocks run in parts, so that they cannot have `Branches`.
 
         Returns:
             [G*T, d], group by group.
         """
+        run = partial(self._encode_after, prefixes, suffixes, tokens, deep)
+        return with_additions(self._tower, run, weights)
+
+    def _encode_after(
+        self, prefixes: Tensor, suffixes: Tensor, tokens: Tokens, deep: Sequence[Tensor]
+    ) -> Tensor:
         tower, groups, p = self._tower, len(prefixes), prefixes.shape[1]
         n = p + suffixes.shape[1]
         positions = tower.positional_embedding[:n]
@@ -240,6 +284,61 @@ class OpenClipChoice(EncoderChoice[OpenClipParams]):
     def build(self) -> OpenClipText:
         source = self.source()
         return OpenClipText(build_clip(source, text_only=True), source.tokenizer(), source.identity)
+
+
+class _Holder(torch.nn.Module):
+    """A module that runs a function which uses a tower, so that its parameters can be replaced."""
+
+    def __init__(self, tower: torch.nn.Module) -> None:
+        super().__init__()
+        self.tower = tower
+
+    def forward(self, function: Callable[[], Any]) -> Any:
+        return function()
+
+
+R = TypeVar("R")
+
+
+def with_additions(
+    tower: torch.nn.Module,
+    function: Callable[[], R],
+    weights: Weights = NONE,
+    branches: Branches = NONE,
+) -> R:
+    """Return the result of a function that uses a tower, with additions to the tower.
+
+    A changed weight has the dtype of the frozen one; bfloat16 rounds changes below 0.4%.
+
+    Raises:
+        ValueError: if a name is not the tower's, or a change has another shape.
+    """
+    if not weights and not branches:
+        return function()
+    frozen, modules = dict(tower.named_parameters()), dict(tower.named_modules())
+    for names, known in ((weights, frozen), (branches, modules)):
+        if unknown := sorted(names.keys() - known.keys()):
+            raise ValueError(
+                f"the tower of model.clip has no '{unknown[0]}'.{nearest(unknown[0], known)}"
+            )
+    changed = {}
+    for name, change in weights.items():
+        weight = frozen[name]
+        if change.shape != weight.shape:
+            raise ValueError(
+                f"the change of '{name}' is {list(change.shape)}, expected {list(weight.shape)}"
+            )
+        changed[f"tower.{name}"] = (weight + change).to(weight.dtype)
+    with ExitStack() as stack:
+        for name, branch in branches.items():
+            stack.enter_context(_branching(modules[name], branch))
+        result: R = functional_call(_Holder(tower), changed, (function,))
+    return result
+
+
+def _branching(module: torch.nn.Module, branch: Callable[[Tensor], Tensor]) -> Any:
+    """Return a context in which a branch of a module's input is added to the module's output."""
+    return module.register_forward_hook(lambda _, inputs, output: output + branch(inputs[0]))
 
 
 def run_blocks(

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from fedray.language.encoders.base import as_stored, same_bits
-from fedray.language.encoders.openclip import run_blocks
+from fedray.language.encoders.openclip import (
+    NONE,
+    Branches,
+    Weights,
+    run_blocks,
+    with_additions,
+)
 
 
 class VisionTower:
@@ -66,17 +73,33 @@ class VisionTower:
             pooled, patches = visual._pool(hidden[:, : hidden.shape[1] - length])
             return pooled @ visual.proj, patches @ visual.proj
 
-    def encode_prompted(self, embedded: Tensor, prompts: Sequence[Tensor]) -> Tensor:
-        """Return the image features [B, d] of `encode`.
+    def encode_prompted(
+        self,
+        embedded: Tensor,
+        prompts: Sequence[Tensor] = (),
+        weights: Weights = NONE,
+        branches: Branches = NONE,
+    ) -> Tensor:
+        """Return the image features [B, d] of `encode`, with additions to the tower.
 
-        If they come from the class token, the last block is computed at that token alone.
+        If they come from the class token, the last block is computed at that token alone, unless
+        there are branches.
         """
-        visual = self._visual
-        *blocks, last = visual.transformer.resblocks
-        if not self._reads_class_token or len(prompts) > len(blocks):
+        is_whole = bool(branches) or not self._reads_class_token or len(prompts) >= self.layers
+        run = partial(self._encode_prompted, embedded, prompts, is_whole=is_whole)
+        return with_additions(self._visual, run, weights, branches)
+
+    def _encode_prompted(
+        self, embedded: Tensor, prompts: Sequence[Tensor], *, is_whole: bool
+    ) -> Tensor:
+        if is_whole:
             return self.encode(embedded, prompts)[0]
+        visual, length = self._visual, 0
+        *blocks, last = visual.transformer.resblocks
         with same_bits(embedded.device), as_stored(visual.conv1.weight):
-            hidden, length = self._appended(embedded, prompts[0])
+            hidden = embedded
+            if prompts:
+                hidden, length = self._appended(embedded, prompts[0])
             hidden = run_blocks(blocks, hidden, prompts[1:], -length)
             normed = last.ln_1(hidden)
             x = hidden[:, :1] + last.ls_1(last.attention(normed[:, :1], normed, normed))

@@ -10,9 +10,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedray.language.encoders.openclip import NONE, Branches, Weights
 from fedray.models.classifier import Classifier, ClassifierOutput
 from fedray.models.clip.frozen import FrozenClip
-from fedray.models.inputs import ImageFeatures, Inputs, PatchFeatures, Pixels, values_of
+from fedray.models.inputs import (
+    ImageFeatures,
+    Inputs,
+    PatchEmbeddings,
+    PatchFeatures,
+    Pixels,
+    values_of,
+)
 from fedray.models.prompted.texts import PHOTO, ClassTexts, check_distinct, unit
 
 
@@ -20,8 +28,9 @@ class PromptedClip(Classifier, ABC):
     """Base of models with prompts around a frozen CLIP; the prompts are their only parameters.
 
     A subclass defines the prompts, their initial values, and their effect on text features and, if
-    the model reads pixels, on image features. A model without prompts in the vision tower reads
-    `ImageFeatures` or `PatchFeatures`, which can be computed once; it accepts `Pixels`, too.
+    the model reads pixels, on image features. A model that changes nothing in the vision tower
+    reads `ImageFeatures` or `PatchFeatures`, which can be computed once; it accepts `Pixels`, too.
+    One that reads `Pixels` also accepts `PatchEmbeddings`.
 
     Args:
         clip: the frozen CLIP, which is not part of the module's state.
@@ -125,15 +134,32 @@ class PromptedClip(Classifier, ABC):
         """
         return unit(self.encode(x))
 
-    def encode(self, x: Inputs) -> Tensor:
-        """Return the frozen tower's features, as `image_features` before their scaling."""
-        if isinstance(x, Pixels):
-            with torch.no_grad():  # no prompt is involved
-                image, patches = self.clip.vision.encode(
-                    self.clip.vision.embed(values_of(x, Pixels))
-                )
-            return patches if self.reads is PatchFeatures else image
-        return values_of(x, self.reads, Pixels)
+    def encode(
+        self,
+        x: Inputs,
+        prompts: Sequence[Tensor] = (),
+        weights: Weights = NONE,
+        branches: Branches = NONE,
+    ) -> Tensor:
+        """Return the vision tower's features, as `image_features` before their scaling.
+
+        They are differentiable in pixels, prompts and additions, which a model that reads `Pixels`
+        can have.
+
+        Args:
+            x: the images.
+            prompts: prompts of the first blocks, see `VisionTower.encode`.
+            weights: changes of the tower's parameters by name, see `Weights`.
+            branches: parallel adapters by the names of modules, see `Branches`.
+        """
+        if self.reads is not Pixels and not isinstance(x, Pixels):
+            return values_of(x, self.reads, Pixels)
+        values, vision = values_of(x, Pixels, PatchEmbeddings), self.clip.vision
+        embedded = vision.embed(values) if isinstance(x, Pixels) else values
+        if prompts or weights or branches:
+            return vision.encode_prompted(embedded, prompts, weights, branches)
+        image, patches = vision.encode(embedded)
+        return patches if self.reads is PatchFeatures else image
 
     def logits(self, image: Tensor, text: Tensor) -> Tensor:
         """Return exp(logit_scale) times the cosines of [B, d] and [K, d]: [B, K]."""

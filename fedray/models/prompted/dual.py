@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedray.errors import UserError
 from fedray.models.clip.frozen import FrozenClip
-from fedray.models.inputs import Inputs, PatchEmbeddings, Pixels, values_of
+from fedray.models.inputs import Inputs, Pixels
 from fedray.models.prompted.base import PromptedClip
 from fedray.models.prompted.context import INIT_STD
 from fedray.models.prompted.texts import PHOTO, placeholders, unit, word_embeddings
@@ -84,11 +84,7 @@ class DualPromptClip(PromptedClip):
         return self.class_texts(self.template).encode(self.task[0], list(self.task[1:]))
 
     def image_features(self, x: Inputs) -> Tensor:
-        values = values_of(x, Pixels, PatchEmbeddings)
-        if isinstance(x, Pixels):
-            with torch.no_grad():  # no prompt is involved
-                values = self.clip.vision.embed(values)
-        return unit(self.clip.vision.encode_prompted(values, self.vision_prompts()))
+        return unit(self.encode(x, self.vision_prompts()))
 
     def split_parameters(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Flatten the text prompts and the maps among named parameters into one vector each."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedray.errors import UserError, shown
 from fedray.language.distinct import equal_tokens, refuse_equal
 from fedray.language.encoders import TokenEncoder, Tokens
-from fedray.language.encoders.openclip import OpenClipText
+from fedray.language.encoders.openclip import NONE, Branches, OpenClipText, Weights
 from fedray.language.names import check_words
 
 PHOTO = "a photo of a {}."
@@ -76,13 +76,21 @@ class ClassTexts:
             del self._subsets[next(iter(self._subsets))]
         return texts
 
-    def encode(self, context: Tensor | None = None, deep: Sequence[Tensor] = ()) -> Tensor:
-        """Return unit text features under prompts, differentiable in them.
+    def encode(
+        self,
+        context: Tensor | None = None,
+        deep: Sequence[Tensor] = (),
+        weights: Weights = NONE,
+        branches: Branches = NONE,
+    ) -> Tensor:
+        """Return unit text features under prompts and additions, differentiable in them.
 
         Args:
             context: tokens [l, w] that replace positions 1..l of every text, or G such contexts
                 [G, l, w], which run as one batch; None for texts without prompts.
             deep: prompts [l, w] of later blocks (MaPLe).
+            weights: changes of the tower's parameters by name, see `Weights`.
+            branches: parallel adapters by the names of modules, see `Branches`.
 
         Returns:
             [K, d], or [G, K, d] for groups.
@@ -91,24 +99,30 @@ class ClassTexts:
             UserError: if a text is too short for the prompts and the name.
         """
         if context is None:
-            return unit(self.encoder.encode(self.embeddings, self.tokens))
+            return unit(self.encoder.encode(self.embeddings, self.tokens, (), weights, branches))
         length = context.shape[-2]
         if length > self._replaceable:
             raise self._too_long(length)
         groups = context if context.dim() == 3 else context.unsqueeze(0)
-        features = unit(self._encode(groups, length, deep))
+        features = unit(self._encode(groups, length, deep, weights, branches))
         return features if context.dim() == 2 else features.reshape(len(groups), len(self), -1)
 
-    def _encode(self, groups: Tensor, length: int, deep: Sequence[Tensor]) -> Tensor:
+    def _encode(
+        self,
+        groups: Tensor,
+        length: int,
+        deep: Sequence[Tensor],
+        weights: Weights,
+        branches: Branches,
+    ) -> Tensor:
         encoder = self.encoder
-        if encoder.shares_prefixes:
+        if encoder.shares_prefixes and not branches:
             start = self.embeddings[:1, :1].expand(len(groups), -1, -1)
             prefixes = torch.cat([start, groups.to(start.dtype)], dim=1)
-            return encoder.encode_after(
-                prefixes, self.embeddings[:, 1 + length :], self.tokens, deep
-            )
+            suffixes = self.embeddings[:, 1 + length :]
+            return encoder.encode_after(prefixes, suffixes, self.tokens, deep, weights)
         inserted, tokens = insert(self.embeddings, groups), self._repeated(len(groups))
-        return encoder.encode(inserted, tokens, deep)
+        return encoder.encode(inserted, tokens, deep, weights, branches)
 
     def _repeated(self, groups: int) -> Tokens:
         tokens = self.tokens

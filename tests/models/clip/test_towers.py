@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from copy import deepcopy
 from itertools import permutations
 
 import pytest
@@ -166,6 +167,63 @@ def test_gradients_reach_prompts_alone(clip, images):
     assert context.grad.abs().sum() > 0
     assert visual.grad.abs().sum() > 0
     assert all(p.grad is None and not p.requires_grad for p in clip._model.parameters())
+
+
+MODULES = ("transformer.resblocks.0", "transformer.resblocks.2", "transformer.resblocks.1.mlp")
+WEIGHTS = [
+    f"transformer.resblocks.{i}.{name}"
+    for i in (0, 2)
+    for name in ("attn.in_proj_weight", "attn.out_proj.weight", "mlp.c_fc.bias")
+]
+
+
+@pytest.mark.parametrize("kind", ["weights", "branches"])
+def test_additions_by_name_are_those_of_a_changed_model(pair, images, kind):
+    """open_clip's own model with the same changes, or the same hooks, has the same features."""
+    added, official = {}, deepcopy(pair.official)
+    for of_text, tower in enumerate(pair.clip.towers.values()):
+        owner = official if of_text and not hasattr(official, "text") else None
+        owner = owner or (official.text if of_text else official.visual)
+        if kind == "weights":
+            added[of_text] = {n: 0.1 * torch.randn_like(tower.get_parameter(n)) for n in WEIGHTS}
+            for name, change in added[of_text].items():
+                owner.get_parameter(name).data += change
+        else:
+            added[of_text] = {name: lambda x: 0.1 * x.cos() for name in MODULES}
+            for name, branch in added[of_text].items():
+                owner.get_submodule(name).register_forward_hook(
+                    lambda _, inputs, output, branch=branch: output + branch(inputs[0])
+                )
+    clip, changed = pair.clip, pair._replace(official=official)
+    texts = [f"a photo of a {name}." for name in NAMES]
+    expected = official_text(changed, texts), official_image(changed, images)
+    words = word_embeddings(clip.text, "a photo of a", 2)
+    for context in (None, words):
+        encoded = ClassTexts(clip.text, NAMES).encode(context, **{kind: added[1]})
+        assert torch.allclose(encoded, expected[0], atol=1e-5)
+    embedded = clip.vision.embed(images)
+    image = clip.vision.encode_prompted(embedded, **{kind: added[0]})
+    assert torch.allclose(image, expected[1], atol=1e-5)
+    assert (clip.vision.encode(embedded)[0] - image).abs().max() > 1e-2  # and nothing is left
+
+
+def test_gradients_reach_pixels_and_additions(clip, images):
+    pixels, name = images.clone().requires_grad_(), WEIGHTS[0]
+    change = torch.zeros_like(clip.towers["image tower"].get_parameter(name), requires_grad=True)
+    clip.vision.encode_prompted(clip.vision.embed(pixels), weights={name: change}).sum().backward()
+    assert pixels.grad.abs().min() > 0
+    assert change.grad.abs().sum() > 0
+    assert all(p.grad is None for p in clip._model.parameters())
+
+
+def test_an_addition_that_fits_nothing_is_named(clip, images):
+    embedded, name = clip.vision.embed(images), WEIGHTS[0]
+    with pytest.raises(ValueError, match=f"no '{name}s'. Did you mean '{name}'"):
+        clip.vision.encode_prompted(embedded, weights={f"{name}s": torch.zeros(1)})
+    with pytest.raises(ValueError, match=r"no 'resblocks\.0'. Did you mean 'transformer"):
+        clip.vision.encode_prompted(embedded, branches={"resblocks.0": torch.cos})
+    with pytest.raises(ValueError, match=rf"'{name}' is \[1\], expected \[96, 32\]"):
+        clip.vision.encode_prompted(embedded, weights={name: torch.zeros(1)})
 
 
 def test_grey_images_count_as_rgb(clip, images):
