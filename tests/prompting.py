@@ -29,20 +29,19 @@ from fedray.core import (
 from fedray.models import ImageFeatures, PatchFeatures, Pixels
 from fedray.models.prompted import PromptedClip
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.models import PROMPTED
 from fedray.storage.run import Traffic
 
 
 def prompted_model(assembly: Assembly) -> PromptedClip:
     """An empty model of the experiment's method."""
-    model = assembly.models.empty(PROMPTED)
+    model = assembly.models.empty(assembly.models.architectures[0])
     assert isinstance(model, PromptedClip)
     return model
 
 
 def initial_prompts(assembly: Assembly, client: int = 0) -> Tensors:
     """A client's initial weights."""
-    return assembly.models.initial(PROMPTED, client)
+    return assembly.models.initial(assembly.models.architectures[client], client)
 
 
 def empty_client(assembly: Assembly, labels: tuple[int, ...] = ()) -> Client:
@@ -61,7 +60,7 @@ def empty_client(assembly: Assembly, labels: tuple[int, ...] = ()) -> Client:
         round=1,
         setting=assembly.setting,
         train=samples,
-        architecture=PROMPTED,
+        architecture=assembly.models.architectures[0],
         skeleton=Skeleton(model),
         initial=lambda: initial_prompts(assembly),
         device=CPU,

@@ -19,13 +19,12 @@ from fedray.trees import leaves
 
 METHODS = [name for name in algorithms.names() if algorithms.get(name).requires.prompts]
 TRAINED = [name for name in METHODS if name != "zero_shot"]
-WITHOUT_LENGTH = ("fedclip", "fedmgp", "zero_shot")
 
 
 def small(method: str, **more: object) -> dict[str, object]:
     """A small experiment of the method."""
     changes: dict[str, object] = {"lr": 0.2, "data.samples": 160, **more}
-    if method not in WITHOUT_LENGTH:
+    if "length" in algorithms.get(method).HParams.model_fields:
         changes["algorithm.length"] = 2
     if method.endswith("pfedme"):
         changes["algorithm.eta"] = 0.05

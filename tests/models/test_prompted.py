@@ -13,6 +13,7 @@ from fedray.algorithms.prompts.fedmgp import GroupedClip
 from fedray.algorithms.prompts.fedotp import TransportClip
 from fedray.algorithms.prompts.fedpgp import PersonalClip
 from fedray.algorithms.prompts.fedtpg import GeneratorClip
+from fedray.algorithms.prompts.lora import LowRankClip
 from fedray.algorithms.prompts.promptfolio import PortfolioClip
 from fedray.algorithms.prompts.zero_shot import ZeroShotClip
 from fedray.models import ImageFeatures, PatchEmbeddings, PatchFeatures, Pixels
@@ -27,6 +28,7 @@ MODELS = {
     "low_rank": lambda clip, names: PersonalClip(clip, names, 4, 2),
     "generator": lambda clip, names: GeneratorClip(clip, names, 4),
     "dual": lambda clip, names: DualPromptClip(clip, names, 2, 1, "a photo of a"),
+    "updates": lambda clip, names: LowRankClip(clip, names, 2, 1.0),
     "groups": lambda clip, names: GroupedClip(
         clip, names, groups=3, text_length=2, visual_length=2
     ),
@@ -37,7 +39,7 @@ MODELS = {
 TAKEN = {
     **{name: {Pixels, ImageFeatures} for name in MODELS},
     "transport": {Pixels, PatchFeatures},
-    "dual": {Pixels, PatchEmbeddings},
+    **{name: {Pixels, PatchEmbeddings} for name in ("dual", "updates")},
     "groups": {Pixels},
 }
 

@@ -133,7 +133,7 @@ def small(method: str) -> dict[str, Any]:
     if not requires.prompts:
         return {**changes, "model.group": "cnn3"}
     changes |= {"lr": 0.2, "data.samples": 160}
-    if method not in ("fedclip", "fedmgp", "zero_shot"):
+    if "length" in algorithms.get(method).HParams.model_fields:
         changes["algorithm.length"] = 2
     if method.endswith("pfedme"):
         changes["algorithm.eta"] = 0.05
@@ -142,7 +142,7 @@ def small(method: str) -> dict[str, Any]:
 
 def served(method: str) -> tuple[Any, ...]:
     """What a method makes a client's model of, and how that predicts."""
-    found, names = algorithms.get(method), ("begin", "predict", "init_client", "prompted_model")
+    found, names = algorithms.get(method), ("begin", "predict", "init_client", "sized_model", "prompted_model")
     return (*(getattr(found, name, None) for name in names), found.requires.head)
 
 
