@@ -17,6 +17,15 @@ from fedray.models.prompted.context import INIT_STD
 from fedray.models.prompted.texts import PHOTO, placeholders, unit, word_embeddings
 
 
+def check_depth(depth: int, *layers: int) -> None:
+    """Raise a UserError if a tower has fewer blocks than `depth`."""
+    if depth > (most := min(layers)):
+        raise UserError(
+            f"algorithm.depth={depth}, but a tower of model.clip has only {most} blocks; set "
+            f"algorithm.depth to {most} or less"
+        )
+
+
 class DualPromptClip(PromptedClip):
     """A CLIP with text prompts, and maps that turn them into vision prompts.
 
@@ -44,12 +53,7 @@ class DualPromptClip(PromptedClip):
         self, clip: FrozenClip, names: Sequence[str], length: int, depth: int, words: str | None
     ) -> None:
         super().__init__(clip, names)
-        most = min(clip.text.layers, clip.vision.layers)
-        if depth > most:
-            raise UserError(
-                f"algorithm.depth={depth}, but a tower of model.clip has only {most} blocks; set "
-                f"algorithm.depth to {most} or less"
-            )
+        check_depth(depth, clip.text.layers, clip.vision.layers)
         self.length = length
         self.words = words
         self.template = PHOTO if length <= 4 else placeholders(length)

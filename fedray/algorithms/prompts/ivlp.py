@@ -1,0 +1,99 @@
+"""IVLP: FedAvg of independent prompts in both towers of a CLIP.
+
+Rasheed et al., "Fine-tuned CLIP Models are Efficient Video Learners", CVPR 2023, arXiv:2212.03640;
+the baseline "independent V-L prompting" of MaPLe (Khattak et al., CVPR 2023, arXiv:2210.03117).
+As in MaPLe's code (muzairkhattak/multimodal-prompt-learning, commit 69bce21,
+trainers/independentVL.py), prompts of deeper blocks replace the outputs of the previous prompts.
+
+    prompts of the image tower -> VisualPromptClip.image_features  (algorithms/prompts/vpt.py)
+    prompts of the text tower -> IndependentClip.text_features
+    averaging of all prompts -> weighted_mean  (mean.py)
+
+Deviations:
+    - By default, images are not cropped randomly; see promptfl.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedray.algorithms.prompts.vpt import VPT, VisualPromptClip
+from fedray.core import algorithms
+from fedray.models.clip import FrozenClip
+from fedray.models.prompted import PromptedClip
+from fedray.models.prompted.context import INIT_STD, initialise_context
+from fedray.models.prompted.dual import check_depth
+from fedray.models.prompted.texts import PHOTO, placeholders
+
+
+class IndependentClip(VisualPromptClip):
+    """A CLIP with prompts in the first blocks of both towers, which do not depend on each other.
+
+    Rasheed et al., CVPR 2023, arXiv:2212.03640.
+
+    Args:
+        clip: the frozen CLIP.
+        names: the names of the classes.
+        length: tokens of each prompt.
+        depth: number of blocks with prompts in each tower; None: all.
+        words: words whose embeddings initialise the first text prompt; None for N(0, 0.02²).
+
+    Raises:
+        UserError: if a tower has fewer blocks.
+    """
+
+    def __init__(
+        self,
+        clip: FrozenClip,
+        names: Sequence[str],
+        length: int,
+        depth: int | None = None,
+        words: str | None = None,
+    ) -> None:
+        super().__init__(clip, names, length, depth)
+        depth = depth or clip.text.layers
+        check_depth(depth, clip.text.layers)
+        self.words = words
+        self.template = PHOTO if length <= 4 else placeholders(length)
+        self.text = nn.Parameter(torch.zeros(depth, length, clip.text.token_width))
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """Set the first text prompt from words or noise; draw all others from N(0, 0.02²)."""
+        super().initialise(generator)
+        initialise_context(self.text[0], self.clip, self.words, generator)
+        self.text[1:].normal_(0.0, INIT_STD, generator=generator)
+
+    def text_features(self) -> Tensor:
+        first, *deep = self.text.unbind()
+        return self.class_texts(self.template).encode(first, deep)
+
+
+@algorithms.add
+class IVLP(VPT):
+    """FedAvg of independent prompts in both towers."""
+
+    name = "ivlp"
+    title = "IVLP"
+    paper = "Rasheed et al., CVPR 2023, arXiv:2212.03640"
+    travels = "prompts of both towers"
+
+    class HParams(VPT.HParams):
+        """Hyper-parameters of FedAvg and of the prompts."""
+
+        length: int = Field(2, ge=1, le=64)
+        """Tokens of each prompt, in both towers. MaPLe's code: 2."""
+        depth: int | None = Field(None, ge=1, le=64)
+        """Number of blocks with prompts in each tower; null: all, as in MaPLe's code."""
+        words: str | None = "a photo of a"
+        """Words whose embeddings are the initial first text prompt; null: draw it from N(0,
+        0.02²)."""
+
+    hp: HParams
+
+    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
+        return IndependentClip(clip, class_names, self.hp.length, self.hp.depth, self.hp.words)

@@ -1,0 +1,93 @@
+"""VPT: FedAvg of prompts in the image tower, at its input (shallow) or in every block (deep).
+
+Jia et al., "Visual Prompt Tuning", ECCV 2022, arXiv:2203.12119. On CLIP as in MaPLe's code
+(muzairkhattak/multimodal-prompt-learning, commit 69bce21, trainers/vpt.py): prompts are appended
+after the patches, and those of deeper blocks replace the outputs of the previous prompts.
+
+    [x, E, P] -> VisionTower.encode  (models/clip/vision.py), VisualPromptClip.image_features
+    averaging of P -> weighted_mean  (mean.py)
+
+Deviations:
+    - Prompts start from N(0, 0.02²), as in MaPLe's code; VPT's paper: Xavier's uniform.
+    - There is no trained head; the texts of the classes are fixed, as in MaPLe's code.
+    - VPT's paper inserts prompts behind the class token, after the first layer norm. MaPLe's code
+      appends them before it; blocks read no order of tokens.
+    - By default, images are not cropped randomly; see promptfl.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
+from fedray.core import algorithms
+from fedray.models import Inputs, Pixels
+from fedray.models.clip import FrozenClip
+from fedray.models.prompted import PromptedClip
+from fedray.models.prompted.context import INIT_STD
+from fedray.models.prompted.dual import check_depth
+from fedray.models.prompted.texts import unit
+
+
+class VisualPromptClip(PromptedClip):
+    """A CLIP with prompts in the first blocks of its image tower, and fixed texts.
+
+    Jia et al., ECCV 2022, arXiv:2203.12119.
+
+    Args:
+        clip: the frozen CLIP.
+        names: the names of the classes.
+        length: p, tokens of each prompt.
+        depth: number of blocks with prompts; None: all.
+
+    Raises:
+        UserError: if the tower has fewer blocks.
+    """
+
+    reads = Pixels
+
+    def __init__(
+        self, clip: FrozenClip, names: Sequence[str], length: int, depth: int | None = None
+    ) -> None:
+        super().__init__(clip, names)
+        depth = depth or clip.vision.layers
+        check_depth(depth, clip.vision.layers)
+        self.visual = nn.Parameter(torch.zeros(depth, length, clip.vision.width))
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        self.visual.normal_(0.0, INIT_STD, generator=generator)
+
+    def image_features(self, x: Inputs) -> Tensor:
+        return unit(self.encode(x, self.visual.unbind()))
+
+    def text_features(self) -> Tensor:
+        return self.fixed_texts()
+
+
+@algorithms.add
+class VPT(PromptAveraging):
+    """FedAvg of prompts in the image tower."""
+
+    name = "vpt"
+    title = "VPT"
+    paper = "Jia et al., ECCV 2022, arXiv:2203.12119"
+    travels = "prompts of the image tower"
+
+    class HParams(PromptAveraging.HParams):
+        """Hyper-parameters of FedAvg and of the prompts."""
+
+        length: int = Field(8, ge=1, le=256)
+        """p, tokens of each prompt. MaPLe's code: 8."""
+        depth: int | None = Field(None, ge=1, le=64)
+        """Number of blocks with prompts; null: all (VPT-deep, as in MaPLe's code); 1: prompts at
+        the input only (VPT-shallow)."""
+
+    hp: HParams
+
+    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
+        return VisualPromptClip(clip, class_names, self.hp.length, self.hp.depth)

@@ -1,0 +1,77 @@
+"""VPT and IVLP: prompts of the image tower, and of both towers, by a straight loop."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from clips import DIGITS, clip_of, drawn, gradients, noise
+
+from fedray.algorithms.prompts.ivlp import IndependentClip
+from fedray.algorithms.prompts.vpt import VisualPromptClip
+from fedray.errors import UserError
+from fedray.models import Pixels
+from fedray.models.prompted.texts import unit, word_embeddings
+
+IMAGES = Pixels(noise(6, 3, 8, 8))
+
+
+def looped(model):
+    """Image features as MaPLe has them: prompts pass ln_pre; those of later blocks replace them."""
+    visual = model.clip.towers["image tower"]
+    x = visual.conv1(((IMAGES.values + 1) / 2 - model.clip.vision.mean) / model.clip.vision.std)
+    x = x.flatten(2).permute(0, 2, 1)
+    x = torch.cat([visual.class_embedding.expand(6, 1, -1), x], 1) + visual.positional_embedding
+    x = visual.ln_pre(torch.cat([x, model.visual[0].expand(6, -1, -1)], 1))
+    for i, block in enumerate(visual.transformer.resblocks):
+        if 0 < i < len(model.visual):
+            kept = x[:, : x.shape[1] - model.visual.shape[1]]
+            x = torch.cat([kept, model.visual[i].expand(6, -1, -1)], 1)
+        x = block(x)
+    return unit(visual.ln_post(x[:, 0]) @ visual.proj)
+
+
+@pytest.mark.parametrize("depth", [1, 2, None])
+def test_image_features_are_those_of_a_straight_loop(tiny_clip, depth):
+    model = drawn(VisualPromptClip(clip_of(tiny_clip), DIGITS, 2, depth))
+    assert len(model.visual) == (depth or 3)
+    with torch.no_grad():
+        model.visual.mul_(20)
+        features = model.image_features(IMAGES)
+        torch.testing.assert_close(features, looped(model), rtol=0, atol=1e-5)
+        assert (features - unit(model.encode(IMAGES))).abs().max() > 1e-2
+    assert torch.equal(model.text_features(), model.fixed_texts())
+    gradient = gradients(model, model(IMAGES).logits.logsumexp(1).sum())["visual"]
+    assert float(gradient.abs().amax((1, 2)).min()) > 0
+
+
+def test_prompts_of_both_towers_start_as_words_and_noise(tiny_clip):
+    model = drawn(IndependentClip(clip_of(tiny_clip), DIGITS, 2, 1, "a photo of a"))
+    assert torch.equal(model.text[0], word_embeddings(model.clip.text, "a photo of a", 2))
+    torch.testing.assert_close(model.text_features(), model.fixed_texts(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(model.image_features(IMAGES), looped(model), rtol=0, atol=1e-5)
+    deep = drawn(IndependentClip(model.clip, DIGITS, 2, words="a photo of a"))
+    assert 0.01 < deep.text[1:].std() < 0.03
+    assert 0.01 < deep.visual.std() < 0.03
+    assert not torch.allclose(deep.text_features(), deep.fixed_texts(), atol=1e-3)
+    for gradient in gradients(deep, deep(IMAGES).logits.logsumexp(1).sum()).values():
+        assert float(gradient.abs().amax((1, 2)).min()) > 0
+
+
+def test_the_text_prompts_of_deeper_blocks_replace_those_before(tiny_clip):
+    model = drawn(IndependentClip(clip_of(tiny_clip), DIGITS, 2, words="a photo of a"))
+    tower, texts = model.clip.towers["text tower"], model.class_texts()
+    with torch.no_grad():
+        model.text.mul_(20)
+        x = texts.embeddings
+        for i, block in enumerate(tower.transformer.resblocks):
+            x = torch.cat([x[:, :1], model.text[i].expand(5, -1, -1), x[:, 3:]], 1)
+            x = x + tower.positional_embedding[: x.shape[1]] if i == 0 else x
+            x = block(x, attn_mask=tower.attn_mask[: x.shape[1], : x.shape[1]])
+        x = tower.ln_final(x)[torch.arange(5), texts.tokens.read] @ tower.text_projection
+        torch.testing.assert_close(model.text_features(), unit(x), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", [VisualPromptClip, IndependentClip])
+def test_a_depth_beyond_the_towers_is_refused(tiny_clip, model):
+    with pytest.raises(UserError, match=r"algorithm\.depth to 3 or less"):
+        model(clip_of(tiny_clip), DIGITS, 2, 4)
