@@ -243,7 +243,7 @@ class PromptedModels(ModelProvider):
     def initial(self, architecture: str, client: int = 0) -> Tensors:
         """Return random prompts."""
         model = self._prompted(CPU, architecture)
-        model.initialise(self._generator(architecture, client))
+        model.initialise(self._generator(PROMPTED, client))
         return named_tensors(model)
 
     def empty(self, architecture: str, device: torch.device = CPU) -> Classifier:

@@ -1,4 +1,4 @@
-"""LoRA on CLIP: the updates by name, and the means of factors and of products by hand."""
+"""LoRA and FlexLoRA on CLIP: updates by name, and the means of factors and products by hand."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from clips import DIGITS, clip_of, drawn, gradients, noise
 from prompting import initial_prompts
 
 from fedray.algorithms.averaging.fedavg import TrainedModel
-from fedray.algorithms.prompts.lora import LowRankClip, product, truncated
+from fedray.algorithms.prompts.flexlora import truncated
+from fedray.algorithms.prompts.lora import LowRankClip, product
 from fedray.core import total_of
 from fedray.errors import UserError
 from fedray.models import Pixels
-
-PRODUCTS = {"algorithm.mean": "products", "algorithm.ranks": [1, 2]}
 
 
 def test_the_product_by_hand():
@@ -83,7 +82,7 @@ def test_factors_are_averaged_apart(assemble):
 @pytest.mark.parametrize("ranks", [(3, 2), (8, 6)])
 def test_products_are_averaged_and_cut_to_the_rank_of_each_client(assemble, ranks):
     """A straight loop over towers, blocks and maps, as in FlexLoRA's paper."""
-    assembly = assemble("lora", {"algorithm.mean": "products", "algorithm.ranks": [*ranks]})
+    assembly = assemble("flexlora", {"algorithm.ranks": [*ranks]})
     sent = uploads(assembly, ranks)
     _, downs = step(assembly, sent)
     for tower in ("vision", "text"):
@@ -110,22 +109,19 @@ def test_a_rank_as_large_as_the_means_loses_nothing():
 
 
 def test_clients_of_several_ranks_train_and_one_alone_has_its_own_product(run):
-    done = run("lora", {**PRODUCTS, "rounds": 2, "lr": 0.5})
+    done = run("flexlora", {"algorithm.ranks": [1, 2], "rounds": 2, "lr": 0.5})
     names = done.assembly.models.architectures
     assert names == ("prompted_clip/1", "prompted_clip/2") * 2
     assert "global_accuracy" not in done.results[-1].metrics
     assert all(float(tensor.abs().max()) > 0 for tensor in done.servers[-1]["model"].values())
     alone = {"data.clients": 1, "rounds": 1, "lr": 0.5}
-    states = [
-        run("lora", {**alone, "algorithm.mean": m}).servers[-1] for m in ("factors", "products")
-    ]
-    first, second = (product(s["model"]["a.text"], s["model"]["b.text"], 1.0) for s in states)
+    both = run("lora", alone), run("flexlora", {**alone, "algorithm.ranks": [2]})
+    models = [one.servers[-1]["model"] for one in both]
+    first, second = (product(model["a.text"], model["b.text"], 1.0) for model in models)
     torch.testing.assert_close(first, second, rtol=0, atol=1e-5)
     assert first.abs().max() > 1e-4
 
 
-def test_ranks_that_cannot_be_are_refused(assemble):
-    with pytest.raises(UserError, match=r"no mean; set algorithm\.mean=products"):
-        assemble("lora", {"algorithm.ranks": [1, 2]})
-    with pytest.raises(UserError, match=r"algorithm\.ranks has 17.* only 16 wide"):
-        initial_prompts(assemble("lora", {"algorithm.ranks": [17]}))
+def test_a_rank_beyond_the_towers_is_refused(assemble):
+    with pytest.raises(UserError, match=r"rank 17 .* 16 wide; set algorithm\.rank"):
+        initial_prompts(assemble("flexlora", {"algorithm.ranks": [17]}))

@@ -268,6 +268,11 @@ ROWS = [
     Row("promptfolio", prompts_up, prompts_down, SHORT),
     Row("fedpgp", prompts_up, prompts_down, {**SHORT, **HALF, "algorithm.rank": 2}),
     Row("fedtpg", model_up, model_down, {}),
+    Row("lora", model_up, model_down, {}),
+    Row("flexlora", model_up, model_down, {"algorithm.ranks": [2]}),
+    Row("vpt", prompts_up, prompts_down, SHORT),
+    Row("ivlp", prompts_up, prompts_down, {}),
+    Row("pfedmma", model_up, model_down, {}),
     Row("fedclip", both(CLIP_ADAPTER, counted(statistics=lambda s: s.n)), CLIP_ADAPTER, {}),
     Row(
         "maple_fedavg",

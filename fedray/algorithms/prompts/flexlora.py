@@ -1,0 +1,110 @@
+"""FlexLoRA: LoRA whose server averages the products of factors; each client has its own rank.
+
+Bai et al., "Federated Fine-tuning of Large Language Models under Heterogeneous Tasks and Client
+Resources", NeurIPS 2024, arXiv:2402.11505, for low-rank updates of a CLIP as in lora.py.
+
+    mean of the products B A -> FlexLoRA.summand
+    factors of the mean's largest singular values -> truncated, cut
+
+Deviations:
+    - The server keeps the mean cut to the largest rank. Clients start each round from it, cut to
+      their rank.
+    - A client's update has the scale alpha/sqrt(r) of its own rank r, which is part of the product.
+    - The authors' code was not compared.
+    - Those of lora.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedray import core
+from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.algorithms.prompts.lora import LowRankClip, product
+from fedray.core import PromptMethod, algorithms
+from fedray.models.clip import FrozenClip
+from fedray.models.prompted import PromptedClip
+
+
+@algorithms.add
+class FlexLoRA(PromptMethod, FedAvg):
+    """FedAvg of the products of low-rank updates, cut to each client's rank."""
+
+    name = "flexlora"
+    title = "FlexLoRA"
+    paper = "Bai et al., NeurIPS 2024, arXiv:2402.11505"
+    travels = "low-rank updates of both towers"
+
+    class HParams(FedAvg.HParams):
+        """Hyper-parameters of FedAvg and of the updates."""
+
+        ranks: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field((2, 4), min_length=1)
+        """r, the rank of each client in turn; one number: the rank of all. CLIP-LoRA: 2."""
+        alpha: float = Field(1.0, gt=0, le=1e6)
+        """α; the updates' scale is α/sqrt(r). CLIP-LoRA: 1."""
+
+    hp: HParams
+
+    def size(self, client: int) -> int:
+        return self.hp.ranks[client % len(self.hp.ranks)]
+
+    def sized_model(self, clip: FrozenClip, class_names: Sequence[str], size: int) -> PromptedClip:
+        return LowRankClip(clip, class_names, size, self.hp.alpha)
+
+    def has_global_model(self, state: core.ServerState) -> bool:
+        return len(set(self.hp.ranks)) == 1
+
+    def init_server(self, server: core.Server) -> core.ServerState:
+        """Return the initial factors of the largest rank."""
+        largest = max(range(self.setting.clients), key=self.size)
+        return {"model": server.initial(server.architectures[largest])}
+
+    def downlink(
+        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+    ) -> core.Downlinks:
+        """Return the factors of each client's rank."""
+        downs = {
+            rank: self.down_type({n: cut(n, t, rank) for n, t in state["model"].items()}, {})
+            for rank in {self.size(client) for client in clients}
+        }
+        return {client: downs[self.size(client)] for client in clients}
+
+    def summand(self, upload: Any) -> core.StateTree:
+        """Return n_k, and n_k times the scaled products B_k A_k."""
+        weight, of = self.weight(upload), {n: t.double() for n, t in upload.weights.items()}
+        towers = [name[2:] for name in of if name.startswith("a.")]
+        products = {t: product(of[f"a.{t}"], of[f"b.{t}"], self.hp.alpha) for t in towers}
+        return {"weight": torch.tensor(weight).double(), "model": core.weighed(products, weight)}
+
+    def server_step(
+        self, state: core.ServerState, total: core.Total, server: core.Server
+    ) -> core.ServerState:
+        model: dict[str, Tensor] = {}
+        for tower, products in total["model"].items():
+            rank = state["model"][f"a.{tower}"].shape[-2]
+            a, b = truncated(products / total["weight"], rank, self.hp.alpha)
+            model |= {f"a.{tower}": a.float(), f"b.{tower}": b.float()}
+        return {"model": {name: model[name] for name in state["model"]}}
+
+
+def cut(name: str, factor: Tensor, rank: int) -> Tensor:
+    """Return the first `rank` columns or rows of a factor; B keeps the scale of `product`."""
+    if name.startswith("a."):
+        return factor[..., :rank, :]
+    return factor[..., :rank] * sqrt(rank / factor.shape[-1])
+
+
+def truncated(update: Tensor, rank: int, alpha: float) -> tuple[Tensor, Tensor]:
+    """Return factors A and B of the `rank` largest singular values of an update [..., w, w].
+
+    With U S V = update, A is V and B is U S, so that `product` is the nearest update of this rank.
+    """
+    u, s, v = torch.linalg.svd(update, full_matrices=False)
+    b = u[..., :rank] * s[..., None, :rank]
+    return v[..., :rank, :].contiguous(), b * (sqrt(rank) / alpha)
