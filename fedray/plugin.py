@@ -41,7 +41,7 @@ from fedray.core import (
 from fedray.core.schedules import Schedule, schedules
 from fedray.data import ReadOptions
 from fedray.data.augment import Augmentation, augmentations
-from fedray.data.imageset import TEST, TRAIN
+from fedray.data.imageset import Origin
 from fedray.data.partitions import Annotations, Partition, partitions
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
@@ -57,18 +57,17 @@ from fedray.models import (
 from fedray.models.clip import FrozenClip
 from fedray.models.groups import groups
 from fedray.models.inputs import Pixels
-from fedray.models.prompted import PromptedClip
+from fedray.models.prompted import ContextClip, PromptedClip
 from fedray.storage.metric import Metric
 
 __all__ = [
     "Algorithm", "algorithms", "Annotations", "architecture", "Augmentation", "augmentations",
-    "Batch", "Classifier", "ClassifierOutput", "Client", "ClientState", "EncoderChoice",
-    "encoders", "Evaluated", "Exchange", "FedAvg", "fit", "Frozen", "FrozenClip",
+    "Batch", "Classifier", "ClassifierOutput", "Client", "ClientState", "ContextClip",
+    "EncoderChoice", "encoders", "Evaluated", "Exchange", "FedAvg", "fit", "Frozen", "FrozenClip",
     "GlobalModel", "Group", "groups", "HyperParameters", "InputFile", "Listing", "LocalContext",
     "LocalTraining", "LossWeight", "Measure", "Metric", "metrics", "NoParams",
-    "normalisation_tensors", "Partition", "partitions", "Payload", "payload_field",
+    "normalisation_tensors", "Origin", "Partition", "partitions", "Payload", "payload_field",
     "Pixels", "PromptAveraging", "PromptedClip", "PromptMethod", "ReadOptions", "Requires", "Row",
-    "Schedule", "schedules", "Server", "ServerState", "Source", "sources", "SummingMethod", "TEST",
-    "TextEncoder", "Total", "TRAIN", "Trained", "TrainedModel", "UserError", "weighed",
-    "with_extra",
+    "Schedule", "schedules", "Server", "ServerState", "Source", "sources", "SummingMethod",
+    "TextEncoder", "Total", "Trained", "TrainedModel", "UserError", "weighed", "with_extra",
 ]  # fmt: skip

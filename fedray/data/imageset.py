@@ -5,17 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-TRAIN, TEST, VALIDATION = 0, 1, 2
-"""Values of `ImageSet.origin`: the official split of an image.
 
-VALIDATION images are neither partitioned nor tested on; only few-shot protocols use them. If a
-source has no test split, its validation images are TEST.
-"""
+class Origin(IntEnum):
+    """The official split of an image.
+
+    VALIDATION images are neither partitioned nor tested on; only few-shot protocols use them. If a
+    source has no test split, its validation images are TEST.
+    """
+
+    TRAIN, TEST, VALIDATION = range(3)
+
+
+TRAIN, TEST, VALIDATION = Origin
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from tools.originals.federation import (
 )
 from tools.originals.records import FOLDER, record, write
 
-REPOSITORIES = ("pfllib", "htfllib", "fedmgp")
+REPOSITORIES = ("pfllib", "htfllib", "fedmgp", "pfedmma", "maple", "clip_lora")
 """The modules of this package that drive a repository."""
 HEAD = """\
 Greatest difference of weights after rounds 0 to 3, in brackets the noise floor (the original

@@ -110,8 +110,8 @@ def prepare(checkout: Path) -> None:
     model.QuickGELU.forward = lambda self, x: F.gelu(x)
     build = clip.build_model
 
-    def build_model(weights: Tensors, details: Any) -> nn.Module:
-        whole: nn.Module = build({n.removeprefix("text."): t for n, t in weights.items()}, details)
+    def build_model(weights: Tensors, *details: Any) -> nn.Module:
+        whole: nn.Module = build({n.removeprefix("text."): t for n, t in weights.items()}, *details)
         for module in whole.modules():
             if isinstance(module, nn.MultiheadAttention):
                 module.num_heads = blocks[module.embed_dim]

@@ -12,6 +12,7 @@ Deviations:
       the official code.
     - As there, steps of adapters use the gradients without the factor alpha (`Adapter.forward`).
     - Towers of different depths have adapters in the same number of last blocks.
+    - The official code computes text features in its first test and keeps them for all later ones.
     - The first round has as many participants as any other; official code: all clients.
     - By default, images are not cropped randomly; see promptfl.py.
 """
