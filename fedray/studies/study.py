@@ -200,6 +200,16 @@ class Study:
             return result
         return None
 
+    def status_of(self, key: str) -> Status:
+        """Return the status of a run: pending if nothing is known of it."""
+        if key in self._numbers:
+            return self.runs[self._numbers[key]].status
+        if key in self.failures:
+            return "failed"
+        if key in self.stopped:
+            return "stopped"
+        return "finished" if RunFolder(self.folder(key)).is_finished else "pending"
+
     def measured_runs(self, runs: Iterable[RunSpec]) -> dict[str, Measured]:
         """Return the results of the finished runs by key, with the first row that can use each."""
         results: dict[str, Measured] = {}

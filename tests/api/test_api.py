@@ -186,7 +186,7 @@ def test_results_are_opened_by_a_text_or_a_path(tmp_path):
         assert fedray.TableResult(folder).data == table
         assert fedray.TableResult(folder).markdown == "# mine"
         with pytest.raises(UserError, match=r"plan\.json"):
-            _ = fedray.SweepResult(folder).trials
+            _ = fedray.SweepResult(folder).runs
     (tmp_path / "table.json").write_text(json.dumps({**sealed(table), "table": "other"}))
     with pytest.raises(UserError, match="damaged or edited"):
         _ = fedray.TableResult(tmp_path).data

@@ -565,6 +565,5 @@ def test_a_run_that_asha_stopped_counts_as_it_was_then(here):
         study.settle(run)
     study.write()
     for each in (study, Study.read(study.home)):
-        trials = sweep_outcome(each).trials
-        assert [trial.objective for trial in trials][1] == 0.7
-        assert trials[1].status == "stopped"
+        stopped = sweep_outcome(each).trials.loc[1]
+        assert (stopped["objective"], stopped["status"]) == (0.7, "stopped")

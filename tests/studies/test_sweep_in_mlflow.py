@@ -23,8 +23,9 @@ from fedray.config import dump_yaml
 from fedray.storage.claim import FolderClaim
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import RunSpec
-from fedray.studies.pages import best_line, conclusion, write_pages
+from fedray.studies.pages import conclusion, write_pages
 from fedray.studies.study import Study
+from fedray.studies.sweep_pages import best_line
 from fedray.studies.tracking import study_run, study_sources
 from fedray.studies.trials import sweep_outcome
 from tests.tracking.runs import Following, wait_until
@@ -324,19 +325,20 @@ def test_a_real_sweep_interrupted_and_resumed_is_what_the_page_says(
     order = f"{state['orderByKey']} {'ASC' if state['orderByAsc'] else 'DESC'}"
     trials = client.search_runs([experiment], state["searchFilter"], order_by=[order])
     result = sweep_outcome(study)
-    best, worst = (f"lr={trial.config['lr']} batch_size=8" for trial in result.ranked)
+    best, worst = (f"lr={result.configs[n]['lr']} batch_size=8" for n in result.ranked)
     assert [run.data.tags["config"] for run in trials] == [best, worst]
     spread = ["objective_std"] if len(seeds) > 1 else []
     columns = [f"params.`{name}`" for name in trials[0].data.params]
     names = ["objective", "best/local_accuracy", *spread]
     assert columns == ["params.`lr`"]  # the batch size does not vary
     assert state["selectedColumns"] == columns + [f"metrics.`{name}`" for name in names]
-    for run, trial in zip(trials, result.ranked, strict=True):
-        numbers = [trial.objective, trial.mean("local_accuracy"), trial.std][: len(names)]
+    for run, number in zip(trials, result.ranked, strict=True):
+        trial = result.trials.loc[number]
+        numbers = trial[["objective", "local_accuracy", "std"]].tolist()[: len(names)]
         assert run.data.metrics == dict(zip(names, numbers, strict=True))
         text = run.data.tags["mlflow.note.content"]
-        assert f"validation/local_accuracy **{trial.objective:.4f}**" in text
-        who = "the best of the sweep" if trial == result.ranked[0] else "best of the sweep: **lr="
+        assert f"validation/local_accuracy **{trial['objective']:.4f}**" in text
+        who = "the best of the sweep" if number == result.best else "best of the sweep: **lr="
         assert who in text
         children = client.search_runs(
             [experiment], f"tags.mlflow.parentRunId = '{run.info.run_id}'"
