@@ -175,7 +175,8 @@ def _check_searchable(axis: Axis, search: Search, where: str) -> None:
         )
     if "seed" in axis.keys:
         raise UserError(f"{where}.space: seeds cannot be searched; list them in report.seeds")
-    check_no_select(axis.keys, f"{where}.space")
+    if wrong := chooses_rounds(axis.keys):
+        raise UserError(f"{where}.space: {wrong}")
     if search == "grid" and not axis.is_listed:
         raise UserError(
             f"{where}: search: grid needs lists, and space.{axis.key} is {axis.distribution}; "
@@ -195,18 +196,15 @@ def _check_searchable(axis: Axis, search: Search, where: str) -> None:
         )
 
 
-def check_no_select(keys: Iterable[str], where: str) -> None:
-    """Raise an error for a key of `report`, which would choose on other images unmarked.
-
-    Raises:
-        UserError: naming `select`, which marks every number that it chooses.
-    """
+def chooses_rounds(keys: Iterable[str]) -> str:
+    """Return what is wrong with a key of `report`, which would choose unmarked; "" without one."""
     for key in keys:
         if key.partition(".")[0] == "report":
-            raise UserError(
-                f"{where}: {key} would choose rounds on images that the page does not name; write "
-                "select: test (or validation) as a key of the file, which marks every number"
+            return (
+                f"{key} would choose rounds on images that the page does not name; write select: "
+                "test (or validation) as a key of the file, which marks every number"
             )
+    return ""
 
 
 # --- configurations -------------------------------------------------------------------------------
