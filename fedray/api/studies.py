@@ -158,7 +158,7 @@ class SweepResult:
 
     @cached_property
     def _outcome(self) -> SweepOutcome:
-        return sweep_outcome(Study.read(self.folder))
+        return sweep_outcome(Study.read(self.folder).look())
 
     @property
     def best(self) -> pandas.Series | None:

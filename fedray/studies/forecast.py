@@ -13,6 +13,7 @@ from fedray.storage.metric import find_metric
 from fedray.studies.cell import Cell, CellState, RunSpec
 from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.space import count_points, grid
+from fedray.studies.store import Measured
 from fedray.studies.study import Study
 
 WIDTH = 80
@@ -193,10 +194,10 @@ def _cost(study: Study, cells: Sequence[CellRuns]) -> str:
 def _pace(study: Study, cells: Sequence[CellRuns]) -> float | None:
     """Return the mean seconds per round and epoch of the finished runs; None without any."""
     paces = [
-        measured.seconds / max(1, _work(run))
+        end.seconds / max(1, _work(run))
         for cell in cells
         for run in cell.runs
-        if (measured := study.measured(run.key, run.place.row)) is not None
+        if isinstance(end := study.outcome_of(run), Measured)
     ]
     return statistics.fmean(paces) if paces else None
 

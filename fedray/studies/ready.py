@@ -23,6 +23,7 @@ TUNE_ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # keep relative paths valid in trials
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # result.json and MLflow have all results
     "TUNE_GLOBAL_CHECKPOINT_S": "600",  # studies resume from runs, not from Tune's checkpoints
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a report of texts has no score
 }
 _IMAGE_KEYS = {"source", "root", "image_size", "channels", "split", "resize", "classes"}
 """Keys of `data` that determine the decoded images."""
@@ -65,9 +66,10 @@ def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int
         if len(wrong) == len(runs):
             raise UserError(wrong[0][1])
         for run, why in wrong:
-            if study.needs(run):
+            needed = study.runs.get(run.key)
+            if needed is not None and not needed.is_over:
                 print(f"given up: {why}")
-                study.give_up(run, why)
+                study.tell(needed, "failed", why)
     return concurrent
 
 
@@ -141,7 +143,6 @@ def check_stored(study: Study) -> None:
     Raises:
         UserError: if such a run is damaged, or the images have changed since it finished.
     """
-    study.states()  # fills study.stored
     for folder in map(RunFolder, study.unmeasured_folders()):
         if not folder.has_result:
             continue
@@ -151,9 +152,9 @@ def check_stored(study: Study) -> None:
             raise UserError(
                 f"{error}; or remove {folder.path}, so that {study.plan.name} runs it again"
             ) from None
-    if study.stored:
+    if stored := study.stored:
         say_next("comparing images with those of the finished runs")
-        runs = [(RunFolder(study.folder(k)), w.experiment) for k, w in study.stored.items()]
+        runs = [(RunFolder(study.folder(key)), run.experiment) for key, run in stored.items()]
         check_current(runs, "remove these folders, or set FEDRAY_RESULTS to another place")
 
 

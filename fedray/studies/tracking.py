@@ -150,7 +150,7 @@ def _status_of(study: Study) -> Status:
 def _run_status(study: Study, spec: RunSpec, *, is_going: bool) -> RunStatus | None:
     """Return the status of a run; None for one that neither ended nor runs: as its folder says."""
     key, row = spec.key, spec.place.row
-    if key in study.stopped:
+    if study.status_of(key) == "stopped":
         return "KILLED"
     if study.measured(key, row) is not None:  # its process may still hold the folder
         return "FINISHED"

@@ -166,7 +166,7 @@ def test_a_run_that_has_stopped_stays_so_and_a_resumed_one_stops_there(here):
 
 def test_a_run_that_another_process_finished_is_taken_as_it_is():
     study = swept("early_stopping.patience=1", "seed=0")
-    run = study.runs[0]
+    run = next(iter(study.runs.values()))
     again = list(reports(config_of(run, study.plan), study.plan.at))
     assert [each["round"] for each in again] == [2], "its last round is reported again"
     assert again[0]["objective"] == run.objective

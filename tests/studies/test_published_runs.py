@@ -191,7 +191,7 @@ def test_a_run_is_known_wherever_its_data_lies(here, write, monkeypatch):
         plan = plan_words(
             "table", str(write(set={"data.source": "parquet", "data.root": folder})), []
         )
-        run = Study(here / "x", plan, here / "store").next()
+        run = Study(here / "x", plan, here / "store").ask()
         names.add(name_of(run.spec.experiment))
         keys.add(run.spec.key)
     assert len(keys) == 3
@@ -201,7 +201,7 @@ def test_a_run_is_known_wherever_its_data_lies(here, write, monkeypatch):
 def test_a_resumed_table_keeps_what_it_took(published, here, write):
     write(**CHANGES | {"report": {"seeds": [0, 1, 2]}})
     book = begun("--from", "out", "--out", "second")
-    end(book, book.next(), curve)
+    end(book, book.ask(), curve)
     book.write()
     (published / "table.json").unlink()
     again = begun("--out", "second", "--resume")

@@ -67,7 +67,7 @@ def alone(experiment: Experiment, out: Path) -> list[Round]:
 
 def only_study(results: Path) -> Study:
     [home] = (results / "tiny").iterdir()
-    return Study.read(home)
+    return Study.read(home).look()
 
 
 def as_undisturbed(study: Study, here: Path) -> None:

@@ -315,7 +315,7 @@ def test_a_page_that_is_written_in_between_says_so(here, write):
     book = Study(here / "out", plan_words("table", "tiny"), here / "store")
     (here / "out").mkdir()
     while book.cells_over < 2:
-        end(book, book.next(), curve)
+        end(book, book.ask(), curve)
     text = markdown(write_table(book))
     assert "NOT FINISHED: 4 of 6 cells are still to be run" in text
     assert "no runs" in text

@@ -520,7 +520,7 @@ def test_the_command_lines_seeds_keep_what_a_look_means_for_them(write, seeds, l
 
 def test_scales_are_checked_even_where_another_is_asked_for(write):
     write(scales={"laptop": {}, "paper": {"report": {"seeds": [-1]}}})
-    with pytest.raises(UserError, match="report.seeds: expected different"):
+    with pytest.raises(UserError, match=r"report\.seeds: expected different"):
         plan_words("table", "tiny", scale="laptop")
     write(scales={"laptop": {}})
     with pytest.raises(UserError, match="has no paper scale, only laptop"):

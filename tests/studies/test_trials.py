@@ -56,15 +56,14 @@ def play(file, tmp_path):
     def play(numbers, lost=(), until=99) -> Study:
         shutil.rmtree(tmp_path / "store", ignore_errors=True)
         study = Study(tmp_path / "home", plan_words("sweep", str(file)), tmp_path / "store")
-        while (run := study.next()) is not None and run.number < until:
+        while (run := study.ask()) is not None and run.number < until:
             config = run.spec.config
             where = config["algorithm.tau"], config["data.root"].rpartition("/")[2]
-            run.status = "finished"
             if where in lost:
-                run.reason = "it diverged"
+                study.tell(run, "failed", "it diverged")
             else:
                 write(run, numbers(where, run.spec.seed))
-            study.settle(run)
+                study.tell(run, "finished")
         return study
 
     return play

@@ -108,7 +108,7 @@ def test_a_sweep_through_warm_actors_is_what_single_runs_are(trials, tmp_path, m
         shutil.rmtree(tmp_path / "results", ignore_errors=True)  # else the runs are taken from it
         out = tmp_path / f"sweep{turn}"
         assert main(["unlike", *COMMON, "--no-track", "--out", str(out)]) == 0
-        runs = sweep_outcome(Study.read(out)).runs
+        runs = sweep_outcome(Study.read(out).look()).runs
         for method in order:
             words = ["base.yaml", f"algorithm={method}", "model.group=mlp", *COMMON]
             cold()
