@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from fedray.activity import say_next
-from fedray.config import Experiment
+from fedray.config import IMAGES, Experiment, keys_of
 from fedray.errors import UserError
 from fedray.plugins import use
 from fedray.storage.checkpoint import CheckpointStore
@@ -25,9 +25,6 @@ TUNE_ENVIRONMENT = {
     "TUNE_GLOBAL_CHECKPOINT_S": "600",  # studies resume from runs, not from Tune's checkpoints
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a report of texts has no score
 }
-_IMAGE_KEYS = {"source", "root", "image_size", "channels", "split", "resize", "classes"}
-"""Keys of `data` that determine the decoded images."""
-
 IN_A_TRIAL = "fedray.studies.tune,fedray.runtime.server"
 """Modules that worker processes import early, while the driver reads data."""
 
@@ -190,7 +187,8 @@ def check_current(runs: Iterable[tuple[RunFolder, Experiment]], otherwise: str) 
     for folder, experiment in runs:
         use(experiment.plugins)
         data = experiment.data.model_copy(update={"download": False})
-        if (key := data.model_dump_json(include=_IMAGE_KEYS)) not in checksums:
+        keys = {key.removeprefix("data.") for key in keys_of(IMAGES)}
+        if (key := data.model_dump_json(include={*keys, "root"})) not in checksums:
             try:
                 checksums[key] = read_images(data).sha256
             except UserError:

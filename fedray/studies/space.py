@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedray.config import RESOURCE_KEYS, Tree, is_key
+from fedray.config import RESOURCES, Tree, is_key, role_of
 from fedray.errors import UserError, nearest, one_line, shown
 from fedray.streams import Streams
 
@@ -189,7 +189,7 @@ def _check_searchable(axis: Axis, search: Search, where: str) -> None:
             f"{where}: search: tpe chooses between plain values, and space.{axis.key} "
             f"lists {shown(list(axis.values))}; use search: grid"
         )
-    if axis.key in RESOURCE_KEYS:
+    if role_of(axis.key) == RESOURCES:
         raise UserError(
             f"{where}: space.{axis.key} changes the resources of a run, which tpe would change "
             "after the cluster was checked; use search: grid"

@@ -30,7 +30,7 @@ from fedray.studies.flow import Request, copy_study_file, reload
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table
 from fedray.studies.plan import Place
-from fedray.studies.study import Study
+from fedray.studies.study import End, Study
 from fedray.table import main
 
 ROWS = {
@@ -510,7 +510,8 @@ def test_what_another_process_has_finished_meanwhile_is_not_begun_again(here, wr
     book = asked(["tiny"])
     book.write()
     stale = asked(["tiny", "--resume"])
-    book.failures = {"one": "it diverged: loss is nan", "two": "out of memory"}
+    reasons = {"one": "it diverged: loss is nan", "two": "out of memory"}
+    book.ends = {key: End("failed", reason) for key, reason in reasons.items()}
     book.write()
     assert list(reload(stale).failures) == ["one"]
     book.status = "finished"
