@@ -384,6 +384,7 @@ def test_the_latex_is_escaped_and_whole(written, here):
     assert escape_latex("50 % of #1_a ± {x}") == r"50 \% of \#1\_a $\pm$ \{x\}"
 
 
+@pytest.mark.slow
 def test_the_figure_is_drawn(written, here):
     with Image.open(here / "out" / "figure.png") as image:
         assert image.width > 800
