@@ -11,6 +11,7 @@ from fedray.config import EXECUTION, EXPERIMENTS, LABEL, RESOURCES
 from fedray.config import flatten, keys_of, merged, read_chain, sources_of
 from fedray.config.files import ExperimentFile
 
+
 def settings_page() -> str:
     """Return the page, with a table for each file of the values that it adds to its base."""
     experiments = []

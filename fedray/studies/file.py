@@ -112,22 +112,18 @@ class Item(Frozen):
 
 
 class Scale(Frozen):
-    """The settings that differ at one scale; all default to the study's values."""
+    """The settings that differ at one scale.
+
+    Keys of `set`, `tuning` and `report` are laid over the study's; the others replace them.
+    """
 
     experiment: str | None = None
-    """Replaces the study's experiment."""
     set: Keys = Field(default_factory=dict)
-    """Keys that override the study's `set`."""
     space: Tree | None = None
-    """Replaces the study's space."""
     metrics: list[str] | None = None
-    """Replaces the study's metrics."""
     select: Select | None = None
-    """Replaces the study's `select`."""
     tuning: Tree = Field(default_factory=dict)
-    """Keys that override the study's `tuning`."""
     report: Tree = Field(default_factory=dict)
-    """Keys that override the study's `report`."""
     max_concurrent: int | None = Field(None, ge=1, le=100_000)
     """Concurrent runs; None: as many as the cluster holds."""
     hours: float | None = Field(None, gt=0, le=1e6)
