@@ -232,7 +232,8 @@ class TableRecord(Frozen):
     metrics: dict[str, Metric]
     """Declarations of the runs' metrics by name."""
     runs: dict[str, Measured | FailedRun]
-    """The runs that have ended, by name, see `fedray.studies.store.run_name`."""
+    """The runs that have ended, by name: what determines a run, and after a dot, what chooses its
+    round. So a run of which rows choose two rounds has two entries."""
     cells: list[CellRecord]
     """The cells, row by row."""
     claims: list[ClaimResult] = Field(default_factory=list)
@@ -245,7 +246,7 @@ class TableRecord(Frozen):
     @property
     def finished(self) -> list[Measured]:
         """The runs with a result."""
-        return [run for run in self.runs.values() if isinstance(run, Measured)]
+        return [run for run in self.distinct if isinstance(run, Measured)]
 
     @property
     def commits(self) -> list[str]:
@@ -253,9 +254,15 @@ class TableRecord(Frozen):
         return sorted({run.versions.get("git", "unknown") for run in self.finished})
 
     @property
+    def distinct(self) -> list[Measured | FailedRun]:
+        """The runs, each once."""
+        results_last = sorted(self.runs.items(), key=lambda item: isinstance(item[1], Measured))
+        return list({name.partition(".")[0]: run for name, run in results_last}.values())
+
+    @property
     def seconds(self) -> float:
         """Computing time of all runs."""
-        return sum(run.seconds for run in self.runs.values())
+        return sum(run.seconds for run in self.distinct)
 
     @property
     def bytes(self) -> int:

@@ -127,10 +127,11 @@ class Published:
 def run_name(experiment: Experiment, plan: StudyPlan, row: str) -> str:
     """Return the name of a row's run in a table, equal on all machines.
 
-    It is a hash of what determines the numbers, and of the metric and rule that choose the round.
+    It joins a hash of what determines the numbers, and one of the metric and rule that choose the
+    round.
     """
-    chosen = [name_of(experiment), plan.chosen_by(row), plan.at]
-    return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:24]
+    chosen = json.dumps([plan.chosen_by(row), plan.at])
+    return f"{name_of(experiment)}.{hashlib.sha256(chosen.encode()).hexdigest()[:8]}"
 
 
 def name_of(experiment: Experiment) -> str:

@@ -19,17 +19,19 @@ from sweeps import asked
 
 from fedray.errors import UserError
 from fedray.markdown import has_words
+from fedray.results.design import Place
 from fedray.results.pages.cells import NOTHING
 from fedray.results.pages.page import escape_latex, latex_table, markdown
 from fedray.results.pages.table import MEAN, latex, main_cells, title_of_column
 from fedray.results.pages.table_figure import draw, draw_curves
+from fedray.results.paired import Side
+from fedray.results.record import TableRecord
 from fedray.runtime.assembly import read_images
 from fedray.storage.run_folder import RunFolder
 from fedray.studies import flow
 from fedray.studies.flow import Request, copy_study_file, reload
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table
-from fedray.studies.plan import Place
 from fedray.studies.study import Study
 from fedray.table import main
 
@@ -64,7 +66,7 @@ def curve_of_all(wanted):
 
 @pytest.fixture
 def written(play, here):
-    """The book, what it comes to, and its page in Markdown."""
+    """The book, its record, and its page in Markdown."""
     book = play(curve, **CHANGES)
     found = outcome(book)
     (here / "out").mkdir()
@@ -97,7 +99,7 @@ def test_a_number_that_a_row_does_not_have_is_left_empty(play, here):
     found = outcome(book)
     assert book.failures == {}
     first, other = (
-        [cells[1] for cells in main_cells(found, metric)[1]] for metric in found.metrics
+        [cells[1] for cells in main_cells(found, metric)[1]] for metric in found.shown
     )
     assert first == ["60.0 ± 0.0"] * 2
     assert other == [NOTHING, "0.6 ± 0"]
@@ -114,7 +116,7 @@ def test_the_page_says_it_all(written, here):
     assert re.search(rf"\| {ours} \| 70 ± 0\.5 \| {ours} \| 50\.25 \| {ours} \|", line)
     (line,) = (line for line in text.splitlines() if line.startswith("| mine > base |"))
     assert re.search(r"\| \+\d+\.\d \[.*\] \| .* \| \*\*holds \(fragile\)\*\* \| Table 1 \|", line)
-    (said,) = (line for line in text.splitlines() if line.startswith("2 of 2 claims are decided"))
+    (said,) = (line for line in text.splitlines() if line.startswith("4 of 4 claims are decided"))
     assert "Each seed chose its own configuration, so p includes the variation by tuning." in said
     assert "null for mine | that prototypes help" in text
     assert "lr=0.5 is the highest that was tried (the budget is spent)" in text
@@ -132,22 +134,20 @@ def test_the_papers_mean_stands_beside_ours(play, here):
     ):
         book = play(curve, **{**CHANGES, "paper": {"source": "a paper", "numbers": given}})
         found = outcome(book)
-        header, (mine, base, null) = main_cells(found, found.metrics[0])
+        header, (mine, base, null) = main_cells(found, found.shown[0])
         assert header == shown
         assert {index: null[index] for index in of_null} == of_null
         assert (mine[-1], null[-1]) == ("60.5 ± 0.2" if given is said else "61", NOTHING)
         assert base[-1] == NOTHING  # what is of any other column is not of the mean
     (here / "out").mkdir()
     write_table(book)
-    tree = json.loads((here / "out" / "table.json").read_text())
-    assert tree["paper_means"] == {"mine": [61.0, None]}
 
 
 def test_a_table_of_one_column_has_the_papers_mean_there(play):
     paper = {"source": "a paper", "numbers": {"mine": {"mean": 61}}}
     changes = {**CHANGES, "columns": None, "claims": ["mine > base"], "paper": paper}
     found = outcome(play(curve, **changes))
-    header, (mine, *_) = main_cells(found, found.metrics[0])
+    header, (mine, *_) = main_cells(found, found.shown[0])
     assert (header, mine[2]) == (["", "digits", "paper"], "61")
 
 
@@ -238,7 +238,7 @@ def test_words_are_written_from_the_left_and_numbers_from_the_right(written, her
     assert sides[:3] == [
         "|:--|--:|--:|--:|--:|--:|",
         "|:--|--:|--:|:--|:--|",
-        "|:--|:--|--:|--:|--:|:--|",
+        "|:--|:--|--:|:--|",
     ]
     page = (here / "out" / "table.html").read_text()
     assert "<td class=words><strong" in page
@@ -283,9 +283,9 @@ def test_a_choice_that_diverged_is_named_in_every_form(play, here):
     assert r"$^\ddagger$" in latex(outcome(book))
     tree = json.loads((here / "out" / "table.json").read_text())
     (cell, _) = (cell for cell in tree["cells"] if cell["row"] == "base")
-    assert cell["dropped"] == [
-        {"config": {"lr": 0.5}, "seeds": [2], "reason": "its loss is no number"}
-    ]
+    (dropped,) = cell["dropped"]
+    assert (dropped["config"], [*dropped["runs"]]) == ({"lr": 0.5}, ["2"])
+    assert tree["runs"][dropped["runs"]["2"]]["reason"] == "it diverged: its loss is no number"
 
 
 def test_a_mean_over_columns_says_how_many_seeds_it_lacks(play, here):
@@ -294,7 +294,8 @@ def test_a_mean_over_columns_says_how_many_seeds_it_lacks(play, here):
         return None if gone else curve(wanted)
 
     book = play(lost, **CHANGES)
-    header, lines = main_cells(outcome(book), outcome(book).metrics[0])
+    found = outcome(book)
+    header, lines = main_cells(found, found.shown[0])
     rows = {cells[0]: cells for cells in lines}
     assert header[-1] == "mean"
     assert [("(1 failed)" in text) for text in rows["null (control)"][1::2]] == [False, True, True]
@@ -322,23 +323,25 @@ def test_a_page_that_is_written_in_between_says_so(here, write):
 
 
 def test_the_json_holds_every_number(written, here):
+    """Once: the record that is read is the record that was written."""
     book, found, _ = written
     tree = json.loads((here / "out" / "table.json").read_text())
+    read = TableRecord.read(here / "out" / "table.json")
+    assert read.model_copy(update={"made": found.made, "plan": found.plan}) == found
+    assert read.tree() == {key: value for key, value in tree.items() if key != "checksum"}
+    assert read.concluded() == read
     assert len(tree["cells"]) == 6
     cell = tree["cells"][0]
-    assert (cell["row"], cell["column"], cell["paper"]) == ("mine", "Dir(0.1)", [70.0, 0.5])
-    assert [seed["seed"] for seed in cell["seeds"]] == [0, 1, 2]
-    assert cell["metrics"]["local_accuracy"]["by_seed"] == {
-        str(seed): pytest.approx(value)
-        for seed, value in found.by_seed(found.against[0].better, "local_accuracy").items()
-    }
+    assert (cell["row"], cell["column"], [*cell["reported"]]) == ("mine", "Dir(0.1)", ["0", "1", "2"])
     assert len(cell["tried"]) == 3
-    assert cell["seeds"][0]["partition"] == "p0"
+    run = tree["runs"][cell["reported"]["0"]]
+    assert (run["partition"], run["bytes"]) == ("p0", 2 * 40)
+    assert found.by_seed(Side("mine", "Dir(0.1)"), "local_accuracy")[0] == pytest.approx(
+        100 * run["values"]["local_accuracy"]
+    )
     assert tree["claims"][0]["verdict"] == "holds"
-    assert tree["controls"][0]["would_refute"] == "that prototypes help"
     assert tree["made"]["command"] == "the command"
-    assert tree["made"]["runs"] == len(book.runs)
-    assert tree["made"]["bytes"] == 2 * 40 * len(book.runs)
+    assert len(tree["runs"]) == len(book.runs)
 
 
 class Balanced(HTMLParser):

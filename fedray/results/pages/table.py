@@ -474,7 +474,7 @@ def _made(record: TableRecord) -> Section:
     written = "" if commits in ("", made.commit) else f"; this page {made.commit}"
     items = [
         f"command: `{made.command}`",
-        f"{len(record.runs)} runs ({made.shared} of them existed before), "
+        f"{len(record.distinct)} runs ({made.shared} of them existed before), "
         f"{record.seconds / 3600:.2f} hours of computing, {size_of(record.bytes)} sent and "
         "received",
         seeds_text(record.plan.report.seeds),
