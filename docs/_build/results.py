@@ -19,7 +19,7 @@ from fedray.storage.files import write_atomic
 from fedray.markdown import markdown_table
 from fedray.storage.json_files import sealed
 from fedray.results.pages.table import interval_text
-from fedray.results.record import DATA, FailedRun, TableRecord
+from fedray.results.record import DATA, DIVERGED, FailedRun, TableRecord
 
 RESULTS, FINDINGS = "docs/results.md", "docs/findings.md"
 BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
@@ -45,7 +45,8 @@ def take(folder: Path, root: Path) -> Path:
     record = TableRecord.read(folder / DATA)
     to = root / FOLDER / record.plan.name
     to.mkdir(parents=True, exist_ok=True)
-    reasons = {run.reason for run in record.runs.values() if isinstance(run, FailedRun)}
+    failed = [run.reason for run in record.runs.values() if isinstance(run, FailedRun)]
+    reasons = {reason.removeprefix(f"{DIVERGED}: ") for reason in failed}  # as notes have them
 
     def short(text: str) -> str:
         for reason in sorted(reasons, key=len, reverse=True):

@@ -10,11 +10,11 @@ from pretended_runs import end, pretend
 import fedray
 from fedray.core.payload import BadPayload, NotFinitePayload
 from fedray.errors import ClientError, CodeError, Failure, UserError
-from fedray.results.pages.table import page
-from fedray.storage.run_folder import RunFolder
 from fedray.results.design import Place
+from fedray.results.pages.table import page
 from fedray.results.paired import Side
 from fedray.results.record import DIVERGED, Edge, FailedRun, Measured, TableRecord
+from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import DroppedChoice, RunSpec
 from fedray.studies.forecast import headline, planned_cells, runs_of
 from fedray.studies.outcome import outcome
