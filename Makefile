@@ -2,15 +2,19 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin/python -m
+IN_TWO = -q -n 2 --dist loadfile --no-loadscope-reorder
 QUIET = RAY_USAGE_STATS_ENABLED=0 MLFLOW_DISABLE_TELEMETRY=true
 
-.PHONY: demo test test-isa test-oldest test-newest check long lint docs site lock clean
+.PHONY: demo test test-all test-isa test-oldest test-newest check long lint docs site lock clean
 
 demo: $(VENV)/installed  ## the FedTSP lambda sweep on real digits, with MiniLM, on local Ray
 	$(QUIET) $(RUN) fedray.sweep fedtsp_lambda
 
-test: $(VENV)/installed  ## everything that is checked without a GPU or a download
-	$(QUIET) RAY_AUTH_MODE=disabled HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+test: $(VENV)/installed  ## the quick tests: no other process, no server, no Ray
+	$(QUIET) $(RUN) pytest $(IN_TWO)
+
+test-all: $(VENV)/installed  ## everything that is checked without a GPU or a download
+	$(QUIET) $(RUN) pytest $(IN_TWO) -m "not long"
 
 test-isa: $(VENV)/installed  ## the equation tests under every instruction set of this processor (ISA=--extremes: two)
 	$(QUIET) RAY_AUTH_MODE=disabled HF_HUB_OFFLINE=1 $(VENV)/bin/python tests/instruction_sets.py $(ISA)
@@ -22,13 +26,13 @@ test-oldest test-newest: test-%: $(VENV)/installed  ## the tests with the oldest
 	$(RUN) pip install -q --disable-pip-version-check uv
 	$(RUN) uv venv -q --allow-existing -p $(VENV)/bin/python $(VENV)-$*
 	$(RUN) uv pip install -q --upgrade -p $(VENV)-$*/bin/python --resolution $(RESOLUTION) -e ".[dev,text]"
-	$(QUIET) RAY_AUTH_MODE=disabled HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	$(QUIET) $(VENV)-$*/bin/python -m pytest $(IN_TWO) -m "not long"
 
 check: $(VENV)/installed  ## every shipped method keeps the laws: fedray check
 	$(QUIET) RAY_AUTH_MODE=disabled HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) fedray check all
 
 long: $(VENV)/installed  ## tests that take minutes each
-	$(QUIET) RAY_AUTH_MODE=disabled HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(RUN) pytest -q -m long
+	$(QUIET) $(RUN) pytest -q -m long
 
 lint: $(VENV)/installed
 	$(RUN) ruff check .

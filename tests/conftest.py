@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # PyTorch, Ray and the hub read these once
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+
+import itertools
 import random
 import string
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -33,8 +39,6 @@ from fedray.runtime.printing import text_log
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.storage.run import Round
-
-os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # Ray reads it once per process
 
 settings.register_profile("fedray", deadline=None, derandomize=True)
 settings.load_profile("fedray")
@@ -107,13 +111,23 @@ def _digits_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def pictures(monkeypatch) -> Pictures:
-    """Runs of this process do not draw who holds what: it takes as long as they do."""
-    draw, nothing = observers.draw_phases, Future[bytes]()
+DRAW = observers.draw_phases
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_pictures() -> Iterator[None]:
+    """Runs of this process do not draw who holds what, which another process does."""
+    nothing = Future[bytes]()
     nothing.set_result(b"")
-    monkeypatch.setattr(observers, "draw_phases", lambda data, plan: nothing)
-    return lambda: monkeypatch.setattr(observers, "draw_phases", draw)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(observers, "draw_phases", lambda data, plan: nothing)
+        yield
+
+
+@pytest.fixture
+def pictures(monkeypatch) -> Pictures:
+    """`pictures()` lets the runs of a test draw."""
+    return lambda: monkeypatch.setattr(observers, "draw_phases", DRAW)
 
 
 @pytest.fixture(scope="session")
@@ -262,13 +276,44 @@ def worker() -> Any:
     return worker
 
 
+SECOND_TIER = {"ray", "slow", "long"}
+"""Marks of tests that may start processes, servers and Ray, and take longer than two seconds."""
+_quick_test: str | None = None
+"""The running test of the first tier."""
+
+
+def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    """Fail a test of the first tier that starts a process or listens at a port."""
+    if _quick_test is None or event not in ("subprocess.Popen", "os.fork", "socket.bind"):
+        return
+    if (event, arguments[0]) == ("subprocess.Popen", "git"):
+        return  # a run's record asks for the commit, once in a process
+    if event == "socket.bind" and isinstance(arguments[1], str):
+        return  # the name of a file
+    raise AssertionError(f"{_quick_test} starts a process or a server ({event}); mark it slow")
+
+
+sys.addaudithook(_refuse_processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    global _quick_test
+    is_quick = not SECOND_TIER & {mark.name for mark in item.iter_markers()}
+    _quick_test = item.nodeid if is_quick else None
+    try:
+        return (yield)
+    finally:
+        _quick_test = None
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run the files in a random order")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the files that take long, so that no worker is left alone with one at the end."""
-    long = Counter(i.path for i in items if {"ray", "slow"} & {m.name for m in i.iter_markers()})
+    long = Counter(i.path for i in items if SECOND_TIER & {m.name for m in i.iter_markers()})
     items.sort(key=lambda item: -long[item.path])
     seed = config.getoption("shuffle")
     if seed is not None:

@@ -37,6 +37,7 @@ def test_every_benchmark_is_listed_here():
     assert {*COMMANDS} == files | packages
 
 
+@pytest.mark.slow
 def test_the_last_words_of_a_process_that_died_are_shown(tmp_path):
     child = start("nobody", "loop", tmp_path)
     with pytest.raises(SystemExit, match=r"nobody, loop: .* code 1\n(.*\n)*KeyError: 'nobody'"):
@@ -45,6 +46,7 @@ def test_the_last_words_of_a_process_that_died_are_shown(tmp_path):
         child.ask("round")
 
 
+@pytest.mark.slow
 def test_a_child_answers_lines(tmp_path):
     program = "from benchmarks.common import serve; print('noise'); serve(lambda line: len(line))"
     child = Child("a child", ["-c", program], tmp_path / "log")
@@ -115,6 +117,7 @@ def test_steps_run_in_turn():
     assert ratio(seconds["mine"], seconds["loop"]) == (1.5, 1.5, 1.5)
 
 
+@pytest.mark.slow
 def test_a_free_port_is_below_those_of_the_kernel():
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert free_port() < low

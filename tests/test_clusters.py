@@ -320,6 +320,7 @@ def test_dockerfile_builds_what_is_here_on_the_pinned_ray():
 # --- scripts -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SCRIPTS, ids=short)
 def test_script_is_executable_bash(path):
     assert path.stat().st_mode & stat.S_IXUSR
@@ -353,6 +354,7 @@ def test_script_demands_tokens_and_hides_them(path):
 TOKEN_LINES = re.compile(r"^if \[\[ -z .*?^if \[\[ -O [^\n]*$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["home", "path"])
 @pytest.mark.parametrize("path", SCRIPTS, ids=short)
 def test_script_takes_the_token_from_others_but_follows_no_link(stage, tmp_path, path, elsewhere):
@@ -476,6 +478,7 @@ def option(line: str, name: str) -> str:
     return found[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "env", "says"),
     [
@@ -494,6 +497,7 @@ def test_sbatch_says_what_is_missing_before_ray_starts(stage, tmp_path, args, en
     assert not [line for line in lines_of(tmp_path / "log") if line.startswith("srun")]
 
 
+@pytest.mark.slow
 def test_sbatch_starts_waits_sweeps_and_ends_what_it_started(stage, tmp_path):
     put(tmp_path / "bin", "srun", SRUN)
     stage |= {"SLURM_MEM_PER_NODE": "1000", "RAY_TMPDIR": str(tmp_path / "t")}
@@ -521,6 +525,7 @@ def test_sbatch_starts_waits_sweeps_and_ends_what_it_started(stage, tmp_path):
     assert list((tmp_path / "home" / "fedray_results").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("which", "status"), [("SWEEP_STATUS", 3), ("JOIN_STATUS", 1)])
 def test_sbatch_ends_the_head_also_after_a_failure(stage, tmp_path, which, status):
     put(tmp_path / "bin", "srun", SRUN)
@@ -529,6 +534,7 @@ def test_sbatch_ends_the_head_also_after_a_failure(stage, tmp_path, which, statu
     assert lines_of(tmp_path / "log")[-1] == "ended --head"
 
 
+@pytest.mark.slow
 def test_sbatch_ends_the_head_when_it_is_ended_itself(stage, tmp_path):
     running = start_sweeping(stage, tmp_path)
     running.terminate()
@@ -544,6 +550,7 @@ def start_sweeping(stage: Mapping[str, str], folder: Path) -> subprocess.Popen[b
     return running
 
 
+@pytest.mark.slow
 def test_sbatch_is_queued_again_when_its_head_did_not_start(stage, tmp_path):
     put(tmp_path / "bin", "srun", "exit 1")
     done = bash(SBATCH, *ALONE, env=stage)
@@ -552,6 +559,7 @@ def test_sbatch_is_queued_again_when_its_head_did_not_start(stage, tmp_path):
     assert f"scontrol requeue {stage['SLURM_JOB_ID']}" in lines_of(tmp_path / "log")
 
 
+@pytest.mark.slow
 def test_sbatch_is_queued_again_when_its_head_is_lost(stage, tmp_path):
     put(tmp_path / "bin", "srun", SRUN.replace("exec", "timeout -s KILL 4"))
     done = bash(SBATCH, *ALONE, env=stage | {"SWEEP_SECONDS": "6", "SWEEP_STATUS": "1"})
@@ -560,6 +568,7 @@ def test_sbatch_is_queued_again_when_its_head_is_lost(stage, tmp_path):
     assert f"scontrol requeue {stage['SLURM_JOB_ID']}" in lines_of(tmp_path / "log")
 
 
+@pytest.mark.slow
 def test_sbatch_is_queued_again_when_its_head_is_lost_while_nodes_join(stage, tmp_path):
     """Ray waits without end for a head that is gone."""
     put(tmp_path / "bin", "srun", SRUN.replace("exec", "timeout -s KILL 2"))
@@ -569,6 +578,7 @@ def test_sbatch_is_queued_again_when_its_head_is_lost_while_nodes_join(stage, tm
     assert not any("fedray.sweep fed" in line for line in lines_of(tmp_path / "log"))
 
 
+@pytest.mark.slow
 def test_sbatch_queues_itself_again_before_the_time_limit(stage, tmp_path):
     running = start_sweeping(stage, tmp_path)
     running.send_signal(signal.SIGUSR1)
@@ -578,6 +588,7 @@ def test_sbatch_queues_itself_again_before_the_time_limit(stage, tmp_path):
     assert note.read_text().strip() == str(tmp_path / "sweep")
 
 
+@pytest.mark.slow
 def test_sbatch_is_queued_again_so_often_and_no_oftener(stage, tmp_path):
     stage |= {"SLURM_RESTART_COUNT": "3", "FEDRAY_MOST_RESTARTS": "3"}
     running = start_sweeping(stage, tmp_path)
@@ -589,6 +600,7 @@ def test_sbatch_is_queued_again_so_often_and_no_oftener(stage, tmp_path):
     assert "FEDRAY_MOST_RESTARTS allows 3" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "goes_on"), [(None, "--out {}"), ("running", "--out {} --resume"), ("finished", "")]
 )
@@ -629,6 +641,7 @@ def wait_until(true: Any, seconds: float = 30) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_start_head_binds_to_this_machine_and_guards_its_files(stage, tmp_path):
     private = tmp_path / "ray"
     env = stage | {"FEDRAY_RAY_TMP": str(private), "FEDRAY_RAY_PORT": str(free_port())}
@@ -652,6 +665,7 @@ def test_start_head_binds_to_this_machine_and_guards_its_files(stage, tmp_path):
     assert "RAY_AUTH_MODE=token RAY_API_SERVER_ADDRESS=http://127.0.0.1:8265" in printed
 
 
+@pytest.mark.slow
 def test_start_head_opens_to_the_network_when_told_so(stage, tmp_path):
     env = stage | {"FEDRAY_RAY_TMP": str(tmp_path / "ray"), "FEDRAY_RAY_HOST": "10.0.0.1"}
     running = subprocess.Popen(["bash", START_HEAD], env=env, stdout=subprocess.DEVNULL)
@@ -662,6 +676,7 @@ def test_start_head_opens_to_the_network_when_told_so(stage, tmp_path):
     assert {"--node-ip-address=10.0.0.1", "mode=token", "cluster="} <= set(start.split())
 
 
+@pytest.mark.slow
 def test_start_head_needs_ray(stage, tmp_path):
     (tmp_path / "bin" / "ray").unlink()
     done = bash(START_HEAD, env=stage | {"FEDRAY_RAY_TMP": str(tmp_path / "ray")})

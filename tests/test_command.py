@@ -299,6 +299,7 @@ def test_a_job_says_how_it_is_stopped(monkeypatch, capsys):
     assert capsys.readouterr().out == said
 
 
+@pytest.mark.slow
 def test_nobody_reads_the_output():
     program = (
         "import click\n"
@@ -317,6 +318,7 @@ def test_nobody_reads_the_output():
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437", "utf-8"])
 def test_a_terminal_that_lacks_a_character_gets_another_one(encoding):
     words = [sys.executable, "-m", "fedray", "show", "fedtsp_lambda"]  # the page has a lambda

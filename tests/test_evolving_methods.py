@@ -103,6 +103,7 @@ def test_validation_images_that_their_owners_no_longer_have_are_not_measured(run
             assert torch.equal(kept["labels"], now[owner]["labels"])
 
 
+@pytest.mark.slow
 def test_workers_are_given_clients_by_the_images_that_these_have_now(assemble):
     assembly = assemble("fedavg", EVOLVING)
     executor = RayExecutor(assembly, pool=None)

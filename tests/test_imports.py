@@ -20,6 +20,7 @@ def test_and_after_an_import_that_fails():
     assert gc.isenabled()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["fedray.cli.run", "fedray.cli.study", "fedray"])
 def test_a_command_can_say_something_before_large_libraries_are_imported(module):
     code = f"import sys, {module}; print({{'torch', 'ray', 'mlflow'}} & sys.modules.keys())"

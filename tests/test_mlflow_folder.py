@@ -59,6 +59,7 @@ def test_folder_holds_no_python():
     assert list(FOLDER.rglob("*.py")) == []
 
 
+@pytest.mark.slow
 def test_import_from_the_repository_root_finds_the_package():
     code = "import importlib.util; print(importlib.util.find_spec('mlflow').origin)"
     done = subprocess.run(
@@ -182,6 +183,7 @@ def test_server_script_and_compose_agree_where_both_have_a_say():
 # --- server.sh -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_server_script_is_executable_bash():
     assert SERVER.stat().st_mode & stat.S_IXUSR
     done = subprocess.run(["bash", "-n", SERVER], capture_output=True, text=True, check=False)
@@ -213,6 +215,7 @@ def arguments_of_server(tmp_path: Path, *args: str, **env: str) -> list[str]:
     return [line[5:] for line in done.stdout.splitlines() if line.startswith("CALL ")]
 
 
+@pytest.mark.slow
 def test_server_script_defaults_to_this_machine(tmp_path):
     data = tmp_path / "home" / "fedray_mlflow"
     where, *call = arguments_of_server(tmp_path)
@@ -227,6 +230,7 @@ def test_server_script_defaults_to_this_machine(tmp_path):
     assert {word for word in call if word.startswith("--") and " " not in word} <= server_options()
 
 
+@pytest.mark.slow
 def test_server_script_hands_on_what_is_set(tmp_path):
     _, *call = arguments_of_server(
         tmp_path,

@@ -81,6 +81,7 @@ def test_a_system_without_an_affinity_counts_its_processors(machine, monkeypatch
     assert allowed_cpus() == 1
 
 
+@pytest.mark.slow
 def test_the_first_round_of_the_demo_on_a_system_that_lacks_functions_of_linux(tmp_path):
     program = f"""
 import os, sys

@@ -122,6 +122,7 @@ print(json.dumps([accuracies(out) for out in sys.argv[1:]]))
 """
 
 
+@pytest.mark.slow
 def test_saved_prompts_have_the_same_accuracy_in_another_process(tiny_clip, tmp_path):
     methods = ("fedmgp", "promptfolio", "dp2fl")
     trained = [saved_prompts(method, tiny_clip, tmp_path / method) for method in methods]

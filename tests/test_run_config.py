@@ -69,7 +69,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
         ["diff", "{run}", "{whole}"],
         ["diff", "{whole}", "{run}"],
         ["verify", "{run}"],
-        ["show", "{run}/config.yaml"],
+        ["show", "{run}"],
         ["cost", "{run}/config.yaml"],
         ["analyse", "retest", "{run}", "--with", "batch_size=10"],
         ["run", "--resume", "{run}", "--executor", "serial", "--no-track"],
@@ -109,3 +109,10 @@ def test_a_run_that_has_no_result_yet_is_read(run):
     (run / "result.json").unlink()
     edit(run, "mu: 0.25", "mu: 0.5")
     assert read_config(run)["algorithm"]["mu"] == 0.5
+
+
+def test_show_of_a_folder_is_show_of_its_configuration(finished, capsys):
+    assert main(["show", str(finished)]) == 0
+    shown = capsys.readouterr().out
+    assert main(["show", str(finished / "config.yaml")]) == 0
+    assert capsys.readouterr().out == shown != ""

@@ -151,6 +151,7 @@ def test_scores_are_plain_counts():
 # --- what is written ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_phase_is_drawn_and_newcomers_are_named(assemble):
     from PIL import Image
 

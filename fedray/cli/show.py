@@ -62,8 +62,10 @@ def command(
 
     For an experiment, every setting and where it is set; KEY=VALUE overrides a setting as in
     fedray run. For other names, the parameters with bounds and defaults, the paper and the
-    source file.
+    source file. For the folder of a run, the settings that it ran with.
     """
+    if "/" in name and Path(name).is_dir():
+        name = f"{name}/config.yaml"
     if keys or is_experiment(name):
         rows = settings(name, keys, plugin)
         if changed:

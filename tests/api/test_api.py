@@ -30,6 +30,7 @@ def small():
     return fedray.Experiment("fedproto_digits", SMALL, rounds=2)
 
 
+@pytest.mark.slow
 def test_the_import_is_light_and_names_collide_with_no_module():
     code = (
         "import sys, fedray; heavy = {'torch', 'ray', 'pydantic', 'numpy', 'yaml'};"

@@ -78,6 +78,7 @@ def office(monkeypatch, origin, *files):
     return describe(monkeypatch, origin=Origin(page=origin.url, files=files))
 
 
+@pytest.mark.slow
 def test_a_set_is_fetched_checked_and_put_in_place(origin, tmp_path, monkeypatch, capsys):
     office(monkeypatch, origin, file_of(origin, zipped()))
     assert get(["tiny"]) == 0
@@ -93,6 +94,7 @@ def test_a_set_is_fetched_checked_and_put_in_place(origin, tmp_path, monkeypatch
     assert "here" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_connection_that_breaks_off_is_resumed(origin, tmp_path, monkeypatch):
     office(monkeypatch, origin, file_of(origin, zipped()))
     monkeypatch.setattr(downloads, "_CHUNK", 1_000)
@@ -101,6 +103,7 @@ def test_a_connection_that_breaks_off_is_resumed(origin, tmp_path, monkeypatch):
     assert origin.ranges == [None, "bytes=10000-", "bytes=15000-", "bytes=15000-"]
 
 
+@pytest.mark.slow
 def test_a_killed_download_goes_on(origin, tmp_path, monkeypatch):
     content = zipped()
     office(monkeypatch, origin, file_of(origin, content))
@@ -111,6 +114,7 @@ def test_a_killed_download_goes_on(origin, tmp_path, monkeypatch):
     assert origin.ranges == ["bytes=7000-"]
 
 
+@pytest.mark.slow
 def test_a_complete_part_without_a_known_size(origin, tmp_path, monkeypatch):
     content = zipped()
     office(monkeypatch, origin, file_of(origin, content, bytes=None))
@@ -120,6 +124,7 @@ def test_a_complete_part_without_a_known_size(origin, tmp_path, monkeypatch):
     assert get(["tiny"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["checksum", "bytes"])
 def test_a_wrong_file_is_removed(origin, tmp_path, monkeypatch, capsys, key):
     wrong = {"checksum": f"md5:{'0' * 32}", "bytes": 7}[key]
@@ -130,6 +135,7 @@ def test_a_wrong_file_is_removed(origin, tmp_path, monkeypatch, capsys, key):
     assert not list((tmp_path / "data/tiny.part").glob("set*"))
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_too_small(origin, tmp_path, monkeypatch, capsys):
     office(monkeypatch, origin, file_of(origin, zipped()))
     usage = namedtuple("usage", "total used free")(10, 9, 1000)
@@ -140,6 +146,7 @@ def test_a_disk_that_is_too_small(origin, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "data/tiny").exists()
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_meanwhile(origin, tmp_path, monkeypatch, capsys):
     office(monkeypatch, origin, file_of(origin, zipped()))
 
@@ -151,6 +158,7 @@ def test_a_disk_that_fills_up_meanwhile(origin, tmp_path, monkeypatch, capsys):
     assert "free some space" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["refuses", "silent"])
 def test_no_network_is_an_answer_within_seconds(tmp_path, monkeypatch, capsys, kind):
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "data"))
@@ -169,6 +177,7 @@ def test_no_network_is_an_answer_within_seconds(tmp_path, monkeypatch, capsys, k
     listening.close()
 
 
+@pytest.mark.slow
 def test_a_page_is_not_the_file_and_what_a_browser_fetched_is(
     origin, tmp_path, monkeypatch, capsys
 ):
@@ -182,6 +191,7 @@ def test_a_page_is_not_the_file_and_what_a_browser_fetched_is(
     assert "no checksum is known" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_set_with_too_few_images(origin, tmp_path, monkeypatch, capsys):
     office(monkeypatch, origin, file_of(origin, zipped(count=1)))
     assert get(["tiny"]) == 2
@@ -189,6 +199,7 @@ def test_a_set_with_too_few_images(origin, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "data/tiny").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["../evil", "/evil", "set/../../evil", "set\\..\\evil"])
 def test_an_archive_that_leads_out_of_its_folder(origin, tmp_path, monkeypatch, name):
     office(monkeypatch, origin, file_of(origin, zipped(extra=[name])))
@@ -264,6 +275,7 @@ def cifar10(origin, tmp_path, monkeypatch):
     return origin
 
 
+@pytest.mark.slow
 def test_the_papers_experiment_finds_what_was_fetched(cifar10, tmp_path, capsys):
     assert run(["fedtsp_cifar10_paper"]) == 2
     assert "fedray get cifar10" in capsys.readouterr().err
@@ -273,6 +285,7 @@ def test_the_papers_experiment_finds_what_was_fetched(cifar10, tmp_path, capsys)
     assert (len(images.labels), images.class_names) == (60, known("cifar10").classes)
 
 
+@pytest.mark.slow
 def test_a_file_that_differs_from_the_hubs_checksum(cifar10, tmp_path, capsys):
     cifar10.lies = True
     assert get(["cifar10"]) == 2
@@ -282,6 +295,7 @@ def test_a_file_that_differs_from_the_hubs_checksum(cifar10, tmp_path, capsys):
     assert get(["cifar10"]) == 0
 
 
+@pytest.mark.slow
 def test_a_hub_download_that_was_killed_goes_on(cifar10, tmp_path, monkeypatch, capsys):
     import huggingface_hub
 
@@ -300,6 +314,7 @@ def test_a_hub_download_that_was_killed_goes_on(cifar10, tmp_path, monkeypatch, 
     assert len(cifar10.ranges) == 1  # the first file was kept
 
 
+@pytest.mark.slow
 def test_weights_land_where_they_are_looked_for(origin, tmp_path, capsys):
     origin.hub["timm/vit_base_patch16_clip_224.openai"] = {
         "open_clip_model.safetensors": b"weights",
@@ -317,6 +332,7 @@ def test_weights_land_where_they_are_looked_for(origin, tmp_path, capsys):
     assert "is in" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_pickled_weights_only_where_there_are_no_others(origin, tmp_path):
     origin.hub["bert-base-uncased"] = dict.fromkeys(
         ("config.json", "vocab.txt", "pytorch_model.bin", "tf_model.h5"), b"{}"
@@ -329,6 +345,7 @@ def test_pickled_weights_only_where_there_are_no_others(origin, tmp_path):
     assert len(list(folder.iterdir())) == 3
 
 
+@pytest.mark.slow
 def test_a_hub_out_of_reach(tmp_path, monkeypatch, capsys):
     from huggingface_hub import constants
 

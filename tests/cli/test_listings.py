@@ -77,6 +77,7 @@ def test_the_written_listing_is_what_the_registries_say():
     assert read_entries() == {kind: entries(kind) for kind in KINDS} | {KEYS: experiment_keys()}
 
 
+@pytest.mark.slow
 def test_a_listing_is_read_without_pytorch():
     program = (
         "import sys; from fedray.cli.main import main; main(sys.argv[1:]);"

@@ -85,6 +85,7 @@ def test_the_page_lists_more_than_twenty_and_every_section_is_read():
     assert len({mistake.title for mistake in MISTAKES}) == len(MISTAKES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES, ids=[mistake.title for mistake in MISTAKES])
 def test_a_mistake_is_answered_with_its_cure(mistake, folder, circumstances, monkeypatch, capsys):
     monkeypatch.chdir(folder)

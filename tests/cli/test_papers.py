@@ -225,6 +225,7 @@ def label(command: PaperCommand) -> str:
     return f"{command.paper}-{command.item}-{command.scale}".replace(" ", "_")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=label)
 def test_every_command_resolves(every_root, command):
     asked = check_command(command.words)
@@ -299,6 +300,7 @@ def short() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", short())
 def test_a_few_items_run_at_a_tiny_size(tiny, name):
     run_all(tiny, name, most=1)

@@ -46,6 +46,7 @@ def _lines(language: str) -> list[str]:
     return text.splitlines()
 
 
+@pytest.mark.slow
 def test_the_way_to_a_paper_s_table_is_one(monkeypatch, capsys):
     """Every table of it is planned; what is added to the shipped one is laid on its copy."""
     own, added = (parse_yaml(text, PAGE) for text in blocks(PAGE, "yaml")[2:])

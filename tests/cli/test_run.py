@@ -60,6 +60,7 @@ def result_of(out):
     return result_in(out)
 
 
+@pytest.mark.slow
 def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys, pictures):
     out = tmp_path / "out"
     pictures()
@@ -260,6 +261,7 @@ def test_an_experiment_that_cannot_begin_is_not_tracked(tmp_path, notes, capsys)
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_run_in_one_folder(tmp_path, capsys, monkeypatch):
     out = tmp_path / "run"
     assert main([*QUICK, "--out", str(out), *SERIAL]) == 0

@@ -88,6 +88,7 @@ RARE = "mlflow pandas pyarrow scipy matplotlib sklearn transformers optuna"
 RUN = "run fedavg_digits rounds=1 data.samples=300 --executor serial --out {}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "heavy"),
     [

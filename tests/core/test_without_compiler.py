@@ -52,6 +52,7 @@ def test_the_numbers_and_hooks_are_torchs(ours, torchs, options):
     assert called == expected == 3
 
 
+@pytest.mark.slow
 def test_the_compiler_is_not_imported():
     done = subprocess.run([sys.executable, "-c", IN_A_NEW_PROCESS], check=False)
     assert done.returncode == 0

@@ -618,6 +618,7 @@ def test_names_of_classes():
             check_names(names, "here")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "fits"), [(2**24, True), (2**40, False)])
 def test_a_small_file_that_repeats_a_large_value_takes_little_memory(
     tmp_path, monkeypatch, most, fits

@@ -139,6 +139,7 @@ def test_hash_identifies_the_partition():
     assert FederatedData(make_images(seed=0), data.train, data.test).sha256 == data.sha256
 
 
+@pytest.mark.slow
 def test_hash_is_the_same_in_every_process():
     data = make(load_images("digits"), clients=20)
     code = (
@@ -226,6 +227,7 @@ def test_image_set_is_read_only_and_identified_by_content():
         one.images[0] = 0
 
 
+@pytest.mark.slow
 def test_importing_the_package_is_light():
     code = (
         "import sys, fedray.data;"

@@ -319,6 +319,7 @@ def test_paths_of_a_split_file_are_composed(tmp_path):
 # --- links ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_folders_that_link_to_each_other_are_listed_once(tmp_path):
     names = [f"class{i}" for i in range(8)]

@@ -29,6 +29,7 @@ def test_names_that_do_not_fit(tmp_path):
         plot_partition(np.ones((2, 3), np.int64), ["a", "b"], tmp_path / "x.png")
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same_plot(tmp_path):
     counts, names = np.arange(6).reshape(2, 3), ["a", "b", "$c"]
     later = [("later", counts[::-1])]

@@ -248,6 +248,7 @@ def test_encoded_images_beyond_a_limit_are_read_again(tmp_path, monkeypatch, mos
     assert sum(len(row.image) for row in rows) <= most
 
 
+@pytest.mark.slow
 def test_pillows_warning_of_large_images_is_silenced():
     """Pillow itself refuses twice as many pixels."""
     code = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from pages import ROOT
 
 from _build.__main__ import command, pages
@@ -10,11 +11,13 @@ from fedray.command import run
 from fedray.core import Algorithm, LocalTraining
 
 
+@pytest.mark.slow
 def test_readme_and_pages_are_up_to_date():
     outdated = [path.name for path, text in pages(ROOT).items() if path.read_text() != text]
     assert outdated == [], "run `make docs`"
 
 
+@pytest.mark.slow
 def test_docs_writes_what_check_misses(tmp_path, capsys):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "keys.md").write_text("old")

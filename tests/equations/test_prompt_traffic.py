@@ -65,6 +65,7 @@ def test_trained_and_sent(vit_b_16, method, hparams, trained, sent, kind):
     assert up.params == ({kind: sent, "statistics": 1} if sent else {})
 
 
+@pytest.mark.slow
 def test_fedmgp_trains_five_groups_and_sends_two(vit_b_16):
     assembly = vit_b_16("fedmgp", {})
     alone = Alone(assembly, empty_client(assembly, (0,)))

@@ -53,6 +53,7 @@ def undisturbed(experiment, tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_the_numbers_show_dropout(experiment, undisturbed, tmp_path):
     """So the comparisons of this file can fail."""
     last = numbers(undisturbed)["rounds"][-1]

@@ -106,6 +106,7 @@ def command(server, tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_the_file_is_one_that_can_be_loaded(command, server, capsys):
     assert command("cat,ice_cream") == 0
     found = load_descriptions(str(command.out), ["cat", "ice cream"])
@@ -119,11 +120,13 @@ def test_the_file_is_one_that_can_be_loaded(command, server, capsys):
     assert "1/2 cat: described" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_nothing_is_asked_twice(command, server):
     assert command("cat,dog") == command("cat,dog") == 0
     assert len(server.asked) == 2
 
 
+@pytest.mark.slow
 def test_texts_that_were_edited_are_not_replaced(command, server, capsys):
     assert command("cat,dog") == 0
     edited = command.out.read_text().replace("cat", "kitten")
@@ -135,6 +138,7 @@ def test_texts_that_were_edited_are_not_replaced(command, server, capsys):
     assert len(server.asked) == 2
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written(endpoint, server, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path / "file"))
@@ -143,12 +147,14 @@ def test_a_cache_that_cannot_be_written(endpoint, server, monkeypatch, tmp_path)
     assert not server.asked
 
 
+@pytest.mark.slow
 def test_busy_then_good(endpoint, server):
     server.plan = [(429, {"Retry-After": "0"}, "busy"), (503, {}, "later")]
     assert generate_descriptions(["cat"], endpoint) == {"cat": entry("cat")}
     assert len(server.asked) == 3
 
 
+@pytest.mark.slow
 def test_retry_after_is_respected(endpoint, server, monkeypatch):
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
@@ -157,6 +163,7 @@ def test_retry_after_is_respected(endpoint, server, monkeypatch):
     assert slept == [7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bad",
     [
@@ -177,11 +184,13 @@ def test_a_bad_answer_is_retried_with_the_reason(endpoint, server, bad):
     assert "not the wanted JSON object: the answer" in server.asked[1]["messages"][3]["content"]
 
 
+@pytest.mark.slow
 def test_a_fenced_answer_will_do(endpoint, server):
     server.plan = [completion(f"Here:\n```json\n{json.dumps(entry('cat'))}\n```\n")]
     assert generate_descriptions(["cat"], endpoint) == {"cat": entry("cat")}
 
 
+@pytest.mark.slow
 def test_answers_that_never_get_better(endpoint, server):
     server.always = completion("no")
     with pytest.raises(UserError, match=r"tiny gave 3 answers of the wrong form about class 'cat'"):
@@ -189,6 +198,7 @@ def test_answers_that_never_get_better(endpoint, server):
     assert len(server.asked) == 3
 
 
+@pytest.mark.slow
 def test_a_failure_leaves_the_answers_and_no_file(command, server, capsys):
     good = completion(json.dumps(entry("cat")))
     server.plan = [good, *[(500, {}, "down")] * 3]
@@ -203,6 +213,7 @@ def test_a_failure_leaves_the_answers_and_no_file(command, server, capsys):
     assert list(json.loads(command.out.read_text())) == ["cat", "dog"]
 
 
+@pytest.mark.slow
 def test_the_key_is_never_shown(command, server, capsys, endpoint):
     server.always = (401, {}, f"no such key: {KEY}")
     assert command("cat") == 2
@@ -212,12 +223,14 @@ def test_the_key_is_never_shown(command, server, capsys, endpoint):
     assert len(server.asked) == 1  # a refusal is not repeated
 
 
+@pytest.mark.slow
 def test_nobody_there(endpoint):
     nobody = Endpoint("http://127.0.0.1:9", "tiny", "", 1, 0.01, 1)
     with pytest.raises(UserError, match=r"127\.0\.0\.1 did not answer after 1 retries \(Conn"):
         generate_descriptions(["cat"], nobody)
 
 
+@pytest.mark.slow
 def test_something_else_answers(endpoint, server):
     server.always = (200, {}, "<html>")
     with pytest.raises(UserError, match="did not answer with a chat completion"):
@@ -243,6 +256,7 @@ def test_classes(tmp_path):
             read_classes(text)
 
 
+@pytest.mark.slow
 def test_the_command_runs_and_exits_with_2():
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDRAY_LLM")}
     for more, message in (

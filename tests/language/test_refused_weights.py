@@ -384,6 +384,7 @@ def online(monkeypatch, tmp_path):
     return tmp_path / "hub"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "get"),
     [

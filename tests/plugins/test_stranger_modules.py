@@ -52,6 +52,7 @@ def called(*words: str, safe: bool = False) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -101,6 +102,7 @@ def test_another_folder_of_the_path_is_searched(received, tmp_path, monkeypatch)
     assert any(point.module == "evil" for point in installed_points())
 
 
+@pytest.mark.slow
 def test_a_checkout_that_is_not_installed_runs_in_its_folder(tmp_path, monkeypatch):
     """Workers need the folder of the package, which Python has put on its path."""
     import fedray

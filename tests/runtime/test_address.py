@@ -112,6 +112,7 @@ def test_an_address_in_another_form_is_refused_before_ray_is_asked(monkeypatch, 
     refusal(form, monkeypatch)
 
 
+@pytest.mark.slow
 def test_nobody_listens(monkeypatch):
     of = f"127.0.0.1:{closed_port()}"
     assert f"no Ray cluster answers at RAY_ADDRESS={of} (Connection refused)" in refusal(
@@ -119,6 +120,7 @@ def test_nobody_listens(monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers_is_given_up(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         of = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -127,6 +129,7 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch):
     assert time.monotonic() - start < 60  # Ray itself waits for minutes
 
 
+@pytest.mark.slow
 def test_a_web_server_is_not_ray(monkeypatch):
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

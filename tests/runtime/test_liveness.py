@@ -48,6 +48,7 @@ def ports(monkeypatch):
         yield head, raylet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dead", "said"), [(0, "the head of Ray"), (1, "Ray on this machine")])
 def test_a_port_where_nobody_listens_any_more(ports, dead, said):
     alive = Liveness()
@@ -57,18 +58,21 @@ def test_a_port_where_nobody_listens_any_more(ports, dead, said):
         alive.check()
 
 
+@pytest.mark.slow
 def test_a_head_that_answers_again_has_not_died(ports, monkeypatch):
     alive, answers = Liveness(), iter([False, False, True, True])
     monkeypatch.setattr(liveness, "answers", lambda address: next(answers))
     alive.check()
 
 
+@pytest.mark.slow
 def test_nothing_is_checked_more_than_once_a_second(ports, monkeypatch):
     alive = Liveness()
     monkeypatch.setattr(Liveness, "check", lambda self: pytest.fail("checked"))
     alive.look()
 
 
+@pytest.mark.slow
 def test_a_stopped_process_is_said_once(ports, monkeypatch, caplog):
     alive = Liveness()
     alive._checked = alive._arrived = -1e9
@@ -86,6 +90,7 @@ def test_a_stopped_process_is_said_once(ports, monkeypatch, caplog):
     assert line.endswith(f"go on with kill -CONT {process.pid}")
 
 
+@pytest.mark.slow
 def test_a_stopped_process_of_a_joined_cluster_is_said(ports, tmp_path, caplog):
     alive = Liveness()
     raylet, pids = tmp_path / "raylet", tmp_path / "pids"

@@ -238,6 +238,7 @@ def closed_port() -> int:
         return taken.getsockname()[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", [None, "", "local"])
 def test_a_ray_of_our_own_joins_nobody_and_keeps_to_this_machine(
     asked, home, monkeypatch, address, capsys
@@ -303,6 +304,7 @@ def test_other_gpus_are_counted_by_a_pytorch_that_is_built_for_them(monkeypatch)
     assert cluster._other_gpus() == 2
 
 
+@pytest.mark.slow
 def test_a_cluster_that_answers_is_mentioned_and_not_joined(asked, home, capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"

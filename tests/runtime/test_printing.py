@@ -192,6 +192,7 @@ def test_what_the_command_has_logged_itself_is_not_logged_again(caplog):
     assert caplog.messages == ["worker 0: 6 images are transparent"]  # of another command
 
 
+@pytest.mark.slow
 def test_a_program_without_logging_sees_warnings_once(tmp_path):
     program = (
         "import logging, fedray.runtime.printing\n"
@@ -211,6 +212,7 @@ def test_a_second_run_does_not_repeat_the_warnings_of_the_first(caplog):
     assert caplog.messages == ["server: 128 features are repeated", *["client 3: loss 2.5"] * 2]
 
 
+@pytest.mark.slow
 def test_a_program_sees_a_printed_line_each_time():
     program = (
         "from fedray.runtime.printing import Text, text_log\n"

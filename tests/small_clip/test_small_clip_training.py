@@ -87,6 +87,7 @@ def test_it_learns_and_open_clip_loads_what_it_writes(tiny, tmp_path):
     assert torch.allclose(features, whole, atol=1e-2)  # half precision
 
 
+@pytest.mark.slow
 def test_stopped_and_started_again_equals_undisturbed_in_either_stage(tiny, tmp_path, monkeypatch):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert run(tiny, whole) == 0

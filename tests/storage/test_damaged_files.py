@@ -73,6 +73,7 @@ def one_sentence(capsys) -> str:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "content"),
     sorted({*product(FILES, [*CONTENTS, "cut"])} - {("config.yaml", "deep")}),

@@ -87,6 +87,7 @@ def test_a_failure_leaves_the_moment_before(saved, tmp_path):
     assert content(tmp_path) == ({"round": 3, "trees": 3}, {0: 0, 1: 1, 7: 7})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", range(12))
 def test_killed_at_any_time_one_of_two_moments_is_whole(saved, tmp_path, moment):
     """A forked process ends before its n-th system call of a kind that a commit needs."""

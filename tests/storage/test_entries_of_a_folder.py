@@ -165,6 +165,7 @@ def test_a_hard_link_is_read_but_not_written_through(run, finished, name):
     assert os.stat(run / name).st_ino != os.stat(copy).st_ino
 
 
+@pytest.mark.slow
 def test_upload_does_not_empty_a_file_that_is_called_lock(run, finished):
     (run / ".lock").write_text("mine")
     assert call(READERS["upload"], run, finished) == 0

@@ -77,6 +77,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LINKS)
 def test_a_link_out_of_the_folder_is_refused_and_nothing_behind_it_changes(
     out, tmp_path, capsys, name

@@ -166,6 +166,7 @@ print(kept_arrays("things", "shared", "small things", make).arrays["pixels"].sum
 """
 
 
+@pytest.mark.slow
 def test_two_processes_make_once(tmp_path):
     log = tmp_path / "log"
     command = [sys.executable, "-c", _CHILD, str(log)]

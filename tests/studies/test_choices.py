@@ -453,6 +453,7 @@ def test_a_study_goes_on_where_it_was(here, write):
     assert trial.spec.key != again.next().spec.key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_told", [True, False], ids=["written", "killed before"])
 def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, is_told):
     """The short form of the kills in test_table_on_ray.py: after every run, and just before."""

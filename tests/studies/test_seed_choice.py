@@ -139,6 +139,7 @@ def test_numbers_and_choices_of_a_seed_depend_on_no_other_seed(here, write, name
     assert len({repr(choice) for choice, _ in together.values()}) > 1  # seeds do differ
 
 
+@pytest.mark.slow
 def test_real_runs_of_a_seed_are_those_that_it_has_alone(here, write):
     def run(label, seeds):
         return choices_and_numbers(here, write, label, train, report={"seeds": seeds})

@@ -92,6 +92,7 @@ def test_the_tables_are_there():
     assert {path.stem for path in FILES} >= EXPECTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_cell_of_every_scale_resolves(path):
     scales = list(study_tree(path).get("scales", {"laptop": {}}))

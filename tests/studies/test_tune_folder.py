@@ -76,6 +76,7 @@ def every_experiment(cell: Cell, seed: int) -> list[Experiment]:
     return [cell.run_spec(each, "report", seed).experiment for each in configurations(cell)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_configuration_of_every_scale_resolves(path):
     scales = study_tree(path)["scales"]

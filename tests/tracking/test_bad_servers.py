@@ -42,6 +42,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", REASONS)
 def test_what_is_missing_is_said_whatever_the_server_does(fault: str, tmp_path: Path) -> None:
     folder = tmp_path / "a run"
@@ -58,6 +59,7 @@ def test_what_is_missing_is_said_whatever_the_server_does(fault: str, tmp_path: 
     assert last.endswith(f"fedray upload '{folder}'")
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_changes_nothing_in_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,6 +82,7 @@ def test_a_server_that_hangs_changes_nothing_in_a_run(
     assert "does not have all of 1 run(s)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_server_cannot_ask_for_an_hour_of_patience(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +107,7 @@ def assert_nowhere(secret: str, folder: Path, *texts: str) -> None:
             assert secret.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("uri", "more"),
     [

@@ -46,6 +46,7 @@ from tests.tracking.runs import make_round, make_run, write_run
 # --- names, params, metrics ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_importing_tracking_is_light() -> None:
     code = (
         "import sys, fedray.tracking; "

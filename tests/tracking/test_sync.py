@@ -59,6 +59,7 @@ def free_port() -> int:
 # --- sync ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_is_all_there(tmp_path: Path, uri: str) -> None:
     result = make_run(3)
     folder = write_run(tmp_path / "run", result)
@@ -343,6 +344,7 @@ def test_an_address_that_was_lost_is_named(
     assert bool(notice) is bool(says)
 
 
+@pytest.mark.slow
 def test_a_dead_server_is_said_once(tmp_path: Path) -> None:
     uri, folder = f"http://127.0.0.1:{free_port()}", tmp_path / "a run"
     write_run(folder, make_run(1))
@@ -394,6 +396,7 @@ def is_there(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+@pytest.mark.slow
 def test_the_process_that_trains_imports_no_mlflow() -> None:
     code = "import sys; from pathlib import Path; from fedray.tracking import Tracker;"
     code += "Tracker('sqlite:///x', Path('x'));"
@@ -555,6 +558,7 @@ def test_a_damaged_sweep_is_one_sentence(
     assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_upload_command_says_what_it_did_or_what_is_wrong(
     tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

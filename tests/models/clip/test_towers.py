@@ -213,6 +213,7 @@ def test_what_is_missing_or_cannot_take_prompts(options, message):
         FrozenClip(choice(**options).source())
 
 
+@pytest.mark.slow
 def test_weights_in_other_formats_are_mapped_once_per_node(tmp_path, cache, caplog):
     drawn = choice(model="ViT-B-32", pretrained="random", seed=1)
     whole = FrozenClip(drawn.source())

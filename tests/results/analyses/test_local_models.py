@@ -43,6 +43,7 @@ def test_shares_by_hand():
     assert accuracies([one, two], "after") == {"majority": 7 / 8, "minority": 1 / 8, "all": 1 / 2}
 
 
+@pytest.mark.slow
 def test_every_client_is_tested_on_everybodys_images(finished):
     assembly, _ = reopen(finished / "fedavg")
     everybody = np.concatenate(assembly.data.test)

@@ -70,6 +70,7 @@ def test_clients_that_share_every_group_are_alike_and_others_are_not(done, tmp_p
         assert distinct[what].means()[SAME] < 0.9999
 
 
+@pytest.mark.slow
 def test_the_command_writes_tables_and_plots_of_the_results(done, tmp_path, capsys):
     for seed in (0, 1):
         done(tmp_path / str(seed), f"seed={seed}")

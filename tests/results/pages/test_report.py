@@ -53,6 +53,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return kept
 
 
+@pytest.mark.slow
 def test_importing_report_is_light() -> None:
     code = (
         "import sys, fedray.results.frame, fedray.results.caveats, fedray.cli.report; "
