@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, get_args
 
 from fedray.config import Experiment
@@ -20,7 +21,7 @@ from fedray.errors import UserError
 from fedray.results.design import Config, Place
 from fedray.results.labels import config_label
 from fedray.results.record import Edge
-from fedray.studies.plan import Phase, StudyPlan, store_key
+from fedray.studies.plan import Phase, StudyPlan, name_of, store_key
 from fedray.studies.space import continue_grid, corners, merge_edges, parse_space
 
 DECIMALS = 12
@@ -46,6 +47,11 @@ class RunSpec:
     phase: Phase
     seed: int
     experiment: Experiment = field(compare=False)
+
+    @cached_property
+    def name(self) -> str:
+        """Equal on all machines for runs that would give the same numbers."""
+        return name_of(self.experiment)
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ def outcome(study: Study) -> TableRecord:
     for spec in specs:
         end = study.outcome_of(spec)
         if isinstance(end, Measured):
-            _add(runs, _name(study, spec), end)
+            _add(runs, run_name(spec, study.plan), end)
         elif end is not None:
             seconds = study.seconds.get(spec.key, 0.0) if spec.key in study.failures else 0.0
-            runs.setdefault(_name(study, spec), FailedRun(reason=end, seconds=seconds))
+            runs.setdefault(run_name(spec, study.plan), FailedRun(reason=end, seconds=seconds))
     measured = {name for run in runs.values() if isinstance(run, Measured) for name in run.values}
     reported = {cell.place: _reported(cell, state) for cell, state in states}
     record = TableRecord(
@@ -48,10 +48,6 @@ def outcome(study: Study) -> TableRecord:
         *study.plan.report.look_notes(),
     ]
     return record.model_copy(update={"notes": notes}).concluded()
-
-
-def _name(study: Study, spec: RunSpec) -> str:
-    return run_name(spec.experiment, study.plan, spec.place.row)
 
 
 def _add(runs: dict[str, Measured | FailedRun], name: str, run: Measured) -> None:
@@ -77,14 +73,16 @@ def _cell(
     study: Study, cell: Cell, state: CellState, reported: Mapping[int, RunSpec]
 ) -> CellRecord:
     def names(config: Mapping[str, object], phase: Phase, seeds: Sequence[int]) -> dict[int, str]:
-        return {seed: _name(study, cell.run_spec(dict(config), phase, seed)) for seed in seeds}
+        return {
+            seed: run_name(cell.run_spec(dict(config), phase, seed), study.plan) for seed in seeds
+        }
 
     return CellRecord(
         row=cell.place.row,
         column=cell.place.column,
         phase=state.phase,
         choices=dict(state.choices),
-        reported={seed: _name(study, spec) for seed, spec in reported.items()},
+        reported={seed: run_name(spec, study.plan) for seed, spec in reported.items()},
         tried=[
             Attempt(
                 config=tried.config,

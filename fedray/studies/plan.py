@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 from fedray.config import Experiment, Tree, flatten, parents_first, with_used_plugins
@@ -167,4 +168,11 @@ def store_key(experiment: Experiment) -> str:
     data sets apart.
     """
     content = json.dumps([experiment.identity(), experiment.data.root])
+    return hashlib.sha256(content.encode()).hexdigest()[:24]
+
+
+def name_of(experiment: Experiment) -> str:
+    """Return a run's name, equal on all machines: a hash of what determines its numbers."""
+    root = experiment.data.root
+    content = json.dumps([experiment.identity(), None if root is None else Path(root).name])
     return hashlib.sha256(content.encode()).hexdigest()[:24]

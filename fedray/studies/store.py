@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from fedray.config import Experiment
 from fedray.errors import UserError, nearest
 from fedray.results.record import FailedRun, Measured, TableRecord
 from fedray.storage.metric import Metric, best_round
 from fedray.storage.run import Round, Run
 from fedray.storage.run_folder import RunFolder
-from fedray.studies.plan import Phase, StudyPlan
+from fedray.studies.cell import RunSpec
+from fedray.studies.plan import StudyPlan
 
 
 def read_measured(folder: Path, plan: StudyPlan, row: str) -> tuple[Measured, dict[str, Metric]]:
@@ -109,33 +109,24 @@ class Published:
         made, commits = self.record.made, ", ".join(self.record.commits)
         return f"made {made.when}, {made.machine}, commit {commits}"
 
-    def find(
-        self, experiment: Experiment, plan: StudyPlan, row: str, phase: Phase
-    ) -> Measured | str | None:
-        """Return a run's result for a row, or why it diverged; None if the table lacks the run.
+    def find(self, spec: RunSpec, plan: StudyPlan) -> Measured | str | None:
+        """Return a run's result for its row, or why it diverged; None if the table lacks the run.
 
         A reported run must have all metrics of the row. Other failures than divergence may not
         occur again.
         """
-        run = self.record.runs.get(run_name(experiment, plan, row))
+        run = self.record.runs.get(run_name(spec, plan))
         if isinstance(run, FailedRun):
             return run.reason if run.diverged else None
-        names = plan.measures(row).values()
-        return run if run and (phase == "tuning" or {*names} <= run.values.keys()) else None
+        names = plan.measures(spec.place.row).values()
+        return run if run and (spec.phase == "tuning" or {*names} <= run.values.keys()) else None
 
 
-def run_name(experiment: Experiment, plan: StudyPlan, row: str) -> str:
+def run_name(spec: RunSpec, plan: StudyPlan) -> str:
     """Return the name of a row's run in a table, equal on all machines.
 
     It joins a hash of what determines the numbers, and one of the metric and rule that choose the
     round.
     """
-    chosen = json.dumps([plan.chosen_by(row), plan.at])
-    return f"{name_of(experiment)}.{hashlib.sha256(chosen.encode()).hexdigest()[:8]}"
-
-
-def name_of(experiment: Experiment) -> str:
-    """Return a run's name, equal on all machines: a hash of what determines its numbers."""
-    root = experiment.data.root
-    content = json.dumps([experiment.identity(), None if root is None else Path(root).name])
-    return hashlib.sha256(content.encode()).hexdigest()[:24]
+    chosen = json.dumps([plan.chosen_by(spec.place.row), plan.at])
+    return f"{spec.name}.{hashlib.sha256(chosen.encode()).hexdigest()[:8]}"

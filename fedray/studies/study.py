@@ -191,7 +191,7 @@ class Study:
         """Return the result of a run from a published table; None if no table has the run."""
         key, row = spec.key, spec.place.row
         for source in self.published if key not in self._numbers else ():
-            result = source.find(spec.experiment, self.plan, row, spec.phase)
+            result = source.find(spec, self.plan)
             if result is None:
                 continue
             self.taken[key] = source

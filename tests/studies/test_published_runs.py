@@ -19,7 +19,6 @@ from fedray.storage.json_files import sealed
 from fedray.studies.forecast import runs_of
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table
-from fedray.studies.store import name_of
 from fedray.studies.study import Study
 from fedray.table import main
 
@@ -186,7 +185,7 @@ def test_a_run_is_known_wherever_its_data_lies(here, write, monkeypatch):
             "table", str(write(set={"data.source": "parquet", "data.root": folder})), []
         )
         run = Study(here / "x", plan, here / "store").next()
-        names.add(name_of(run.spec.experiment))
+        names.add(run.spec.name)
         keys.add(run.spec.key)
     assert len(keys) == 3
     assert len(names) == 2
