@@ -242,6 +242,8 @@ def without_checksum(tree: dict) -> str:
         (without_runs, "table.json.runs is missing"),
         (without_checksum, "cannot be read: it has no checksum. It was damaged or edited"),
         (edited, "cannot be read: its content does not fit its checksum. It was damaged or edited"),
+        (lambda tree: resealed(tree, cells=[]), "its cells are not those of its plan"),
+        (lambda tree: resealed(tree, metrics={}), "a run has a metric that is not declared"),
         (lambda tree: resealed(tree, made={}), "table.json.made.command is missing"),
         (damaged, "choice: input should be a valid number, found 'high'"),
     ],
