@@ -35,30 +35,24 @@ from fedray.config import (
 )
 from fedray.errors import UserError, nearest, shown
 from fedray.registry import registry, spelled
-from fedray.results.paired import TestKind
-from fedray.shipped import folders
-from fedray.storage.files import check_name, read_text
-from fedray.storage.metric import find_metric
-from fedray.studies.claims import ALL, EACH, MEAN, Claim, check_row_name, rows_in
-from fedray.studies.plan import (
+from fedray.results.claims import ALL, EACH, MEAN, Claim, check_row_name, parse_claims, rows_in
+from fedray.results.design import (
+    MOST_CONFIGURATIONS,
     MOST_SEEDS,
+    PRINTED,
     PaperNumbers,
     Reporting,
     RowPlan,
     Select,
-    StudyPlan,
     Tuning,
-    known_metrics,
 )
-from fedray.studies.printed import PAPER, PRINTED, as_printed, can_be_printed
-from fedray.studies.space import (
-    MOST_CONFIGURATIONS,
-    check_space,
-    chooses_rounds,
-    count_points,
-    grid,
-    parse_space,
-)
+from fedray.results.paired import TestKind
+from fedray.shipped import folders
+from fedray.storage.files import check_name, read_text
+from fedray.storage.metric import find_metric
+from fedray.studies.plan import StudyPlan, known_metrics
+from fedray.studies.printed import PAPER, as_printed, can_be_printed
+from fedray.studies.space import check_space, chooses_rounds, count_points, grid, parse_space
 
 Kind = Literal["sweep", "table"]
 SCALES = ("laptop", "desktop", PAPER, PRINTED)
@@ -219,7 +213,7 @@ class TableKeys(StudyKeys):
     select: Literal["validation", "test"] | None = None
     """As in a sweep, which may also choose nothing."""
     claims: list[Any] | None = None
-    """Inequalities between cells, see `fedray.studies.claims`; None: each method of `rows` is
+    """Inequalities between cells, see `fedray.results.claims`; None: each method of `rows` is
     better than each baseline."""
     paper: PaperNumbers | None = None
     """`source` and `numbers`: see `PaperNumbers`."""
@@ -426,7 +420,7 @@ def _plan_scale(
         **scale.model_dump(include={"max_concurrent", "hours", "left_out"}),
     )
     _check_plan(plan, where)
-    return plan
+    return _with_baselines(plan, where)
 
 
 def _laid(tree: Tree, scale: Scale, asked: Tree, picked: Sequence[str], where: str) -> Tree:
@@ -572,7 +566,8 @@ def _tuning(study: StudyKeys, rows: Mapping[str, RowPlan]) -> Tuning:
     count = tuning.configurations
     if count is None and isinstance(study, SweepKeys) and tuning.search != "grid":
         count = SAMPLES
-    points = count_points(next(iter(rows.values())).axes) if tuning.search == "tpe" else None
+    space = parse_space(next(iter(rows.values())).space)
+    points = count_points(space) if tuning.search == "tpe" else None
     if points is not None and count is not None:
         count = min(count, points)
     return tuning.model_copy(update={"configurations": count})
@@ -609,7 +604,7 @@ def _check_plan(plan: StudyPlan, where: str) -> None:
     _check_tuned(plan, where)
     _check_columns(plan, where)
     _check_metrics(plan, where)
-    _check_claims(plan.parsed_claims(), plan.rows, where)
+    _check_claims(plan, where)
 
 
 # --- rows and columns -----------------------------------------------------------------------------
@@ -672,6 +667,27 @@ def _explained(name: str, row: RowPlan, rows: Mapping[str, RowPlan], where: str)
     return explained
 
 
+def _with_baselines(plan: StudyPlan, where: str) -> StudyPlan:
+    """Return the plan; a control without `over` gets the only row that its method is to beat."""
+    rows, claims = dict(plan.rows), _claims_of_file(plan)
+    for name, row in plan.rows.items():
+        beaten = {
+            claim.worse.row
+            for claim in claims
+            if claim.better.rows == [row.of] and claim.worse.other is None
+        }
+        beaten = {other for other in beaten - {row.of} if not rows[other].control}
+        if not row.control or row.over is not None or not beaten:
+            continue
+        if len(beaten) > 1:
+            raise UserError(
+                f"{where}.rows.{name}: {row.of} is claimed to beat {', '.join(sorted(beaten))}; "
+                "name in over: the one over which its gain is measured"
+            )
+        rows[name] = row.model_copy(update={"over": beaten.pop()})
+    return plan.model_copy(update={"rows": rows})
+
+
 def _axes(row: RowPlan, rows: Mapping[str, RowPlan], space: Tree, where: str) -> Tree:
     """Return a row's search space: the study's merged with the row's, or with its leader's."""
     if row.tuned_as is not None:
@@ -702,7 +718,7 @@ def _check_tuned(plan: StudyPlan, where: str) -> None:
     set_here |= {key: over for over, value in plan.given.items() for key in flatten({over: value})}
     for name, row in plan.rows.items():
         for_row = "" if name == ALL else f" for row {name}"
-        tuned = [key for axis in row.axes for key in axis.keys]
+        tuned = [key for axis in parse_space(row.space) for key in axis.keys]
         for key in filter(set_here.__contains__, tuned):
             over = set_here[key]
             raise UserError(
@@ -809,14 +825,18 @@ def _check_metrics(plan: StudyPlan, where: str) -> None:
                 )
 
 
-def _check_claims(claims: Sequence[Claim], rows: Mapping[str, RowPlan], where: str) -> None:
+def _claims_of_file(plan: StudyPlan) -> list[Claim]:
+    return parse_claims(plan.claims, list(plan.rows), list(plan.columns), plan.metrics)
+
+
+def _check_claims(plan: StudyPlan, where: str) -> None:
     """Raise an error for claims that compare different units or use a metric that a row lacks."""
-    for claim in claims:
+    for claim in _claims_of_file(plan):
         units = [find_metric(name, known_metrics()) for name in (claim.metric, claim.than)]
         if len({declaration.unit for declaration in units if declaration is not None}) > 1:
             raise UserError(f"{where}.claims: {shown(claim.text)} compares different units")
         for side, metric in ((claim.better, claim.metric), (claim.worse, claim.than)):
-            if rows[side.row].metrics.get(metric, metric) is None:
+            if plan.rows[side.row].metrics.get(metric, metric) is None:
                 raise UserError(
                     f"{where}.claims: {shown(claim.text)} is about {metric}, which row {side.row} "
                     "does not have (metrics: null); leave the claim out"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -21,14 +21,16 @@ from typing import Any, Literal
 from fedray.config import Tree, validate
 from fedray.errors import UserError, named, shown
 from fedray.results.labels import config_label
+from fedray.results.record import DIVERGED, Measured, TableRecord
 from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.entries import check_entries
 from fedray.storage.files import read_regular, stores_of, write_json
 from fedray.storage.json_files import CHECKSUM, sealed, unsealed
+from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import Cell, CellState, RunEnd, RunSpec
 from fedray.studies.plan import Phase, StudyPlan
-from fedray.studies.store import Measured, Published, read_measured
+from fedray.studies.store import Published, read_measured
 
 FILE = "plan.json"
 TRIAL_LOCK = ".trial.lock"
@@ -36,9 +38,6 @@ TRIAL_LOCK = ".trial.lock"
 FORMAT = 2
 DIED = "it died"
 """First words of the reason of a run whose processes died."""
-DIVERGED = "it diverged"
-"""First words of the reason of a run with a number that was not finite. Only such failures count
-against a configuration."""
 EndStatus = Literal["finished", "stopped", "failed"]
 Status = Literal["pending", "running"] | EndStatus
 
@@ -121,6 +120,7 @@ class Study:
         runs: runs of this invocation by key, in the order of their numbers.
         begun: Ray Tune's names of the trials that the process of the last `write` began, by key of
             the run.
+        declared: declarations of the metrics of the results that were read, by name.
     """
 
     home: Path
@@ -146,6 +146,7 @@ class Study:
             tuple[str, str, Phase], tuple[Published | None, Measured | str | None]
         ] = {}
         self._states: list[tuple[Cell, CellState]] | None = None
+        self.declared: dict[str, Metric] = {}
 
     # --- results of runs --------------------------------------------------------------------------
 
@@ -160,7 +161,9 @@ class Study:
             return None if end is None else end.reason
         if (key, row) not in self._results:
             try:
-                self._results[key, row] = read_measured(self.folder(key), self.plan, row)
+                found, metrics = read_measured(self.folder(key), self.plan, row)
+                self._results[key, row] = found
+                self.declared |= metrics
             except UserError as error:  # damaged, or it lacks a metric of the row
                 self._results[key, row] = str(error)
         return self._results[key, row]
@@ -179,9 +182,9 @@ class Study:
         if name not in self._found:
             self._found[name] = None, None
             for table in self.published:
-                result = table.find(spec.experiment, self.plan, spec.place.row, spec.phase)
-                if result is not None:
+                if (result := table.find(spec, self.plan)) is not None:
                     self._found[name] = table, result
+                    self.declared |= table.record.metrics
                     break
         return self._found[name]
 
@@ -236,14 +239,6 @@ class Study:
         if key in self.ends:
             return self.ends[key].status
         return self.runs[key].status if key in self.runs else "pending"
-
-    def measured_runs(self, runs: Iterable[RunSpec]) -> dict[str, Measured]:
-        """Return the results of the finished runs by key, with the first row that can use each."""
-        results: dict[str, Measured] = {}
-        for run in runs:
-            if run.key not in results and isinstance(end := self.outcome_of(run), Measured):
-                results[run.key] = end
-        return results
 
     def lookup(self, spec: RunSpec) -> RunEnd | None:
         """Return the end of a run, or None if the run has not ended."""
@@ -388,7 +383,7 @@ class Study:
         self.home.mkdir(parents=True, exist_ok=True)
         for number, published in enumerate(self.published):
             if not (copy := self.home / published_copy(number)).exists():
-                write_json(copy, sealed(published.tree))
+                write_json(copy, sealed(published.record.tree()))
         parsed = json.loads(json.dumps(tree))  # as read from a file: all keys are strings
         write_json(self.home / FILE, sealed(parsed))
 
@@ -421,6 +416,7 @@ class Study:
         now = Study.read(self.home)
         results = self._results.items()
         now._results = {name: found for name, found in results if isinstance(found, Measured)}
+        now.declared = self.declared
         return now.look()
 
     @classmethod
@@ -441,7 +437,7 @@ class Study:
             begun=dict(tree.get("begun", {})),
             suggested=list(tree.get("asked_configurations", ())),
             published=[
-                Published.read(source, home / published_copy(number))
+                Published(source, TableRecord.read(home / published_copy(number)))
                 for number, source in enumerate(tree.get("from", ()))
             ],
         )

@@ -10,6 +10,7 @@ import pandas
 
 from fedray.config import dump_yaml
 from fedray.markdown import markdown_table
+from fedray.results.design import Config
 from fedray.results.labels import config_label, show_value
 from fedray.results.pages.cells import metric_name, spread_cell, spread_label
 from fedray.results.pages.figures import figure_sweep
@@ -18,7 +19,6 @@ from fedray.results.pages.sweep import trials_section
 from fedray.storage.files import write_atomic
 from fedray.storage.metric import HEADLINE, Metric
 from fedray.storage.run_folder import write_run_list
-from fedray.studies.space import Config
 from fedray.studies.study import Study
 from fedray.studies.tracking import Conclusion
 from fedray.studies.trials import SweepOutcome, best_command, sweep_outcome

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from fedray.config import read_plugins
+from fedray.results.design import Config
 from fedray.results.paired import Interval
 from fedray.storage.metric import Metric
 from fedray.studies.cell import DECIMALS
 from fedray.studies.plan import StudyPlan
-from fedray.studies.space import Config, continue_grid
+from fedray.studies.space import continue_grid
 from fedray.studies.study import Study
 
 if TYPE_CHECKING:
@@ -148,7 +149,6 @@ def sweep_outcome(study: Study) -> SweepOutcome:
     import pandas
 
     cell, plan, rows = study.cells[0], study.plan, []
-    metrics: dict[str, Metric] = {}
     for number, config in enumerate(cell.first):
         for seed in plan.report.seeds:
             spec = cell.run_spec(config, "tuning", seed)
@@ -161,14 +161,13 @@ def sweep_outcome(study: Study) -> SweepOutcome:
             elif end is not None:
                 row |= {"round": end.round, "choice": end.choice, "score": end.score}
                 row |= {"bytes": end.bytes, **end.values}
-                metrics |= {metric.name: metric for metric in end.metrics}
             rows.append(row)
     numbers = ["round", "choice", "score", "bytes", *plan.metrics]
     columns = ["trial", "seed", *(key for axis in plan.axes for key in axis.keys)]
     columns += ["folder", "status", "reason", "seconds", *numbers]
     runs = pandas.DataFrame(rows, columns=columns, dtype=object)
     types = {"trial": int, "seed": int, **dict.fromkeys(["seconds", *numbers], float)}
-    return SweepOutcome(plan, cell.first, runs.astype(types), metrics)
+    return SweepOutcome(plan, cell.first, runs.astype(types), study.declared)
 
 
 def _spread_note(best: Interval, ended: Sequence[Interval]) -> str:
