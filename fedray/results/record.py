@@ -251,9 +251,7 @@ class TableRecord(Frozen):
         if not named <= rows.keys():
             raise ValueError("a row of its plan names one that the table does not have")
         for cell in self.cells:
-            ends = {seed: self.runs.get(name) for seed, name in cell.reported.items()}
-            measured = {seed for seed, end in ends.items() if isinstance(end, Measured)}
-            if not measured <= cell.choices.keys():
+            if not self.reported(cell).keys() <= cell.choices.keys():
                 raise ValueError(f"{cell.place} reports seeds without a choice")
         if not {name for run in self.finished for name in run.values} <= self.metrics.keys():
             raise ValueError("a run has a metric that is not declared")
