@@ -388,16 +388,9 @@ def _plan_scale(
     experiment = study.experiment or "fedavg_digits"
     rows = study.rows if isinstance(study, TableKeys) else {ALL: RowPlan(label=ALL)}
     bases = _bases(study, experiment, rows, given.get(PLUGINS), plugins)
-    choice = study.select
-    if choice is None and (kind == "sweep" or label == PRINTED):
-        report = override({"report": bases[experiment].get("report", {})}, ())["report"]
-        choice = validate(ReportConfig, report, "report").select
-    choice = choice or "validation"
+    of_experiment = kind == "sweep" or label == PRINTED
+    select = study.select or _select(bases[experiment] if of_experiment else {})
     rows = _with_spaces(study, rows, where)
-    of_table: Tree = {}
-    if isinstance(study, TableKeys):
-        of_table = _table_parts(study, rows, tree, where)
-        of_table |= {"claims": []} if label == PRINTED else {}
     plan = StudyPlan(
         kind=kind,
         name=name,
@@ -408,15 +401,14 @@ def _plan_scale(
         set=_without_plugins(study.set),
         given=_without_plugins(given),
         rows=rows,
-        columns=of_table.pop("columns", {ALL: {}}),
         metrics=study.metrics,
         choose=study.choose or study.metrics[0],
-        select=choice,
-        validation_fraction=study.validation_fraction if choice == "validation" else None,
+        select=select,
+        validation_fraction=study.validation_fraction if select == "validation" else None,
         tuning=_tuning(study, rows),
         report=Reporting(**dict(study.report)),
         at=study.at,
-        **of_table,
+        **_table_parts(study, rows, tree, label, where),
         **scale.model_dump(include={"max_concurrent", "hours", "left_out"}),
     )
     _check_plan(plan, where)
@@ -558,6 +550,12 @@ def _bases(
     texts = {text["module"]: text for tree in trees.values() for text in tree.get(PLUGINS, ())}
     all_plugins = [(PLUGINS, list(texts.values()) or None)]
     return {name: with_plugins(tree, all_plugins) for name, tree in trees.items()}
+
+
+def _select(base: Tree) -> Select:
+    """Return the images on which an experiment chooses rounds."""
+    report = override({"report": base.get("report", {})}, ())["report"]
+    return validate(ReportConfig, report, "report").select
 
 
 def _tuning(study: StudyKeys, rows: Mapping[str, RowPlan]) -> Tuning:
@@ -768,22 +766,30 @@ def _check_columns(plan: StudyPlan, where: str) -> None:
 # --- metrics and claims ---------------------------------------------------------------------------
 
 
-def _table_parts(study: TableKeys, rows: Mapping[str, RowPlan], tree: Tree, where: str) -> Tree:
+def _table_parts(
+    study: StudyKeys, rows: Mapping[str, RowPlan], tree: Tree, label: str, where: str
+) -> Tree:
     """Return what only the plan of a table has, checked: columns, claims, the paper's numbers.
 
     Glosses and the paper's numbers may name rows and columns of any scale, which `tree` has.
     """
-    columns = {name: _without_plugins(keys) for name, keys in study.columns.items()} or {ALL: {}}
-    claims = study.claims if study.claims is not None else _default_claims(study, rows)
-    names = [*dict.fromkeys([*tree["rows"], *tree.get("baselines", BASELINES), *_columns_in(tree)])]
+    if not isinstance(study, TableKeys):
+        return {"columns": {ALL: {}}}
+    named = dict.fromkeys([*tree["rows"], *tree.get("baselines", BASELINES)])
+    names = dict.fromkeys([*named, *_columns_in(tree)])
     for name in study.glosses:
         if name not in names:
             near = nearest(name, names)
             raise UserError(f"{where}.glosses: there is no row or column {shown(name)}.{near}")
     if study.paper is not None:
-        study.paper.check([*tree["rows"], *tree.get("baselines", BASELINES)], where)
-    found = {"columns": columns, "curve": next(iter(study.curve), None), "claims": claims}
-    return found | {key: getattr(study, key) for key in ("paper", "test", "glosses", "confidence")}
+        study.paper.check([*named], where)
+    claims = study.claims if study.claims is not None else _default_claims(study, rows)
+    return {
+        "columns": {n: _without_plugins(of) for n, of in study.columns.items()} or {ALL: {}},
+        "curve": next(iter(study.curve), None),
+        "claims": [] if label == PRINTED else claims,
+        **{key: getattr(study, key) for key in ("paper", "test", "glosses", "confidence")},
+    }
 
 
 def _columns_in(tree: Tree) -> Iterator[str]:

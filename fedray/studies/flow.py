@@ -246,12 +246,8 @@ def _repeats_arguments(request: Request, study: Study) -> bool:
 
     The study's file may have changed; the stored plan is run.
     """
-    original, repeated = study.arguments, request.arguments
-    if repeated["pairs"] and repeated["pairs"] != original.get("pairs"):
-        return False
-    if repeated["samples"] not in (None, original.get("samples")):
-        return False
-    if repeated["rows"] and repeated["rows"] != original.get("rows"):
+    repeated = request.arguments.items()
+    if any(value and value != study.arguments.get(name) for name, value in repeated):
         return False
     if request.scale not in (None, study.plan.scale):
         return False

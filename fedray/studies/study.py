@@ -28,7 +28,7 @@ from fedray.storage.files import read_regular, stores_of, write_json
 from fedray.storage.json_files import CHECKSUM, sealed, unsealed
 from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
-from fedray.studies.cell import Cell, CellState, RunEnd, RunSpec
+from fedray.studies.cell import Cell, CellState, RunEnd, RunSpec, cell_of
 from fedray.studies.plan import Phase, StudyPlan
 from fedray.studies.store import Published, read_measured
 
@@ -138,7 +138,7 @@ class Study:
     begun: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.cells = [Cell(self.plan, place) for place in self.plan.places]
+        self.cells = [cell_of(self.plan, place) for place in self.plan.places]
         if self.plan.tuning.search == "tpe":
             self.cells[0].first = self.suggested
         self._results: dict[tuple[str, str], Measured | str] = {}
@@ -187,18 +187,6 @@ class Study:
                     self.declared |= table.record.metrics
                     break
         return self._found[name]
-
-    def measured(self, key: str, row: str) -> Measured | None:
-        """Return the result of a reported run for a row; None if there is none."""
-        found = self._result(key, row) or self._found.get((key, row, "report"), (None, None))[1]
-        return found if isinstance(found, Measured) else None
-
-    def reason(self, key: str, row: str) -> str | None:
-        """Return why a row has no numbers of a run: the run failed, or lacks a metric."""
-        phases: tuple[Phase, Phase] = ("report", "tuning")
-        published = [self._found.get((key, row, phase), (None, None))[1] for phase in phases]
-        found = (each for each in (self._result(key, row), *published) if isinstance(each, str))
-        return next(found, None)
 
     @property
     def failures(self) -> dict[str, str]:
@@ -326,8 +314,6 @@ class Study:
     def has_result(self, cell: Cell) -> bool:
         """Return True if any run of a cell has a result."""
         state = next(cell_state for owner, cell_state in self.states() if owner is cell)
-        if self.plan.is_sweep:
-            return any(result.objective is not None for result in state.tried)
         return state.phase != "failed"
 
     @property

@@ -149,13 +149,11 @@ def _status_of(study: Study) -> Status:
 
 def _run_status(study: Study, spec: RunSpec, *, is_going: bool) -> RunStatus | None:
     """Return the status of a run; None for one that neither ended nor runs: as its folder says."""
-    key, row = spec.key, spec.place.row
+    key = spec.key
     if study.status_of(key) == "stopped":
         return "KILLED"
-    if study.measured(key, row) is not None:  # its process may still hold the folder
-        return "FINISHED"
-    if study.reason(key, row):
-        return "FAILED"
+    if end := study.outcome_of(spec):  # its process may still hold the folder
+        return "FAILED" if isinstance(end, str) else "FINISHED"
     if key in study.begun:
         return "RUNNING" if is_going else "KILLED"
     return "RUNNING" if is_claimed(RunFolder(study.folder(key))) else None
