@@ -135,10 +135,7 @@ def test_what_was_run_chosen_or_measured_otherwise_is_not_taken(published, write
     write(**CHANGES | changes)
     book = begun("--from", "out")
     assert len(pretend(book, curve)) == len(book.runs) > 8
-    base, taken = book.cells[1], book.taken  # what diverged does so for all
-    runs = [run for run in base.all_runs(base.state(book.lookup)) if run.key in taken]
-    assert runs
-    assert all(isinstance(book.outcome_of(run), str) for run in runs)
+    assert book.taken == {}
 
 
 def test_a_metric_that_was_not_published_is_measured_but_not_tuned_for_again(published, write):
