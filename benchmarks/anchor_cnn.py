@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedray.plugin import Architecture, architectures
+from fedray.models.architectures import Architecture, architectures
 
 
 def _anchor_cnn(channels: int, image_size: int) -> nn.Sequential:

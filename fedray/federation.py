@@ -22,6 +22,7 @@ from fedray.core import (
     ServerState,
     SummingMethod,
     Total,
+    is_tested_together,
 )
 from fedray.core.privacy import has_covered
 from fedray.counts import counted
@@ -320,7 +321,7 @@ class Federation:
         """
         phase = self.plan.phase_at(round_)
         scores = self.scores.lookup(phase, sent)
-        if self.algorithm.is_tested_together and len(scores) < len(sent):
+        if is_tested_together(self.algorithm) and len(scores) < len(sent):
             scores = {}
         missing = {client: payload for client, payload in sent.items() if client not in scores}
         new = {client: reply.scores[0] for client, reply in self._tests(round_, missing).items()}

@@ -1,4 +1,4 @@
-"""The public names for authors of methods, models, data sources and metrics.
+"""The public names for authors of methods, models, data sources and metrics, at most 60.
 
     from fedray.plugin import Batch, FedAvg, LocalContext, algorithms
 
@@ -9,18 +9,17 @@ A method extends `Algorithm` or one of its partial implementations: `LocalTraini
 batch), `FedAvg` (the same, and models are averaged), `SummingMethod` (add a server step on sums of
 uploads), `PromptMethod` (prompts around a frozen CLIP, a `PromptedClip`), `PromptAveraging` (the
 same, and prompts are averaged). A client step gets a `Client`, its `ClientState` and its download;
-a server step gets `Uplinks` and the `Server`, which has the texts of the classes, a `TextTower`.
+a server step gets sums of uploads and the `Server`, which has the texts of the classes.
 """
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
 from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
-from fedray.config import Frozen, InputFile, LearningRate, LossWeight, NoParams, Temperature
+from fedray.config import Frozen, InputFile, LossWeight, NoParams
 from fedray.core import (
     Algorithm,
     Batch,
     Client,
     ClientState,
-    Downlinks,
     Exchange,
     HyperParameters,
     LocalContext,
@@ -30,17 +29,12 @@ from fedray.core import (
     Requires,
     Server,
     ServerState,
-    StateTree,
     SummingMethod,
-    Tensors,
     Total,
     Trained,
-    Uplinks,
     algorithms,
     fit,
-    mean_of,
     payload_field,
-    total_of,
     weighed,
     with_extra,
 )
@@ -48,12 +42,11 @@ from fedray.core.schedules import Schedule, schedules
 from fedray.data import ReadOptions
 from fedray.data.augment import Augmentation, augmentations
 from fedray.data.imageset import TEST, TRAIN
-from fedray.data.partitions import Annotations, Indices, Partition, partitions
+from fedray.data.partitions import Annotations, Partition, partitions
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
 from fedray.evaluation.metrics import Evaluated, Measure, metrics
 from fedray.language.encoders.base import EncoderChoice, TextEncoder, encoders
-from fedray.language.tower import TextTower
 from fedray.models import (
     Classifier,
     ClassifierOutput,
@@ -61,8 +54,20 @@ from fedray.models import (
     architecture,
     normalisation_tensors,
 )
-from fedray.models.architectures import Architecture, architectures
 from fedray.models.clip import FrozenClip
 from fedray.models.groups import groups
 from fedray.models.prompted import ContextClip, PromptedClip
 from fedray.storage.metric import Metric
+
+__all__ = [
+    "Algorithm", "algorithms", "Annotations", "architecture", "Augmentation", "augmentations",
+    "Batch", "Classifier", "ClassifierOutput", "Client", "ClientState", "ContextClip",
+    "EncoderChoice", "encoders", "Evaluated", "Exchange", "FedAvg", "fit", "Frozen", "FrozenClip",
+    "GlobalModel", "Group", "groups", "HyperParameters", "InputFile", "Listing", "LocalContext",
+    "LocalTraining", "LossWeight", "Measure", "Metric", "metrics", "NoParams",
+    "normalisation_tensors", "Partition", "partitions", "Payload", "payload_field",
+    "PromptAveraging", "PromptedClip", "PromptMethod", "ReadOptions", "Requires", "Row", "Schedule",
+    "schedules", "Server", "ServerState", "Source", "sources", "SummingMethod", "TEST",
+    "TextEncoder", "Total", "TRAIN", "Trained", "TrainedModel", "UserError", "weighed",
+    "with_extra",
+]  # fmt: skip

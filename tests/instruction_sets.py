@@ -22,10 +22,9 @@ FLAGS = {
 """oneDNN's names, from the lowest: the flag of a processor that has it, and PyTorch's name."""
 TESTS = (
     "tests/equations",
-    "tests/algorithms",
     "tests/invariants/test_precision.py",
     "tests/invariants/test_small_model_loops.py",
-    "tests/invariants/test_independent_loop.py",
+    "tests/originals",
 )
 THREADS = (1, 2)
 

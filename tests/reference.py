@@ -189,12 +189,6 @@ class ReferenceClients:
         sgd = torch.optim.SGD(self.parameters(number), 0.05)
         self.clients[number].train(round_, batch_loss, sgd, epochs=2)
 
-    @torch.no_grad()
-    def class_features(self, number: int) -> dict[int, Tensor]:
-        """Return the mean feature of each class that a client holds, by class."""
-        features, labels = self.bodies[number](self.clients[number].images), self.labels(number)
-        return {int(c): features[labels == c].mean(0) for c in labels.unique()}
-
     def labels(self, number: int) -> Tensor:
         """Return the labels of a client's images."""
         return self.clients[number].labels
@@ -209,8 +203,3 @@ class ReferenceClients:
         """Assert that the clients' weights are those that the run ended with."""
         for number in range(3):
             assert_close(self.parameters(number), done.models[number], 1e-5)
-
-
-def cross_entropy(features: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the supervised loss alone."""
-    return F.cross_entropy(logits, labels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from _build.templates import render
-from fedray.core import Algorithm, Payload, PayloadTypes, algorithms
+from fedray.core import Algorithm, Payload, PayloadTypes, algorithms, takes_equal_mean
 from fedray.core.privacy import COVERS, EXEMPT_KINDS
 from fedray.runtime.privacy import ALWAYS_EXEMPT
 
@@ -64,6 +64,6 @@ def _modes(method: type[Algorithm]) -> str:
     if "images" in kinds:
         return "refused, since images are sent in the clear"
     choices = {"weights": "uniform"} if "weights" in method.HParams.model_fields else {}
-    if method.means_equally(method.HParams.model_validate(choices)):
+    if takes_equal_mean(method, method.HParams.model_validate(choices)):
         return "local; central with `algorithm.weights=uniform`"
     return "local"

@@ -12,24 +12,6 @@ from torch import Tensor, nn
 from fedray.evaluation.protocols import Analysis
 
 
-def softmax_loss(logits: Tensor, labels: Tensor, *, exclude_target: bool = False) -> Tensor:
-    """Return the batch mean of -log(e^{g_y} / sum_c e^{g_c}).
-
-    With `exclude_target` the result may be negative. For every image, the cross-entropy is the
-    softplus of the loss without the label's class.
-
-    Args:
-        logits: g [B, C].
-        labels: y [B].
-        exclude_target: whether the sum excludes the label's class, c != y.
-    """
-    if not exclude_target:
-        return F.cross_entropy(logits, labels)
-    target = F.one_hot(labels, logits.shape[1]).bool()
-    log_sum = torch.logsumexp(logits.masked_fill(target, -torch.inf), dim=1)
-    return (log_sum - logits[target]).mean()
-
-
 def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
     """Return the cosines [A, B] of the rows of a [A, d] and b [B, d]; 0, not NaN, for zero vectors.
 

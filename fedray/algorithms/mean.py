@@ -7,7 +7,7 @@ to the last digit of a float32.
     p_k                                        -> client_weights
     sum_k p_k w_k of named tensors             -> weighted_mean, Averaging
     sum_k w_k v_k of vectors                   -> weighted_sum
-    sum_k n_{k,c} v_{k,c} / n_c for each class -> aggregate, from class_sums and class_means
+    sum_k n_{k,c} v_{k,c} / n_c for each class -> aggregate, from class_sums and class_average
     mean of the rows of each class             -> row_means
 """
 
@@ -95,7 +95,7 @@ def aggregate(uploads: core.Uplinks, classes: int, how: Aggregation) -> tuple[Te
         least one client holds [C].
     """
     total = core.total_of(lambda upload: class_sums(upload, classes, how), uploads)
-    return class_means(total.sums, how)
+    return class_average(total.sums, how)
 
 
 def class_sums(upload: Any, classes: int, how: Aggregation) -> core.Tensors:
@@ -113,7 +113,7 @@ def class_sums(upload: Any, classes: int, how: Aggregation) -> core.Tensors:
     return {"vectors": vectors, "weights": weights, "holders": holders}
 
 
-def class_means(sums: Mapping[str, Tensor], how: Aggregation) -> tuple[Tensor, Tensor]:
+def class_average(sums: Mapping[str, Tensor], how: Aggregation) -> tuple[Tensor, Tensor]:
     """Return the means and the mask of `aggregate` from the clients' summed `class_sums`."""
     means = sums["vectors"] / sums["weights"].clamp_min(1).unsqueeze(1)
     if how == "literal":

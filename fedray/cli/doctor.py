@@ -31,8 +31,6 @@ from fedray.units import size_of
 from fedray.weights import hub_cache, known_weights
 
 ANSWER_SECONDS = 3.0
-WORTH_BFLOAT16 = 0.8
-"""bfloat16 is suggested if a step takes less than this share of its time in float32."""
 NEEDED_BYTES = 2_000_000_000
 """A warning is printed if less disk space is free."""
 NEEDED = ("torch", "torchvision", "ray", "mlflow", "optuna", "transformers", "numpy")
@@ -168,31 +166,14 @@ def devices() -> Iterator[Finding]:
     """Check PyTorch, CPUs, memory and GPUs."""
     try:
         import psutil
-        import torch
 
-        from fedray.runtime.devices import accelerator, bfloat16_ratio, count, emulates_bfloat16
+        from fedray.runtime.devices import accelerator, count
     except Exception as error:  # a library that does not load can raise anything
         yield Finding("PyTorch", "missing", named(error), "reinstall torch; see pytorch.org")
         return
     memory = size_of(psutil.virtual_memory().available)
     yield Finding("CPUs", "ok", f"{allowed_cpus()} usable, {memory} of memory free")
-    if emulates_bfloat16(torch.device("cpu")):
-        text = "no AVX-512: precision=bfloat16 takes many times as long as float32 on CPUs"
-        yield Finding("bfloat16", "note", text, "set precision=float32 where runs use CPUs")
-    else:
-        ratio = bfloat16_ratio()
-        text = f"a step of a CNN takes {ratio:.2f} times as long as in float32 on this processor"
-        cure = "set precision=bfloat16 for CNNs on CPUs; results differ slightly from float32"
-        is_faster = ratio < WORTH_BFLOAT16
-        yield Finding("bfloat16", "note" if is_faster else "ok", text, cure if is_faster else "")
     kind = accelerator()
-    models = (
-        "models of any size" if kind else "perceptrons, heads and prompts, not for convolutions"
-    )
-    text = (
-        f"stacked=20 trains clients together; useful on this machine for {models} (docs/speed.md)"
-    )
-    yield Finding("stacked clients", "ok", text)
     if kind is not None:
         yield Finding("GPUs", "ok", f"{count(kind)} of kind {kind}; used with gpus=1 and more")
     else:

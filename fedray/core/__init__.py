@@ -22,6 +22,8 @@ from fedray.core.algorithm import (
     Requires,
     SummingMethod,
     algorithms,
+    is_tested_together,
+    takes_equal_mean,
 )
 from fedray.core.client import (
     Batch,
@@ -34,28 +36,11 @@ from fedray.core.client import (
     TrainingConfig,
 )
 from fedray.core.gate import Gate
-from fedray.core.optimizers import (
-    PLAIN_SGD,
-    SGD,
-)
-from fedray.core.payload import (
-    KINDS,
-    BadPayload,
-    Call,
-    Payload,
-    PayloadTypes,
-    payload_field,
-)
+from fedray.core.optimizers import PLAIN_SGD, SGD
+from fedray.core.payload import KINDS, BadPayload, Call, Payload, PayloadTypes, payload_field
 from fedray.core.privacy import Privacy, PrivacyMode
 from fedray.core.schedules import Schedule
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks, held_versions
-from fedray.core.sums import (
-    Sums,
-    Total,
-    halves,
-    mean_of,
-    total_of,
-    weighed,
-)
+from fedray.core.sums import Sums, Total, halves, mean_of, total_of, total_of_rows, weighed
 from fedray.core.training import LocalTraining, Trained, batch_sizes, fit, with_extra
 from fedray.trees import ClientState, ServerState, StateTree, Tensors

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from torch import Tensor
 
@@ -129,6 +129,11 @@ class Algorithm:
     """Whether clients trained together (`core.stacked`) get the same numbers as clients trained
     separately. A subclass that changes the training must set it again (`CLAIMS`)."""
 
+    equal_mean: ClassVar[Mapping[str, object] | None] = None
+    """Values of hyper-parameters with which the server step uses uploads only through their
+    unweighted mean, to which central privacy adds its noise; {}: with any values; None: never. A
+    subclass that changes the server step must set it again (`CLAIMS`)."""
+
     class HParams(HyperParameters):
         """The hyper-parameters of a method without any.
 
@@ -170,27 +175,9 @@ class Algorithm:
                     setattr(cls, claim, vars(Algorithm)[claim])
                     break
 
-    @classmethod
-    def means_equally(cls, hparams: HyperParameters) -> bool:
-        """Return True if the server step uses uploads only through their unweighted mean.
-
-        Central privacy adds its noise to this mean. A subclass that changes the server step must
-        define the method again (`CLAIMS`).
-        """
-        return False
-
     def __init__(self, hparams: HyperParameters, setting: Setting) -> None:
         self.hp = hparams
         self.setting = setting
-
-    @property
-    def is_tested_together(self) -> bool:
-        """Return True if clients with the same download are tested in one pass.
-
-        A method with gifts tests each client separately, because a client that lacks a gift cannot
-        be tested.
-        """
-        return self.one_model and type(self).give is Algorithm.give
 
     # --- server ----------------------------------------------------------------------------------
 
@@ -230,6 +217,7 @@ class Algorithm:
         """Return a client's state before its first step; by default, the initial weights."""
         return ClientState(client.initial())
 
+    @final
     def keep(self, client: Client, state: ClientState, down: Payload) -> tuple[None, ClientState]:
         """Receive a gift, and put its fields into the client's memory."""
         return None, replace(state, memory={**state.memory, **vars(down)})
@@ -252,6 +240,21 @@ class Algorithm:
             local: the client, its model, its state and its download.
         """
         return output.logits
+
+
+def takes_equal_mean(method: type[Algorithm], hparams: HyperParameters) -> bool:
+    """Return True if the server step uses uploads only through their unweighted mean."""
+    needed, given = method.equal_mean, hparams.model_dump()
+    return needed is not None and all(given[name] == value for name, value in needed.items())
+
+
+def is_tested_together(method: Algorithm) -> bool:
+    """Return True if clients of a method that have the same download are tested in one pass.
+
+    A method with gifts tests each client separately, because a client that lacks a gift cannot be
+    tested.
+    """
+    return method.one_model and type(method).give is Algorithm.give
 
 
 SERVER_STEPS = ("prepare", "give", "round", "server_update", "server_step")
@@ -277,7 +280,7 @@ def _merging(step: Any) -> Callable[..., ServerState]:
 CLAIMS: Mapping[str, tuple[str, ...]] = {
     "dense": (),
     "stacks": ("begin", "client_update", "loss", "train"),
-    "means_equally": ("round", "server_update", "summand", "server_step"),
+    "equal_mean": ("round", "server_update", "summand", "server_step"),
     "one_model": ("shared", "personal", "init_client", "begin", "predict"),
 }
 """Claims that a method makes about itself, each with the methods on which it depends. A subclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -314,6 +315,8 @@ class Client:
         held = counts.nonzero().squeeze(1)
         return held, sums[held] / counts[held].unsqueeze(1), counts[held]
 
+    @cached_property
     def class_counts(self) -> Tensor:
-        """Return n_{i,c}, the client's number of training images of each class [C], int64."""
-        return torch.bincount(self.train.labels, minlength=self.setting.num_classes)
+        """n_{i,c}, the client's number of training images of each class [C], int64."""
+        labels = self.train.labels.flatten().to(self.device)
+        return torch.bincount(labels, minlength=self.setting.num_classes)

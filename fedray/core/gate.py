@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -93,6 +94,32 @@ class Gate:
             payload = _quantise_payload(payload, self.up_bits)
         return payload, _count_traffic(items, self.up_bits)
 
+    def up_together(
+        self, payloads: Sequence[Payload], calls: Sequence[Call], *, copy: bool = True
+    ) -> list[tuple[Payload, Traffic]]:
+        """Return `up` of several uploads; those of one form are checked and counted together.
+
+        Raises:
+            BadPayload: if one of them is wrong, without saying whose.
+        """
+        items = [[*payload.items()] for payload in payloads]
+        is_plain = self.privacy is None and self.up_bits >= 32
+        forms = [*map(_form, payloads, items)]
+        if not is_plain or forms != forms[:1] * len(forms):
+            pairs = zip(payloads, calls, strict=True)
+            return [self.up(payload, call, copy=copy) for payload, call in pairs]
+        self._check_fields(payloads[0], "uploads")
+        _check_like(payloads[0], calls[0].down)
+        if copy or not all(map(_is_on_cpu, payloads)):
+            payloads = [_to_cpu(payload, copy=copy) for payload in payloads]
+            items = [[*payload.items()] for payload in payloads]
+        for payload, call in zip(payloads, calls, strict=True):
+            payload.check_numbers()
+            payload.check(call)
+        _check_finite(payloads[0], [*chain.from_iterable(items)])
+        traffic = _count_traffic(items[0], self.up_bits)
+        return [(payload, traffic) for payload in payloads]
+
     def release(
         self, uploads: Mapping[int, Payload], *, round_: int, step: str
     ) -> dict[int, Payload]:
@@ -125,6 +152,15 @@ class Gate:
                 "method)"
             )
         payload.check_fields(self.axes)
+
+
+def _form(payload: Payload, items: Sequence[Placed]) -> list[object]:
+    """Return a payload's type, and the places of its items with dtype and shape of each tensor."""
+    places = [
+        (place, value.dtype, value.shape) if isinstance(value, Tensor) else place
+        for place, _, _, value in items
+    ]
+    return [type(payload), *places]
 
 
 def _check_like(payload: Payload, down: Any) -> None:

@@ -222,15 +222,25 @@ class Payload:
         names = sorted(vars(self).keys() ^ {field.name for field in self.declared()})
         if names:
             raise BadPayload(f"{owner} has other fields than declared: {names[0]!r}")
+        self.check_numbers()
         for field in self.declared():
             place, value = f"{owner}.{field.name}", getattr(self, field.name)
-            if field.form in (int, float):
-                _check_number(place, value, field.form)
-            elif field.form is Mapping:
+            if field.form is Mapping:
                 _check_mapping(place, value)
-            else:
+            elif field.form not in (int, float):
                 _check_tensor(place, value)
                 _check_axes(place, value, field, sizes)
+
+    def check_numbers(self) -> None:
+        """Check that every plain number has its declared type and is finite.
+
+        Raises:
+            BadPayload: if one does not; the message names the field.
+        """
+        for field in self.declared():
+            if field.form in (int, float):
+                place = f"{type(self).__name__}.{field.name}"
+                _check_number(place, getattr(self, field.name), field.form)
 
 
 PayloadTypes: TypeAlias = tuple[type[Payload], ...]

@@ -154,13 +154,9 @@ class Exchange(ABC):
         if not lacking:
             return state
         self.call(step, lacking)
-        return self.acknowledge(state, name, version)
-
-    def acknowledge(self, state: ServerState, name: str, version: int) -> ServerState:
-        """Return the state with this version of a gift for all clients in `replied`."""
         if not self.replied:
             return state
-        held = held_versions(state, name, self.server.setting).clone()
+        held = held.clone()
         held[sorted(self.replied)] = version
         return {**state, "given": {**state.get("given", {}), name: held}}
 

@@ -213,6 +213,7 @@ class _StackedTraining:
         self._fixed: StateTree = {
             "model": {name: tensor for name, tensor in rows.items() if name not in learning},
             "memory": _stack_trees([context.state.memory for context in contexts]),
+            "counts": torch.stack([context.client.class_counts for context in contexts]),
             "down": {}
             if is_sent_once
             else _stack_trees([_tensor_fields(c.down) for c in contexts]),
@@ -361,17 +362,16 @@ class _Loss:
         self, method: LocalTraining, stack: Stack, one: LocalContext, samples: Samples
     ) -> None:
         self._objective, self._samples, self._one = _Objective(method, stack.template), samples, one
-        client = {name: getattr(one.client, name) for name in SHARED_BY_CLIENTS}
-        self._client = _Shared("client", **client)
+        self._client = {name: getattr(one.client, name) for name in SHARED_BY_CLIENTS}
         self._is_tied = stack.is_tied
 
     def __call__(
-        self, learning: Tensors, fixed: Mapping[str, StateTree], stored: Tensor, labels: Tensor
+        self, learning: Tensors, fixed: Mapping[str, Any], stored: Tensor, labels: Tensor
     ) -> Tensor:
         one, down = self._one, self._one.down
         context = replace(
             one,
-            client=cast(Client, self._client),
+            client=cast(Client, _Shared("client", **self._client, class_counts=fixed["counts"])),
             model=self._objective.model,
             state=cast(ClientState, _Shared("state", memory=fixed["memory"])),
             down=replace(down, **fixed["down"]) if fixed["down"] else down,

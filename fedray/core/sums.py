@@ -97,6 +97,49 @@ class Sums:
         self.total = self._stack[0][0]
 
 
+def total_of_rows(clients: Sequence[int], terms: Sequence[StateTree]) -> Total:
+    """Return the total of `total_of` from the terms of all clients, in a few operations.
+
+    Args:
+        clients: sorted ids.
+        terms: the terms of each client.
+
+    Raises:
+        ValueError: if the terms do not have the same names and shapes.
+    """
+    return Total(tuple(clients), _sum_of_rows(terms))
+
+
+def _sum_of_rows(terms: Sequence[StateTree]) -> StateTree:
+    sums: dict[str, Any] = {}
+    for other in terms[1:]:
+        _check_names(terms[0], other)
+    for name, value in terms[0].items():
+        values = [tree[name] for tree in terms]
+        if is_tree(value):
+            sums[name] = _sum_of_rows(values)
+            continue
+        for other in values[1:]:
+            _check_shapes(value, other)
+        rows = torch.stack(values)
+        sums[name] = _pairwise(rows, 0) if value.is_floating_point() else rows.amax(0)
+    return sums
+
+
+def _pairwise(rows: Tensor, axis: int) -> Tensor:
+    """Add up rows along an axis in the order of `joins`; equal halves are computed together."""
+    count = rows.shape[axis]
+    if count == 1:
+        return rows.squeeze(axis)
+    half = count // 2
+    if count % 2:
+        first, second = rows.narrow(axis, 0, half), rows.narrow(axis, half, count - half)
+        return _pairwise(first, axis) + _pairwise(second, axis)
+    halved = rows.reshape(*rows.shape[:axis], 2, half, *rows.shape[axis + 1 :])
+    first, second = _pairwise(halved, axis + 1).unbind(axis)
+    return first + second
+
+
 def joins(count: int) -> list[int]:
     """Return for each client how many of the subtrees with several clients end with it."""
     ends, spans = [0] * count, [(0, count)]
@@ -145,9 +188,7 @@ def mean_of(
 
 
 def _add_trees(first: StateTree, second: StateTree, *, in_place: bool) -> StateTree:
-    if first.keys() != second.keys():
-        name = sorted(first.keys() ^ second.keys())[0]
-        raise ValueError(f"only some of the uploads have '{name}', so they have no sum")
+    _check_names(first, second)
     return {name: _add(value, second[name], in_place=in_place) for name, value in first.items()}
 
 
@@ -156,7 +197,17 @@ def _add(first: Any, second: Any, *, in_place: bool) -> Any:
         return _add_trees(first, second, in_place=in_place)
     if not first.is_floating_point():
         return torch.maximum(first, second)
+    _check_shapes(first, second)
+    return first.add_(second) if in_place else first + second
+
+
+def _check_names(first: StateTree, second: StateTree) -> None:
+    if first.keys() != second.keys():
+        name = sorted(first.keys() ^ second.keys())[0]
+        raise ValueError(f"only some of the uploads have '{name}', so they have no sum")
+
+
+def _check_shapes(first: Tensor, second: Tensor) -> None:
     if first.shape != second.shape:
         shapes = f"{list(first.shape)} and {list(second.shape)}"
         raise ValueError(f"uploads of the shapes {shapes} have no sum")
-    return first.add_(second) if in_place else first + second

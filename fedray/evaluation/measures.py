@@ -70,7 +70,7 @@ class MacroF1(Measure):
 
 
 @metrics.add
-class TopK(Measure):
+class TopKAccuracy(Measure):
     """Share of own test images whose class is among the k likeliest, as a mean over clients.
 
     With `evaluation.top_k` (FedTSP Fig. 4: 5). Among equally likely classes, the first ones count.
@@ -80,11 +80,14 @@ class TopK(Measure):
     metrics = (Metric("local_accuracy_top{k}"),)
 
     def compute(self, evaluated: Evaluated) -> dict[str, float]:
-        counts = [(score.top, score.total) for score in evaluated.tested.values()]
-        shares = [top.correct / total for top, total in counts if top is not None]
-        if not shares or counts[0][0] is None:
-            return {}
-        return {f"local_accuracy_top{counts[0][0].k}": float(np.mean(shares))}
+        return top_share("local_accuracy", list(evaluated.tested.values()))
+
+
+def top_share(name: str, scores: Sequence[Score]) -> dict[str, float]:
+    """Return <name>_top<k>, the mean over scores of the share; empty if it was not counted."""
+    counts = [(score.top, score.total) for score in scores if score.top is not None]
+    shares = [top.correct / total for top, total in counts]
+    return {f"{name}_top{counts[0][0].k}": float(np.mean(shares))} if counts else {}
 
 
 @metrics.add
@@ -111,19 +114,15 @@ class GlobalTest(Measure):
         if not scores:
             return {}
         accuracy = np.array([score.accuracy for score in scores])
-        values = {
+        return {
             "global_test_accuracy": float(accuracy.mean()),
             "global_test_accuracy_std": float(accuracy.std()),
+            **top_share("global_test_accuracy", scores),
         }
-        top_counts = [(score.top, score.total) for score in scores if score.top is not None]
-        if top_counts:
-            name = f"global_test_accuracy_top{top_counts[0][0].k}"
-            values[name] = float(np.mean([top.correct / total for top, total in top_counts]))
-        return values
 
 
 @metrics.add
-class GlobalModel(Measure):
+class GlobalAccuracy(Measure):
     """Accuracy of the one global model over all clients' test images."""
 
     name = "global_model"
@@ -251,7 +250,7 @@ def harmonic_mean(base: float, novel: float) -> float:
 
 
 @metrics.add
-class Domains(Measure):
+class DomainAccuracy(Measure):
     """Accuracy over all images of each domain's clients, and the mean over domains.
 
     A domain without test images is omitted.
@@ -273,7 +272,7 @@ class Domains(Measure):
 
 
 @metrics.add
-class DomainClients(Measure):
+class DomainClientAccuracy(Measure):
     """Accuracy of each domain's clients on their own tests, and its deviation over these clients.
 
     FedMGP's Tables 11 and 12 print this mean and deviation. Here every client counts the same,
@@ -326,16 +325,13 @@ def mean_and_spread(name: str, by_domain: Mapping[str, Sequence[float]]) -> dict
 
     The metrics are <name>_<domain>, <name>_<domain>_std and <name>_domains.
     """
-    metrics_by_name = {}
-    for domain, values in by_domain.items():
-        if values:
-            metrics_by_name[f"{name}_{domain}"] = float(np.mean(values))
+    metrics_by_name = {
+        f"{name}_{domain}": float(np.mean(values)) for domain, values in by_domain.items() if values
+    }
     if metrics_by_name:
         metrics_by_name[f"{name}_domains"] = float(np.mean(list(metrics_by_name.values())))
-    for domain, values in by_domain.items():
-        if values:
-            metrics_by_name[f"{name}_{domain}_std"] = float(np.std(values))
-    return metrics_by_name
+    spreads = {domain: np.std(values) for domain, values in by_domain.items() if values}
+    return metrics_by_name | {f"{name}_{d}_std": float(std) for d, std in spreads.items()}
 
 
 @metrics.add
@@ -459,7 +455,7 @@ class ScheduledLearningRate(Measure):
 
 
 @metrics.add
-class FineTuned(Measure):
+class FineTunedAccuracy(Measure):
     """Accuracy after fine-tuning at the end, as means over clients (FedTSP supplementary C.4).
 
     finetuned_accuracy: after the last epoch. finetuned_accuracy_best: after each client's best
@@ -515,8 +511,4 @@ class Epsilon(Measure):
         if evaluated.spent is None:
             return {}
         total, of_round, if_known = evaluated.spent
-        return {
-            "epsilon": total,
-            "epsilon_round": of_round,
-            "epsilon_known_participants": if_known,
-        }
+        return {"epsilon": total, "epsilon_round": of_round, "epsilon_known_participants": if_known}

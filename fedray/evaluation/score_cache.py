@@ -53,11 +53,11 @@ class ScoreCache:
     def _key(self, phase: int, payload: Payload | None) -> bytes:
         """Return the inputs of a score besides the state; hash each distinct payload once."""
         if id(payload) not in self._hashes:
-            self._hashes[id(payload)] = content(payload)
+            self._hashes[id(payload)] = payload_hash(payload)
         return self._hashes[id(payload)] + phase.to_bytes(8, "little")
 
 
-def content(payload: Payload | None) -> bytes:
+def payload_hash(payload: Payload | None) -> bytes:
     """Return a hash of a payload's type and of all its tensors and numbers."""
     if payload is None:
         return b""

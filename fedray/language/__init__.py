@@ -3,7 +3,6 @@
 descriptions/    class descriptions of shipped data sets, JSON
 descriptions.py  read and check descriptions
 names.py         lists of alternative class names
-templates.py     templates around a class name
 styles.py        make the texts of a class in a registered style, Eq. (3) of FedTSP
 generate.py      ask a large language model for descriptions of new classes
 encoders/        frozen text encoders behind one interface, registered by name

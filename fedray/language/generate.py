@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from fedray.command import PATH, Command, say_stopped
 from fedray.errors import UserError
@@ -35,8 +35,8 @@ from fedray.language.descriptions import (
     canonical_word,
     display_name,
 )
-from fedray.storage.files import cache_folder, decoded, read_text, write_json
-from fedray.storage.json_files import parse_typed, read_typed
+from fedray.storage.files import cache_folder, read_text, write_json
+from fedray.storage.json_files import parse_typed
 
 if TYPE_CHECKING:
     import requests
@@ -224,10 +224,7 @@ def _user_prompt(name: str, classes: Sequence[str], dataset: str | None) -> str:
 
 def _ask(name: str, prompt: str, endpoint: Endpoint) -> dict[str, Any]:
     """Ask for a class; after an answer of the wrong form, ask again and give the reason."""
-    messages = [
-        {"role": "system", "content": _SYSTEM_PROMPT},
-        {"role": "user", "content": prompt},
-    ]
+    messages = [{"role": "system", "content": _SYSTEM_PROMPT}, {"role": "user", "content": prompt}]
     wrong = ""
     for _ in range(MAX_ATTEMPTS):
         answer = endpoint.ask(messages)
@@ -284,18 +281,19 @@ def _kept_answer(path: Path) -> dict[str, Any] | None:
 
 
 def read_classes(text: str) -> list[str]:
-    """Return class names from a comma-separated list or a file: JSON (list, class_names) or lines.
+    """Return class names from a comma-separated list, or from a file with one name per line.
 
     Raises:
         UserError: if there are no names, or two are the same.
     """
     path = Path(text).expanduser()
     if path.is_file():
-        names = _classes_in(path)
-    elif "/" in text or text.endswith((".txt", ".json")):
+        parts = read_text(path, "--classes: the file", MOST_BYTES).splitlines()
+    elif "/" in text or text.endswith(".txt"):
         raise UserError(f"--classes: the file {path} does not exist")
     else:
-        names = [name.strip() for name in text.split(",") if name.strip()]
+        parts = text.split(",")
+    names = [part.strip() for part in parts if part.strip()]
     if not names:
         raise UserError(f"--classes: '{text}' holds no class names; expected cat,dog or a file")
     originals: dict[str, str] = {}
@@ -309,26 +307,10 @@ def read_classes(text: str) -> list[str]:
     return names
 
 
-def _classes_in(path: Path) -> list[str]:
-    what, expected = "--classes: the file", 'expected ["cat", ...] or {"class_names": [...], ...}'
-    if path.suffix == ".json":
-        content: list[str] | _Named = read_typed(path, list[str] | _Named, what, expected)
-        return content if isinstance(content, list) else content.class_names
-    lines = read_text(path, what, MOST_BYTES).splitlines()
-    return [line.strip() for line in lines if line.strip()]
-
-
-class _Named(BaseModel):
-    """A JSON file about a data set, such as dataset_info.json, with its class names."""
-
-    class_names: list[str]
-
-
 @click.command(
-    cls=Command,
-    epilog="Environment: FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL, FEDRAY_LLM_API_KEY.",
+    cls=Command, epilog="Environment: FEDRAY_LLM_BASE_URL, FEDRAY_LLM_MODEL, FEDRAY_LLM_API_KEY."
 )
-@click.option("--classes", required=True, help="cat,dog or a file: JSON, or one name per line.")
+@click.option("--classes", required=True, help="cat,dog or a file with one name per line.")
 @click.option("--out", required=True, type=PATH, help="The JSON file to write.")
 @click.option("--dataset", help="A description of the pictures, for the prompt.")
 def command(classes: str, out: Path, dataset: str | None) -> None:
@@ -337,10 +319,11 @@ def command(classes: str, out: Path, dataset: str | None) -> None:
     names = read_classes(classes)
     if not out.parent.is_dir():
         raise UserError(f"--out: the folder {out.parent} does not exist; create it first")
+    if out.exists():
+        raise UserError(f"--out: {out} exists; name another file (answers so far are kept)")
     log = partial(print, flush=True)
     try:
         descriptions = generate_descriptions(names, endpoint, dataset, log)
-        _check_edits(out, descriptions)
         write_json(out, descriptions)
     except KeyboardInterrupt as stop:
         say_stopped(stop, "answers so far are kept; ask again for what is missing")
@@ -348,19 +331,3 @@ def command(classes: str, out: Path, dataset: str | None) -> None:
     except OSError as error:
         raise UserError(f"--out: {out} cannot be written: {error}") from None
     print(f"{out}: {len(descriptions)} classes; use it with text.descriptions={out}")
-
-
-def _check_edits(out: Path, generated: Mapping[str, Any]) -> None:
-    """Raise a UserError if an existing file holds other texts than the generated ones."""
-    if not out.exists():
-        return
-    try:
-        texts = json.loads(decoded(out.read_bytes()))
-        edited = any(generated.get(name) != text for name, text in texts.items())
-    except (ValueError, AttributeError):
-        edited = True
-    if edited:
-        raise UserError(
-            f"--out: {out} holds other texts than the generated ones; name another file, or move "
-            "this one (the answers are kept)"
-        )

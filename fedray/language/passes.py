@@ -8,7 +8,7 @@ with equal prompts.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +85,7 @@ class Passes:
             total -= self._passes.pop(next(iter(self._passes))).nbytes
 
 
-def content(tensor: Tensor, options: Sequence[Hashable] = ()) -> Hashable:
+def prompts_key(tensor: Tensor, *options: Hashable) -> Hashable:
     """Return a key that is equal for equal tensors and options."""
     values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
     return (hashlib.blake2b(values.data).digest(), tensor.shape, tensor.dtype, *options)

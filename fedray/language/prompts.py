@@ -14,7 +14,6 @@ def insert_prompts(
     embeddings: Tensor,
     prompts: Tensor,
     k: int,
-    keep_special: bool = False,
     shortest: int | None = None,
     limit: int | None = None,
 ) -> Tensor:
@@ -29,7 +28,6 @@ def insert_prompts(
         embeddings: word embeddings [C*k, n, d'], with the k texts of a class in consecutive rows.
         prompts: v [C, m, d']; m = 0 changes nothing.
         k: texts per class.
-        keep_special: replace positions 1..m and keep position 0.
         shortest: number of tokens of the shortest text without padding; None for n.
         limit: maximal number of tokens of the encoder, if prompts may be longer than texts; None
             if they may not.
@@ -51,24 +49,22 @@ def insert_prompts(
         )
     if m == 0:
         return embeddings
-    first = 1 if keep_special else 0
-    _check_room(m, first, embeddings.shape[1] if shortest is None else shortest, limit)
+    _check_room(m, embeddings.shape[1] if shortest is None else shortest, limit)
     per_text = prompts.to(embeddings.dtype).unsqueeze(1).expand(-1, k, -1, -1).flatten(0, 1)
-    return torch.cat([embeddings[:, :first], per_text, embeddings[:, first + m :]], dim=1)
+    return torch.cat([per_text, embeddings[:, m:]], dim=1)
 
 
-def _check_room(m: int, first: int, shortest: int, limit: int | None) -> None:
-    """Check that m tokens from position `first` on fit into the texts, or into `limit`."""
+def _check_room(m: int, shortest: int, limit: int | None) -> None:
+    """Check that m tokens fit into the texts, or into `limit`."""
     room = shortest if limit is None else limit
-    if first + m <= room:
+    if m <= room:
         return
-    kept = ", of which the first is kept" if first else ""
     problem = f"algorithm.prompt_length={m} is more than the"
-    lower = f"set algorithm.prompt_length to {room - first} or less"
+    lower = f"set algorithm.prompt_length to {room} or less"
     if limit is not None:
-        raise UserError(f"{problem} text encoder reads ({limit} tokens{kept}); {lower}")
+        raise UserError(f"{problem} text encoder reads ({limit} tokens); {lower}")
     raise UserError(
-        f"{problem} shortest text can hold ({shortest} tokens{kept}); {lower}, or use a text.style "
+        f"{problem} shortest text can hold ({shortest} tokens); {lower}, or use a text.style "
         "with longer texts, or algorithm.past_text=true to replace padding after the texts, too"
     )
 

@@ -18,7 +18,7 @@ ACTIVATIONS_KEPT = 2 << 30
 """Maximal bytes of stored activations; never more than a quarter of the free memory."""
 
 
-def class_means(features: Tensor, k: int) -> Tensor:
+def mean_of_texts(features: Tensor, k: int) -> Tensor:
     """Return the mean of the k features of each class: [C*k, d] to [C, d].
 
     Neither the features nor the means are normalised, since cosines are computed later.
@@ -34,7 +34,6 @@ def text_prototypes(
     embeddings: Tensor,
     prompts: Tensor,
     k: int,
-    keep_special: bool = False,
     batch: int = BATCH,
     past_text: bool = False,
 ) -> Tensor:
@@ -51,7 +50,6 @@ def text_prototypes(
         embeddings: encoder.embed(tokens) [C*k, n, d'], computed once.
         prompts: v [C, m, d'], on the same device; m = 0 for texts without prompts.
         k: texts per class.
-        keep_special: keep the special first token, see `insert_prompts`.
         batch: maximal number of tokens per batch.
         past_text: allow prompts that are longer than a text; all their tokens count as part of the
             text. An encoder that reads the end token reads its original position, so that a causal
@@ -67,7 +65,7 @@ def text_prototypes(
     """
     shortest, limit = tokens.shortest, encoder.limit if past_text else None
     if past_text:
-        tokens = tokens.widened(prompts.shape[1] + int(keep_special))
+        tokens = tokens.widened(prompts.shape[1])
     first, inverse = _distinct(tokens, k)
     per_text = prompts.unsqueeze(1).expand(-1, k, -1, -1).flatten(0, 1)[first]
     tokens, embeddings = tokens[first], embeddings[first]
@@ -77,13 +75,13 @@ def text_prototypes(
     for number, texts in enumerate(batches):
         some = tokens[texts]
         words, text_prompts = embeddings[texts, : some.ids.shape[1]], per_text[texts]
-        inserted = insert_prompts(words, text_prompts, 1, keep_special, shortest, limit)
+        inserted = insert_prompts(words, text_prompts, 1, shortest, limit)
         if number < stored:
             parts.append(encoder.encode(inserted, some))
         else:
             parts.append(_recomputed(encoder, inserted, some))
     features = torch.cat(parts)[torch.cat(batches).argsort()]
-    return class_means(features[inverse], k)
+    return mean_of_texts(features[inverse], k)
 
 
 def activations(encoder: TokenEncoder, tokens: Tokens) -> float:

@@ -9,6 +9,7 @@ import string
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field
@@ -23,10 +24,28 @@ from fedray.language.descriptions import (
     load_descriptions,
     shipped_names,
 )
-from fedray.language.templates import DESCRIPTION, ENSEMBLE, HANDCRAFTED, PLAIN
 from fedray.registry import Registry
 
 P = TypeVar("P", bound=Frozen)
+
+DESCRIPTION = "A photo of a {label}: {description}"
+"""Eq. (3) of FedTSP, with the article of the official code."""
+
+CLIP_ENSEMBLE = tuple(
+    (Path(__file__).parent / "clip_templates.txt").read_text(encoding="utf-8").splitlines()
+)
+"""CLIP's 80 templates for ImageNet (Radford et al., ICML 2021), as in the official code."""
+
+ENSEMBLE = (
+    *CLIP_ENSEMBLE,
+    "a photo of a {label}",
+    "a picture of a {label}",
+    "an image of a {label}",
+    "a photo of one {label}",
+    "{label}",
+)
+"""85 templates for averaged texts: CLIP's 80 and five of ours. FedGLCL averages 85, too, but does
+not list them."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +236,7 @@ class Handcrafted(TemplateStyle):
 
     name = "handcrafted"
     paper = "FedTSP, Table 4 and Fig. 5"
-    templates = (HANDCRAFTED,)
+    templates = ("A photo of a {label}.",)
 
 
 @styles.add
@@ -226,7 +245,7 @@ class Plain(TemplateStyle):
 
     name = "plain"
     paper = "FedGLCL, official code"
-    templates = (PLAIN,)
+    templates = ("a photo of a {label}",)
 
 
 @styles.add

@@ -14,8 +14,8 @@ from fedray.errors import UserError
 from fedray.language.distinct import Pair, equal_tokens, equal_vectors, refuse_equal
 from fedray.language.encoders import EncoderChoice, TextEncoder, TokenEncoder
 from fedray.language.encoders.bert_blocks import TowerPart
-from fedray.language.passes import Continued, Graph, Pass, Passes, content
-from fedray.language.prototypes import activations, class_means, room, text_prototypes
+from fedray.language.passes import Continued, Graph, Pass, Passes, prompts_key
+from fedray.language.prototypes import activations, mean_of_texts, room, text_prototypes
 from fedray.language.text_cache import cached_text_embeddings, cached_tokens
 from fedray.language.trainable import PREFIX
 
@@ -136,12 +136,12 @@ class TextTower:
         """
         if self._frozen is None:
             frozen = cached_text_embeddings(self.choice, self.texts).to(self.device)
-            self._refuse_equal(equal_vectors(class_means(frozen, self.k)))
+            self._refuse_equal(equal_vectors(mean_of_texts(frozen, self.k)))
             self._frozen = frozen
         if of_unit_length:
             unit = F.normalize(self._frozen, dim=1)
-            return F.normalize(class_means(unit, self.k), dim=1)
-        return class_means(self._frozen, self.k)
+            return F.normalize(mean_of_texts(unit, self.k), dim=1)
+        return mean_of_texts(self._frozen, self.k)
 
     def trainable(self, blocks: int | None) -> TowerPart:
         """Return the encoder's last blocks and their inputs for the texts, for training by clients.
@@ -158,17 +158,12 @@ class TextTower:
         return TowerPart(tensors, part.start.cpu(), part.mask.cpu(), shape)
 
     def prototypes(
-        self,
-        prompts: Tensor,
-        keep_special: bool = False,
-        past_text: bool = False,
-        classes: Tensor | None = None,
+        self, prompts: Tensor, past_text: bool = False, classes: Tensor | None = None
     ) -> Tensor:
         """Return text prototypes [C, d] under prompts v [C, m, d'], differentiable in v.
 
         Args:
             prompts: v.
-            keep_special: see `text_prototypes`.
             past_text: see `text_prototypes`.
             classes: int64 [c], the classes of the result [c, d]; None for all.
 
@@ -183,21 +178,16 @@ class TextTower:
                 classes.unsqueeze(1) * self.k + torch.arange(self.k, device=self.device)
             ).flatten()
             tokens, embeddings, prompts = tokens[texts], embeddings[texts], prompts[classes]
-        return text_prototypes(
-            encoder, tokens, embeddings, prompts, self.k, keep_special, past_text=past_text
-        )
+        return text_prototypes(encoder, tokens, embeddings, prompts, self.k, past_text=past_text)
 
-    def prototypes_before(
-        self, prompts: Tensor, keep_special: bool = False, past_text: bool = False
-    ) -> Tensor:
+    def prototypes_before(self, prompts: Tensor, past_text: bool = False) -> Tensor:
         """Return text prototypes of all classes without gradients, before prompts are trained.
 
         The next `prototypes_again` of the same prompts reuses this pass, if the activations of all
         waiting passes take at most `PASS_KEPT` bytes. Several passes wait if runs train in lockstep
         in one process. Arguments as in `prototypes`.
         """
-        options = (keep_special, past_text)
-        key = content(prompts, options)
+        key = prompts_key(prompts, past_text)
         cached = self._passes.find(key)
         if cached is None:
             size, most = (
@@ -206,20 +196,18 @@ class TextTower:
             )
             if size > most:
                 with torch.no_grad():
-                    cached = Pass(self.prototypes(prompts, *options))
+                    cached = Pass(self.prototypes(prompts, past_text))
             else:
-                graph = Graph(prompts, lambda leaf: self.prototypes(leaf, *options))
+                graph = Graph(prompts, lambda leaf: self.prototypes(leaf, past_text))
                 cached = Pass(graph.output, graph, size)
             self._passes.keep(key, cached, most)
         return cached.output.clone()
 
-    def prototypes_again(
-        self, prompts: Tensor, keep_special: bool = False, past_text: bool = False
-    ) -> Tensor:
+    def prototypes_again(self, prompts: Tensor, past_text: bool = False) -> Tensor:
         """Return `prototypes` of all classes; reuse the pass of `prototypes_before` if cached."""
-        cached = self._passes.find(content(prompts, (keep_special, past_text)))
+        cached = self._passes.find(prompts_key(prompts, past_text))
         graph = None if cached is None else cached.take()
         if graph is None:
-            return self.prototypes(prompts, keep_special, past_text)
+            return self.prototypes(prompts, past_text)
         output: Tensor = Continued.apply(prompts, graph)
         return output

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedray.language.encoders.bert_blocks import Bert, TowerShape
-from fedray.language.prototypes import class_means
+from fedray.language.prototypes import mean_of_texts
 
 PREFIX = "text."
 """Prefix of the names of a tower's tensors; no image model has such names."""
@@ -35,4 +35,4 @@ def class_embeddings(
     """
     named = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     features = Bert(named, shape, trained=True).read_from(start, mask)
-    return F.normalize(class_means(F.normalize(features, dim=1), shape.k), dim=1)
+    return F.normalize(mean_of_texts(F.normalize(features, dim=1), shape.k), dim=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -78,20 +78,22 @@ def architecture(name: str, *, paper: str = "-", min_image_size: int = 1) -> Cal
         paper: the source.
         min_image_size: smallest side of a square image, in pixels.
     """
+    return backbone(name, raw=None, paper=paper, min_image_size=min_image_size, keeps_init=True)
+
+
+def backbone(name: str, **fields: Any) -> Callable[[Make], Make]:
+    """Return a decorator that registers a function as an architecture.
+
+    The first line of its docstring is the summary.
+
+    Args:
+        name: the name in `model.group`.
+        fields: further attributes of `Architecture`.
+    """
 
     def add(make: Make) -> Make:
         summary = (inspect.getdoc(make) or name).split("\n")[0].rstrip(".")
-        architectures.add(
-            Architecture(
-                name=name,
-                summary=summary,
-                make=make,
-                raw=None,
-                paper=paper,
-                min_image_size=min_image_size,
-                keeps_init=True,
-            )
-        )
+        architectures.add(Architecture(name=name, summary=summary, make=make, **fields))
         return make
 
     return add

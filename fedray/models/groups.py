@@ -36,24 +36,17 @@ class Group:
 groups: Registry[Group] = Registry("model group", "fedray.models.groups")
 """All groups of several architectures by name; `group_of` also knows single architectures."""
 
-groups.add(Group("htfe2", "Two of different depth", ("cnn4", "resnet18"), HTFLLIB))
-groups.add(Group("htfe3", "Three ResNets", ("resnet10", "resnet18", "resnet34"), HTFLLIB))
-groups.add(
-    Group(
-        "htfe4",
-        "Four of different families",
-        ("cnn4", "googlenet", "mobilenetv2", "resnet18"),
-        HTFLLIB,
-    )
-)
-groups.add(
-    Group(
+for _name, _summary, _members in (
+    ("htfe2", "Two of different depth", "cnn4 resnet18"),
+    ("htfe3", "Three ResNets", "resnet10 resnet18 resnet34"),
+    ("htfe4", "Four of different families", "cnn4 googlenet mobilenetv2 resnet18"),
+    (
         "htfe9",
         "Nine ResNets, of depth 4 to 152",
-        tuple(f"resnet{depth}" for depth in (4, 6, 8, 10, 18, 34, 50, 101, 152)),
-        HTFLLIB,
-    )
-)
+        "resnet4 resnet6 resnet8 resnet10 resnet18 resnet34 resnet50 resnet101 resnet152",
+    ),
+):
+    groups.add(Group(_name, _summary, tuple(_members.split()), HTFLLIB))
 groups.add(Group("digits", "Two for 8x8 images on a CPU", ("mlp", "cnn2")))
 groups.add(Group("pair", "Two for CIFAR on few cores", ("cnn2", "resnet4")))
 groups.add(Group("small", "Four for CIFAR on a CPU", ("cnn4", "cnn3", "resnet4", "resnet8s")))

@@ -5,7 +5,7 @@ torch's global generator is not changed.
 
 from itertools import chain
 from math import sqrt
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -17,30 +17,34 @@ from fedray.models.classifier import BackboneClassifier, Classifier
 _KNOWN_TENSORS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 
 
-def build(
-    architecture: str,
-    *,
-    channels: int,
-    image_size: int,
-    num_classes: int,
-    feature_dim: int,
-    hidden: int | None = None,
-    generator: torch.Generator | None,
-) -> Classifier:
-    """Build a classifier on the CPU and draw its weights from `generator`.
+class Shape(TypedDict):
+    """The widths of a classifier's parts.
 
-    Args:
-        architecture: the name of a registered architecture.
+    Attributes:
         channels: channels of the images, 1 or 3.
         image_size: side of the square images, in pixels.
         num_classes: C, width of the logits; 0 for a model without head.
         feature_dim: d, common width of the features.
-        hidden: width between the projector's two layers; None for no projector.
+        hidden: width between the projector's two layers; None, the default, for no projector.
+    """
+
+    channels: int
+    image_size: int
+    num_classes: int
+    feature_dim: int
+    hidden: NotRequired[int | None]
+
+
+def build(
+    architecture: str, *, generator: torch.Generator | None, **shape: Unpack[Shape]
+) -> Classifier:
+    """Build a classifier on the CPU, in training mode, and draw its weights from `generator`.
+
+    Args:
+        architecture: the name of a registered architecture.
         generator: CPU generator, advanced by the call. None means a new one of seed 0, so that
             equal architectures have equal weights for every seed of the run (as in HtFLlib).
-
-    Returns:
-        The classifier in training mode.
+        **shape: the widths, see `Shape`.
 
     Raises:
         UserError: if the architecture is unknown, or images are too small for it.
@@ -48,29 +52,19 @@ def build(
     spec = architectures.get(architecture)
     if generator is None:
         generator = torch.Generator().manual_seed(0)
-    shape = (channels, image_size, num_classes, feature_dim, hidden)
-    module = _constructed(spec, *shape, generator=generator if spec.keeps_init else None)
+    module = _constructed(spec, shape, generator if spec.keeps_init else None)
     drawn = module.get_submodule("extractor.backbone") if spec.keeps_init else None
     initialise(module, generator, conv_rule=spec.conv_rule, drawn=drawn)
     return module
 
 
-def skeleton(
-    architecture: str,
-    *,
-    channels: int,
-    image_size: int,
-    num_classes: int,
-    feature_dim: int,
-    hidden: int | None = None,
-) -> Classifier:
+def skeleton(architecture: str, **shape: Unpack[Shape]) -> Classifier:
     """Build a classifier of zeros on the CPU, to load states into; arguments as for `build`.
 
     Raises:
         UserError: if the architecture is unknown, or images are too small for it.
     """
-    spec = architectures.get(architecture)
-    module = _constructed(spec, channels, image_size, num_classes, feature_dim, hidden)
+    module = _constructed(architectures.get(architecture), shape)
     with torch.no_grad():
         for tensor in chain(module.parameters(), module.buffers()):
             tensor.zero_()
@@ -186,16 +180,10 @@ def width_of(name: str, backbone: nn.Module, channels: int, image_size: int) -> 
 
 
 def _constructed(
-    spec: Architecture,
-    channels: int,
-    image_size: int,
-    num_classes: int,
-    feature_dim: int,
-    hidden: int | None,
-    *,
-    generator: torch.Generator | None = None,
+    spec: Architecture, shape: Shape, generator: torch.Generator | None = None
 ) -> Classifier:
     """Construct a classifier with any values, or with a backbone drawn by a seed of `generator`."""
+    channels, image_size = shape["channels"], shape["image_size"]
     if image_size < spec.min_image_size:
         raise UserError(
             f"{spec.name}: images of {image_size}x{image_size} pixels are too small, it needs "
@@ -211,9 +199,9 @@ def _constructed(
         return BackboneClassifier(
             backbone.train(),
             raw,
-            feature_dim,
-            num_classes,
-            hidden=hidden,
+            shape["feature_dim"],
+            shape["num_classes"],
+            hidden=shape.get("hidden"),
             channels_last=spec.channels_last,
             dense=spec.dense,
         )

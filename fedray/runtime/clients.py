@@ -107,7 +107,12 @@ class ClientRuntime:
                     result = method_step(context, copied, download)
                 work = Work(tally.steps, tally.images, tally.parameters)
                 call = core.Call(self.assembly.algorithm, name, context, down)
-                reply, next_state = self._reply(call, result, work, private, is_summed=is_summed)
+                uplink, returned = result
+                self._check_upload(uplink, call)
+                passed: tuple[core.Payload | None, Traffic] = (None, Traffic())
+                if uplink is not None:
+                    passed = self.assembly.gate.up(uplink, call, copy=not is_summed)
+                reply, next_state = self._reply(call, passed, returned, work, private)
                 return replace(reply, seconds=time.perf_counter() - start), next_state
         except (Exception, SystemExit) as error:
             return Reply(failure=self._failure(error, name, round_, client)), state
@@ -126,56 +131,67 @@ class ClientRuntime:
         seed = self.assembly.streams.entropy(f"layers/{name}", round_=round_, client=client)
         return self._isolation.step(seed)
 
-    def _reply(
-        self, call: core.Call, result: Any, work: Work, private: PrivateCopies, *, is_summed: bool
-    ) -> tuple[Reply, core.ClientState]:
-        """Check a step's upload and next state; return the reply (without seconds) and state."""
-        (uplink, next_state), traffic = result, Traffic()
-        context, algorithm = call.client, self.assembly.algorithm
+    def _check_upload(self, uplink: core.Payload | None, call: core.Call) -> None:
+        algorithm = self.assembly.algorithm
         if uplink is None and call.step == "client_update" and algorithm.uploads:
             expected = " or ".join(payload.__name__ for payload in algorithm.uploads)
             raise core.BadPayload(f"{call.step} uploads nothing, expected {expected}")
-        if uplink is not None:
-            uplink, traffic = self.assembly.gate.up(uplink, call, copy=not is_summed)
+
+    def _reply(
+        self,
+        call: core.Call,
+        passed: tuple[core.Payload | None, Traffic],
+        next_state: Any,
+        work: Work,
+        private: PrivateCopies,
+    ) -> tuple[Reply, core.ClientState]:
+        """Check a step's next state; return it, and the reply (without seconds).
+
+        Args:
+            call: the call.
+            passed: the upload, which has passed the gate, and its traffic.
+            next_state: what the step returned.
+            work: what the step computed.
+            private: the copies of state and download with which it began.
+        """
+        context = call.client
         check_numbers(context.reports, context.train_losses)
         if not isinstance(next_state, core.ClientState):
             kind = type(next_state).__name__
             raise TypeError(f"the next state is a {kind}, expected a ClientState")
         parts = (next_state.model, next_state.memory, context.optimizer_state)
-        detach = partial(_detached, private, _memory_of(context.skeleton.tensors))
+        shared = _memory_of(context.skeleton.tensors) if any(parts) else set[int]()
+        detach = partial(_detached, private, shared)
         loss = context.train_losses[-1] if context.train_losses else None
-        reply = Reply(uplink, traffic, loss, context.reports, work=work)
+        reply = Reply(*passed, loss, context.reports, work=work)
         return reply, core.ClientState(
             *(map_tensors(detach, make_contiguous(part)) for part in parts)
         )
 
-    def summed(self, sums: core.Sums, client: int, reply: Reply) -> Reply:
-        """Add the upload of a client's reply to sums; return the reply without it.
+    def summed(
+        self, sums: core.Sums, clients: Sequence[int], replies: Sequence[Reply]
+    ) -> list[Reply]:
+        """Add the uploads of a group's replies to sums; return the replies without them.
 
-        The sums share no memory with the upload.
+        The sums share no memory with the uploads.
         """
-        total, algorithm = core.Total(), self.assembly.algorithm
-        if reply.uplink is not None:
-            assert isinstance(algorithm, core.SummingMethod)
-            terms = self.assembly.gate.summand(algorithm.summand)(reply.uplink)
-            uploaded = _memory_of(vars(reply.uplink))
-            copies = map_tensors(lambda t: t.clone() if storage_of(t) in uploaded else t, terms)
-            total = core.Total((client,), copies)
-        sums.add(total, in_place=True)
-        return replace(reply, uplink=None)
+        algorithm, uplinks = self.assembly.algorithm, [reply.uplink for reply in replies]
+        assert isinstance(algorithm, core.SummingMethod)
+        summand = self.assembly.gate.summand(algorithm.summand)
+        if len(clients) > 1 and all(uplink is not None for uplink in uplinks):
+            total = core.total_of_rows(clients, [*map(summand, uplinks)])
+            sums.add(total, len(clients), in_place=True)
+            return [replace(reply, uplink=None) for reply in replies]
+        for client, uplink in zip(clients, uplinks, strict=True):
+            total = core.Total()
+            if uplink is not None:
+                uploaded = _memory_of(vars(uplink))
+                own = partial(_outside, uploaded)
+                total = core.Total((client,), map_tensors(own, summand(uplink)))
+            sums.add(total, in_place=True)
+        return [replace(reply, uplink=None) for reply in replies]
 
     def test(
-        self,
-        name: str,
-        round_: int,
-        client: int,
-        state: core.ClientState | None,
-        down: core.Payload | None,
-    ) -> Reply:
-        """Run a test of `evaluation.testing` for one client; arguments and errors as in `step`."""
-        return self.test_together(name, round_, (client,), state, down)[0]
-
-    def test_together(
         self,
         name: str,
         round_: int,
@@ -183,7 +199,7 @@ class ClientRuntime:
         state: core.ClientState | None,
         down: core.Payload | None,
     ) -> list[Reply]:
-        """Run a test in one pass for clients that share a model, and therefore a download.
+        """Run a test of `evaluation.testing` in one pass for clients that share model and download.
 
         Arguments and errors are those of `step`; `state` is the first client's. If the pass fails,
         or draws from the global generators, which each client seeds differently, each client is
@@ -206,7 +222,7 @@ class ClientRuntime:
             is_shared = False
         if is_shared:
             return [Reply(scores=scores) for scores in tested]
-        return [self.test(name, round_, member, state, down) for member in clients]
+        return [self.test(name, round_, (member,), state, down)[0] for member in clients]
 
     def _failure(self, error: BaseException, step: str, round_: int, client: int) -> Failure:
         """Describe a client's failure, and discard the models that the step may have changed."""
@@ -313,12 +329,17 @@ def _memory_of(tree: Mapping[str, Any]) -> set[int]:
     return {storage_of(tensor) for tensor in tensors if tensor.device.type == "cpu"}
 
 
+def _outside(shared: set[int], tensor: Tensor) -> Tensor:
+    """Return the tensor, or a copy of it if it lies in a memory block of `shared`."""
+    return tensor.clone() if storage_of(tensor) in shared else tensor
+
+
 def _detached(private: PrivateCopies, shared: set[int], tensor: Tensor) -> Tensor:
     """Return a state's tensor on the CPU, outside the memory that the next client overwrites."""
     result = private.to_cpu(tensor)
     if result.dtype in UNSUPPORTED:
         raise TypeError(f"the state holds {result.dtype}, which cannot be stored; use float32")
-    return result.clone() if storage_of(result) in shared else result
+    return _outside(shared, result)
 
 
 UNSUPPORTED = (torch.bfloat16, torch.complex32)

@@ -225,7 +225,8 @@ class Reversed(SerialExecutor):
             return super().run(task, name, round_, backwards)
         replies, _ = super().run("step", name, round_, backwards)
         sums = core.Sums(len(down))
-        return {c: self._runtime.summed(sums, c, replies[c]) for c in sorted(down)}, sums.total
+        alone = {c: self._runtime.summed(sums, [c], [replies[c]])[0] for c in sorted(down)}
+        return alone, sums.total
 
 
 class Forgetful(SerialExecutor):

@@ -7,13 +7,11 @@ import logging
 import os
 import platform
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 
 import torch
-from torch import nn
 
 from fedray.config import Experiment
 from fedray.core import algorithms
@@ -99,24 +97,12 @@ def emulates_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in ("NO AVX", "AVX2")
 
 
-def bfloat16_ratio(batch: int = 32, width: int = 64) -> float:
-    """Return the time of a bfloat16 step on the CPU divided by that of a float32 step.
-
-    A step is two convolutions. The measurement takes a second, or several seconds on a processor
-    that emulates bfloat16.
-    """
-    layers = [nn.Conv2d(3, width, 3), nn.ReLU(), nn.Conv2d(width, width, 3), nn.Flatten()]
-    model, images = nn.Sequential(*layers), torch.zeros(batch, 3, 32, 32)
-
-    def seconds(half: bool) -> float:
-        start = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            loss = model(images).float().mean()
-        loss.backward()
-        return time.perf_counter() - start
-
-    single, half = (min(seconds(half) for _ in range(3)) for half in (False, True))
-    return half / single
+def memory_in_use() -> int | None:
+    """Return the bytes in use on the first CUDA device, by all processes; None without one."""
+    if not count("cuda"):
+        return None
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free)
 
 
 @cache

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fedray.config import Experiment
-from fedray.core import Algorithm, HyperParameters, Privacy, algorithms
+from fedray.core import Algorithm, HyperParameters, Privacy, algorithms, takes_equal_mean
 from fedray.core.privacy import COVERS, exempt_fields
 from fedray.errors import UserError
 from fedray.evaluation.accountant import Accountant
@@ -63,11 +63,10 @@ def _check_central(experiment: Experiment, method: type[Algorithm]) -> None:
     component, faults = experiment.algorithm, experiment.faults
     hparams = component.params
     assert isinstance(hparams, HyperParameters)
-    if not method.means_equally(hparams):
-        uniform = "weights" in type(hparams).model_fields and method.means_equally(
-            hparams.model_copy(update={"weights": "uniform"})
-        )
-        remedy = "set algorithm.weights=uniform" if uniform else "set privacy.mode=local"
+    if not takes_equal_mean(method, hparams):
+        needed = (method.equal_mean or {}).items()
+        values = " ".join(f"algorithm.{name}={str(value).lower()}" for name, value in needed)
+        remedy = f"set {values or 'privacy.mode=local'}"
         raise UserError(
             "privacy.mode=central adds noise to the clients' mean with equal weights, but the "
             f"server of algorithm={component.name} does not take such a mean; {remedy}"

@@ -357,8 +357,10 @@ class Worker:
                         runtime.step(name, share.round, *member, is_summed=is_summed)
                         for member in members
                     ]
-                for member, (reply, state) in zip(members, stepped, strict=True):
-                    reply = runtime.summed(sums, member.client, reply) if is_summed else reply
+                answers = [reply for reply, _ in stepped]
+                if is_summed:
+                    answers = runtime.summed(sums, group, answers)
+                for member, reply, (_, state) in zip(members, answers, stepped, strict=True):
                     is_new = state is not None and state is not member.state
                     new = share.packed(state, len(results)) if is_new else None
                     results.append(to_message((reply, new)))
@@ -395,5 +397,5 @@ def _test(runtime: ClientRuntime, name: str, share: Share) -> list[tuple[Reply, 
     return [
         (reply, None)
         for group, (_, state, down) in zip(share.groups, share.inputs(), strict=True)
-        for reply in runtime.test_together(name, share.round, group, state, down)
+        for reply in runtime.test(name, share.round, group, state, down)
     ]

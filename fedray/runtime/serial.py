@@ -57,19 +57,20 @@ class SerialExecutor:
                 stepped = [
                     runtime.step(name, round_, *member, is_summed=is_summed) for member in members
                 ]
-            for member, (reply, state) in zip(members, stepped, strict=True):
+            for member, (_, state) in zip(members, stepped, strict=True):
                 if state is not None and state is not member.state:
                     self.states.put(member.client, state)
-                replies[member.client] = (
-                    runtime.summed(sums, member.client, reply) if is_summed else reply
-                )
+            answers = [reply for reply, _ in stepped]
+            if is_summed:
+                answers = runtime.summed(sums, group, answers)
+            replies |= zip(group, answers, strict=True)
         return replies, sums.total
 
     def _test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         replies: dict[int, Reply] = {}
         for group in groups_of_test(self._assembly, name, round_, down):
             state, download = self.states.get(group[0]), down[group[0]]
-            tested = self._runtime.test_together(name, round_, group, state, download)
+            tested = self._runtime.test(name, round_, group, state, download)
             replies |= zip(group, tested, strict=True)
         return dict(sorted(replies.items()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from fedray.core import Downlinks, halves
+from fedray.core import Downlinks, halves, is_tested_together
 from fedray.core.stacked import stacks_of
 from fedray.runtime.assembly import Assembly
 
@@ -93,7 +93,7 @@ def groups_of_test(
     every executor.
     """
     everyone = sorted(down)
-    if name != "evaluate" or not assembly.algorithm.is_tested_together:
+    if name != "evaluate" or not is_tested_together(assembly.algorithm):
         return [(client,) for client in everyone]
     data, architectures = assembly.data.at(round_), assembly.models.architectures
     most = math.inf if data.eval_sets else TESTED_TOGETHER

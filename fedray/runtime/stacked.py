@@ -7,14 +7,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from typing import Any, NamedTuple
 
 import torch
 
-from fedray.core import Call, Client, ClientState, LocalContext, LocalTraining, Trained
+from fedray.core import (
+    BadPayload,
+    Call,
+    Client,
+    ClientState,
+    LocalContext,
+    LocalTraining,
+    Payload,
+    Trained,
+)
 from fedray.core.stacked import Form, Stack, form_of, train_stacked
 from fedray.counts import counted
 from fedray.errors import UserError, one_line
@@ -24,7 +34,7 @@ from fedray.runtime.clients import ClientRuntime, Member
 from fedray.runtime.isolation import PrivateCopies, generators
 from fedray.runtime.printing import of_clients
 from fedray.runtime.shares import STACKED_STEP
-from fedray.storage.run import Work
+from fedray.storage.run import Traffic, Work
 
 
 def client_runtime(assembly: Assembly, device: torch.device) -> ClientRuntime:
@@ -65,6 +75,15 @@ class _Step:
         return (self.kind, trainable, *map(form_of, parts))
 
 
+class _Finished(NamedTuple):
+    """What a client's step returned, before the gate."""
+
+    call: Call
+    uplink: Payload | None
+    state: Any
+    work: Work
+
+
 class StackedRuntime(ClientRuntime):
     """Runs the client steps of one experiment, training several clients together."""
 
@@ -87,10 +106,8 @@ class StackedRuntime(ClientRuntime):
             replies, steps = self._begin(round_, members, private)
             for _, same_form in groupby(steps, _Step.form):
                 self._train([*same_form])
-            for step in steps:
-                replies[step.member.client] = self._finish(
-                    round_, step, private, is_summed=is_summed
-                )
+            finished = [(step, self._finish(round_, step)) for step in steps]
+            replies |= self._replies(round_, finished, private, is_summed=is_summed)
         seconds = (time.perf_counter() - start) / len(members)
         results = [replies[member.client] for member in members]
         return [(replace(reply, seconds=seconds), state) for reply, state in results]
@@ -177,10 +194,8 @@ class StackedRuntime(ClientRuntime):
                 steps_, images_, most = step.work
                 step.work = steps_ + result.steps, images_ + image_count, max(most, parameters)
 
-    def _finish(
-        self, round_: int, step: _Step, private: PrivateCopies, *, is_summed: bool
-    ) -> tuple[Reply, ClientState | None]:
-        """Finish a client's step, and check its results."""
+    def _finish(self, round_: int, step: _Step) -> _Finished | BaseException:
+        """Finish a client's step; return what the method returns, or its error."""
         method = self.assembly.algorithm
         assert isinstance(method, LocalTraining)
         try:
@@ -188,13 +203,47 @@ class StackedRuntime(ClientRuntime):
                 assert step.trained is not None
                 raise step.trained
             with of_clients(step.member.client), counted() as tally:
-                result = method.finish(step.local, step.trained)
+                uplink, state = method.finish(step.local, step.trained)
             steps, images, most = step.work
             work = Work(steps + tally.steps, images + tally.images, max(most, tally.parameters))
             call = Call(method, STACKED_STEP, step.context, step.member.down)
-            return self._reply(call, result, work, private, is_summed=is_summed)
+            self._check_upload(uplink, call)
+            return _Finished(call, uplink, state, work)
         except (Exception, SystemExit) as error:
-            return self._failed(error, round_, step.member)
+            return error
+
+    def _replies(
+        self,
+        round_: int,
+        finished: Sequence[tuple[_Step, _Finished | BaseException]],
+        private: PrivateCopies,
+        *,
+        is_summed: bool,
+    ) -> dict[int, tuple[Reply, ClientState | None]]:
+        """Pass the uploads through the gate, together if all are right; return the replies."""
+        gate, is_copied = self.assembly.gate, not is_summed
+        whole = [done for _, done in finished if isinstance(done, _Finished)]
+        together: Iterator[tuple[Payload, Traffic]] | None = None
+        with suppress(BadPayload):  # whose it is, is found out below
+            uplinks = [done.uplink for done in whole if isinstance(done.uplink, Payload)]
+            if uplinks and len(uplinks) == len(whole):
+                calls = [done.call for done in whole]
+                together = iter(gate.up_together(uplinks, calls, copy=is_copied))
+        replies: dict[int, tuple[Reply, ClientState | None]] = {}
+        for step, done in finished:
+            try:
+                if not isinstance(done, _Finished):
+                    raise done
+                passed: tuple[Payload | None, Traffic] = (None, Traffic())
+                if together is not None:
+                    passed = next(together)
+                elif done.uplink is not None:
+                    passed = gate.up(done.uplink, done.call, copy=is_copied)
+                answer = self._reply(done.call, passed, done.state, done.work, private)
+                replies[step.member.client] = answer
+            except (Exception, SystemExit) as error:
+                replies[step.member.client] = self._failed(error, round_, step.member)
+        return replies
 
     def _failed(
         self, error: BaseException, round_: int, member: Member

@@ -6,12 +6,10 @@ import json
 import os
 
 import pytest
-import torch
 
 from fedray.__main__ import main
 from fedray.cli import doctor
-from fedray.cli.doctor import Finding, devices, findings_of, folder_findings, ray_cluster, tracker
-from fedray.runtime.devices import bfloat16_ratio
+from fedray.cli.doctor import Finding, findings_of, folder_findings, ray_cluster, tracker
 from fedray.storage.environment import environment
 
 
@@ -109,30 +107,6 @@ def test_what_is_wrong_is_said(healthy, monkeypatch, variable, value, check, sta
     monkeypatch.setenv(variable, value)
     found = [each for each in findings_of("Ray", check) if each.state == state]
     assert any(said in each.found and each.cure for each in found)
-
-
-@pytest.mark.parametrize(
-    ("capability", "ratio", "state", "said"),
-    [
-        ("AVX2", None, "note", "precision=float32"),
-        ("AVX512", 0.52, "note", "precision=bfloat16"),
-        ("AVX512", 1.1, "ok", ""),
-        ("DEFAULT", 3.0, "ok", ""),
-    ],
-)
-def test_bfloat16_is_proposed_where_it_is_measured_to_be_faster(
-    monkeypatch, capability, ratio, state, said
-):
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr("fedray.runtime.devices.bfloat16_ratio", lambda: ratio)
-    (found,) = (each for each in devices() if each.what == "bfloat16")
-    assert found.state == state
-    assert said in found.cure
-    assert ratio is None or f"{ratio:.2f} times as long" in found.found
-
-
-def test_the_ratio_of_bfloat16_to_float32_is_measured():
-    assert bfloat16_ratio(2, 4) > 0
 
 
 def test_a_requirement_that_is_not_met(monkeypatch):

@@ -74,11 +74,3 @@ def test_gifts_are_noted_apart():
     assert state["given"]["text"].tolist() == [0, -1, -1, -1]
     assert state["given"]["head"].tolist() == [-1, 0, -1, -1]
     assert "head" not in before["given"], "a state is never changed in place"
-
-
-def test_what_travels_with_another_step_can_be_acknowledged():
-    exchange = Recorded()
-    exchange.failing = {0}
-    exchange.call("client_update", ALL)
-    state = exchange.acknowledge({}, "model", 7)
-    assert state["given"]["model"].tolist() == [-1, 7, 7, 7]

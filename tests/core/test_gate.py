@@ -70,10 +70,7 @@ def gate(**config) -> Gate:
             mixed(counts=torch.tensor([1, 2])),
             r"Mixed\.counts is int64 \[2\], expected int64 \[c\] with c = 3",
         ),
-        (
-            mixed(vectors=gaussian(3, D) / 0),
-            r"Mixed\.vectors holds a NaN or an infinity",
-        ),
+        (mixed(vectors=gaussian(3, D) / 0), r"Mixed\.vectors holds a NaN or an infinity"),
         (
             mixed(weights={"bias": torch.tensor([1.0, float("nan")])}),
             r"Mixed\.weights\.bias holds a NaN or an infinity",

@@ -276,16 +276,8 @@ def test_nothing_is_kept_unasked_and_nothing_travels(run, assemble):
 @pytest.mark.parametrize(
     ("method", "changes", "said"),
     [
-        (
-            "local",
-            {"momentum": 0.9},
-            "Did you mean 'optimizer.momentum'?",
-        ),
-        (
-            "local",
-            {"weight_decay": 0.1},
-            "Did you mean 'optimizer.weight_decay'?",
-        ),
+        ("local", {"momentum": 0.9}, "Did you mean 'optimizer.momentum'?"),
+        ("local", {"weight_decay": 0.1}, "Did you mean 'optimizer.weight_decay'?"),
         ("local", {"optimizer": "sdg"}, "optimizer: there is no optimizer 'sdg'. Did you mean"),
         ("local", {"optimizer.nesterov": True}, "optimizer: nesterov=true needs momentum"),
         ("local", {"optimizer.keep": True}, "optimizer: keep=true has no effect without momentum"),

@@ -204,11 +204,7 @@ def transposed(mapping):
         ("scaffold", field("control", transposed), "ControlledUpdate.control.extractor"),
         ("scaffold", field("control", lambda m: {}), "ControlledUpdate.control lacks '"),
         ("fednova", field("steps", lambda n: 0.0), "NormalisedModel.steps holds 0, expected 1 to"),
-        (
-            "fedpac",
-            field("head", transposed),
-            "PersonalUpdate.head.head.weight is float32 [16",
-        ),
+        ("fedpac", field("head", transposed), "PersonalUpdate.head.head.weight is float32 [16"),
         ("fedpac", field("variance", lambda v: -1.0), "PersonalUpdate.variance holds -1"),
         (
             "fedkd",

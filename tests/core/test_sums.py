@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedray.core import Sums, Total, halves, mean_of, total_of, weighed
+from fedray.core import Sums, Total, halves, mean_of, total_of, total_of_rows, weighed
 from fedray.core.sums import joins
 
 
@@ -75,3 +75,30 @@ def test_a_mean_of_equal_tensors_is_exact():
     mean = mean_of(total["w"], total["n"], {"a": tensor})
     assert mean["a"].dtype == torch.float32
     assert torch.equal(mean["a"], tensor)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 20, 31])
+def test_rows_have_the_sums_of_single_clients_bit_for_bit(count):
+    random = torch.Generator().manual_seed(count)
+    terms = {
+        client: {
+            "w": {"deep": torch.randn(3, 4, generator=random).mul_(10.0 ** (client % 7))},
+            "n": torch.tensor(float(client)).double(),
+            "steps": torch.tensor(client % 5),
+        }
+        for client in range(3, 3 + count)
+    }
+    alone = total_of(lambda value: value, terms)
+    together = total_of_rows([*terms], [*terms.values()])
+    assert together.clients == alone.clients
+    assert torch.equal(together["w"]["deep"], alone["w"]["deep"])
+    assert (float(together["n"]), int(together["steps"])) == (
+        float(alone["n"]),
+        int(alone["steps"]),
+    )
+
+
+def test_rows_of_different_names_or_shapes_have_no_sum():
+    for second, said in (({"y": torch.ones(2)}, "only some"), ({"x": torch.ones(3)}, "shapes")):
+        with pytest.raises(ValueError, match=said):
+            total_of_rows([0, 1], [{"x": torch.ones(2)}, second])

@@ -17,7 +17,6 @@ from prompting import initial_prompts, prompted_model
 
 from fedray.algorithms.mean import weighted_sum
 from fedray.algorithms.prompts.dp2fl import (
-    NOT_MEASURED,
     TrainedDualPrompts,
     data_weights,
     embed,
@@ -218,7 +217,7 @@ def server_step(assemble):
         **method.init_server(server),
         "joined": torch.ones(3, dtype=torch.bool),
         "validation": validation,
-        "since": torch.zeros(3, dtype=torch.int64),
+        "version": torch.tensor(0),
         "given": {"validation": torch.zeros(3, dtype=torch.int64)},
     }
     noise = torch.Generator().manual_seed(0)
@@ -255,13 +254,12 @@ def test_a_client_whose_prompts_diverged_changes_nobody(assemble, losses):
 
 
 def test_losses_on_images_that_a_client_has_not_received_are_not_counted(assemble):
-    """A client that missed the new images of client 0 has measured on its old ones."""
+    """A client that missed new images has measured on old ones; its own it has."""
     step, state, uplinks = server_step(assemble)
-    missed = {**state, "since": torch.tensor([2, 0, 0])}
+    missed = {**state, "version": torch.tensor(2)}
     missed["given"] = {"validation": torch.tensor([2, 0, 2])}
-    losses = uplinks[1].losses.clone()
-    losses[0] = NOT_MEASURED
-    expected = step(state, {**uplinks, 1: replace(uplinks[1], losses=losses)})
+    losses = torch.tensor([0.0, float(uplinks[1].losses[1]), 9.0])
+    expected = step(missed, {**uplinks, 1: replace(uplinks[1], losses=losses)})
     found = step(missed, uplinks)
     for name in ("task", "data", "personal", "relations"):
         assert torch.equal(found[name], expected[name])

@@ -76,14 +76,13 @@ def test_calibration_takes_no_gradient_of_training_and_leaves_none():
     assert torch.equal(heads[0].weight, heads[1].weight)
 
 
-@pytest.mark.parametrize(("over", "mean"), [("all", [1.5, 3.0]), ("own", [3.0, 6.0])])
-def test_local_anchors_by_hand(over, mean):
+def test_local_anchors_by_hand():
     start = torch.tensor([[1.0, 1.0], [0.0, 2.0], [7.0, 7.0]])
-    moving = MovingAnchors(start, 4, 0.5, over)
+    moving = MovingAnchors(start, 4, 0.5)
     moving.add(torch.tensor([[2.0, 4.0], [4.0, 8.0], [0.0, 2.0]]), torch.tensor([0, 0, 1]))
     assert torch.equal(moving.anchors, start)
     moving.add(torch.tensor([[4.0, 2.0]]), torch.tensor([1]))  # the epoch ends here
-    expected = torch.tensor([[(1 + mean[0]) / 2, (1 + mean[1]) / 2], [1.0, 2.0], [7.0, 7.0]])
+    expected = torch.tensor([[1.25, 2.0], [1.0, 2.0], [7.0, 7.0]])
     torch.testing.assert_close(moving.anchors, expected)
     once = moving.anchors
     for _ in range(4):  # an epoch of class 2 alone
@@ -94,7 +93,7 @@ def test_local_anchors_by_hand(over, mean):
 
 
 def test_local_anchors_hold_no_graph():
-    moving = MovingAnchors(torch.zeros(2, 3), 4, 0.5, "all")
+    moving = MovingAnchors(torch.zeros(2, 3), 4, 0.5)
     moving.add(torch.ones(2, 3, requires_grad=True) * 2, torch.tensor([0, 1]))
     assert not moving.sums.requires_grad
     moving.add(torch.ones(2, 3, requires_grad=True) * 2, torch.tensor([0, 1]))
@@ -148,10 +147,8 @@ def test_anchors_of_classes_that_nobody_has_never_move(run, assemble):
     assert still == [3, 8]
 
 
-@pytest.mark.parametrize(
-    ("over", "precision"), [("all", "float32"), ("own", "float32"), ("all", "bfloat16")]
-)
-def test_one_client_is_the_algorithm_written_out(run, over, precision):
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_one_client_is_the_algorithm_written_out(run, precision):
     """In bfloat16 calibrations are steps in float32 that the next batch sees."""
     changes = {
         **ONE_KIND,
@@ -161,7 +158,6 @@ def test_one_client_is_the_algorithm_written_out(run, over, precision):
         "algorithm.lambda": 0.7,
         "algorithm.calibration_lr": 0.01,
         "algorithm.anchor_momentum": 0.3,
-        "algorithm.anchor_mean": over,
         "precision": precision,
     }
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16")
@@ -191,7 +187,7 @@ def test_one_client_is_the_algorithm_written_out(run, over, precision):
                 adam.step()
             for c, found in enumerate(means):
                 if found:
-                    mean = torch.stack(found).sum(0) / (parts if over == "all" else len(found))
+                    mean = torch.stack(found).sum(0) / parts
                     moved[c] = 0.3 * moved[c] + 0.7 * mean
         anchors = moved
     first, last = done.servers[0], done.servers[-1]

@@ -7,7 +7,7 @@ import torch
 from tensors import seeded
 
 from fedray.algorithms.averaging.fedfa_augmentation import (
-    Augmentation,
+    AugmentationLayers,
     VariedUpdate,
     augment_maps,
     channel_statistics,
@@ -26,7 +26,7 @@ def model():
 
 
 def layers(probability=1.0, variances=None, **more):
-    return Augmentation(probability, 0.99, seeded(3), variances or {}, **more)
+    return AugmentationLayers(probability, 0.99, seeded(3), variances or {}, **more)
 
 
 # --- equations ------------------------------------------------------------------------------------
@@ -55,9 +55,6 @@ def test_fusion_weights_sum_to_the_number_of_channels(variances):
 def test_variance_over_clients_by_hand():
     running = torch.tensor([[1.0, 0.0], [3.0, 4.0]])
     assert variance_over_clients(running).tolist() == [2.0, 8.0]
-    assert variance_over_clients(running, scalar=True).tolist() == pytest.approx([10 / 3] * 2)
-    weights = fusion_weights(variance_over_clients(running, scalar=True))
-    assert weights.tolist() == pytest.approx([1, 1])  # so the official code's are all 1
 
 
 def test_augmented_maps_have_the_drawn_statistics():

@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from clips import DIGITS, clip_of, drawn, gradients, noise
 from prompting import empty_client, initial_prompts, loss_of
 
-from fedray.algorithms.prompts.fedpgp import PersonalClip, contrast
+from fedray.algorithms.prompts.fedpgp import ContrastOutput, PersonalClip, contrast
 from fedray.algorithms.prompts.prompt_averaging import GlobalPrompts
 from fedray.core import Batch, ClientState, LocalContext
 from fedray.models import ImageFeatures
+from fedray.models.prompted import ContextClip
 
 SHORT = {"algorithm.length": 4, "algorithm.rank": 2}
 
@@ -71,20 +72,43 @@ def test_the_loss_is_cross_entropy_and_mu_times_the_contrast(assemble):
     assert all(float(g.abs().max()) > 0 for g in gradients(model, loss).values())
 
 
-def test_a_second_prompt_is_only_wrong_answers(assemble):
-    loss, model, batch = loss_and_model(assemble, copies=2, mu=0)
-    _, z_c = model.shared_and_personal()
-    assert not torch.equal(z_c[0], z_c[1])
-    image = F.normalize(batch.inputs.values, dim=-1)
-    logits = model.clip.scale * torch.cat([image @ z_c[0].T, image @ z_c[1].T], dim=1)
-    torch.testing.assert_close(loss, F.cross_entropy(logits, batch.labels))
-    tested = model.eval()(batch.inputs).logits
-    assert tested.shape == (6, 10)
-    torch.testing.assert_close(tested, logits[:, :10])
-
-
 def test_the_average_touches_sigma_alone(run):
     done = run("fedpgp", {**SHORT, "rounds": 3, "participation": 0.5})
     trained = {client for result in done.results for client in result.participants}
     corrections = [done.models[client]["u"] for client in sorted(trained)]
     assert all(not torch.equal(corrections[0], other) for other in corrections[1:])
+
+
+def test_the_personal_context_by_hand(tiny_clip):
+    model = PersonalClip(clip_of(tiny_clip), DIGITS, 2, 1)
+    with torch.no_grad():
+        model.sigma.fill_(1.0)
+        model.u.copy_(torch.tensor([[[2.0], [3.0]]]))
+        model.v.zero_()[0, 0, 0] = 5.0
+    assert model.personal_context()[0, :, :2].tolist() == [[11.0, 1.0], [16.0, 1.0]]
+
+
+def test_the_shared_features_are_those_of_one_context(tiny_clip):
+    model = drawn(PersonalClip(clip_of(tiny_clip), DIGITS, 4, 2))
+    plain = ContextClip(model.clip, DIGITS, 4)
+    plain.context.data.copy_(model.sigma[0])
+    z_s, z_c = model.shared_and_personal()
+    assert (z_s - z_c).abs().max() > 0  # U V starts small, but not at zero
+    torch.testing.assert_close(z_s[0], plain.text_features())
+
+
+def test_training_classifies_over_all_copies_and_evaluation_by_the_first(tiny_clip):
+    model = drawn(PersonalClip(clip_of(tiny_clip), DIGITS, 4, 2, copies=2))
+    features = noise(6, model.clip.dim)
+    trained = model.train()(ImageFeatures(features))
+    assert isinstance(trained, ContrastOutput)
+    z_s, z_c = model.shared_and_personal()
+    assert torch.equal(trained.shared, z_s)
+    assert torch.equal(trained.personal, z_c)
+    image = F.normalize(features, dim=-1)
+    logits = model.clip.scale * torch.cat([image @ z_c[0].T, image @ z_c[1].T], dim=1)
+    torch.testing.assert_close(trained.logits, logits)
+    tested = model.eval()(ImageFeatures(features))
+    assert not isinstance(tested, ContrastOutput)
+    torch.testing.assert_close(tested.logits, logits[:, :5])
+    assert torch.equal(tested.features, trained.features)

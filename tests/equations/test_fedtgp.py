@@ -11,11 +11,13 @@ import torch.nn.functional as F
 from tensors import CPU, gaussian
 
 from fedray.algorithms.mean import aggregate
-from fedray.algorithms.prototypes.class_prototypes import (
-    LocalPrototypes,
-    local_prototypes,
+from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes, local_prototypes
+from fedray.algorithms.prototypes.fedtgp import (
+    FedTGP,
+    adaptive_margin,
+    margin_logits,
+    trained_prototypes,
 )
-from fedray.algorithms.prototypes.fedtgp import FedTGP, adaptive_margin, generate, margin_logits
 from fedray.core import ClientState, Server, Setting, TrainingConfig
 from fedray.runtime.clients import ClientRuntime
 
@@ -46,7 +48,7 @@ def loss(state) -> float:
     margin = adaptive_margin(means[present], 100)
     return float(
         F.cross_entropy(
-            margin_logits(vectors, labels, generate(state["generator"]), margin), labels
+            margin_logits(vectors, labels, trained_prototypes(state["generator"]), margin), labels
         )
     )
 
@@ -84,16 +86,6 @@ def test_eq9_is_the_largest_distance_to_the_nearest_other_mean():
     assert adaptive_margin(means, 0.0) == 0.0
 
 
-def test_eq9_margin_of_the_paper_is_over_all_pairs():
-    means = torch.tensor([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0]])
-    assert adaptive_margin(means, 100.0, "all_pairs") == pytest.approx(5.0)
-    assert adaptive_margin(means, 100.0, "nearest") == pytest.approx(4.0)
-    assert adaptive_margin(means, 4.5, "all_pairs") == 4.5
-    assert adaptive_margin(means[:1], 100.0, "all_pairs") == 0.0
-    assert trained(margin="all_pairs")[1]["vectors"].isfinite().all()
-    assert not torch.equal(trained(margin="all_pairs")[1]["vectors"], trained()[1]["vectors"])
-
-
 def test_eq9_averages_the_clients_prototypes_without_weights():
     means, _ = aggregate(UPLINKS, C, "uniform")
     both = (UPLINKS[0].vectors[0] + UPLINKS[1].vectors[0]) / 2
@@ -109,7 +101,7 @@ def test_the_generator_by_hand():
         "b2": torch.tensor([0.0, 10.0]),
     }
     # W1 e + b1 = (1.5, -1.5); ReLU gives (1.5, 0)
-    assert generate(weights).tolist() == [[3.0, 11.5]]
+    assert trained_prototypes(weights).tolist() == [[3.0, 11.5]]
 
 
 def test_the_loss_falls_over_the_inner_epochs():
@@ -127,7 +119,7 @@ def test_one_epoch_is_one_sgd_step_on_the_uploads():
     labels = torch.cat([u.classes for u in UPLINKS.values()])
     means, present = aggregate(UPLINKS, C, "uniform")
     distance = torch.stack(
-        [(vectors - p).norm(dim=1) for p in generate({**generator, **weights})], 1
+        [(vectors - p).norm(dim=1) for p in trained_prototypes({**generator, **weights})], 1
     )
     gap = torch.cdist(means[present], means[present]) + 1e9 * torch.eye(3)
     distance = distance + gap.min(1).values.max() * F.one_hot(labels, C)
@@ -156,7 +148,7 @@ def test_all_classes_are_sent_after_the_first_step():
     before, after = trained()
     assert not bool(before["present"].any())
     assert bool(after["present"].all())
-    assert torch.equal(after["vectors"], generate(after["generator"]))
+    assert torch.equal(after["vectors"], trained_prototypes(after["generator"]))
 
 
 def test_the_generator_starts_like_the_layers_it_stands_for():

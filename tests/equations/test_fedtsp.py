@@ -16,10 +16,7 @@ from hypothesis.extra import numpy as arrays
 from tensors import CPU, gaussian
 
 from fedray.algorithms.mean import aggregate
-from fedray.algorithms.prototypes.class_prototypes import (
-    LocalPrototypes,
-    local_prototypes,
-)
+from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes, local_prototypes
 from fedray.algorithms.text_guided.fedtsp import (
     FedTSP,
     TextPrototypes,
@@ -93,17 +90,16 @@ def test_eq3_label_and_description_make_the_text():
     assert class_texts(style, ["polar_bear"], None, None) == [["A photo of a polar bear."]]
 
 
-@pytest.mark.parametrize(("keep_special", "first"), [(False, 0), (True, 1)])
-def test_eq4_prompts_replace_the_first_m_positions(keep_special, first):
+def test_eq4_prompts_replace_the_first_m_positions():
     k, n, m, width = 2, 5, 2, 3
     words = torch.arange(C * k * n * width, dtype=torch.float32).reshape(C * k, n, width)
     prompts = -1 - torch.arange(C * m * width, dtype=torch.float32).reshape(C, m, width)
-    found = insert_prompts(words, prompts, k, keep_special)
+    found = insert_prompts(words, prompts, k)
     assert found.shape == words.shape
     for text in range(C * k):
         for position in range(n):
-            replaced = first <= position < first + m
-            expected = prompts[text // k, position - first] if replaced else words[text, position]
+            source = prompts[text // k] if position < m else words[text]
+            expected = source[position]
             assert torch.equal(found[text, position], expected)
 
 

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
-from reference import THREE, ReferenceClients, cross_entropy
 from tensors import CPU, same
 
 from fedray.algorithms.personalised.shared_head import initial_head
 from fedray.runtime.clients import ClientRuntime
-
-
-def test_two_rounds_agree_with_a_straight_loop(run):
-    done = run("lg_fedavg", THREE)
-    straight = ReferenceClients(done)
-    shared = copy.deepcopy(straight.heads[0])
-    for round_ in (1, 2):
-        for number in range(3):
-            straight.put_head(number, shared)
-            straight.train(number, round_, cross_entropy)
-        shared = straight.mean_head()
-    straight.assert_same(done)
-    for name, value in shared.state_dict().items():
-        torch.testing.assert_close(done.servers[-1]["head"][name], value, atol=1e-5, rtol=0)
 
 
 def test_right_after_the_broadcast_all_heads_are_alike_and_extractors_personal(assemble):

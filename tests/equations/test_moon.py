@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from reference import ReferenceClient, assert_close, body, set_parameters, weighted_mean
 from torch import nn
 
-from fedray.algorithms.averaging.moon import frozen_features, model_contrast
+from fedray.algorithms.averaging.moon import features_under, model_contrast
 from fedray.models import Pixels, build
 
 SOME = {
@@ -47,7 +47,7 @@ def test_frozen_features_leave_the_model_alone():
     before = {name: tensor.clone() for name, tensor in one.state_dict().items()}
     x = Pixels(torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(2)))
     one.train()
-    found = frozen_features(one, other.state_dict(), x)
+    found = features_under(one, other.state_dict(), x)
     assert torch.equal(found, other.eval()(x).features)
     assert not found.requires_grad
     assert all(module.training for module in one.modules())

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from clips import CPU, drawn, gradients, noise
+from clips import CPU, DIGITS, clip_of, drawn, gradients, noise
 from prompting import empty_client, initial_prompts, loss_of, prompted_model
 
 from fedray.algorithms.prompts.prompt_averaging import GlobalPrompts
 from fedray.core import Batch, ClientState, LocalContext
 from fedray.errors import UserError
 from fedray.models import ImageFeatures
+from fedray.models.prompted import ContextClip
 from fedray.runtime.clients import ClientRuntime
 
 SHORT = {"algorithm.length": 4}
@@ -58,3 +59,10 @@ def test_the_proximal_terms_gradient_is_mu_times_the_distance(assemble):
     away = gradient(0.3, 0.5) - gradient(0.0, 0.5)
     torch.testing.assert_close(away, torch.full_like(away, 0.3 * 0.5), rtol=0, atol=1e-5)
     assert torch.equal(gradient(0.3, 0.0), gradient(0.0, 0.0))
+
+
+def test_words_as_context_are_the_text_with_these_words(tiny_clip):
+    model = drawn(ContextClip(clip_of(tiny_clip), DIGITS, 4, "a photo of a"))
+    plain = model.fixed_texts("a photo of a {}.")
+    torch.testing.assert_close(model.text_features(), plain, rtol=0, atol=1e-5)
+    assert (drawn(ContextClip(model.clip, DIGITS, 4)).text_features() - plain).abs().max() > 1e-2

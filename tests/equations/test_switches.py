@@ -66,7 +66,6 @@ FIRST_ROUND = [
     Switch("feddistill", {"gamma": 5}, "local", {"rounds": 1}),
 ]
 ONE_CLIENT = [
-    Switch("feddistill", {"teacher": "others"}, "local", {**ALONE, **THREE_ROUNDS}, {}, 2),
     Switch("fedgen", {"generated_weight": 0}, "local", ALONE, SMALL_GENERATOR),
     Switch("lg_fedavg", {}, "local", ALONE),
     Switch("promptfl", SHORT, "local_prompts", ALONE, base_keys=SHORT),

@@ -217,13 +217,9 @@ ROWS = [
         "scaffold", both(model_up, counted(weights=lambda s: s.n * s.weights)),
         counted(weights=lambda s: s.n * 2 * s.weights), {**CNN2, **HALF}, keeps=("control",),
     ),
-    *(
-        Row(
-            "fedetf", model_up, model_down,
-            {**CNN2, **HALF, "algorithm.learn_scale": learnt},
-            first_down=counted(prototypes=lambda s: s.all * C * C), keeps=("simplex",),
-        )
-        for learnt in (True, False)
+    Row(
+        "fedetf", model_up, model_down, {**CNN2, **HALF},
+        first_down=counted(prototypes=lambda s: s.all * C * C), keeps=("simplex",),
     ),
     *(
         Row(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import algorithms
+from fedray.core import algorithms, is_tested_together
 from fedray.models.architectures import architectures
 from fedray.plugin import architecture
 from fedray.runtime.clients import ClientRuntime
@@ -46,7 +46,7 @@ def prepared(assemble, method: str, changes: dict[str, Any], kind=ClientRuntime)
 def scores_in_order(assemble, name: str, order: list[int], kind=ClientRuntime, **changes: Any):
     """Return each client's scores in a test, with the clients in an order."""
     runtime, down = prepared(assemble, "fedavg", {**SETS, **changes}, kind)
-    replies = {client: runtime.test(name, 1, client, None, down[client]) for client in order}
+    replies = {client: runtime.test(name, 1, (client,), None, down[client])[0] for client in order}
     assert all(reply.failure is None for reply in replies.values())
     return {client: replies[client].scores for client in sorted(replies)}
 
@@ -93,20 +93,20 @@ def test_a_group_gets_the_scores_that_each_gets_alone(assemble, monkeypatch, noi
             return output.logits + 10 * self.draws(output.logits.shape)
 
     runtime, down = prepared(assemble, "drawing", {"model.group": "mlp", "rounds": 1})
-    assert runtime.assembly.algorithm.is_tested_together
+    assert is_tested_together(runtime.assembly.algorithm)
 
     def scores(*groups: list[int]):
         tested = [
             reply
             for group in groups
-            for reply in runtime.test_together("evaluate", 1, group, None, down[group[0]])
+            for reply in runtime.test("evaluate", 1, group, None, down[group[0]])
         ]
         return [reply.scores for reply in tested]
 
     alone = scores([0], [1], [2], [3])
     assert scores([0, 1, 2, 3]) == alone
     assert scores([0, 1], [2, 3]) == alone
-    again = [runtime.test("evaluate", 2, c, None, down[c]).scores for c in range(4)]
+    again = [runtime.test("evaluate", 2, (c,), None, down[c])[0].scores for c in range(4)]
     assert again == alone, "a score that is still valid is that of a later round, too"
     assert len({repr(scored) for scored in alone}) > 1
 
@@ -115,7 +115,7 @@ def test_a_test_changes_no_flag_and_no_generator(assemble, monkeypatch):
     runtime, down = prepared(assemble, "fedavg", {"model.group": "mlp", "rounds": 1})
     monkeypatch.setattr(torch.nn.Module, "eval", spoil)
     before = torch.get_rng_state(), random.getstate()
-    runtime.test("evaluate", 1, 0, None, down[0])
+    runtime.test("evaluate", 1, (0,), None, down[0])
     assert torch.get_default_dtype() == torch.float32
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]

@@ -17,24 +17,17 @@ from fedray.data.imageset import Domains as ImageDomains
 from fedray.errors import ClientError, FedrayError, UserError
 from fedray.evaluation.measures import (
     ClassSizes,
-    DomainClients,
-    Domains,
+    DomainAccuracy,
+    DomainClientAccuracy,
     EveryDomain,
-    FineTuned,
-    GlobalModel,
+    FineTunedAccuracy,
+    GlobalAccuracy,
     MacroF1,
     Newcomers,
     OwnTest,
     majority_classes,
 )
-from fedray.evaluation.metrics import (
-    DataFacts,
-    Evaluated,
-    Measure,
-    check_domains,
-    measure,
-    metrics,
-)
+from fedray.evaluation.metrics import DataFacts, Evaluated, Measure, check_domains, measure, metrics
 from fedray.evaluation.protocols import Analysis
 from fedray.evaluation.score import Score
 from fedray.runtime.assembly import partition_images
@@ -81,9 +74,9 @@ def test_the_order_of_replies_does_not_matter():
 
 
 def test_global_accuracy_is_right_answers_of_all_images_of_all():
-    found = GlobalModel().compute(Evaluated(DataFacts(), SCORES, has_global_model=True))
+    found = GlobalAccuracy().compute(Evaluated(DataFacts(), SCORES, has_global_model=True))
     assert found == {"global_accuracy": 30 / 100}  # the mean over clients is 0.42
-    assert GlobalModel().compute(Evaluated(DataFacts(), SCORES)) == {}
+    assert GlobalAccuracy().compute(Evaluated(DataFacts(), SCORES)) == {}
 
 
 def test_a_number_that_was_not_declared_or_is_there_already_is_refused(monkeypatch):
@@ -203,7 +196,7 @@ def test_an_analysis_without_any_declaration_is_not_passed_over(analysed):
 def test_clients_and_domains_without_test_images_count_in_nothing():
     scores = {0: Score(3, 4), 1: Score(0, 0), 2: Score(1, 4)}
     facts = DataFacts(domains={"art": [0], "photo": [1], "sketch": [2]})
-    found = Domains().compute(Evaluated(facts, scores))
+    found = DomainAccuracy().compute(Evaluated(facts, scores))
     assert found["accuracy_art"] == 0.75
     assert "accuracy_photo" not in found
     assert found["accuracy_domains"] == own_test(scores)["local_accuracy"] == 0.5
@@ -212,7 +205,7 @@ def test_clients_and_domains_without_test_images_count_in_nothing():
 def test_a_domains_accuracy_is_right_answers_of_all_images_of_its_clients():
     scores = {0: Score(0, 3), 1: Score(300, 300), 2: Score(1, 4)}
     facts = DataFacts(domains={"art": [0, 1], "photo": [2]})
-    found = Domains().compute(Evaluated(facts, scores))
+    found = DomainAccuracy().compute(Evaluated(facts, scores))
     assert found["accuracy_art"] == 300 / 303
     assert found["accuracy_domains"] == (300 / 303 + 1 / 4) / 2
 
@@ -221,7 +214,7 @@ def test_statistics_of_domains_over_clients_by_hand():
     """Two clients of 3 and 300 images count alike, where the pooled accuracy follows the second."""
     scores = {0: Score(0, 3), 1: Score(300, 300), 2: Score(1, 4), 3: Score(0, 0)}
     facts = DataFacts(domains={"art": [0, 1], "photo": [2, 3], "sketch": [3]})
-    found = DomainClients().compute(Evaluated(facts, scores))
+    found = DomainClientAccuracy().compute(Evaluated(facts, scores))
     assert found == {
         "client_accuracy_art": 0.5,
         "client_accuracy_art_std": 0.5,
@@ -229,7 +222,7 @@ def test_statistics_of_domains_over_clients_by_hand():
         "client_accuracy_photo_std": 0,
         "client_accuracy_domains": 0.375,
     }
-    assert DomainClients().compute(Evaluated(DataFacts(), scores)) == {}
+    assert DomainClientAccuracy().compute(Evaluated(DataFacts(), scores)) == {}
 
 
 def test_every_client_on_every_domain_by_hand():
@@ -347,7 +340,7 @@ def test_fine_tuned_is_after_the_last_epoch_and_the_best_of_all():
         [Score(2, 2), Score(1, 2), Score(1, 2)],
         [Score(0, 0)] * 3,
     ]
-    found = FineTuned().compute(Evaluated(DataFacts(), fine_tuned=scores, select="test"))
+    found = FineTunedAccuracy().compute(Evaluated(DataFacts(), fine_tuned=scores, select="test"))
     assert found == {"finetuned_accuracy": 0.5, "finetuned_accuracy_best": (0.75 + 1) / 2}
 
 

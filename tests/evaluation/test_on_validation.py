@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from reference import guesses
 
-from fedray.evaluation.measures import FineTuned
+from fedray.evaluation.measures import FineTunedAccuracy
 from fedray.evaluation.metrics import DataFacts, Evaluated, declared_metrics, measure
 from fedray.evaluation.score import Score, TopK
 from fedray.storage.metric import VALIDATION, find_metric
@@ -88,7 +88,7 @@ def test_the_best_epoch_of_fine_tuning_is_chosen_on_validation_images():
     assert found["finetuned_accuracy_best"] == pytest.approx((0.5 + 0.8) / 2)
     assert found["validation/finetuned_accuracy_best"] == pytest.approx(0.75)
     none = [[score(1, None), score(9, None)]]
-    assert set(FineTuned().compute(Evaluated(DataFacts(), fine_tuned=none))) == {
+    assert set(FineTunedAccuracy().compute(Evaluated(DataFacts(), fine_tuned=none))) == {
         "finetuned_accuracy"
     }
 

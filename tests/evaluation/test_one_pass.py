@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.core import algorithms
+from fedray.core import algorithms, is_tested_together
 from fedray.runtime import shares
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.shares import groups_of_test
@@ -25,11 +25,11 @@ SHORT = {
 
 
 def one_by_one(self, name, round_, clients, state, down):
-    """`test_together`, each client in a pass of its own."""
+    """`test`, each client in a pass of its own."""
     return [reply for c in clients for reply in together(self, name, round_, (c,), state, down)]
 
 
-together = ClientRuntime.test_together
+together = ClientRuntime.test
 
 
 @pytest.mark.parametrize("method", WITH_ONE_MODEL)
@@ -38,7 +38,7 @@ def test_the_scores_are_those_of_each_client_by_itself(run, monkeypatch, method)
     if algorithms.get(method).requires.prompts:
         changes = {key: value for key, value in changes.items() if key != "model.group"}
     in_one_pass = run(method, changes)
-    monkeypatch.setattr(ClientRuntime, "test_together", one_by_one)
+    monkeypatch.setattr(ClientRuntime, "test", one_by_one)
     singly = run(method, changes)
     assert [r.metrics for r in in_one_pass.results] == [r.metrics for r in singly.results]
     assert [r.per_client for r in in_one_pass.results] == [r.per_client for r in singly.results]
@@ -47,9 +47,7 @@ def test_the_scores_are_those_of_each_client_by_itself(run, monkeypatch, method)
 def test_a_model_is_tested_once_on_what_all_clients_share(run, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        ClientRuntime,
-        "test_together",
-        lambda self, *args: calls.append(args[2]) or together(self, *args),
+        ClientRuntime, "test", lambda self, *args: calls.append(args[2]) or together(self, *args)
     )
     changes = {"model.group": "mlp", "rounds": 1, "evaluation.global_test": True}
     done = run("fedavg", changes)
@@ -60,9 +58,8 @@ def test_a_model_is_tested_once_on_what_all_clients_share(run, monkeypatch):
 def assembly(method, images, eval_sets=()):
     """As much of an assembly as groups of a test depend on."""
     data = SimpleNamespace(test=[range(n) for n in images], eval_sets=eval_sets)
-    together = algorithms.get(method).one_model
     return SimpleNamespace(
-        algorithm=SimpleNamespace(is_tested_together=together),
+        algorithm=object.__new__(algorithms.get(method)),
         data=SimpleNamespace(at=lambda _: data),
         models=SimpleNamespace(architectures=["mlp"] * len(images)),
     )
@@ -95,7 +92,7 @@ def test_a_pass_that_fails_is_run_again_client_by_client(assemble, monkeypatch):
         return held_out(client, round_)
 
     monkeypatch.setattr(runtime, "held_out", broken)
-    replies = runtime.test_together("evaluate", 1, [0, 1, 2, 3], None, down)
+    replies = runtime.test("evaluate", 1, [0, 1, 2, 3], None, down)
     assert [reply.failure is not None for reply in replies] == [False, False, True, False]
 
 
@@ -119,4 +116,4 @@ def test_a_class_that_keeps_a_part_of_the_model_is_tested_client_by_client():
 @pytest.mark.parametrize(("method", "together"), [("fedprox", True), ("fedetf", False)])
 def test_clients_with_gifts_are_tested_by_themselves(assemble, method, together):
     assert algorithms.get(method).one_model
-    assert assemble(method).algorithm.is_tested_together == together
+    assert is_tested_together(assemble(method).algorithm) == together

@@ -8,7 +8,7 @@ import torch
 from fedray.algorithms.averaging.fedavg import GlobalModel
 from fedray.algorithms.personalised.local import Local
 from fedray.evaluation.score import Score
-from fedray.evaluation.score_cache import ScoreCache, content
+from fedray.evaluation.score_cache import ScoreCache, payload_hash
 from fedray.runtime.clients import ClientRuntime
 
 PARTIAL = {"participation": 0.5, "rounds": 3, "eval_every": 1}
@@ -21,15 +21,15 @@ def tested(monkeypatch, run):
 
     def tested(*args, **keywords):
         calls: dict[int, list[int]] = {}
-        original = ClientRuntime.test_together
+        original = ClientRuntime.test
 
-        def test_together(self, name, round_, clients, state, down):
+        def test(self, name, round_, clients, state, down):
             if name == "evaluate":
                 calls.setdefault(round_, []).extend(clients)
             return original(self, name, round_, clients, state, down)
 
         with monkeypatch.context() as patched:
-            patched.setattr(ClientRuntime, "test_together", test_together)
+            patched.setattr(ClientRuntime, "test", test)
             return run(*args, **keywords), calls
 
     return tested
@@ -102,9 +102,9 @@ def test_a_hash_tells_payloads_apart_by_their_bits():
         return GlobalModel({name: torch.tensor([value], dtype=dtype)}, {})
 
     same, other = payload(1.0), payload(1.0)
-    assert content(same) == content(other)
+    assert payload_hash(same) == payload_hash(other)
     different = [payload(2.0), payload(1.0, "v"), payload(1.0, dtype=torch.bfloat16), None]
-    assert len({content(each) for each in [same, *different]}) == 5
+    assert len({payload_hash(each) for each in [same, *different]}) == 5
 
 
 def test_a_score_is_kept_until_its_client_trains():

@@ -9,8 +9,7 @@ import pytest
 from fedray.config import component
 from fedray.errors import UserError
 from fedray.language.descriptions import FOLDER, Descriptions, load_descriptions, shipped_names
-from fedray.language.styles import class_texts
-from fedray.language.templates import DESCRIPTION
+from fedray.language.styles import DESCRIPTION, class_texts
 
 ENTRY = {
     "Short Label": "cat",
@@ -94,10 +93,7 @@ def test_order_is_that_of_the_classes_and_more_classes_are_welcome(tmp_path):
     [
         ({"dog": ENTRY}, r"pets\.json has no descriptions of class 'cat' \(1 classes described, 1"),
         ({"cats": ENTRY}, r"text\.descriptions: .*no descriptions of class 'cat'.*mean 'cats'"),
-        (
-            {"cat": {**ENTRY, FINE: []}},
-            rf"cat\.{FINE}: .*at least 1 item.*found \[\]; exp",
-        ),
+        ({"cat": {**ENTRY, FINE: []}}, rf"cat\.{FINE}: .*at least 1 item.*found \[\]; exp"),
         ({"cat": {**ENTRY, FINE: "x"}}, rf"cat\.{FINE}: input should be a valid array, found 'x'"),
         ({"cat": {**ENTRY, FINE: ["x", " ", "y"]}}, rf"cat\.{FINE}\.1: .*found ' '"),
         ({"cat": {**ENTRY, FINE: ["x"] * 101}}, rf"cat\.{FINE}: .*at most 100 items"),

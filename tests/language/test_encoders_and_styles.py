@@ -11,7 +11,6 @@ from fedray.config import Frozen, NoParams, component
 from fedray.errors import UserError
 from fedray.language.descriptions import Descriptions, display_name
 from fedray.language.encoders import TextEncoder, encoders
-from fedray.language.encoders.controls import RandomEncoder
 from fedray.language.styles import TextStyle, class_texts, styles
 from fedray.language.text_cache import cached_text_embeddings
 
@@ -103,7 +102,7 @@ def test_one_file_is_enough_for_an_encoder(monkeypatch):
         name = "doubled"
 
         def build(self) -> TextEncoder:
-            encoder = RandomEncoder(self)
+            encoder = super().build()
             single = encoder.features
             encoder.features = lambda texts: 2 * single(texts)
             return encoder

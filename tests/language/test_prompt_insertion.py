@@ -24,8 +24,6 @@ def test_prompts_longer_than_a_text():
     message = r"algorithm\.prompt_length=5 .* \(4 tokens\); set algorithm\.prompt_length to 4 or l"
     with pytest.raises(UserError, match=message):
         insert_prompts(embeddings, prompts, 1, shortest=4)
-    with pytest.raises(UserError, match=r"\(5 tokens, of which the first is kept\).*to 4 or less"):
-        insert_prompts(embeddings, prompts, 1, keep_special=True, shortest=5)
     with pytest.raises(UserError, match=r"prompt_length=9.*\(8 tokens\)"):
         insert_prompts(embeddings, torch.zeros(2, 9, 3), 1)
 
@@ -35,8 +33,6 @@ def test_with_a_limit_prompts_go_past_the_texts():
     prompts = torch.tensor([[[-1.0], [-2.0], [-3.0]]])
     longer = insert_prompts(embeddings, prompts, 1, shortest=2, limit=3)
     assert longer[..., 0].tolist() == [[-1, -2, -3]]
-    kept = insert_prompts(embeddings, prompts, 1, keep_special=True, shortest=2, limit=4)
-    assert kept[..., 0].tolist() == [[0, -1, -2, -3]]
     with pytest.raises(UserError, match=r"text encoder reads \(2 tokens\).* to 2 or less$"):
         insert_prompts(embeddings, prompts, 1, shortest=2, limit=2)
     with pytest.raises(UserError, match=r"algorithm\.past_text=true"):

@@ -12,8 +12,7 @@ from fedray.config import component
 from fedray.errors import UserError
 from fedray.language.descriptions import FOLDER, canonical_word
 from fedray.language.names import load_names
-from fedray.language.styles import class_texts
-from fedray.language.templates import CLIP_ENSEMBLE, ENSEMBLE
+from fedray.language.styles import CLIP_ENSEMBLE, ENSEMBLE, class_texts
 
 NAMES = ("laptop_computer", "mug")
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fedray.plugin
+from fedray.core import Algorithm, LocalTraining
 
 GOLDEN = Path(__file__).with_name("public_names.txt")
 
@@ -31,13 +32,32 @@ def described(name: str, value: object) -> Iterator[str]:
 
 def names() -> str:
     """The text of the file."""
-    public = {n: value for n, value in vars(fedray.plugin).items() if not n.startswith("_")}
+    public = {name: getattr(fedray.plugin, name) for name in fedray.plugin.__all__}
     lines = [line for name in sorted(public) for line in described(name, public[name])]
     return re.sub(r" at 0x\w+", "", "\n".join(lines)) + "\n"
 
 
 def test_names_and_signatures_are_those_of_the_file():
     assert names() == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_authors_import_few_names():
+    imported = {name for name in vars(fedray.plugin) if not name.startswith("_")}
+    assert imported == set(fedray.plugin.__all__)
+    assert len(imported) <= 60
+
+
+def test_a_method_has_few_hooks():
+    """Functions that an author may override; what a method declares is a class attribute."""
+    hooks = {
+        name
+        for owner in (Algorithm, LocalTraining)
+        for name, value in vars(owner).items()
+        if not name.startswith("_") and (callable(value) or hasattr(value, "__get__"))
+        if not inspect.isclass(value) and not getattr(value, "__final__", False)
+    }
+    assert "loss" in hooks
+    assert len(hooks) <= 13, sorted(hooks)
 
 
 if __name__ == "__main__":

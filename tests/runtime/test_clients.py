@@ -166,7 +166,7 @@ def test_weights_of_another_shape_or_type_are_not_loaded(assemble, wrong, found)
     state = ClientState({**weights, "head.bias": wrong(weights["head.bias"])})
     for reply in (
         runtime.step("client_update", 1, 0, state, None)[0],
-        runtime.test("evaluate", 1, 0, state, None),
+        runtime.test("evaluate", 1, (0,), state, None)[0],
     ):
         assert reply.failure.cause == (
             f"ValueError: the weights that local loads do not fit mlp: head.bias is {found}, "
@@ -199,7 +199,7 @@ def test_logits_that_are_not_finite_are_no_score(assemble, monkeypatch, value):
         return logits
 
     monkeypatch.setattr(runtime.assembly.algorithm, "predict", predict)
-    reply = runtime.test("evaluate", 1, 0, None, None)
+    reply = runtime.test("evaluate", 1, (0,), None, None)[0]
     assert reply.failure.cause.startswith(f"NotFinite: the tested model's logits contain {value};")
     assert reply.failure.diverged
 
@@ -211,7 +211,7 @@ def test_a_class_may_be_masked(assemble, monkeypatch):
         return output.logits.index_fill(1, torch.tensor([0, 1]), -torch.inf)
 
     monkeypatch.setattr(runtime.assembly.algorithm, "predict", predict)
-    assert runtime.test("evaluate", 1, 0, None, None).failure is None
+    assert runtime.test("evaluate", 1, (0,), None, None)[0].failure is None
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_what_is_summed_outlives_the_model_that_was_uploaded(assemble, monkeypat
     down = made.algorithm.downlink(made.algorithm.init_server(server), [0, 1], server)[0]
     reply, _ = runtime.step("client_update", 1, 0, None, down, is_summed=True)
     sums = Sums(1)
-    assert runtime.summed(sums, 0, reply).uplink is None
+    assert runtime.summed(sums, [0], [reply])[0].uplink is None
     summand = sums.total.sums
     before = {name: tensor.clone() for name, tensor in summand["model"].items()}
     runtime.step("client_update", 1, 1, None, down, is_summed=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedray.core import Payload, algorithms
+from fedray.core import Payload, algorithms, takes_equal_mean
 from fedray.core.gate import Gate
 from fedray.errors import UserError
 from fedray.evaluation.accountant import gaussian_epsilon
@@ -90,13 +90,13 @@ def test_the_methods_whose_server_takes_a_mean_with_equal_weights():
         method.name
         for method in algorithms.entries()
         if "weights" in method.HParams.model_fields
-        and method.means_equally(method.HParams(weights="uniform"))
+        and takes_equal_mean(method, method.HParams(weights="uniform"))
     }
     assert {"fedavg", "fedprox", "scaffold", "pfedme", "fedetf", "promptfl", "fedglcl"} <= equal
     others = {"fednova", "fedconcat", "fedpac", "fedproto_global", "fedtsp_global", "fedfa_anchors"}
     assert not equal & others
     fedavg = algorithms.get("fedavg")
-    assert not fedavg.means_equally(fedavg.HParams())
+    assert not takes_equal_mean(fedavg, fedavg.HParams())
 
 
 # --- what is done --------------------------------------------------------------------------------

@@ -9,12 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.averaging.fedavg import (
-    FedAvg,
-    GlobalModel,
-    TrainedModel,
-    select,
-)
+from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel, select
 
 
 @dataclass(frozen=True)

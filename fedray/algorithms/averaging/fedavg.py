@@ -66,8 +66,7 @@ class TrainedModel(GlobalModel):
     """The shared part of a client's trained model, and its number of training images."""
 
     weights: Mapping[str, Tensor] = core.payload_field(
-        "weights",
-        reveals="the client's update (membership; after few steps on few images, images)",
+        "weights", reveals="the client's update (membership; after few steps on few images, images)"
     )
     samples: int = core.payload_field("statistics", reveals="how many images the client has")
 
@@ -90,6 +89,7 @@ class FedAvg(Averaging, core.LocalTraining):
     downloads: ClassVar[core.PayloadTypes] = (GlobalModel,)
     averaged: ClassVar[tuple[str, ...]] = ("model",)
     one_model = True
+    equal_mean: ClassVar[Mapping[str, object] | None] = {"weights": "uniform"}
     down_type: ClassVar[type[GlobalModel]] = GlobalModel
     up_type: ClassVar[type[TrainedModel]] = TrainedModel
     """The payload types of the shared part: downloads (`down_type`) and uploads (`up_type`). Any
@@ -102,11 +102,6 @@ class FedAvg(Averaging, core.LocalTraining):
         """Client weights in the mean: samples, n_k/n (paper), or uniform, 1/K."""
 
     hp: HParams
-
-    @classmethod
-    def means_equally(cls, hparams: core.HyperParameters) -> bool:
-        """Return True if `weights` is uniform."""
-        return isinstance(hparams, FedAvg.HParams) and hparams.weights == "uniform"
 
     def shared(self, model: Classifier) -> Collection[str]:
         """Return the names of the tensors that are communicated and averaged."""

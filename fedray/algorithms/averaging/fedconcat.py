@@ -12,20 +12,18 @@ The method has three stages. First, clients send their label distributions, and 
 the clients into G clusters. Second, every cluster runs `cluster_rounds` rounds of FedAvg. Third,
 the G encoders are frozen and sent once to all clients, and the remaining rounds train one
 classifier on their concatenated features. Each client trains the classifier on a few batches, and
-the server takes the unweighted mean. Clients keep the encoders and the features of their training
-images, which are computed once because the encoders are frozen. When the clients' images change
-(`data.evolution`), the encoders are sent again; the clusters stay.
+the server takes the unweighted mean. Clients keep the encoders. When the clients' images change
+(`data.evolution`), the clusters stay.
 
 A client that has not received the encoders predicts with its cluster's model. Before the third
 stage there is therefore no global accuracy, and local accuracies are those of the clusters' models.
 
 Deviations:
-    - By default the classifier starts from the concatenated heads of the clusters and the sum of
-      their biases. The official code does this for CIFAR-100 and Tiny-ImageNet, and starts from
-      random weights for other data sets (`head_init=random`).
+    - The classifier starts from the concatenated heads of the clusters and the sum of their biases.
+      The official code does this for CIFAR-100 and Tiny-ImageNet, and starts from random weights
+      for other data sets.
     - Every step of K-means assigns clients optimally under the bound on the largest cluster, and
       leaves no cluster empty; the official code assigns greedily.
-    - The classifier is trained on images without augmentation; `data.augment` does not apply.
     - A client whose label distribution did not arrive counts as a client with equal class shares.
 
 Buffers: as in FedAvg, inside each cluster; frozen encoders run in evaluation mode.
@@ -36,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,14 +42,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray import core
-from fedray.algorithms.averaging.fedavg import (
-    FedAvg,
-    GlobalModel,
-    TrainedModel,
-    select,
-)
+from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel, select
 from fedray.algorithms.mean import client_weights, weighted_mean
-from fedray.data.augment import NO_AUGMENTATION
 from fedray.errors import UserError
 from fedray.models import (
     BackboneClassifier,
@@ -59,10 +51,8 @@ from fedray.models import (
     ClassifierOutput,
     ImageFeatures,
     Inputs,
-    Pixels,
     buffer_names,
     head_tensors,
-    initialise,
     tensor_names,
 )
 
@@ -114,6 +104,7 @@ class FedConcat(FedAvg):
     """
 
     name = "fedconcat"
+    version = 2  # encodes the images of each batch
     title = "FedConcat"
     paper = "Diao et al., AAAI 2024, arXiv:2312.06290"
     travels = "label distributions once; models in clusters; encoders once; classifiers"
@@ -136,8 +127,6 @@ class FedConcat(FedAvg):
         of `rounds` trains no classifier. FedGLCL's comparison: 50 of 1050."""
         head_batches: int = Field(3, ge=1, le=10_000)
         """Batches that each client trains on in a round of the classifier. Paper: 3."""
-        head_init: Literal["clusters", "random"] = "clusters"
-        """Initial weights of the classifier: the concatenated heads of the clusters, or random."""
 
     hp: HParams
 
@@ -193,8 +182,9 @@ class FedConcat(FedAvg):
         if exchange.server.round <= self.cluster_rounds:
             return super().round(state, exchange)
         if "head" not in state:
-            state = {**state, "head": self._initial_head(state, exchange.server)}
-        has_encoders = self._has_encoders(state, exchange.server)
+            weight, bias = concatenate_heads(list(state["clusters"].values()))
+            state = {**state, "head": {WEIGHT: weight, BIAS: bias}}
+        has_encoders = self._has_encoders(state)
         ready = [client for client in exchange.participants if has_encoders[client]]
         uplinks = exchange.call("train_head", self.downlink(state, ready, exchange.server))
         if not uplinks:
@@ -203,21 +193,16 @@ class FedConcat(FedAvg):
         return {"head": weighted_mean(client_weights(uplinks, "uniform"), heads)}
 
     def give(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
-        """Give the encoders to all clients in the third stage, and again when images change."""
+        """Give the encoders to all clients in the third stage."""
         server = exchange.server
-        if server.round <= self.cluster_rounds or self._has_encoders(state, server).all():
+        if server.round <= self.cluster_rounds or self._has_encoders(state).all():
             return state
         down = dict.fromkeys(exchange.everyone, _make_encoders(state, server))
-        phase = self._phase(server)
-        return exchange.give(state, "encoders", down, version=phase, step="receive_encoders")
+        return exchange.give(state, "encoders", down)
 
-    def _phase(self, server: core.Server) -> int:
-        """Return the first round of the current phase of `data.evolution`; 0 before any phase."""
-        return max((first for first in self.setting.phases if first <= server.round), default=0)
-
-    def _has_encoders(self, state: core.ServerState, server: core.Server) -> Tensor:
-        """Return the mask of clients with the encoders and features of their current images [N]."""
-        return core.held_versions(state, "encoders", self.setting) == self._phase(server)
+    def _has_encoders(self, state: core.ServerState) -> Tensor:
+        """Return the mask of clients with the encoders [N]."""
+        return core.held_versions(state, "encoders", self.setting) == 0
 
     def downlink(
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
@@ -227,7 +212,7 @@ class FedConcat(FedAvg):
         down = {c: models[int(state["assignment"][c])] for c in clients}
         if "head" in state:
             head = ConcatenatedHead(state["head"], {})
-            has_encoders = self._has_encoders(state, server)
+            has_encoders = self._has_encoders(state)
             down |= {client: head for client in clients if has_encoders[client]}
         return down
 
@@ -247,35 +232,17 @@ class FedConcat(FedAvg):
         """Return True in the third stage or with a single cluster."""
         return "head" in state or self.hp.clusters == 1
 
-    def _initial_head(self, state: core.ServerState, server: core.Server) -> core.Tensors:
-        weight, bias = concatenate_heads(list(state["clusters"].values()))
-        if self.hp.head_init == "random":
-            head = nn.Linear(weight.shape[1], weight.shape[0])
-            initialise(head, server.streams.torch("fedconcat_head"))
-            weight, bias = head.weight.detach(), head.bias.detach()
-        return {WEIGHT: weight, BIAS: bias}
-
     def label_distribution(
         self, client: core.Client, state: core.ClientState, down: None
     ) -> tuple[LabelDistribution, core.ClientState]:
         """Upload the shares of the classes among the client's training images."""
-        counts = client.class_counts().double()
+        counts = client.class_counts.double()
         return LabelDistribution(counts / counts.sum()), state
-
-    def receive_encoders(
-        self, client: core.Client, state: core.ClientState, down: Encoders
-    ) -> tuple[None, core.ClientState]:
-        """Keep the encoders and the features of the client's training images."""
-        encoders = {g: {**weights, **down.buffers[g]} for g, weights in down.weights.items()}
-        parts = [client.features(model, client.train) for model in load_encoders(client, encoders)]
-        features = torch.cat(parts, dim=1)
-        memory = {**state.memory, "encoders": encoders, "features": features}
-        return None, core.ClientState(state.model, memory)
 
     def train_head(
         self, client: core.Client, state: core.ClientState, down: ConcatenatedHead
     ) -> tuple[TrainedModel, core.ClientState]:
-        """Train the classifier on `head_batches` batches of features."""
+        """Train the classifier on the features of `head_batches` batches."""
         local = self.begin(client, state, down)
         count = self.hp.head_batches * self.setting.training.batch_size
         random = self.setting.streams.torch("head_batches", round_=client.round, client=client.id)
@@ -286,9 +253,14 @@ class FedConcat(FedAvg):
         return self.finish(local, self.train(local))
 
     def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
-        """Load the classifier on the encoders' features, or the cluster's model on images."""
+        """Load the classifier behind the encoders, or the cluster's model."""
         if isinstance(down, ConcatenatedHead):
-            client = with_encoders(client, state.memory["encoders"], state.memory["features"])
+            weights, buffers = (state.memory[name] for name in ("weights", "buffers"))
+            encoders = [{**weights[g], **buffers[g]} for g in weights]
+            model = ConcatenatedClassifier(client, encoders).to(client.device)
+            width = len(encoders) * self.setting.feature_dim
+            setting = replace(client.setting, feature_dim=width)
+            client = replace(client, setting=setting, skeleton=core.Skeleton(model))
         return super().begin(client, state, down)
 
 
@@ -298,56 +270,31 @@ class ConcatenatedClassifier(BackboneClassifier):
     Args:
         client: the client; its skeleton has the architecture of the encoders.
         encoders: weights and buffers of each cluster's encoder.
-        width: G d, the width of the concatenated features.
     """
 
-    def __init__(
-        self, client: core.Client, encoders: Mapping[str, Mapping[str, Tensor]], width: int
-    ) -> None:
+    def __init__(self, client: core.Client, encoders: Sequence[Mapping[str, Tensor]]) -> None:
+        width = len(encoders) * client.setting.feature_dim
         super().__init__(nn.Identity(), width, width, client.setting.num_classes)
         self._client, self._encoders = client, encoders
 
     def forward(self, x: Inputs) -> ClassifierOutput:
-        """Compute logits [B, C] of images or of stored features [B, G d]."""
-        if isinstance(x, Pixels):
-            with torch.no_grad():
-                models = load_encoders(self._client, self._encoders)
-                x = ImageFeatures(torch.cat([m(x).features.float() for m in models], dim=1))
-        return super().forward(x)
+        """Compute the logits of images [B, C]."""
+        with torch.no_grad():
+            models = load_encoders(self._client, self._encoders)
+            features = torch.cat([model(x).features.float() for model in models], dim=1)
+        return super().forward(ImageFeatures(features))
 
 
 def load_encoders(
-    client: core.Client, encoders: Mapping[str, Mapping[str, Tensor]]
+    client: core.Client, encoders: Sequence[Mapping[str, Tensor]]
 ) -> Iterator[Classifier]:
     """Load each cluster's encoder into the client's skeleton in turn and yield it for evaluation.
 
     The skeleton's head is unchanged, because nothing reads its logits.
     """
     head = {name: client.skeleton.tensors[name] for name in (WEIGHT, BIAS)}
-    for encoder in encoders.values():
+    for encoder in encoders:
         yield client.load({**encoder, **head}).eval()
-
-
-def with_encoders(
-    client: core.Client, encoders: Mapping[str, Mapping[str, Tensor]], features: Tensor
-) -> core.Client:
-    """Return the client with a `ConcatenatedClassifier` that trains on stored features.
-
-    Args:
-        client: the client.
-        encoders: weights and buffers of each cluster's encoder.
-        features: features of its training images [n, G d], which replace the images.
-    """
-    width, train = features.shape[1], client.train
-    model = ConcatenatedClassifier(client, encoders, width)
-    setting = client.with_schedule(augment=NO_AUGMENTATION).setting
-    labels, positions = train.labels.numpy(), np.arange(len(train))
-    return replace(
-        client,
-        train=core.Samples(features.cpu().numpy(), labels, positions, ImageFeatures),
-        setting=replace(setting, feature_dim=width),
-        skeleton=core.Skeleton(model.to(client.device)),
-    )
 
 
 def _make_encoders(state: core.ServerState, server: core.Server) -> Encoders:

@@ -33,11 +33,10 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, StrictBool
+from pydantic import Field
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.averaging.class_counts import CountsClasses
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.config import Epochs, LearningRate
@@ -54,7 +53,7 @@ class Simplex(core.Payload):
 
 
 @core.algorithms.add
-class FedETF(CountsClasses, ExtraParameters):
+class FedETF(ExtraParameters):
     """FedAvg with a fixed simplex (ETF) as classifier, and a loss balanced by class counts."""
 
     name = "fedetf"
@@ -69,8 +68,6 @@ class FedETF(CountsClasses, ExtraParameters):
     class HParams(FedAvg.HParams):
         scale: float = Field(1.0, gt=0, le=1e6)
         """s, initial value of the scale; the logits are s times cosines. Official code: 1."""
-        learn_scale: StrictBool = True
-        """Whether s is trained and averaged (paper); if false, s is constant and never sent."""
         per_epochs: Epochs = 3
         """FedETF-Per: epochs on the simplex, and on the head, per alternation. Official code: 3."""
         per_simplex_lr: LearningRate = 0.1
@@ -82,8 +79,8 @@ class FedETF(CountsClasses, ExtraParameters):
     hp: HParams
 
     def extra_parameters(self) -> dict[str, Tensor]:
-        """Return the scale s, if it is trained."""
-        return {"scale": torch.tensor(float(self.hp.scale))} if self.hp.learn_scale else {}
+        """Return the scale s."""
+        return {"scale": torch.tensor(float(self.hp.scale))}
 
     def init_server(self, server: core.Server) -> core.ServerState:
         """Return the initial weights and scale, and a randomly rotated simplex."""
@@ -99,14 +96,13 @@ class FedETF(CountsClasses, ExtraParameters):
         return exchange.give(state, "simplex", dict.fromkeys(range(self.setting.clients), simplex))
 
     def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
-        counts = local.state.memory["counts"]
+        counts = local.client.class_counts
         return balanced_loss(self.scaled_logits(output, local), batch.labels, counts)
 
     def scaled_logits(self, output: ClassifierOutput, local: core.LocalContext) -> Tensor:
         """Return the logits [B, C]: s times the cosines."""
         cosines = corner_products(output.logits, local.state.memory["simplex"])
-        scale = local.extra.get("scale")  # None if the scale is not trained
-        return cosines * (float(self.hp.scale) if scale is None else scale)
+        return cosines * local.extra["scale"]
 
     def predict(self, output: ClassifierOutput, local: core.LocalContext) -> Tensor:
         """Return s times the cosines [B, C], without log n_i; a trained s may be negative."""
@@ -128,10 +124,7 @@ class FedETF(CountsClasses, ExtraParameters):
 
     def _tune_simplex(self, local: core.LocalContext, later: int) -> None:
         client = local.client.with_schedule(
-            later,
-            epochs=self.hp.per_epochs,
-            lr=self.hp.per_simplex_lr,
-            optimizer=core.PLAIN_SGD,
+            later, epochs=self.hp.per_epochs, lr=self.hp.per_simplex_lr, optimizer=core.PLAIN_SGD
         )
         simplex = {"simplex": local.state.memory["simplex"]}
         context = replace(local, client=client, extra=simplex, trainable=())

@@ -22,7 +22,7 @@ Buffers: as in FedAvg.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -35,8 +35,6 @@ from fedray.algorithms.losses import similarity_analysis
 from fedray.config import LossWeight
 from fedray.evaluation.protocols import Analysis
 from fedray.models import ClassifierOutput
-
-Divisor = Literal["all", "own"]
 
 
 @dataclass(frozen=True)
@@ -84,9 +82,6 @@ class FedFAAnchors(FedAvg):
         anchor_momentum: float = Field(0.5, ge=0, le=1)
         """Momentum of the anchors' moving mean over epochs; 1 fixes the anchors. Official code:
         0.5."""
-        anchor_mean: Divisor = "all"
-        """Divisor of the summed batch means of a class: all, the number of batches (official code;
-        shrinks the means of rare classes), or own, the number of batches with the class."""
 
     hp: HParams
 
@@ -128,7 +123,6 @@ class FedFAAnchors(FedAvg):
             anchors,
             images - images % config.batch_size if config.drop_last else images,
             self.hp.anchor_momentum,
-            self.hp.anchor_mean,
         )
 
         def loss(batch: core.Batch) -> Tensor:
@@ -191,23 +185,22 @@ class MovingAnchors:
     """Local anchors that move after every epoch: e_c <- momentum * e_c + (1 - momentum) * m_c.
 
     m_c is the sum, over the epoch's batches, of the mean feature of class c in the batch, divided
-    by a number of batches. Anchors of classes that the epoch does not contain stay.
+    by the number of batches, which shrinks the means of rare classes, as in the official code.
+    Anchors of classes that the epoch does not contain stay.
 
     Args:
         anchors: initial anchors e [C, d].
         images: number of images in an epoch.
         momentum: weight of the previous anchor.
-        over: divisor of m_c: "all" batches, or the class's "own", the batches that contain it.
 
     Attributes:
         anchors: current anchors e [C, d].
     """
 
-    def __init__(self, anchors: Tensor, images: int, momentum: float, over: Divisor) -> None:
+    def __init__(self, anchors: Tensor, images: int, momentum: float) -> None:
         self.anchors = anchors
         self.images = images
         self.momentum = momentum
-        self.over = over
         self._begin()
 
     def _begin(self) -> None:
@@ -229,6 +222,5 @@ class MovingAnchors:
             self._begin()
 
     def _move(self) -> None:
-        divisor = self.holding.clamp_min(1) if self.over == "own" else self.batches
-        anchors = self.momentum * self.anchors + (1 - self.momentum) * self.sums / divisor
+        anchors = self.momentum * self.anchors + (1 - self.momentum) * self.sums / self.batches
         self.anchors = torch.where(self.holding > 0, anchors, self.anchors)

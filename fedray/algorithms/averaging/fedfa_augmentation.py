@@ -13,7 +13,7 @@ and are active only in training.
 
 Deviations:
     - V is one variance per channel, as in the paper. The official code takes one variance over
-      clients and channels jointly, which makes all fusion weights 1 (`scalar_variance=true`).
+      clients and channels jointly, which makes all fusion weights 1.
     - Running means stay with their client. The official code averages them over clients, like every
       buffer, so that all clients start a round with the same ones.
     - A batch of one image, and maps of one pixel, have no variance and are not augmented.
@@ -30,19 +30,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from pydantic import Field, StrictBool
+from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
-from fedray.core import (
-    Client,
-    ClientState,
-    Server,
-    ServerState,
-    Uplinks,
-    algorithms,
-    payload_field,
-)
+from fedray.core import Client, ClientState, Server, ServerState, Uplinks, algorithms, payload_field
 from fedray.errors import UserError
 from fedray.models import Classifier, convolution_stages
 
@@ -86,9 +78,6 @@ class FedFAAugmentation(FedAvg):
         """p, probability that a stage's maps are augmented; 0 gives FedAvg. Paper: 0.5."""
         momentum: float = Field(0.99, ge=0, le=1)
         """Momentum of the running means of channel statistics. Official code: 0.99."""
-        scalar_variance: StrictBool = False
-        """Whether V is one variance over clients and channels (official code); false: one per
-        channel (paper)."""
 
     hp: HParams
 
@@ -114,7 +103,7 @@ class FedFAAugmentation(FedAvg):
         for name in sorted({name for upload in uploads for name in upload.running}):
             means = [upload.running[name] for upload in uploads if name in upload.running]
             if len(means) > 1:
-                variances[name] = variance_over_clients(torch.stack(means), self.hp.scalar_variance)
+                variances[name] = variance_over_clients(torch.stack(means))
         return {**super().server_update(state, uplinks, server), "variances": variances}
 
     def client_update(
@@ -122,7 +111,7 @@ class FedFAAugmentation(FedAvg):
     ) -> tuple[VariedUpdate, ClientState]:
         """Train with augmentation layers; upload the model without them."""
         local = self.begin(client, state, down)
-        layers = Augmentation(
+        layers = AugmentationLayers(
             self.hp.probability,
             self.hp.momentum,
             self.setting.streams.torch("fedfa_augmentation", round_=client.round, client=client.id),
@@ -138,7 +127,7 @@ class FedFAAugmentation(FedAvg):
 
 
 @dataclass
-class Augmentation:
+class AugmentationLayers:
     """The augmentation layers after the stages of one model, during its training.
 
     Attributes:
@@ -195,13 +184,8 @@ def channel_statistics(maps: Tensor) -> tuple[Tensor, Tensor]:
     return maps.mean(dim=(2, 3)), (maps.var(dim=(2, 3)) + EPS).sqrt()
 
 
-def variance_over_clients(running: Tensor, scalar: bool = False) -> Tensor:
-    """Return V [C], the variance of the running means [K, C] over K > 1 clients.
-
-    With `scalar`, every entry is the variance over all clients and channels.
-    """
-    if scalar:
-        return running.var().expand(running.shape[1]).clone()
+def variance_over_clients(running: Tensor) -> Tensor:
+    """Return V [C], the variance of the running means [K, C] over K > 1 clients."""
     return running.var(dim=0)
 
 

@@ -4,14 +4,14 @@ Zhang et al., "Federated Learning with Label Distribution Skew via Logits Calibr
 arXiv:2209.00189.
 
     calibrated logits -> calibrate
-    calibrated loss   -> softmax_loss (algorithms/losses.py)
+    calibrated loss   -> FedLC.loss
 
 Predictions use the logits without calibration.
 
 Deviations:
-    - By default the loss is the cross-entropy over all classes, as in public re-implementations.
-      The paper's sum excludes the label's class (`exclude_target=true`). Both decrease together,
-      since the cross-entropy is softplus(the paper's loss).
+    - The loss is the cross-entropy over all classes, as in public re-implementations. The paper's
+      sum excludes the label's class. Both decrease together, since the cross-entropy is
+      softplus(the paper's loss).
     - Each client is calibrated by its own class counts, as in the paper; PFLlib uses the counts of
       all clients together.
     - A class without images counts as 1e-8 images, a margin of 100 tau; its margin would otherwise
@@ -20,18 +20,17 @@ Deviations:
 
 from __future__ import annotations
 
-from pydantic import Field, StrictBool
+import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.averaging.class_counts import CountsClasses
 from fedray.algorithms.averaging.fedavg import FedAvg
-from fedray.algorithms.losses import softmax_loss
 from fedray.core import Batch, LocalContext, algorithms
 from fedray.models import ClassifierOutput
 
 
 @algorithms.add
-class FedLC(CountsClasses):
+class FedLC(FedAvg):
     """FedAvg with logits calibrated by the client's class counts, which the client never sends."""
 
     name = "fedlc"
@@ -42,15 +41,13 @@ class FedLC(CountsClasses):
 
     class HParams(FedAvg.HParams):
         tau: float = Field(1.0, ge=0, le=1e6)
-        """τ, weight of the margins; 0 gives FedAvg, unless `exclude_target` is true. Usual: 1."""
-        exclude_target: StrictBool = False
-        """Whether the sum in the loss excludes the label's class (paper)."""
+        """τ, weight of the margins; 0 gives FedAvg. Usual: 1."""
 
     hp: HParams
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
-        logits = calibrate(output.logits, local.state.memory["counts"], self.hp.tau)
-        return softmax_loss(logits, batch.labels, exclude_target=self.hp.exclude_target)
+        logits = calibrate(output.logits, local.client.class_counts, self.hp.tau)
+        return F.cross_entropy(logits, batch.labels)
 
 
 def calibrate(logits: Tensor, counts: Tensor, tau: float) -> Tensor:

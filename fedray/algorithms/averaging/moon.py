@@ -61,8 +61,8 @@ class Moon(FedAvg):
         if self.hp.mu == 0 or previous is None:
             return loss
         shared = {**previous, **local.down.model}
-        near = frozen_features(local.model, shared, batch.inputs)
-        far = frozen_features(local.model, previous, batch.inputs)
+        near = features_under(local.model, shared, batch.inputs)
+        far = features_under(local.model, previous, batch.inputs)
         contrast = model_contrast(output.features, near, far, self.hp.tau_moon)
         return loss + contrast * float(self.hp.mu)
 
@@ -104,7 +104,7 @@ def model_contrast(features: Tensor, near: Tensor, far: Tensor, tau: float) -> T
 
 
 @torch.no_grad()
-def frozen_features(model: Classifier, weights: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
+def features_under(model: Classifier, weights: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
     """Return the features [B, d] of the model with `weights`, in evaluation mode.
 
     The model's own weights and modes stay unchanged.

@@ -63,7 +63,7 @@ class Scaffold(FedAvg):
     uploads = (ControlledUpdate,)
     downloads = (ControlledModel,)
     down_type = ControlledModel
-    means_equally = FedAvg.means_equally  # the server uses only the sum of the variates, too
+    equal_mean = FedAvg.equal_mean  # the server uses only the sum of the variates, too
 
     class HParams(FedAvg.HParams):
         weights: Weights = "uniform"

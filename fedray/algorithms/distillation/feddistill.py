@@ -5,16 +5,16 @@ Augmentation under Non-IID Private Data", 2018, arXiv:1811.11479.
 
     Algorithm 1, device: mean output of every label -> ClassSums.means
     Algorithm 1, device: loss with regulariser      -> distillation_loss
-    Algorithm 1, server: teachers                   -> latest_rows, teachers
+    Algorithm 1, server: teachers                   -> FedDistill.server_update
 
 As in the paper, outputs are collected during training, while the weights change, and the mean over
 clients has equal weights. The paper's augmentation by a generative model is not implemented.
 
 Deviations:
     - Logits are averaged, and the softmax of their mean is the teacher, as in FedTSP's comparison;
-      the paper averages the outputs of the softmax (`outputs=probabilities`).
+      the paper averages the outputs of the softmax.
     - A client's teacher is the mean over all clients that hold the class, including itself, as in
-      FedTSP's comparison; the paper excludes the client's own outputs (`teacher=others`).
+      FedTSP's comparison; the paper excludes the client's own outputs.
     - A class without uploads keeps its teacher. The code of FedTSP's comparison drops the teacher;
       in the paper all clients take part in every round.
     - An image whose class has no teacher adds nothing to the loss. The code of FedTSP's comparison
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.mean import row_means
+from fedray.algorithms.prototypes.class_prototypes import with_latest
 from fedray.config import LossWeight
 from fedray.models import ClassifierOutput
 
@@ -43,7 +44,7 @@ class ClassOutputs(core.Payload):
 
     Attributes:
         classes: class numbers [c].
-        outputs: mean logits, or mean probabilities [c, C].
+        outputs: mean logits [c, C].
     """
 
     classes: Tensor = core.payload_field(
@@ -59,7 +60,7 @@ class ClassTeachers(core.Payload):
     """The mean outputs of clients on each class.
 
     Attributes:
-        outputs: mean logits, or mean probabilities [C, C]; rows of absent classes are zero.
+        outputs: mean logits [C, C]; rows of absent classes are zero.
         present: mask of the classes that have a teacher [C], bool.
     """
 
@@ -86,42 +87,36 @@ class FedDistill(core.LocalTraining):
     class HParams(core.HyperParameters):
         gamma: LossWeight = 1.0
         """γ, weight of the distillation; 0 gives Local. FedTSP's comparison: 1."""
-        outputs: Literal["logits", "probabilities"] = "logits"
-        """Averaged outputs: logits, whose mean passes through a softmax (FedTSP's comparison), or
-        probabilities, the outputs of the softmax (paper)."""
-        teacher: Literal["all", "others"] = "all"
-        """Clients whose outputs form a client's teacher: all that hold the class (FedTSP's
-        comparison), or others, which excludes the client itself (paper)."""
 
     hp: HParams
 
     def init_server(self, server: core.Server) -> core.ServerState:
-        nobody = torch.zeros(0, dtype=torch.int64)
-        outputs = torch.zeros(0, server.setting.num_classes)
-        return {"owners": nobody, "classes": nobody.clone(), "outputs": outputs}
+        classes = server.setting.num_classes
+        absent = torch.zeros(classes, dtype=torch.bool)
+        return {"vectors": torch.zeros(classes, classes), "present": absent}
 
     def downlink(
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
-        """Send the teachers: one set for all clients, or, for each, the mean of the others."""
-        everyone = torch.ones_like(state["owners"], dtype=torch.bool)
-        if self.hp.teacher == "all":
-            return dict.fromkeys(clients, teachers(state, everyone))
-        return {client: teachers(state, state["owners"] != client) for client in clients}
+        return dict.fromkeys(clients, ClassTeachers(state["vectors"], state["present"]))
 
     def server_update(
         self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
     ) -> core.ServerState:
-        """Store the uploads; classes without uploads keep their rows."""
-        return latest_rows(state, uplinks) if uplinks else state
+        """Return the unweighted mean of the uploads; classes without uploads keep their teacher."""
+        if not uplinks:
+            return state
+        outputs = torch.cat([upload.outputs for upload in uplinks.values()])
+        classes = torch.cat([upload.classes for upload in uplinks.values()])
+        means, holders = row_means(outputs, classes, self.setting.num_classes)
+        return with_latest(state, means, holders > 0)
 
     def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         loss = super().loss(output, batch, local)
         teachers: ClassTeachers = local.down
         if self.hp.gamma == 0:
             return loss
-        outputs = teachers.outputs
-        targets = outputs if self.hp.outputs == "probabilities" else F.softmax(outputs, dim=1)
+        targets = F.softmax(teachers.outputs, dim=1)
         term = distillation_loss(output.logits, batch.labels, targets, teachers.present)
         return loss + self.hp.gamma * term
 
@@ -134,9 +129,7 @@ class FedDistill(core.LocalTraining):
 
         def loss(batch: core.Batch) -> Tensor:
             output = local.model(batch.inputs)
-            logits = output.logits.detach().float()
-            soft = self.hp.outputs == "probabilities"
-            sums.add(F.softmax(logits, dim=1) if soft else logits, batch.labels)
+            sums.add(output.logits.detach().float(), batch.labels)
             return self.loss(output, batch, local)
 
         _, next_state = self.finish(local, core.fit(local, loss))
@@ -165,36 +158,6 @@ class ClassSums:
         """Return the classes with images [c], and the mean output on each of these [c, C]."""
         classes = self._counts.nonzero().squeeze(1)
         return classes, self._sums[classes] / self._counts[classes].unsqueeze(1)
-
-
-def latest_rows(state: core.ServerState, uplinks: core.Uplinks) -> core.Tensors:
-    """Return the rows of the uploads, and the earlier rows of classes without uploads.
-
-    Args:
-        state: the earlier rows: owners [M], classes [M], outputs [M, C].
-        uplinks: class outputs by client.
-    """
-    classes = torch.cat([upload.classes for upload in uplinks.values()])
-    owners = torch.cat([torch.full_like(u.classes, client) for client, u in uplinks.items()])
-    outputs = torch.cat([upload.outputs for upload in uplinks.values()])
-    old = ~torch.isin(state["classes"], classes)
-    return {
-        "owners": torch.cat([state["owners"][old], owners]),
-        "classes": torch.cat([state["classes"][old], classes]),
-        "outputs": torch.cat([state["outputs"][old], outputs]),
-    }
-
-
-def teachers(state: core.ServerState, chosen: Tensor) -> ClassTeachers:
-    """Return the unweighted mean of the chosen rows of each class.
-
-    Args:
-        state: the rows: owners [M], classes [M], outputs [M, C].
-        chosen: mask of the rows to average [M], bool.
-    """
-    outputs = state["outputs"][chosen]
-    means, holders = row_means(outputs, state["classes"][chosen], outputs.shape[1])
-    return ClassTeachers(means, holders > 0)
 
 
 def distillation_loss(logits: Tensor, labels: Tensor, targets: Tensor, present: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ arXiv:2105.10056.
 
     Eq. (4) -> ensemble_loss
     Eq. (5) -> generated_loss
-    G(z, y) -> generate
+    G(z, y) -> generated_features
     p(y)    -> draw_labels
 
 Clients share the classifier head, the only part that different architectures have in common. Heads
@@ -15,7 +15,7 @@ Deviations, as in FedTSP's comparison where nothing else is stated:
     - Heads and ensemble are weighted by samples; the paper weights them equally
       (`weights=uniform`).
     - The generator's noise is uniform on [0, 1), as in FedTSP's and the authors' repositories; the
-      paper's is Gaussian (`noise=gaussian`).
+      paper's is Gaussian.
     - There is no diversity term, which the authors' repository adds to Eq. (4), and no schedule for
       the weight of Eq. (5).
     - Clients receive the trained generator. FedTSP's repository, like HtFLlib, never stores the
@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +45,7 @@ from torch import Tensor, nn
 from fedray import core
 from fedray.algorithms.mean import Weights, client_weights, weighted_mean
 from fedray.algorithms.personalised.shared_head import GlobalHead, Head, HeadAveraging
+from fedray.algorithms.server_training import train_on_server
 from fedray.config import Epochs, LearningRate, LossWeight
 from fedray.core.optimizers import TorchAdam
 from fedray.errors import UserError
@@ -55,10 +56,7 @@ class ClassCounts(core.Payload):
     """A client's number of training images of each class [C]; sent once for each phase of data."""
 
     counts: Tensor = core.payload_field(
-        "statistics",
-        "C",
-        dtype=torch.int64,
-        reveals="how many images of each class the client has",
+        "statistics", "C", dtype=torch.int64, reveals="how many images of each class the client has"
     )
 
 
@@ -94,8 +92,6 @@ class FedGen(HeadAveraging):
         weights: Weights = "samples"
         """Client weights in the mean of heads and in the ensemble: samples, n_k/n (FedTSP's
         comparison), or uniform, 1/K (paper)."""
-        noise: Literal["uniform", "gaussian"] = "uniform"
-        """Input noise of the generator: U[0, 1) (both repositories), or N(0, 1) (paper)."""
         noise_dim: int = Field(32, ge=1, le=4096)
         """Width of the noise. FedTSP's comparison: 32."""
         hidden_dim: int = Field(512, ge=1, le=65536)
@@ -203,37 +199,29 @@ class FedGen(HeadAveraging):
             for name in state["head"]
         }
         shares = torch.tensor(list(weights.values()), device=device)
-        generator: core.Tensors = {
-            name: tensor.detach().clone().to(device).requires_grad_()
-            for name, tensor in state["generator"].items()
-        }
-        optimizer = TorchAdam(generator.values(), self.hp.server_lr)
         random = server.streams.torch("fedgen_server", round_=server.round)
         counts = self._summed_counts(state)
-        for _ in range(self.hp.server_epochs):
-            noise, labels = (drawn.to(device) for drawn in self._draw(counts, random))
-            optimizer.zero_grad()
-            features = generate(generator, noise, labels)
-            ensemble_loss(features, labels, heads, shares).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        return {name: tensor.detach().cpu() for name, tensor in generator.items()}
+
+        def loss(generator: core.Tensors, batch: tuple[Tensor, Tensor]) -> Tensor:
+            noise, labels = (drawn.to(device) for drawn in batch)
+            features = generated_features(generator, noise, labels)
+            return ensemble_loss(features, labels, heads, shares)
+
+        batches = (self._draw(counts, random) for _ in range(self.hp.server_epochs))
+        adam = partial(TorchAdam, lr=self.hp.server_lr)
+        return train_on_server(state["generator"], loss, batches, adam, device)[0]
 
     def _draw(self, counts: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw a batch of noise [B, n] and labels [B]."""
         size = self.setting.training.batch_size
         labels = draw_labels(counts, size, random)
-        noise = torch.empty(size, self.hp.noise_dim)
-        if self.hp.noise == "uniform":
-            noise.uniform_(generator=random)
-        else:
-            noise.normal_(generator=random)
-        return noise, labels
+        return torch.empty(size, self.hp.noise_dim).uniform_(generator=random), labels
 
     def count_classes(
         self, client: core.Client, state: core.ClientState, down: None
     ) -> tuple[ClassCounts, core.ClientState]:
         """Upload the client's class counts."""
-        return ClassCounts(client.class_counts()), state
+        return ClassCounts(client.class_counts), state
 
     def train(self, local: core.LocalContext) -> core.Trained:
         """Train with a batch of generated features for each batch of images, Eq. (5)."""
@@ -251,7 +239,7 @@ class FedGen(HeadAveraging):
             supervised = self.loss(local.model(batch.inputs), batch, local)
             noise, labels = next(drawn)
             with torch.no_grad():
-                features = generate(down.generator, noise, labels)
+                features = generated_features(down.generator, noise, labels)
             return supervised + self.hp.generated_weight * generated_loss(
                 local.model.head, features, labels
             )
@@ -270,7 +258,7 @@ def draw_labels(counts: Tensor, size: int, random: torch.Generator) -> Tensor:
     return torch.multinomial(counts.double(), size, replacement=True, generator=random)
 
 
-def generate(generator: Mapping[str, Tensor], noise: Tensor, labels: Tensor) -> Tensor:
+def generated_features(generator: Mapping[str, Tensor], noise: Tensor, labels: Tensor) -> Tensor:
     """Return G(z, y) [B, d]: linear, batch norm, ReLU, linear; in float32 under autocast too.
 
     Args:

@@ -27,10 +27,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.distillation.auxiliary_averaging import (
-    AuxiliaryAveraging,
-    MutualLearning,
-)
+from fedray.algorithms.distillation.auxiliary_averaging import AuxiliaryAveraging, MutualLearning
 from fedray.algorithms.losses import kl_divergence
 from fedray.core import Batch, LocalContext, algorithms
 from fedray.models import AuxiliaryOutput, ClassifierOutput

@@ -75,7 +75,7 @@ class FedGH(HeadSharing):
         head = train_on_uploads(
             state["head"], header_loss, uplinks, server, "fedgh_batches", self.hp
         )
-        return {"head": {name: tensor.cpu() for name, tensor in head.items()}}
+        return {"head": head}
 
     def finish(
         self, local: core.LocalContext, trained: core.Trained
@@ -90,12 +90,12 @@ def mean_features(client: core.Client, model: Classifier) -> ClassFeatures:
     return ClassFeatures(classes, vectors)
 
 
-def header_loss(head: Mapping[str, Tensor], vectors: Tensor, labels: Tensor) -> Tensor:
+def header_loss(head: Mapping[str, Tensor], batch: tuple[Tensor, Tensor]) -> Tensor:
     """Return the cross-entropy of the head on mean features.
 
     Args:
         head: weight [C, d] and bias [C].
-        vectors: mean features [B, d] of any clients.
-        labels: the class of each mean feature [B].
+        batch: mean features [B, d] of any clients, and the class of each [B].
     """
+    vectors, labels = batch
     return F.cross_entropy(F.linear(vectors, head["weight"], head["bias"]), labels)

@@ -47,7 +47,7 @@ class PFedMe(FedAvg):
     name = "pfedme"
     title = "pFedMe"
     paper = "Dinh et al., NeurIPS 2020, arXiv:2006.08848"
-    means_equally = FedAvg.means_equally  # the server step uses only the mean
+    equal_mean = FedAvg.equal_mean  # the server step uses only the mean
 
     class HParams(FedAvg.HParams):
         evaluation_only: ClassVar[tuple[str, ...]] = ("test",)

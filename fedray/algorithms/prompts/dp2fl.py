@@ -19,8 +19,9 @@ prompts to vision prompts. A round of Algorithm 1:
     client_update  train (PT, Pd_k); losses of the result on every client's validation images
     server_update  W_T: PT and PD by Eqs. (4) and (5); W_d: every Pd_k by Eqs. (6) to (14)
 
-Before the first round, or when a client joins, every client uploads its validation images, and the
-server sends them to all clients. This is part of the method and does not protect the images.
+Before the first round, and when its images change or it joins, every client uploads its validation
+images, and the server sends them to all clients, whether or not they take part in the round. This
+is part of the method and does not protect the images.
 
 Deviations:
     - The server mixes every Pd_k and sends it to its client. In the paper the server sends all
@@ -61,8 +62,6 @@ from fedray.storage.metric import Metric
 GammaMode = Literal["bounded", "literal", "zero"]
 
 SMALLEST = 1e-12
-NOT_MEASURED = -1.0
-"""Marks a loss on validation images that a client does not hold."""
 BATCH = 100
 """The number of validation images per forward pass."""
 
@@ -92,12 +91,9 @@ class ValidationSets(core.Payload):
     labels: Mapping[str, Tensor] = core.payload_field("statistics", reveals="their labels")
 
     @classmethod
-    def of(cls, sets: Mapping[str, Mapping[str, Tensor]], owners: Sequence[int]) -> Self:
-        """Return the sets of `owners`, from the `validation` entry of a server state."""
-        images, labels = (
-            {str(owner): sets[str(owner)][name] for owner in owners}
-            for name in ("images", "labels")
-        )
+    def of(cls, sets: Mapping[str, Mapping[str, Tensor]]) -> Self:
+        """Return the payload of sets like the `validation` entry of a server state."""
+        images, labels = ({k: v[name] for k, v in sets.items()} for name in ("images", "labels"))
         return cls(images, labels)
 
 
@@ -107,9 +103,7 @@ class DualPrompts(core.Payload):
 
     task: Tensor = core.payload_field("prompts", "t", reveals="the mean task prompt")
     data: Tensor = core.payload_field(
-        "prompts",
-        "p",
-        reveals="a mixture of the data prompts of clients whose images are alike",
+        "prompts", "p", reveals="a mixture of the data prompts of clients whose images are alike"
     )
 
 
@@ -118,7 +112,7 @@ class TrainedDualPrompts(DualPrompts):
     """A client's trained prompts Pt~ and Pd~, and their losses.
 
     Attributes:
-        losses: losses on the validation images of each client [N]; -1 for images that this client
+        losses: losses on the validation images of each client [N]; 0 for images that this client
             does not hold.
         initial_loss: own, the loss on V_k of the prompts with which training started.
     """
@@ -126,9 +120,7 @@ class TrainedDualPrompts(DualPrompts):
     task: Tensor = core.payload_field("prompts", "t", reveals="the client's trained prompts")
     data: Tensor = core.payload_field("prompts", "p")
     losses: Tensor = core.payload_field(
-        "statistics",
-        "N",
-        reveals="the loss of these prompts on the images of every client",
+        "statistics", "N", reveals="the loss of these prompts on the images of every client"
     )
     initial_loss: float = core.payload_field("statistics")
 
@@ -140,12 +132,12 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
     The server's state: `task` PT [t] and `data` PD [p]; `first_task` and `first_data`, their
     initial values; `personal`, every Pd_k [N, p]; `joined`, the mask of clients that have taken
     part [N]; `relations`, the numbers of PC, RNC and DNC pairs in the round [3]; `validation`, V_k
-    by the owner's id; `since`, the round in which V_k arrived [N], -1 without V_k. The version of
-    the gift "validation" is the latest round in `since`. A client's memory: `validation`, and
-    `phase`, the first round of the phase of `data.evolution` to which these images belong.
+    by the owner's id; `version`, the last round in which images arrived, which is the version of
+    the gift "validation". A client's memory: `validation`.
     """
 
     name = "dp2fl"
+    version = 2  # asks all clients for validation images, not only those that take part
     title = "DP2FL"
     paper = "arXiv:2504.16357"
     travels = "task and data prompts, losses, and validation images once"
@@ -196,52 +188,53 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
             "first_data": data,
             "personal": data.repeat(clients, 1),
             "joined": torch.zeros(clients, dtype=torch.bool),
-            "since": torch.full((clients,), -1),
+            "version": torch.tensor(-1),
             "relations": torch.zeros(3, dtype=torch.int64),
             "validation": {},
         }
 
     def prepare(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Exchange the validation images of all clients."""
-        state = self._exchange_validation(state, exchange, exchange.everyone)
+        state = self._exchange_validation(state, exchange)
         joined = state["joined"].clone()
         joined[list(exchange.everyone)] = True
         return {**state, "joined": joined}
 
     def round(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
-        """Exchange missing validation images, then run the round."""
+        """Exchange new validation images, then run the round."""
         if exchange.server.round in self.setting.phases:  # the images V_k have changed
-            state = {**state, "validation": {}, "since": torch.full_like(state["since"], -1)}
-        state = self._exchange_validation(state, exchange, exchange.participants)
-        return super().round(state, exchange)
+            state = {**state, "validation": {}}
+        return super().round(self._exchange_validation(state, exchange), exchange)
 
     def _exchange_validation(
-        self, state: core.ServerState, exchange: core.Exchange, clients: Sequence[int]
+        self, state: core.ServerState, exchange: core.Exchange
     ) -> core.ServerState:
-        """Collect validation images that the server lacks, and send each client what it lacks."""
-        unknown = [k for k in clients if str(k) not in state["validation"]]
+        """Collect the validation images that the server lacks, and send them to everyone."""
+        known, version = state["validation"], int(state["version"])
+        unknown = [k for k in exchange.everyone if str(k) not in known]
         offers = exchange.call("offer_validation", dict.fromkeys(unknown)) if unknown else {}
         received = {str(k): {"images": v.images, "labels": v.labels} for k, v in offers.items()}
-        since = state["since"].clone()
-        since[list(offers)] = exchange.server.round
-        state = {**state, "validation": {**state["validation"], **received}, "since": since}
-        holds, owners = self._holds(state), _owners(state)
-        sets: dict[tuple[int, ...], ValidationSets] = {}
-        down: dict[int, core.Payload] = {}
-        for client in clients:
-            missing = tuple(k for k in owners if not holds[client, k])
-            if missing and client in owners:  # a client without its own set did not reply
-                if missing not in sets:
-                    sets[missing] = ValidationSets.of(state["validation"], missing)
-                down[client] = sets[missing]
-        version, step = int(since.max()), "receive_validation"
+        validation = {**known, **received}
+        down = dict.fromkeys(exchange.everyone, ValidationSets.of(validation))
+        if received:
+            held = core.held_versions(state, "validation", self.setting) == version
+            new = ValidationSets.of(received)
+            down |= {k: new for k in exchange.everyone if held[k]}
+            version = exchange.server.round
+        state = {**state, "validation": validation, "version": torch.tensor(version)}
+        step = "receive_validation"
         return exchange.give(state, "validation", down, version=version, step=step)
 
-    def _holds(self, state: core.ServerState) -> Tensor:
-        """Return the mask of pairs (i, k) in which client i holds the server's V_k [N, N]."""
-        since: Tensor = state["since"]
-        held = core.held_versions(state, "validation", self.setting).unsqueeze(1)
-        return (since >= 0) & (since <= held)
+    def _measured(self, state: core.ServerState) -> Tensor:
+        """Return the mask of pairs (i, k) in which client i has a loss on the server's V_k [N, N].
+
+        A client that missed the last images has a loss on its own alone.
+        """
+        owners = torch.zeros(self.setting.clients, dtype=torch.bool)
+        owners[_owners(state)] = True
+        held = core.held_versions(state, "validation", self.setting)
+        latest = held == int(state["version"])
+        return latest.unsqueeze(1) & owners | torch.eye(len(owners), dtype=torch.bool)
 
     def downlink(
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
@@ -268,8 +261,7 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         tasks = torch.stack([upload.task for upload in uplinks.values()]).double()
         trained = torch.stack([upload.data for upload in uplinks.values()]).double()
         losses = torch.stack([upload.losses for upload in uplinks.values()]).double()
-        diagonal = torch.eye(self.setting.clients, dtype=torch.bool)
-        measured = (self._holds(state) | diagonal)[list(uplinks)] & (losses != NOT_MEASURED)
+        measured = self._measured(state)[list(uplinks)]
         usable = tasks.isfinite().all(1) & trained.isfinite().all(1)
         losses = losses.masked_fill(~measured | ~usable.unsqueeze(1), torch.nan)
         weights = torch.zeros(len(uplinks), dtype=losses.dtype)
@@ -292,12 +284,7 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         if usable.any():  # else PT and PD stay unchanged
             averaged["task"] = weighted_sum(weights, tasks).float()
             averaged["data"] = weighted_sum(weights, trained).float()
-        return {
-            **averaged,
-            "personal": personal,
-            "joined": joined,
-            "relations": relations,
-        }
+        return {**averaged, "personal": personal, "joined": joined, "relations": relations}
 
     def cross_evaluations(
         self, state: core.ServerState, server: core.Server
@@ -344,21 +331,8 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
             owner: {"images": images, "labels": down.labels[owner]}
             for owner, images in down.images.items()
         }
-        state = self._without_earlier_images(client, state)
         validation = {**state.memory["validation"], **received}
-        return None, core.ClientState(state.model, {**state.memory, "validation": validation})
-
-    def _without_earlier_images(
-        self, client: core.Client, state: core.ClientState
-    ) -> core.ClientState:
-        """Remove validation images of earlier phases of `data.evolution` from the state.
-
-        The server collects the new images only when their owner takes part.
-        """
-        phase = max((first for first in self.setting.phases if first <= client.round), default=0)
-        if phase == int(state.memory.get("phase", torch.tensor(0))):
-            return state
-        return core.ClientState(state.model, {"validation": {}, "phase": torch.tensor(phase)})
+        return None, core.ClientState(state.model, {"validation": validation})
 
     def begin(
         self, client: core.Client, state: core.ClientState, down: DualPrompts
@@ -371,14 +345,13 @@ class DP2FL(CoupledPrompts, core.LocalTraining):
         self, client: core.Client, state: core.ClientState, down: DualPrompts
     ) -> tuple[TrainedDualPrompts, core.ClientState]:
         """Measure the initial loss, train, and measure the loss on every V_i in the memory."""
-        state = self._without_earlier_images(client, state)
         local = self.begin(client, state, down)
         model = cast(DualPromptClip, local.model)
         images, labels = _validation(client)
         embedded = embed(model, images)
         initial_loss = mean_loss(model, embedded, labels)
         trained = self.train(local)
-        losses = torch.full((self.setting.clients,), NOT_MEASURED)
+        losses = torch.zeros(self.setting.clients)
         losses[client.id] = mean_loss(model, embedded, labels)
         for owner, held in state.memory["validation"].items():
             if int(owner) != client.id:

@@ -8,7 +8,7 @@ Bo et al., "FedMGP: Personalized Federated Learning with Multi-Group Text-Visual
     Eq. (4)  -> diversity
     Eq. (5)  -> FedMGP.loss
     Eq. (6)  -> combine                   inference
-    Eq. (7)  -> similarities
+    Eq. (7)  -> group_similarities
     Eq. (8)  -> selection_probabilities, draw_groups
     Eq. (9)  -> rank_mean
 
@@ -199,7 +199,7 @@ def combine(groups: Groups, how: Inference, group: int, scale: float) -> Tensor:
 
 
 Aggregation = Literal["similarity", "random", "first", "all"]
-Measure = Literal["l1", "l2", "cos"]
+Distance = Literal["l1", "l2", "cos"]
 Sign = Literal["repel", "attract"]
 Reduction = Literal["mean", "sum"]
 
@@ -260,7 +260,7 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
         """τ of Eq. (8), temperature of the selection; large values draw uniformly. Table 14."""
         diversity: LossWeight = 1.0
         """λ, weight of Eq. (4) in Eq. (5); 0 uses the cross-entropy only. Table 8."""
-        measure: Measure = "l1"
+        measure: Distance = "l1"
         """Distance between groups in Eq. (4): l1, l2 or cos (Table 16)."""
         sign: Sign = "repel"
         """Sign of Eq. (4): repel increases distances (prose); attract decreases them (Eq. 4 as
@@ -436,7 +436,7 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
         elif hp.aggregation == "random" or reference is None:
             drawn = torch.randperm(hp.groups, generator=random)[: hp.selected]
         else:
-            similarity = similarities(prompts, reference, hp.similarity)
+            similarity = group_similarities(prompts, reference, hp.similarity)
             probabilities = selection_probabilities(similarity.cpu(), hp.tau)
             drawn = draw_groups(probabilities, hp.selected, random)
         for group in range(hp.groups):
@@ -464,7 +464,7 @@ def group_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), labels.repeat(groups))
 
 
-def diversity(features: Tensor, measure: Measure, sign: Sign, reduction: Reduction) -> Tensor:
+def diversity(features: Tensor, measure: Distance, sign: Sign, reduction: Reduction) -> Tensor:
     """Return the diversity loss from the distances between groups, Eq. (4).
 
     Distances of a pair: 1 - cos(a, b) for "cos", mean_d |a_d - b_d| for "l1", ||a - b|| for "l2".
@@ -487,7 +487,7 @@ def diversity(features: Tensor, measure: Measure, sign: Sign, reduction: Reducti
     return value if sign == "attract" else -value
 
 
-def similarities(prompts: Tensor, reference: Tensor, over: Literal["sum", "max"]) -> Tensor:
+def group_similarities(prompts: Tensor, reference: Tensor, over: Literal["sum", "max"]) -> Tensor:
     """Return sim_j = sum_i cos(vec(P_j), vec(P~_i)) [G], Eq. (7), or the maximum over i.
 
     Args:

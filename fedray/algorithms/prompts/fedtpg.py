@@ -167,4 +167,4 @@ class FedTPG(PromptMethod, FedAvg):
 
 def held_classes(client: Client) -> tuple[int, ...]:
     """Return the classes of a client's training images, sorted."""
-    return tuple(client.class_counts().nonzero().flatten().tolist())
+    return tuple(client.class_counts.nonzero().flatten().tolist())

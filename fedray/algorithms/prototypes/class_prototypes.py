@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.losses import similarity_analysis
-from fedray.algorithms.mean import Aggregation, class_means
+from fedray.algorithms.mean import Aggregation, class_average
+from fedray.algorithms.server_training import train_on_server
 from fedray.config import Epochs, LearningRate
 from fedray.core.optimizers import TorchSGD
 from fedray.evaluation.protocols import Analysis
@@ -115,17 +117,17 @@ class ServerTraining(core.HyperParameters):
 
 def train_on_uploads(
     tensors: Mapping[str, Tensor],
-    loss: Callable[[core.Tensors, Tensor, Tensor], Tensor],
+    loss: Callable[[core.Tensors, tuple[Tensor, Tensor]], Tensor],
     uplinks: Mapping[int, ClassFeatures],
     server: core.Server,
     purpose: str,
     hp: ServerTraining,
 ) -> core.Tensors:
-    """Train tensors by SGD on batches of the clients' uploads; return them on the server's device.
+    """Train tensors by SGD on batches of the clients' uploads.
 
     Args:
         tensors: initial values by name.
-        loss: returns the loss from the tensors, vectors [B, d] and their classes [B].
+        loss: returns the loss from the tensors, and from vectors [B, d] and their classes [B].
         uplinks: mean features by client id.
         server: provides the device, the round and the random streams.
         purpose: name of the random stream that shuffles the uploads in every epoch.
@@ -133,20 +135,13 @@ def train_on_uploads(
     """
     vectors = torch.cat([upload.vectors for upload in uplinks.values()]).to(server.device)
     labels = torch.cat([upload.classes for upload in uplinks.values()]).to(server.device)
-    trained = {
-        name: tensor.detach().clone().to(server.device).requires_grad_()
-        for name, tensor in tensors.items()
-    }
-    optimizer = TorchSGD(trained.values(), hp.server_lr)
     random = server.streams.torch(purpose, round_=server.round)
-    batch_size = hp.server_batch_size or server.setting.training.batch_size
-    for _ in range(hp.server_epochs):
-        order = torch.randperm(len(labels), generator=random).to(server.device)
-        for index in torch.split(order, batch_size):
-            optimizer.zero_grad()
-            loss(trained, vectors[index], labels[index]).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-    return {name: tensor.detach() for name, tensor in trained.items()}
+    size = hp.server_batch_size or server.setting.training.batch_size
+    orders = (torch.randperm(len(labels), generator=random) for _ in range(hp.server_epochs))
+    parts = (part for order in orders for part in torch.split(order.to(server.device), size))
+    batches = ((vectors[part], labels[part]) for part in parts)
+    sgd = partial(TorchSGD, lr=hp.server_lr)
+    return train_on_server(tensors, loss, batches, sgd, server.device)[0]
 
 
 def prototype_distance(features: Tensor, labels: Tensor, prototypes: GlobalPrototypes) -> Tensor:
@@ -192,7 +187,11 @@ def update_prototypes(
         sums: the clients' summed `class_sums`.
         how: see `aggregate`.
     """
-    vectors, present = class_means(sums, how)
+    return with_latest(state, *class_average(sums, how))
+
+
+def with_latest(state: core.ServerState, vectors: Tensor, present: Tensor) -> dict[str, Tensor]:
+    """Return new vectors [C, d] where a class is present [C], and else those of the state."""
     return {
         "vectors": vectors.where(present.unsqueeze(1), state["vectors"]),
         "present": present | state["present"],

@@ -37,6 +37,7 @@ from fedray.algorithms.prototypes.class_prototypes import (
     LocalPrototypes,
     PrototypeSharing,
     empty_prototypes,
+    with_latest,
 )
 from fedray.config import Temperature
 from fedray.models import Classifier, ClassifierOutput
@@ -99,12 +100,7 @@ class FedPCL(PrototypeSharing):
         for client, upload in uplinks.items():
             sets[client], held[client] = 0.0, False
             sets[client, upload.classes], held[client, upload.classes] = upload.vectors, True
-        return {
-            "vectors": vectors.where(present.unsqueeze(1), state["vectors"]),
-            "present": present | state["present"],
-            "sets": sets,
-            "held": held,
-        }
+        return {**with_latest(state, vectors, present), "sets": sets, "held": held}
 
     def client_update(
         self, client: core.Client, state: core.ClientState, down: PrototypeSets

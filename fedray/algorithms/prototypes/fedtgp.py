@@ -9,7 +9,7 @@ Learning for Data and Model Heterogeneity in Federated Learning", AAAI 2024, arX
 Deviations:
     - The margin is the largest distance of a class mean to the nearest other one, as in the
       official code and FedTSP's comparison. The paper's Eq. (9) takes the largest distance of all
-      pairs of class means, which is larger (`margin=all_pairs`).
+      pairs of class means, which is larger.
     - Clients upload the prototypes of their trained weights. The official code uploads prototypes
       that are one round old, because it reloads the model before the new one is saved
       (`stale=true`).
@@ -26,7 +26,7 @@ Deviations:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -48,8 +48,6 @@ from fedray.algorithms.prototypes.class_prototypes import (
 from fedray.config import LossWeight
 from fedray.models import ClassifierOutput
 
-Margin = Literal["nearest", "all_pairs"]
-
 
 @core.algorithms.add
 class FedTGP(PrototypeSharing):
@@ -64,9 +62,6 @@ class FedTGP(PrototypeSharing):
     class HParams(ServerTraining):
         lambda_: LossWeight = Field(1.0, alias="lambda")
         """λ, weight of the prototype term; 0 gives Local. FedTSP's comparison: 1; HtFLlib: 10."""
-        margin: Margin = "nearest"
-        """Margin of Eq. (9): nearest, the largest distance of a class to its nearest other class
-        (official code), or all_pairs, the largest distance between two classes (paper)."""
         margin_threshold: float = Field(100.0, ge=0, le=1e6)
         """Upper bound of the margin; 0 gives a softmax of distances without margin."""
         stale: StrictBool = False
@@ -104,19 +99,21 @@ class FedTGP(PrototypeSharing):
         if not uplinks:
             return state
         means, present = aggregate(uplinks, self.setting.num_classes, "uniform")
-        margin = adaptive_margin(means[present], self.hp.margin_threshold, self.hp.margin)
+        margin = adaptive_margin(means[present], self.hp.margin_threshold)
 
-        def loss(generator: core.Tensors, vectors: Tensor, labels: Tensor) -> Tensor:
+        def loss(generator: core.Tensors, batch: tuple[Tensor, Tensor]) -> Tensor:
+            vectors, labels = batch
             return F.cross_entropy(
-                margin_logits(vectors, labels, generate(generator), margin), labels
+                margin_logits(vectors, labels, trained_prototypes(generator), margin), labels
             )
 
         generator = train_on_uploads(
             state["generator"], loss, uplinks, server, "fedtgp_batches", self.hp
         )
+        on_device = {name: tensor.to(server.device) for name, tensor in generator.items()}
         return {
-            "generator": {name: tensor.cpu() for name, tensor in generator.items()},
-            "vectors": generate(generator).cpu(),
+            "generator": generator,
+            "vectors": trained_prototypes(on_device).cpu(),
             "present": torch.ones_like(state["present"]),
         }
 
@@ -133,7 +130,7 @@ class FedTGP(PrototypeSharing):
         return before or trained, after
 
 
-def generate(generator: Mapping[str, Tensor]) -> Tensor:
+def trained_prototypes(generator: Mapping[str, Tensor]) -> Tensor:
     """Return the trainable prototypes [C, d]: P_c = W2 ReLU(W1 e_c + b1) + b2."""
     hidden = F.relu(F.linear(generator["embedding"], generator["w1"], generator["b1"]))
     return F.linear(hidden, generator["w2"], generator["b2"])
@@ -156,18 +153,14 @@ def margin_logits(vectors: Tensor, labels: Tensor, prototypes: Tensor, margin: f
     return -(distance + margin * F.one_hot(labels, len(prototypes)))
 
 
-def adaptive_margin(means: Tensor, threshold: float, over: Margin = "nearest") -> float:
-    """Return the margin, the largest distance between class means up to a bound, Eq. (9).
+def adaptive_margin(means: Tensor, threshold: float) -> float:
+    """Return the margin: the largest distance to the nearest other class mean, bounded, Eq. (9).
 
     Args:
         means: unweighted mean prototypes of the present classes [c, d].
         threshold: tau, the upper bound.
-        over: the distances to consider: from each class to its "nearest" other one, or of
-            "all_pairs".
     """
     if len(means) < 2:
         return 0.0
     distance = torch.cdist(means, means)
-    if over == "all_pairs":
-        return min(float(distance.max()), threshold)
     return min(float(distance.fill_diagonal_(float("inf")).amin(dim=1).max()), threshold)

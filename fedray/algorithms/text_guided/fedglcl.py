@@ -41,7 +41,7 @@ from torch import Tensor
 from fedray import core
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
-from fedray.algorithms.losses import cosine_matrix, softmax_loss
+from fedray.algorithms.losses import cosine_matrix
 from fedray.config import Temperature
 from fedray.language.trainable import TowerShape, class_embeddings
 from fedray.models import ClassifierOutput
@@ -213,4 +213,9 @@ def text_contrast(delta: Tensor, labels: Tensor, tau: float, denominator: Denomi
         denominator: "all" sums over every class; "negatives" over j != y, so that the result may be
             negative.
     """
-    return softmax_loss(delta / tau, labels, exclude_target=denominator == "negatives")
+    logits = delta / tau
+    if denominator == "all":
+        return F.cross_entropy(logits, labels)
+    target = F.one_hot(labels, logits.shape[1]).bool()
+    log_sum = torch.logsumexp(logits.masked_fill(target, -torch.inf), dim=1)
+    return (log_sum - logits[target]).mean()

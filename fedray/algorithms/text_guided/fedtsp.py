@@ -39,12 +39,13 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.losses import cosine_matrix
-from fedray.algorithms.mean import Aggregation, class_means, class_sums
+from fedray.algorithms.mean import Aggregation, class_average, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
     LocalPrototypes,
     PrototypeSharing,
     local_prototypes,
 )
+from fedray.algorithms.server_training import train_on_server
 from fedray.config import LearningRate, LossWeight, Temperature, Tree
 from fedray.core.optimizers import TorchSGD
 from fedray.evaluation.protocols import Analysis
@@ -105,8 +106,6 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
         for more."""
         prompt_lr: LearningRate = 0.01
         """Learning rate of the prompts' SGD. Official code: 0.01."""
-        keep_special: StrictBool = False
-        """Whether the [CLS]/[SOS] token is kept; Eq. (4) and the official code replace it."""
         past_text: StrictBool = False
         """Whether prompts may replace the end token and padding of a text that is shorter than the
         prompts (official code)."""
@@ -195,26 +194,26 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
         """Average by Eq. (6), take E_s prompt steps on Eq. (7), and update the text prototypes."""
-        image, present = class_means(total["classes"], self.hp.proto_agg)
+        image, present = class_average(total["classes"], self.hp.proto_agg)
         after = {"image": image, "present": present, "sent": state["vectors"]}
         if not self._trains_prompts:
             return after
-        prompts = state["prompts"].clone().to(server.device).requires_grad_()
-        log_scale = state["log_scale"].clone().to(server.device).requires_grad_(self.hp.learn_tau)
-        optimizer = TorchSGD([prompts, log_scale], self.hp.prompt_lr)
-        rows, targets = present.to(server.device), image.to(server.device)
-        for _ in range(self._server_epochs):
-            text = self._encode(prompts, rows, server)
-            loss = server_loss(text, targets[rows], log_scale, self.hp.server_dir)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        trained = {"prompts": prompts, "log_scale": log_scale, "loss": loss}
-        after |= {name: tensor.detach().cpu() for name, tensor in trained.items()}
-        return {
-            **after,
-            "vectors": self._updated_vectors(prompts.detach(), rows, state["vectors"], server),
-        }
+        device, names = server.device, ["prompts", *["log_scale"] * self.hp.learn_tau]
+        rows = present.to(device)
+        targets = image.to(device)[rows]
+        log_scale = state["log_scale"].to(device)
+
+        def loss(trained: core.Tensors, _: int) -> Tensor:
+            text = self._encode(trained["prompts"], rows, server)
+            scale = trained.get("log_scale", log_scale)
+            return server_loss(text, targets, scale, self.hp.server_dir)
+
+        sgd, steps = partial(TorchSGD, lr=self.hp.prompt_lr), range(self._server_epochs)
+        initial = {name: state[name] for name in names}
+        trained, value = train_on_server(initial, loss, steps, sgd, device)
+        prompts = trained["prompts"].to(device)
+        vectors = self._updated_vectors(prompts, rows, state["vectors"], server)
+        return {**after, **trained, "loss": value, "vectors": vectors}
 
     @property
     def _trains_prompts(self) -> bool:
@@ -230,8 +229,7 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
             return self.hp.prompt_length
         if self.setting.num_classes <= FEW:
             return 1
-        first = int(self.hp.keep_special)
-        return 10 if self.hp.past_text or server.tower.shortest_text >= 10 + first else 1
+        return 10 if self.hp.past_text or server.tower.shortest_text >= 10 else 1
 
     @torch.no_grad()
     def _initial_prototypes(self, state: core.ServerState, server: core.Server) -> Tensor:
@@ -240,27 +238,24 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
         if self.hp.prompt_length == 0:
             return tower.frozen_prototypes().cpu()
         encode = tower.prototypes_before if self._trains_prompts else tower.prototypes
-        return encode(state["prompts"].to(server.device), *self._insertion).cpu()
+        return encode(state["prompts"].to(server.device), self.hp.past_text).cpu()
 
     def _encode(self, prompts: Tensor, present: Tensor, server: core.Server) -> Tensor:
         """Return the present classes' text prototypes [c, d] with prompts [C, m, d'], Eq. (4)."""
         if present.all():
-            return server.tower.prototypes_again(prompts, *self._insertion)
-        return server.tower.prototypes(prompts, *self._insertion, present.nonzero().squeeze(1))
+            return server.tower.prototypes_again(prompts, self.hp.past_text)
+        classes = present.nonzero().squeeze(1)
+        return server.tower.prototypes(prompts, self.hp.past_text, classes)
 
     def _updated_vectors(
         self, prompts: Tensor, present: Tensor, old: Tensor, server: core.Server
     ) -> Tensor:
         """Return all text prototypes [C, d] after the step; those of absent classes stay."""
         if present.all():
-            return server.tower.prototypes_before(prompts, *self._insertion).cpu()
+            return server.tower.prototypes_before(prompts, self.hp.past_text).cpu()
         with torch.no_grad():
             vectors = self._encode(prompts, present, server).cpu()
         return old.index_copy(0, present.nonzero().squeeze(1).cpu(), vectors)
-
-    @property
-    def _insertion(self) -> tuple[bool, bool]:
-        return self.hp.keep_special, self.hp.past_text
 
     def analyse(self, state: core.ServerState, server: core.Server) -> Analysis:
         """Return τ, the server loss, retrieval accuracy, agreement and similarity matrices.

@@ -29,7 +29,6 @@ from fedray.plugin import (
     Requires,
     Server,
     ServerState,
-    Temperature,
     algorithms,
     payload_field,
 )
@@ -58,7 +57,7 @@ class NewMethod(FedAvg):  # inherits the rest from FedAvg: payloads and averagin
 
         lambda_: LossWeight = Field(1.0, alias="lambda")  # the key is `algorithm.lambda`
         """λ, weight of the guidance; 0 gives FedAvg."""
-        tau: Temperature = 0.1
+        tau: float = Field(0.1, gt=0)
         """τ, temperature of the guidance."""
 
     hp: HParams

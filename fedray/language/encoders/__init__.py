@@ -13,10 +13,4 @@ controls.py          random or orthogonal vectors, as controls without language
 weights.py           weight files: read, download and hash them; the errors if that fails
 """
 
-from fedray.language.encoders.base import (
-    EncoderChoice,
-    TextEncoder,
-    TokenEncoder,
-    Tokens,
-    encoders,
-)
+from fedray.language.encoders.base import EncoderChoice, TextEncoder, TokenEncoder, Tokens, encoders

@@ -14,14 +14,7 @@ from torch import Tensor
 
 from fedray.config import Frozen, InputFile, PathText
 from fedray.errors import UserError
-from fedray.language.encoders.base import (
-    EncoderChoice,
-    P,
-    TokenEncoder,
-    Tokens,
-    encoders,
-    too_long,
-)
+from fedray.language.encoders.base import EncoderChoice, P, TokenEncoder, Tokens, encoders, too_long
 from fedray.language.encoders.bert_blocks import WORDS, Bert, TowerPart
 from fedray.language.encoders.bert_files import (
     TEXT_FILES,

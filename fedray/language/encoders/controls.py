@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, Literal, Self, TypeVar
 
 import torch
@@ -53,54 +52,48 @@ class ControlEncoder(TextEncoder, Generic[P]):
 
     Args:
         choice: name, width and seed.
+        vectors: returns vectors [U, d] for U distinct texts.
     """
 
-    def __init__(self, choice: ControlChoice[P]) -> None:
+    def __init__(
+        self, choice: ControlChoice[P], vectors: Callable[[P, int, Sequence[str]], Tensor]
+    ) -> None:
         self.params = choice.params
         self.dim = choice.width()
-        self.seed = choice.params.seed
         self.identity = choice.identity()
+        self._vectors = vectors
 
     def features(self, texts: Sequence[str]) -> Tensor:
         order = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-        rows = self._vectors(list(order))
+        rows = self._vectors(self.params, self.dim, list(order))
         chosen = torch.tensor([order[text] for text in texts])
         return torch.index_select(rows, 0, chosen)
 
-    @abstractmethod
-    def _vectors(self, texts: Sequence[str]) -> Tensor:
-        """Return vectors [U, d] for U distinct texts."""
 
-
-class RandomEncoder(ControlEncoder[RandomParams]):
-    """Random vectors that depend on the seed and the text alone.
+def random_vectors(params: RandomParams, dim: int, texts: Sequence[str]) -> Tensor:
+    """Return random vectors [U, d] that depend on the seed and each text alone.
 
     Each number is drawn from N(0, 1/d), or from U(0, sqrt(3/d)), so that squared lengths are 1 on
     average.
     """
-
-    def _vectors(self, texts: Sequence[str]) -> Tensor:
-        drawn = []
-        for text in texts:
-            seed = hashlib.blake2b(f"{self.seed}/{text}".encode(), digest_size=8).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(seed, "little") >> 1)
-            uniform = self.params.distribution == "uniform"
-            draw = torch.rand if uniform else torch.randn
-            drawn.append(draw(self.dim, generator=generator) * (math.sqrt(3) if uniform else 1))
-        return torch.stack(drawn) / math.sqrt(self.dim)
+    drawn, uniform = [], params.distribution == "uniform"
+    for text in texts:
+        seed = hashlib.blake2b(f"{params.seed}/{text}".encode(), digest_size=8).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(seed, "little") >> 1)
+        draw = torch.rand if uniform else torch.randn
+        drawn.append(draw(dim, generator=generator) * (math.sqrt(3) if uniform else 1))
+    return torch.stack(drawn) / math.sqrt(dim)
 
 
-class OrthogonalEncoder(ControlEncoder[ControlParams]):
-    """Orthonormal vectors drawn from the seed, in the order of distinct texts."""
-
-    def _vectors(self, texts: Sequence[str]) -> Tensor:
-        number = len(texts)
-        check_directions(self.dim, number)
-        generator = torch.Generator().manual_seed(self.seed)
-        gaussian = torch.randn(number, self.dim, generator=generator, dtype=torch.float64)
-        q, r = torch.linalg.qr(gaussian.T)
-        rows: Tensor = (q * r.diagonal().sign()).T  # makes the signs independent of the solver
-        return rows.float()
+def orthogonal_vectors(params: ControlParams, dim: int, texts: Sequence[str]) -> Tensor:
+    """Return orthonormal vectors [U, d] drawn from the seed, in the order of distinct texts."""
+    number = len(texts)
+    check_directions(dim, number)
+    generator = torch.Generator().manual_seed(params.seed)
+    gaussian = torch.randn(number, dim, generator=generator, dtype=torch.float64)
+    q, r = torch.linalg.qr(gaussian.T)
+    rows: Tensor = (q * r.diagonal().sign()).T  # makes the signs independent of the solver
+    return rows.float()
 
 
 def check_directions(dim: int, texts: int) -> None:
@@ -141,8 +134,8 @@ class RandomChoice(ControlChoice[RandomParams]):
         uniform = self.params.distribution == "uniform"
         return super().identity() + (":uniform" if uniform else "")
 
-    def build(self) -> RandomEncoder:
-        return RandomEncoder(self)
+    def build(self) -> ControlEncoder[RandomParams]:
+        return ControlEncoder(self, random_vectors)
 
 
 @encoders.add
@@ -155,5 +148,5 @@ class OrthogonalChoice(ControlChoice[ControlParams]):
     def check(self, texts: Sequence[str]) -> None:
         check_directions(self.width(), len(dict.fromkeys(texts)))
 
-    def build(self) -> OrthogonalEncoder:
-        return OrthogonalEncoder(self)
+    def build(self) -> ControlEncoder[ControlParams]:
+        return ControlEncoder(self, orthogonal_vectors)

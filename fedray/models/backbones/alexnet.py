@@ -6,15 +6,26 @@ from collections import OrderedDict
 
 from torch import nn
 
-from fedray.models.architectures import Architecture, architectures
+from fedray.models.architectures import backbone
 from fedray.models.backbones.layers import conv_bn, relu
 
 
+@backbone(
+    "alexnet",
+    raw=9216,
+    paper="Krizhevsky et al., NeurIPS 2012; with batch norm: Li et al., ICLR 2021 (FedBN)",
+    min_image_size=63,
+    channels_last=True,
+    reference="alexnet",
+    within="features.",
+    projector=(("0.", "classifier.1."), ("3.", "classifier.4.")),  # FC6, FC7
+)
 def _alexnet(channels: int, image_size: int) -> nn.Sequential:
-    """Build AlexNet's five convolutions with batch norm (FedBN, FedGLCL): 256 maps of 6x6.
+    """AlexNet's five convolutions with batch norm; its hidden layers are the projector.
 
-    AlexNet's two hidden layers are the projector. Set `model.projector=4096` and, for a classifier,
-    `model.feature_dim=4096` (FedGLCL's baselines, official code); FedGLCL has the texts' width.
+    256 maps of 6x6 (FedBN, FedGLCL). torchvision's network has no batch norm: these layers keep
+    their drawn values. Set `model.projector=4096` and, for a classifier, `model.feature_dim=4096`
+    (FedGLCL's baselines, official code); FedGLCL has the texts' width.
     """
     # torchvision's number of each convolution, then its channels, kernel, stride and padding
     convolutions = (
@@ -38,8 +49,9 @@ def _alexnet(channels: int, image_size: int) -> nn.Sequential:
     return nn.Sequential(layers)
 
 
+@backbone("alexnet_tiny", raw=512, min_image_size=7, channels_last=True)
 def _alexnet_tiny(channels: int, image_size: int) -> nn.Sequential:
-    """Build five convolutions with batch norm like AlexNet's, for 48 to 64 pixels (ours)."""
+    """Five convolutions with batch norm like AlexNet's, for 48 to 64 pixels on a CPU."""
     return nn.Sequential(
         *conv_bn(channels, 32, 5, 2),
         nn.MaxPool2d(2),
@@ -56,29 +68,3 @@ def _alexnet_tiny(channels: int, image_size: int) -> nn.Sequential:
         nn.AdaptiveAvgPool2d(2),
         nn.Flatten(),
     )
-
-
-architectures.add(
-    Architecture(
-        name="alexnet",
-        summary="AlexNet's five convolutions with batch norm; its hidden layers are the projector",
-        make=_alexnet,
-        raw=9216,
-        paper="Krizhevsky et al., NeurIPS 2012; with batch norm: Li et al., ICLR 2021 (FedBN)",
-        min_image_size=63,
-        channels_last=True,
-        reference="alexnet",  # which has no batch norm: these layers keep their drawn values
-        within="features.",
-        projector=(("0.", "classifier.1."), ("3.", "classifier.4.")),  # FC6, FC7
-    )
-)
-architectures.add(
-    Architecture(
-        name="alexnet_tiny",
-        summary="Five convolutions with batch norm like AlexNet's, for 48 to 64 pixels on a CPU",
-        make=_alexnet_tiny,
-        raw=512,
-        min_image_size=7,
-        channels_last=True,
-    )
-)

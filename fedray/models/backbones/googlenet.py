@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedray.models.architectures import Architecture, architectures
+from fedray.models.architectures import backbone
 from fedray.models.backbones.layers import GlobalMean, relu
 
 
@@ -36,8 +36,19 @@ def _pool() -> nn.MaxPool2d:
     return nn.MaxPool2d(3, stride=2, ceil_mode=True)
 
 
+@backbone(
+    "googlenet",
+    version=2,  # dropout in tests draws from streams of their own
+    raw=1024,
+    paper="Szegedy et al., CVPR 2015, arXiv:1409.4842",
+    min_image_size=31,
+    channels_last=True,
+)
 def _googlenet(channels: int, image_size: int) -> nn.Sequential:
-    """Build GoogLeNet without batch norm and auxiliary heads, with biases and dropout 0.4."""
+    """GoogLeNet of 2014, without batch norm and auxiliary heads.
+
+    Its layers have biases; dropout is 0.4.
+    """
     return nn.Sequential(
         nn.Conv2d(channels, 64, 7, stride=2, padding=3),
         _pool(),
@@ -61,17 +72,3 @@ def _googlenet(channels: int, image_size: int) -> nn.Sequential:
         GlobalMean(),
         nn.Dropout(0.4),
     )
-
-
-architectures.add(
-    Architecture(
-        name="googlenet",
-        version=2,  # dropout in tests draws from streams of their own
-        summary="GoogLeNet of 2014, without batch norm and auxiliary heads",
-        make=_googlenet,
-        raw=1024,
-        paper="Szegedy et al., CVPR 2015, arXiv:1409.4842",
-        min_image_size=31,
-        channels_last=True,
-    )
-)

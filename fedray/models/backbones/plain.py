@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedray.models.architectures import Architecture, architectures
+from fedray.models.architectures import backbone
 from fedray.models.backbones.layers import GlobalMean, conv_bn, relu
 
 
+@backbone("mlp", raw=128)
 def _mlp(channels: int, image_size: int) -> nn.Sequential:
-    """Build one hidden layer of 128 (ours, for 8x8 digits)."""
+    """One hidden layer of 128, for 8x8 digits."""
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * image_size**2, 128), relu())
 
 
+@backbone("cnn2", raw=128, min_image_size=4, channels_last=True)
 def _cnn2(channels: int, image_size: int) -> nn.Sequential:
-    """Build two 3x3 convolutions of 16 and 32, each max-pooled, and a layer of 128 (ours)."""
+    """Two 3x3 convolutions and a layer of 128, for a laptop."""
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1),
         nn.MaxPool2d(2),
@@ -28,8 +30,9 @@ def _cnn2(channels: int, image_size: int) -> nn.Sequential:
     )
 
 
+@backbone("cnn3", raw=128, min_image_size=4, channels_last=True)
 def _cnn3(channels: int, image_size: int) -> nn.Sequential:
-    """Build 3x3 convolutions of 32, 64, 128 with batch norm, two max-pools, global mean (ours)."""
+    """Three 3x3 convolutions with batch norm and a global mean, for a laptop."""
     return nn.Sequential(
         *conv_bn(channels, 32, 3),
         nn.MaxPool2d(2),
@@ -43,11 +46,18 @@ def _cnn3(channels: int, image_size: int) -> nn.Sequential:
     )
 
 
+@backbone(
+    "cnn4",
+    raw=512,
+    paper="McMahan et al., AISTATS 2017, arXiv:1602.05629",
+    min_image_size=16,
+    channels_last=True,
+)
 def _cnn4(channels: int, image_size: int) -> nn.Sequential:
-    """Build FedAvg's CNN (HtFLlib `FedAvgCNN`): two unpadded 5x5 convolutions, a layer of 512.
+    """FedAvg's CNN: two 5x5 convolutions and a layer of 512.
 
-    The classifier's head is the fourth layer. The flattened maps have 1600 numbers at 32 pixels and
-    10816 at 64.
+    HtFLlib's `FedAvgCNN`. The classifier's head is the fourth layer. The flattened maps have 1600
+    numbers at 32 pixels and 10816 at 64.
     """
     side = ((image_size - 4) // 2 - 4) // 2
     return nn.Sequential(
@@ -61,44 +71,3 @@ def _cnn4(channels: int, image_size: int) -> nn.Sequential:
         nn.Linear(64 * side**2, 512),
         relu(),
     )
-
-
-architectures.add(
-    Architecture(
-        name="mlp",
-        summary="One hidden layer of 128, for 8x8 digits",
-        make=_mlp,
-        raw=128,
-    )
-)
-architectures.add(
-    Architecture(
-        name="cnn2",
-        summary="Two 3x3 convolutions and a layer of 128, for a laptop",
-        make=_cnn2,
-        raw=128,
-        min_image_size=4,
-        channels_last=True,
-    )
-)
-architectures.add(
-    Architecture(
-        name="cnn3",
-        summary="Three 3x3 convolutions with batch norm and a global mean, for a laptop",
-        make=_cnn3,
-        raw=128,
-        min_image_size=4,
-        channels_last=True,
-    )
-)
-architectures.add(
-    Architecture(
-        name="cnn4",
-        summary="FedAvg's CNN: two 5x5 convolutions and a layer of 512",
-        make=_cnn4,
-        raw=512,
-        paper="McMahan et al., AISTATS 2017, arXiv:1602.05629",
-        min_image_size=16,
-        channels_last=True,
-    )
-)

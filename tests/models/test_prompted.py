@@ -48,12 +48,7 @@ def inputs_of(clip):
     with torch.no_grad():
         embedded = clip.vision.embed(pixels)
         image, patches = clip.vision.encode(embedded)
-    return (
-        Pixels(pixels),
-        PatchEmbeddings(embedded),
-        PatchFeatures(patches),
-        ImageFeatures(image),
-    )
+    return (Pixels(pixels), PatchEmbeddings(embedded), PatchFeatures(patches), ImageFeatures(image))
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -8,6 +8,7 @@ from clips import DIGITS, clip_of, drawn, gradients, noise
 
 from fedray.algorithms.prompts.fedclip import AdapterClip, FedCLIP, batch_contrast
 from fedray.algorithms.prompts.zero_shot import ZeroShotClip
+from fedray.core import takes_equal_mean
 from fedray.models import ImageFeatures
 
 
@@ -58,7 +59,7 @@ def test_the_loss_contrasts_a_batch_in_both_directions():
 
 def test_a_batch_of_one_has_no_contrast_and_clients_weigh_equally():
     assert batch_contrast(torch.tensor([[2.0, 0.0]]), torch.tensor([1])) == 0
-    assert FedCLIP.means_equally(FedCLIP.HParams())
+    assert takes_equal_mean(FedCLIP, FedCLIP.HParams())
     assert FedCLIP.version == 2
 
 
