@@ -13,10 +13,11 @@ from fedray.api.result import Result, frame
 from fedray.command import INTERRUPTED, RUN_ERROR
 from fedray.config import Tree, dump_yaml
 from fedray.errors import RunFailed, UserError
+from fedray.results.paired import Side
+from fedray.results.record import DATA, TableRecord
 from fedray.storage.files import LOCK, check_name, discard_if_empty, reserve, stamp, write_atomic
 from fedray.studies.file import Kind
 from fedray.studies.flow import Request, carry_out, home_of
-from fedray.studies.store import DATA, check_table
 from fedray.studies.study import FILE, Study
 from fedray.studies.trials import SweepOutcome, Trial, sweep_outcome
 
@@ -243,13 +244,13 @@ class TableResult:
         self.folder = Path(folder)
 
     @cached_property
-    def data(self) -> Tree:
-        """Return the content of table.json: numbers by seed, tuning, verdicts and costs.
+    def record(self) -> TableRecord:
+        """Return the content of table.json: runs, tuning and verdicts.
 
         Raises:
             UserError: if table.json is missing, damaged or edited.
         """
-        return check_table(self.folder / DATA)
+        return TableRecord.read(self.folder / DATA)
 
     @property
     def markdown(self) -> str:
@@ -263,11 +264,12 @@ class TableResult:
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per cell, metric and seed; shares are in percent."""
+        record = self.record
         rows = [
-            {"row": c["row"], "column": c["column"], "metric": name, "seed": int(seed), "value": v}
-            for c in self.data["cells"]
-            for name, numbers in c["metrics"].items()
-            for seed, v in numbers["by_seed"].items()
+            {"row": place.row, "column": place.column, "metric": name, "seed": seed, "value": value}
+            for place in record.plan.places
+            for name in record.plan.metrics
+            for seed, value in record.by_seed(Side(place.row, place.column), name).items()
         ]
         return frame(rows, index=["row", "column", "metric", "seed"])
 

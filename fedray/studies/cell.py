@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, get_args
 
 from fedray.config import Experiment
 from fedray.data.validation import gives_validation
 from fedray.errors import UserError
+from fedray.results.design import Config, Place
 from fedray.results.labels import config_label
-from fedray.studies.plan import Phase, Place, StudyPlan, store_key
-from fedray.studies.space import Config, Edge, continue_grid, corners, merge_edges
+from fedray.results.record import Edge
+from fedray.studies.plan import Phase, StudyPlan, name_of, store_key
+from fedray.studies.space import continue_grid, corners, merge_edges, parse_space
 
 DECIMALS = 12
 """Objectives are rounded to this many decimals: the order of a sum must not change a ranking."""
@@ -44,6 +47,11 @@ class RunSpec:
     phase: Phase
     seed: int
     experiment: Experiment = field(compare=False)
+
+    @cached_property
+    def name(self) -> str:
+        """Equal on all machines for runs that would give the same numbers."""
+        return name_of(self.experiment)
 
 
 @dataclass(frozen=True)
@@ -167,7 +175,7 @@ class Cell:
     def __init__(self, plan: StudyPlan, place: Place) -> None:
         self.place = place
         self.plan = plan
-        self._axes = plan.rows[place.row].axes
+        self._axes = parse_space(plan.rows[place.row].space)
         leader = plan.leader(place)
         self.leader = None if leader == place else Cell(plan, leader)
         self.first = plan.configurations(place.row)

@@ -34,29 +34,23 @@ from fedray.config import (
 )
 from fedray.errors import UserError, nearest, shown
 from fedray.registry import registry, spelled
-from fedray.results.paired import TestKind
-from fedray.shipped import folders
-from fedray.storage.files import check_name, read_text
-from fedray.storage.metric import find_metric
-from fedray.studies.claims import ALL, EACH, MEAN, Claim, check_row_name, parse_claims, rows_in
-from fedray.studies.plan import (
+from fedray.results.claims import ALL, EACH, MEAN, Claim, check_row_name, parse_claims, rows_in
+from fedray.results.design import (
+    MOST_CONFIGURATIONS,
+    PRINTED,
     PaperNumbers,
     Reporting,
     RowPlan,
     Select,
-    StudyPlan,
     Tuning,
-    known_metrics,
 )
-from fedray.studies.printed import PAPER, PRINTED, as_printed, can_be_printed
-from fedray.studies.space import (
-    MOST_CONFIGURATIONS,
-    check_no_select,
-    check_space,
-    count_points,
-    grid,
-    parse_space,
-)
+from fedray.results.paired import TestKind
+from fedray.shipped import folders
+from fedray.storage.files import check_name, read_text
+from fedray.storage.metric import find_metric
+from fedray.studies.plan import StudyPlan, known_metrics
+from fedray.studies.printed import PAPER, as_printed, can_be_printed
+from fedray.studies.space import check_no_select, check_space, count_points, grid, parse_space
 
 Kind = Literal["sweep", "table"]
 SCALES = ("laptop", "desktop", PAPER, PRINTED)
@@ -93,8 +87,8 @@ class Row(Frozen):
     of: str | None = None
     """The row whose gain the control tries to explain; None: the table's first row."""
     over: str | None = None
-    """The row over which the gain is measured; None: the best row that `of` is claimed to be
-    better than."""
+    """The row over which the gain is measured; None: the row that `of` is claimed to beat, if it is
+    a single one."""
 
 
 class Item(Frozen):
@@ -193,7 +187,7 @@ class Study(Frozen):
     report: Tree = Field(default_factory=dict)
     """`seeds`, `rounds`, `looked_at`: see `Reporting`."""
     claims: list[Any] = Field(default_factory=list)
-    """Inequalities between cells, see `fedray.studies.claims`; empty: each method of `rows` is
+    """Inequalities between cells, see `fedray.results.claims`; empty: each method of `rows` is
     better than each baseline."""
     paper: Tree | None = None
     """`source` and `numbers`: see `PaperNumbers`."""
@@ -369,6 +363,7 @@ def _plan_scale(study: Study, name: str, label: str, scale: Scale, assignments: 
     _check_metrics(rows, metrics, choose, where)
     base = bases[experiment] if study.is_sweep or label == PRINTED else {}
     select = _select(study, scale, assignments, base, where)
+    claims = [] if label == PRINTED else _claims(study, rows, columns, metrics, where)
     plan = StudyPlan(
         kind="sweep" if study.is_sweep else "table",
         name=name,
@@ -378,7 +373,7 @@ def _plan_scale(study: Study, name: str, label: str, scale: Scale, assignments: 
         bases=bases,
         set=_keys({**study.set, **scale.set}, f"{where}.scales.{label}.set"),
         given=_keys(assignments.get("set", {}), where),
-        rows=rows,
+        rows=_with_baselines(rows, parse_claims(claims, list(rows), list(columns), metrics), where),
         columns=columns,
         curve=curve,
         metrics=metrics,
@@ -387,7 +382,7 @@ def _plan_scale(study: Study, name: str, label: str, scale: Scale, assignments: 
         validation_fraction=study.validation_fraction if select == "validation" else None,
         tuning=_limit_to_space(tuning, rows),
         report=report,
-        claims=[] if label == PRINTED else _claims(study, rows, columns, metrics, where),
+        claims=claims,
         paper=_paper(study, where),
         test=_test(study, assignments, where),
         glosses=_glosses(study, where),
@@ -400,7 +395,11 @@ def _plan_scale(study: Study, name: str, label: str, scale: Scale, assignments: 
 
 def _limit_to_space(tuning: Tuning, rows: Mapping[str, RowPlan]) -> Tuning:
     """Return the budget of a tpe search, which tries no configuration twice."""
-    points = count_points(next(iter(rows.values())).axes) if tuning.search == "tpe" else None
+    points = (
+        count_points(parse_space(next(iter(rows.values())).space))
+        if tuning.search == "tpe"
+        else None
+    )
     if points is None or tuning.configurations is None or tuning.configurations <= points:
         return tuning
     return tuning.model_copy(update={"configurations": points})
@@ -758,6 +757,29 @@ def _explained(name: str, row: Row, first: str | None, where: str) -> str | None
     return explained
 
 
+def _with_baselines(
+    rows: Mapping[str, RowPlan], claims: Sequence[Claim], where: str
+) -> dict[str, RowPlan]:
+    """Return the rows; a control without `over` gets the only row that its method is to beat."""
+    plans = dict(rows)
+    for name, row in rows.items():
+        beaten = {
+            claim.worse.row
+            for claim in claims
+            if claim.better.rows == [row.of] and claim.worse.other is None
+        }
+        beaten = {other for other in beaten - {row.of} if not rows[other].control}
+        if not row.control or row.over is not None or not beaten:
+            continue
+        if len(beaten) > 1:
+            raise UserError(
+                f"{where}.rows.{name}: {row.of} is claimed to beat {', '.join(sorted(beaten))}; "
+                "name in over: the one over which its gain is measured"
+            )
+        plans[name] = row.model_copy(update={"over": beaten.pop()})
+    return plans
+
+
 def _axes(row: Row, rows: Mapping[str, Row], space: Tree, where: str) -> Tree:
     """Return a row's search space: the study's merged with the row's, or with its leader's."""
     if row.tuned_as is not None:
@@ -791,7 +813,7 @@ def _check_tuned(
     set_here |= {key: over for over, value in assignments.items() for key in flatten({over: value})}
     for name, row in rows.items():
         for_row = "" if name == ALL else f" for row {name}"
-        tuned = [key for axis in row.axes for key in axis.keys]
+        tuned = [key for axis in parse_space(row.space) for key in axis.keys]
         for key in filter(set_here.__contains__, tuned):
             over = set_here[key]
             raise UserError(

@@ -21,6 +21,7 @@ from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_job, say_stop
 from fedray.config import read_plugins
 from fedray.errors import RayDied, RunFailed, UserError
 from fedray.plugins import Plugin, check_unchanged, write_copies
+from fedray.results.record import DATA, TableRecord
 from fedray.shipped import folders, names
 from fedray.storage.copies import check_owner, copying, fetch_missing
 from fedray.storage.entries import check_entries
@@ -44,7 +45,7 @@ from fedray.studies.file import Kind, plan_study, read_study
 from fedray.studies.forecast import headline, planned_cells, untested_rows
 from fedray.studies.plan import StudyPlan
 from fedray.studies.ready import check_stored, get_ready
-from fedray.studies.store import DATA, Published
+from fedray.studies.store import Published
 from fedray.studies.study import FILE, Study, latest_unfinished
 from fedray.studies.trials import flow
 from fedray.tracking import tracker_for
@@ -173,7 +174,9 @@ def begin_or_resume(request: Request) -> Study:
     if request.resume:
         return _resume(request)
     plan = plan_of(request)
-    published = [Published.read(str(path), _table_json(path)) for path in request.published]
+    published = [
+        Published(str(path), TableRecord.read(_table_json(path))) for path in request.published
+    ]
     home = home_of(request.kind, plan.name) / stamp()
     if request.out is not None:
         home = request.out.resolve()
@@ -328,10 +331,6 @@ def plugins_of(plan: StudyPlan) -> tuple[Plugin, ...]:
 
 def run_cells(study: Study, concurrent: int, *, track: bool) -> int:
     """Run the remaining runs of a study and write its results; return the exit code."""
-    from fedray.studies.outcome import outcome
-
-    if not study.plan.is_sweep:
-        outcome(study)  # finds earlier looks before the first run adds results
     study.write()
     tracker = tracker_for(study.home) if track else None
     try:

@@ -13,8 +13,9 @@ from typing import Any
 
 from fedray.config import Tree
 from fedray.errors import UserError
+from fedray.results.design import PRINTED
 
-PRINTED, PAPER = "printed", "paper"
+PAPER = "paper"
 SEEDS = (0, 1, 2)
 """Seeds at this scale: FedTSP, FedGLCL and FedMGP report the mean of three; DP2FL does not say."""
 FOR_CHOICE = ("eval_every", "data.shots", "data.validation_fraction")

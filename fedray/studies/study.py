@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -21,14 +21,16 @@ from typing import Any, Literal
 from fedray.config import Tree, validate
 from fedray.errors import UserError, named, shown
 from fedray.results.labels import config_label
+from fedray.results.record import DIVERGED, Measured, TableRecord
 from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.entries import check_entries
 from fedray.storage.files import read_regular, stores_of, write_json
 from fedray.storage.json_files import CHECKSUM, sealed, unsealed
+from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import Cell, CellState, RunEnd, RunSpec
 from fedray.studies.plan import StudyPlan
-from fedray.studies.store import Measured, Published, read_measured
+from fedray.studies.store import Published, read_measured
 
 FILE = "plan.json"
 TRIAL_LOCK = ".trial.lock"
@@ -36,9 +38,6 @@ TRIAL_LOCK = ".trial.lock"
 FORMAT = 2
 DIED = "it died"
 """First words of the reason of a run whose processes died."""
-DIVERGED = "it diverged"
-"""First words of the reason of a run with a number that was not finite. Only such failures count
-against a configuration."""
 Status = Literal["pending", "running", "finished", "stopped", "failed"]
 
 
@@ -105,6 +104,7 @@ class Study:
         begun: Ray Tune's names of the trials that the process of the last `write` began, by key of
             the run.
         stored: finished runs of earlier invocations that are reused, by key.
+        declared: declarations of the metrics of the results that were read, by name.
     """
 
     home: Path
@@ -129,6 +129,7 @@ class Study:
             self.cells[0].first = self.suggested
         self._numbers: dict[str, int] = {}
         self._measured: dict[tuple[str, str], Measured] = {}
+        self.declared: dict[str, Metric] = {}
         self._lacking: dict[tuple[str, str], str] = {}
         self._published_failures: dict[str, str] = {}
         self._states: list[tuple[Cell, CellState]] | None = None
@@ -157,7 +158,8 @@ class Study:
     def _read_result(self, key: str, row: str) -> Measured | None:
         """Read a finished run's result for a row; record why if the row cannot use it."""
         try:
-            self._measured[key, row] = read_measured(self.folder(key), self.plan, row)
+            self._measured[key, row], metrics = read_measured(self.folder(key), self.plan, row)
+            self.declared |= metrics
         except UserError as error:
             self._lacking[key, row] = str(error)
         return self._measured.get((key, row))
@@ -189,24 +191,17 @@ class Study:
         """Return the result of a run from a published table; None if no table has the run."""
         key, row = spec.key, spec.place.row
         for source in self.published if key not in self._numbers else ():
-            result = source.find(spec.experiment, self.plan, row, spec.phase)
+            result = source.find(spec, self.plan)
             if result is None:
                 continue
             self.taken[key] = source
+            self.declared |= source.record.metrics
             if isinstance(result, str):
                 self._published_failures[key] = result
-            elif result.values.keys() == self.plan.measures(row).keys():
+            elif {*self.plan.measures(row).values()} <= result.values.keys():
                 self._measured[key, row] = result  # a partial result may be of tuning only
             return result
         return None
-
-    def measured_runs(self, runs: Iterable[RunSpec]) -> dict[str, Measured]:
-        """Return the results of the finished runs by key, with the first row that can use each."""
-        results: dict[str, Measured] = {}
-        for run in runs:
-            if run.key not in results and isinstance(end := self.outcome_of(run), Measured):
-                results[run.key] = end
-        return results
 
     def lookup(self, spec: RunSpec) -> RunEnd | None:
         """Return the end of a run, or None if the run has not ended."""
@@ -355,7 +350,7 @@ class Study:
         self.home.mkdir(parents=True, exist_ok=True)
         for number, published in enumerate(self.published):
             if not (copy := self.home / published_copy(number)).exists():
-                write_json(copy, sealed(published.tree))
+                write_json(copy, sealed(published.record.tree()))
         parsed = json.loads(json.dumps(tree))  # as read from a file: all keys are strings
         write_json(self.home / FILE, sealed(parsed))
 
@@ -386,7 +381,7 @@ class Study:
     def reread(self) -> Study:
         """Return the study as its plan.json is now, with the results that have been read."""
         now = Study.read(self.home)
-        now._measured = self._measured
+        now._measured, now.declared = self._measured, self.declared
         return now
 
     @classmethod
@@ -405,7 +400,7 @@ class Study:
             begun=dict(tree.get("begun", {})),
             suggested=list(tree.get("asked_configurations", ())),
             published=[
-                Published.read(source, home / published_copy(number))
+                Published(source, TableRecord.read(home / published_copy(number)))
                 for number, source in enumerate(tree.get("from", ()))
             ],
         )

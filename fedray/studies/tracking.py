@@ -17,6 +17,7 @@ from typing import Any
 from fedray.config import Experiment
 from fedray.errors import UserError
 from fedray.markdown import markdown_table
+from fedray.results.design import Config
 from fedray.results.labels import config_label, is_number, show_value
 from fedray.storage.claim import is_claimed
 from fedray.storage.environment import environment, versions
@@ -25,7 +26,6 @@ from fedray.storage.run import RunInfo, Status
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import RunSpec
 from fedray.studies.plan import StudyPlan, known_metrics
-from fedray.studies.space import Config
 from fedray.studies.store import sign_of
 from fedray.studies.study import FILE, Study
 from fedray.studies.trials import SweepOutcome, Trial, best_command, sweep_outcome

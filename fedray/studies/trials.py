@@ -13,12 +13,13 @@ from typing import Any
 import yaml
 
 from fedray.config import read_plugins
+from fedray.results.design import Config
 from fedray.results.paired import Interval
+from fedray.results.record import Measured
 from fedray.storage.metric import Metric
 from fedray.studies.cell import DECIMALS
 from fedray.studies.plan import StudyPlan
-from fedray.studies.space import Config, continue_grid
-from fedray.studies.store import Measured
+from fedray.studies.space import continue_grid
 from fedray.studies.study import Status, Study
 
 NEAR = 0.05
@@ -203,9 +204,7 @@ def sweep_outcome(study: Study) -> SweepOutcome:
     """Compute the results of a sweep from its finished runs."""
     study.states()
     trials = [trial_of(study, config) for config in study.cells[0].first]
-    ends = [end for trial in trials for end in trial.measured.values()]
-    metrics = {metric.name: metric for end in ends for metric in end.metrics}
-    return SweepOutcome(study.plan, trials, metrics)
+    return SweepOutcome(study.plan, trials, study.declared)
 
 
 def trial_of(study: Study, config: Config) -> Trial:

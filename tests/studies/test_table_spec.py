@@ -9,9 +9,11 @@ from commands import plan_words
 
 from fedray.config import dump_yaml
 from fedray.errors import UserError
+from fedray.results.claims import parse_claims
+from fedray.results.design import Place
+from fedray.results.paired import Side
 from fedray.studies.cell import Cell, check_metrics, check_rows_differ
-from fedray.studies.claims import Side, parse_claims
-from fedray.studies.plan import FRACTION, Place, StudyPlan, store_key
+from fedray.studies.plan import FRACTION, StudyPlan, store_key
 
 
 @pytest.fixture
