@@ -93,7 +93,7 @@ class Tiny:
         return len(asked)
 
     def _count(self, asked: PlannedRun) -> None:
-        assert costs(self.shrunk(asked.experiment))[0].components
+        assert costs(self.shrunk(asked.experiment))[0].parameters
 
     def _run_one(self, asked: PlannedRun, out: Path) -> None:
         experiment = self.shrunk(asked.experiment)

@@ -89,9 +89,6 @@ EXCEPT = {
 }
 """Pairs that the layers allow and we do not, with the reason."""
 
-TYPES_ALONE = {("results", "studies")}
-"""Pairs of which the first may name the other's types, and imports nothing when it is loaded."""
-
 HEIGHT = {part: height for height, parts in enumerate(LAYERS) for part in parts}
 
 
@@ -168,7 +165,7 @@ def test_dependencies_point_one_way(importer, imported):
         f"{module} imports {name}"
         for module in MODULES
         if part(module) == importer
-        for name in sorted(own_imports(module, loading=(importer, imported) in TYPES_ALONE))
+        for name in sorted(own_imports(module))
         if part(name) == imported
     ]
     reason = EXCEPT.get((importer, imported), "its layer is not below")

@@ -1,7 +1,7 @@
-"""docs/results/NAME/: the pages of published tables, recomputed from the numbers of their cells.
+"""docs/results/NAME/: the pages of published tables, recomputed from the numbers of their runs.
 
-Tests of claims may change between versions of the package. The numbers by seed in table.json never
-change; tests, verdicts and pages are computed from them.
+Tests of claims may change between versions of the package. The runs in table.json never change;
+tests, verdicts and pages are computed from them.
 """
 
 from __future__ import annotations
@@ -10,40 +10,32 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedray.config import Tree
-from fedray.storage.json_files import sealed
 from fedray.results.pages.page import markdown
-from fedray.results.pages.record import Made, verdicts_tree
 from fedray.results.pages.table import FIGURE, LATEX, PAGE, latex, page, with_figure
-from fedray.studies.recompute import outcome_of
-from fedray.studies.store import DATA, check_table
+from fedray.results.record import DATA, TableRecord
+from fedray.storage.json_files import sealed
 
 FOLDER = "docs/results"
 
 
-def published(root: Path) -> dict[str, Tree]:
+def published(root: Path) -> dict[str, TableRecord]:
     """Return the published tables by name, with verdicts by this version of the package.
 
     Raises:
         UserError: if a table.json is damaged or edited.
     """
     folders = sorted((root / FOLDER).glob(f"*/{DATA}"))
-    return {path.parent.name: _decided_again(check_table(path)) for path in folders}
+    return {path.parent.name: TableRecord.read(path).concluded() for path in folders}
 
 
-def published_pages(root: Path, tables: Mapping[str, Tree]) -> dict[str, str]:
+def published_pages(root: Path, tables: Mapping[str, TableRecord]) -> dict[str, str]:
     """Return the files of published tables that are computed from their numbers, by path."""
     files = {}
-    for name, tree in tables.items():
-        outcome = outcome_of(tree)
-        sections = page(outcome, Made(**{"commits": [], **tree["made"]}))
-        text = json.dumps(sealed(tree), separators=(",", ":"))
+    for name, record in tables.items():
+        sections = page(record)
+        text = json.dumps(sealed(record.tree()), separators=(",", ":"))
         figure = root / FOLDER / name / FIGURE
         files[f"{FOLDER}/{name}/{PAGE}"] = markdown(with_figure(sections, figure))
-        files[f"{FOLDER}/{name}/{LATEX}"] = latex(outcome)
+        files[f"{FOLDER}/{name}/{LATEX}"] = latex(record)
         files[f"{FOLDER}/{name}/{DATA}"] = f"{text}\n"
     return files
-
-
-def _decided_again(tree: Tree) -> Tree:
-    return {**tree, **verdicts_tree(outcome_of(tree))}

@@ -10,16 +10,16 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from _build.published import FOLDER
 from _build.templates import render
-from fedray.config import Tree
 from fedray.storage.files import write_atomic
 from fedray.markdown import markdown_table
 from fedray.storage.json_files import sealed
-from fedray.studies.store import DATA, check_table, commits_in
+from fedray.results.pages.table import interval_text
+from fedray.results.record import DATA, DIVERGED, FailedRun, TableRecord
 
 RESULTS, FINDINGS = "docs/results.md", "docs/findings.md"
 BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
@@ -30,8 +30,6 @@ OF_PAPERS = ("dp2fl_", "fedglcl_", "fedmgp_", "fedtsp_")
 """Prefixes of the names of the four papers' tables."""
 ABSOLUTE = re.compile(r"(?<![\w.:/~])/(?:[^\s/'\"`|()]+/)+(?=[^\s/])")
 """The folders of a path on one machine, up to the file's name."""
-FAILED = ("seeds", "dropped")
-"""The keys of a cell that hold reasons of failed runs."""
 DECIDED = ("holds", "refuted")
 OPEN = ("undecided", "not asked")
 
@@ -44,35 +42,26 @@ def take(folder: Path, root: Path) -> Path:
     Raises:
         UserError: if the folder holds no table, or the table is damaged or edited.
     """
-    tree = check_table(folder / DATA)
-    to = root / FOLDER / str(tree["table"])
+    record = TableRecord.read(folder / DATA)
+    to = root / FOLDER / record.plan.name
     to.mkdir(parents=True, exist_ok=True)
-    short = _without_folders(tree)
+    failed = [run.reason for run in record.runs.values() if isinstance(run, FailedRun)]
+    reasons = {reason.removeprefix(f"{DIVERGED}: ") for reason in failed}  # as notes have them
+
+    def short(text: str) -> str:
+        for reason in sorted(reasons, key=len, reverse=True):
+            for written in (reason, json.dumps(reason)[1:-1]):  # as on a page, as in JSON
+                text = text.replace(written, ABSOLUTE.sub("", written))
+        return text
+
     for name in TAKEN:
         if (folder / name).is_file():
             write_atomic(to / name, short((folder / name).read_text(encoding="utf-8")))
     if (folder / FIGURE).is_file():
         shutil.copyfile(folder / FIGURE, to / FIGURE)
-    shortened = sealed(json.loads(short(json.dumps(tree))))
+    shortened = sealed(json.loads(short(json.dumps(record.tree()))))
     write_atomic(to / DATA, json.dumps(shortened, separators=(",", ":")) + "\n")
     return to
-
-
-def _without_folders(table: Tree) -> Callable[[str], str]:
-    """Return a function that removes a machine's folders from the reasons of failed runs."""
-    runs = [
-        *table.get("runs", ()),
-        *(run for cell in table.get("cells", ()) for key in FAILED for run in cell.get(key, ())),
-    ]
-    reasons = {run["reason"] for run in runs if run.get("reason")}
-    quoted = {json.dumps(reason)[1:-1] for reason in reasons}  # as table.json writes them
-
-    def short(text: str) -> str:
-        for reason in sorted(reasons | quoted, key=len, reverse=True):
-            text = text.replace(reason, ABSOLUTE.sub("", reason))
-        return text
-
-    return short
 
 
 def with_part(text: str, part: str, name: str = "claims") -> str:
@@ -91,7 +80,7 @@ def not_run(root: Path) -> int:
     return sum(name.startswith(OF_PAPERS) for name in shipped - published)
 
 
-def summary(tables: Sequence[Tree], others: int) -> str:
+def summary(tables: Sequence[TableRecord], others: int) -> str:
     """Return the numbers of decided claims as text, in all and by table.
 
     Args:
@@ -103,8 +92,8 @@ def summary(tables: Sequence[Tree], others: int) -> str:
     return render(
         "summary",
         asked=verdicts.total(),
-        decided=_decided(verdicts),
-        fragile=sum(bool(claim.get("fragile")) for table in tables for claim in table["claims"]),
+        decided=sum(verdicts[verdict] for verdict in DECIDED),
+        fragile=sum(bool(claim.fragile) for table in tables for claim in table.claims),
         holds=verdicts["holds"],
         refuted=verdicts["refuted"],
         counts=markdown_table(header, map(_counts, tables)),
@@ -113,51 +102,38 @@ def summary(tables: Sequence[Tree], others: int) -> str:
     )
 
 
-def details(tables: Sequence[Tree]) -> str:
+def details(tables: Sequence[TableRecord]) -> str:
     """Return the controls of tables and their commands as text."""
-    controls = [_control(table, control) for table in tables for control in table["controls"]]
+    controls = [
+        [_link(table), f"{name} for {row.of}", _difference(table, name), table.reading(name)]
+        for table in tables
+        for name, row in table.plan.controls.items()
+    ]
+    header = ["table", "control", "method minus control", "reading"]
     return render(
         "details",
-        controls=controls
-        and markdown_table(["table", "control", "method minus control", "reading"], controls),
-        tables=[
-            {**table, "link": _link(table), "commits": commits_in(table), "again": table["made"]["command"]}
-            for table in tables
-        ],
+        controls=controls and markdown_table(header, controls),
+        tables=[{"link": _link(table), "record": table} for table in tables],
     )
 
 
-def _verdicts(tables: Sequence[Tree]) -> Counter[str]:
-    return Counter(claim["verdict"] for table in tables for claim in table["claims"])
+def _verdicts(tables: Sequence[TableRecord]) -> Counter[str]:
+    return Counter(claim.verdict for table in tables for claim in table.claims)
 
 
-def _decided(verdicts: Counter[str]) -> int:
-    return sum(verdicts[verdict] for verdict in DECIDED)
+def _link(table: TableRecord) -> str:
+    return f"[{table.plan.name}](results/{table.plan.name}/table.md)"
 
 
-def _link(table: Tree) -> str:
-    return f"[{table['table']}](results/{table['table']}/table.md)"
-
-
-def _counts(table: Tree) -> list[str]:
+def _counts(table: TableRecord) -> list[str]:
     verdicts = _verdicts([table])
     open_ones = sum(verdicts[one] for one in OPEN)
     counts = [*(verdicts[one] for one in DECIDED), open_ones]
-    return [_link(table), table["answers"], *map(str, counts)]
+    return [_link(table), table.plan.answers, *map(str, counts)]
 
 
-def _control(table: Tree, control: Tree) -> list[str]:
-    label = f"{control['control']} for {control['of']}"
-    return [_link(table), label, _difference(table, control), control["reading"]]
-
-
-def _difference(table: Tree, control: Tree) -> str:
-    """Return the mean difference of the table's first metric, with its interval."""
-    if "mean" not in control:
-        return "no runs"
-    is_share = table["units"][table["plan"]["metrics"][0]] == "share"
-    form = "+.1f" if is_share else "+.4g"
-    text = format(control["mean"], form)
-    if "low" in control:
-        text += f" [{control['low']:{form}}, {control['high']:{form}}]"
-    return text
+def _difference(table: TableRecord, control: str) -> str:
+    """Return the mean of method minus control, with its interval."""
+    claim = table.plan.claims_of(control)[0]
+    interval = table.compare(claim.better, claim.worse, claim.metric).interval
+    return "no runs" if interval is None else interval_text(interval, table.shown[0])

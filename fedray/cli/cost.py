@@ -10,14 +10,14 @@ import click
 
 from fedray.command import Command, KnownName, json_flag, keys, plugins
 from fedray.config import is_record
-from fedray.results.analyses.parameters import Cost, PartCost, costs, recorded_costs
+from fedray.results.analyses.parameters import Cost, costs, recorded_costs
 from fedray.results.pages.page import Section
 from fedray.results.pages.terminal import print_sections
 from fedray.run_config import check_config
 from fedray.runtime.inputs import check_inputs
 from fedray.runtime.resolve import resolve
 from fedray.shipped import names
-from fedray.storage.run import Run, data_name
+from fedray.storage.run import Run, Traffic, data_name
 from fedray.storage.run_folder import RunFolder
 from fedray.units import size_of
 
@@ -46,8 +46,8 @@ def command(experiment: str, keys: Sequence[str], as_json: bool, plugin: Sequenc
     if as_json:
         print(json.dumps([side.tree() for side in sides], indent=1))
         return
-    print(f"{method} on {data}: numbers by component; up and down per round")
-    print_sections([_section(side) for side in sides])
+    print(f"{method} on {data}: numbers that are kept and trained, and sent per round")
+    print_sections([_section(sides)])
 
 
 def _run_with_plugins(experiment: str) -> Run | None:
@@ -58,25 +58,23 @@ def _run_with_plugins(experiment: str) -> Run | None:
     return run if run is not None and run.rounds and run.info.config.get("plugins") else None
 
 
-def _section(cost: Cost) -> Section:
-    """Return the table of one side (client or server): its components and their total."""
-    components = dict(cost.components)
-    if len(components) > 1:
-        components["in all"] = cost.total
-    rows = [
-        [name, *(_number(part, column) for column in COLUMNS)]
-        for name, part in components.items()
-        if any(getattr(part, column) for column in COLUMNS)
-    ]
-    first = cost.total.first
-    below = [f"before round 1: {first:,} numbers"] if first else []
-    for direction, size in (("up", cost.up.bytes), ("down", cost.down.bytes)):
-        if size:
-            kinds = ", ".join(f"{kind} {size_of(count)}" for kind, count in size.items())
-            below.append(f"bytes {direction}: {kinds}")
-    return Section("", (), [cost.side, *COLUMNS], rows, below)
+def _section(costs: Sequence[Cost]) -> Section:
+    """Return the table of clients and server, with the kinds of payload and their sizes."""
+    rows = [[cost.side, *(_number(cost, column) for column in COLUMNS)] for cost in costs]
+    below = []
+    for cost in costs:
+        if cost.first:
+            below.append(f"{cost.side}, before round 1: {cost.first:,} numbers")
+        for way, traffic in (("up", cost.up), ("down", cost.down)):
+            kinds = ", ".join(
+                f"{kind} {round(count):,} ({size_of(traffic.bytes[kind])})"
+                for kind, count in traffic.params.items()
+            )
+            below += [f"{cost.side}, {way}: {kinds}"] if kinds else []
+    return Section("", (), ["", *COLUMNS], rows, (), below)
 
 
-def _number(part: PartCost, column: str) -> str:
-    count = getattr(part, column)
+def _number(cost: Cost, column: str) -> str:
+    value = getattr(cost, column)
+    count = round(value.total_params) if isinstance(value, Traffic) else value
     return "-" if not count else size_of(count) if column == "memory" else f"{count:,}"

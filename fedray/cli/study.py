@@ -13,8 +13,8 @@ from fedray import shipped
 from fedray.activity import say_next
 from fedray.command import PATH, Command, F, KnownName, keys, plugins
 from fedray.imports import import_quickly
+from fedray.results.design import MOST_CONFIGURATIONS
 from fedray.studies.file import SCALES, Kind
-from fedray.studies.space import MOST_CONFIGURATIONS
 
 if TYPE_CHECKING:
     from fedray.studies.flow import Request

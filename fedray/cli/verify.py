@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -18,6 +18,7 @@ from fedray.activity import say_next
 from fedray.command import PATH, RUN_ERROR, Command, trust_flag
 from fedray.errors import UserError
 from fedray.results.difference import Gap, Verdict, gaps, input_changes, metric_gaps, verdict
+from fedray.results.record import DATA, Measured, TableRecord
 from fedray.run_config import read_config
 from fedray.storage.environment import Environment
 from fedray.storage.files import reserve, results_home, stamp
@@ -74,18 +75,11 @@ def command(folder: Path, sample: int, seed: int) -> int:
         print("\n    ".join([f"  {result.lines[0]}", *result.lines[1:]]), flush=True)
         if home is not None:
             print(f"    the new run: {home}")
-    wrong = unsupported_claims(folder)
+    is_table = (folder / DATA).is_file()
+    wrong = TableRecord.read(folder / DATA).wrong_verdicts() if is_table else []
     for claim in wrong:
         print(f"  the verdict on {claim} does not follow from the numbers of its seeds")
     return RUN_ERROR if wrong or not all(result.holds for result in verdicts) else 0
-
-
-def unsupported_claims(folder: Path) -> list[str]:
-    """Return the claims of a table whose verdicts do not follow from its numbers; [] for a run."""
-    from fedray.studies.recompute import wrong_verdicts
-    from fedray.studies.store import DATA, check_table
-
-    return wrong_verdicts(check_table(folder / DATA)) if (folder / DATA).is_file() else []
 
 
 def runs_to_verify(folder: Path, sample: int, seed: int) -> Sequence[RecordedRun]:
@@ -95,10 +89,9 @@ def runs_to_verify(folder: Path, sample: int, seed: int) -> Sequence[RecordedRun
         UserError: if the folder contains neither a run nor a table, or a file is damaged.
     """
     from fedray.runtime.resolve import resolve
-    from fedray.studies.store import DATA, check_table
 
     if (folder / DATA).is_file():
-        runs = list(runs_of_table(check_table(folder / DATA), folder))
+        runs = list(runs_of_table(TableRecord.read(folder / DATA)))
         if not runs:
             raise UserError(f"{folder / DATA} reports no finished run")
         drawn = np.random.default_rng(seed).permutation(len(runs))[:sample]
@@ -117,42 +110,31 @@ def runs_to_verify(folder: Path, sample: int, seed: int) -> Sequence[RecordedRun
     return [RecordedRun(str(folder), experiment, run.done, environment, hardware, compare)]
 
 
-def runs_of_table(tree: Mapping[str, Any], folder: Path) -> Iterator[RecordedRun]:
+def runs_of_table(record: TableRecord) -> Iterator[RecordedRun]:
     """Yield the reported runs of a table."""
-    from fedray.config import validate
-    from fedray.studies.plan import Place, StudyPlan
+    from fedray.studies.plan import StudyPlan
 
-    plan = validate(StudyPlan, tree["plan"], f"{folder}: plan")
-    for cell in tree["cells"]:
-        place = Place(cell["row"], cell["column"])
-        metric_names = {
-            **plan.measures(place.row),
-            "the metric that chose": plan.chosen_by(place.row),
-        }
-        for entry in cell["seeds"]:
-            if "values" not in entry:
-                continue
-            seed = entry["seed"]
-            config = cell.get("choices", {}).get(str(seed), cell["chosen"])
+    plan = StudyPlan.model_validate(record.plan.model_dump())
+    for cell in record.cells:
+        for seed, run in record.reported(cell).items():
             yield RecordedRun(
-                name=f"{place}, seed {seed}",
-                experiment=plan.experiment_of(place, config, "report", seed),
-                round=entry["round"],
-                environment=Environment(entry["versions"]),
-                hardware=entry.get("hardware", ""),
-                compare=partial(_compare_published, entry, metric_names),
+                name=f"{cell.place}, seed {seed}",
+                experiment=plan.experiment_of(cell.place, cell.choices[seed], "report", seed),
+                round=run.round,
+                environment=Environment(run.versions),
+                hardware=run.hardware,
+                compare=partial(_compare_published, run, plan.chosen_by(cell.row)),
             )
 
 
-def _compare_published(
-    entry: Mapping[str, Any], metric_names: Mapping[str, str], now: Run
-) -> tuple[list[Gap], list[str]]:
+def _compare_published(then: Measured, chooser: str, now: Run) -> tuple[list[Gap], list[str]]:
     """Compare a new run with a table's run, which records the numbers of one round."""
-    then = {**entry["values"], "the metric that chose": entry["choice"]}
-    metrics = now.rounds[-1].metrics
-    measured = {name: metrics[metric] for name, metric in metric_names.items() if metric in metrics}
-    info = replace(now.info, partition_sha256=entry["partition"], data_sha256=entry["data"])
-    return list(metric_gaps(entry["round"], then, measured)), input_changes(info, now.info)
+    metrics, choice = now.rounds[-1].metrics, "the metric that chose"
+    again = {name: metrics[name] for name in then.values if name in metrics}
+    again |= {choice: metrics[chooser]} if chooser in metrics else {}
+    info = replace(now.info, partition_sha256=then.partition, data_sha256=then.data)
+    found = metric_gaps(then.round, {**then.values, choice: then.choice}, again)
+    return list(found), input_changes(info, now.info)
 
 
 def rerun(recorded: RecordedRun) -> tuple[Verdict, Path | None]:

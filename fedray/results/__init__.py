@@ -5,9 +5,12 @@
     paired.py    intervals, paired tests, their correction, number of seeds for a decision
     fragile.py   reasons why a verdict is fragile
     means.py     means over data sets
+    claims.py    inequalities between cells of a table
+    design.py    what a table compares, and how
+    record.py    the record of a table (table.json): design, runs, cells, verdicts
     blocks.py    groups that may be compared, and their differences from a base
     difference.py differences between two runs of one experiment
-    caveats.py   caveats below reports and tables
+    caveats.py   caveats below reports
     pages/       pages, tables and figures
     analyses/    `fedray analyse`
 

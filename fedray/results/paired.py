@@ -282,13 +282,21 @@ class Side:
     Attributes:
         row: the name of a table's row.
         column: a column's name; None for the mean over all columns.
+        other: a second row: the side is the mean of both rows.
     """
 
     row: str
     column: str | None
+    other: str | None = None
+
+    @property
+    def rows(self) -> list[str]:
+        """The row, or the two rows."""
+        return [self.row] if self.other is None else [self.row, self.other]
 
     def __str__(self) -> str:
-        return self.row if self.column in (None, "all") else f"{self.row} @ {self.column}"
+        name = self.row if self.other is None else f"mean({self.row}, {self.other})"
+        return name if self.column in (None, "all") else f"{name} @ {self.column}"
 
 
 @dataclass(frozen=True)

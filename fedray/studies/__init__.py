@@ -3,7 +3,6 @@
 file.py      read a study's file in tune/: rows, columns, space, seeds, claims, scales
 space.py     axes, grids and random draws; extension of a grid at its edge
 printed.py   the scale printed, from the paper scale
-claims.py    inequalities between cells
 plan.py      one scale of a study with the command line's keys: everything that defines its runs
 cell.py      the runs that each cell still needs: tune, choose, report
 store.py     results of runs, read from their folders or from a published table
@@ -15,7 +14,8 @@ ready.py     checks before the first run
 forecast.py  the text that announces a study's runs and their time
 progress.py  the progress bar and the remaining time
 trials.py    results of a sweep
-outcome.py, controls.py    results of a table: cells, claims, controls
+outcome.py   the record of a table
+caveats.py   caveats below tables
 pages.py     pages and figures of a table
 tracking.py  the study in MLflow
 flow.py      begin, resume, run and finish a study; called by the commands and the API

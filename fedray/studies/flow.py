@@ -21,6 +21,7 @@ from fedray.command import INTERRUPTED, RUN_ERROR, go_on_with, say_job, say_stop
 from fedray.config import read_plugins
 from fedray.errors import RayDied, RunFailed, UserError
 from fedray.plugins import Plugin, check_unchanged, write_copies
+from fedray.results.record import DATA, TableRecord
 from fedray.shipped import folders, names
 from fedray.storage.copies import check_owner, copying, fetch_missing
 from fedray.storage.entries import check_entries
@@ -44,7 +45,7 @@ from fedray.studies.file import Kind, plan_study, read_study
 from fedray.studies.forecast import headline, planned_cells, untested_rows
 from fedray.studies.plan import StudyPlan
 from fedray.studies.ready import check_stored, get_ready
-from fedray.studies.store import DATA, Published
+from fedray.studies.store import Published
 from fedray.studies.study import FILE, Study, latest_unfinished
 from fedray.studies.trials import flow
 from fedray.tracking import tracker_for
@@ -114,7 +115,7 @@ def carry_out(request: Request) -> tuple[Study, int]:
     if not study.plan.is_sweep:
         check_rows_differ(study.cells)
     fetch_missing(study.store)
-    check_stored(study)
+    check_stored(study.look())
     print(headline(study), flush=True)
     say_job()
     if request.only_plan:
@@ -173,7 +174,9 @@ def begin_or_resume(request: Request) -> Study:
     if request.resume:
         return _resume(request)
     plan = plan_of(request)
-    published = [Published.read(str(path), _table_json(path)) for path in request.published]
+    published = [
+        Published(str(path), TableRecord.read(_table_json(path))) for path in request.published
+    ]
     home = home_of(request.kind, plan.name) / stamp()
     if request.out is not None:
         home = request.out.resolve()
@@ -243,12 +246,8 @@ def _repeats_arguments(request: Request, study: Study) -> bool:
 
     The study's file may have changed; the stored plan is run.
     """
-    original, repeated = study.arguments, request.arguments
-    if repeated["pairs"] and repeated["pairs"] != original.get("pairs"):
-        return False
-    if repeated["samples"] not in (None, original.get("samples")):
-        return False
-    if repeated["rows"] and repeated["rows"] != original.get("rows"):
+    repeated = request.arguments.items()
+    if any(value and value != study.arguments.get(name) for name, value in repeated):
         return False
     if request.scale not in (None, study.plan.scale):
         return False
@@ -270,7 +269,7 @@ def reload(study: Study) -> Study:
     if current.status == "finished":
         raise UserError(f"{current.home} was finished by another process meanwhile")
     current.forget_failures()
-    return current
+    return current.look()
 
 
 @contextmanager
@@ -328,10 +327,6 @@ def plugins_of(plan: StudyPlan) -> tuple[Plugin, ...]:
 
 def run_cells(study: Study, concurrent: int, *, track: bool) -> int:
     """Run the remaining runs of a study and write its results; return the exit code."""
-    from fedray.studies.outcome import outcome
-
-    if not study.plan.is_sweep:
-        outcome(study)  # finds earlier looks before the first run adds results
     study.write()
     tracker = tracker_for(study.home) if track else None
     try:
@@ -360,10 +355,7 @@ def _train(study: Study, concurrent: int) -> None:
     from fedray.studies.tune import Watcher, run_trials
 
     with Progress(study, concurrent) as show:
-        watcher = Watcher(study, show, lambda: write_pages(study))
-        run_trials(study, watcher, concurrent)
-        while watcher.needs_another_pass():
-            run_trials(study, watcher, concurrent)
+        run_trials(study, Watcher(study, show, lambda: write_pages(study)), concurrent)
 
 
 def how_to_go_on(study: Study, *, track: bool) -> str:

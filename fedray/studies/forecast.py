@@ -9,10 +9,11 @@ from textwrap import fill
 
 from fedray.results.labels import config_label
 from fedray.results.paired import WANTED, PairedTest
+from fedray.results.record import Measured
 from fedray.storage.metric import find_metric
 from fedray.studies.cell import Cell, CellState, RunSpec
 from fedray.studies.plan import StudyPlan, known_metrics
-from fedray.studies.space import count_points, grid
+from fedray.studies.space import count_points, grid, parse_space
 from fedray.studies.study import Study
 
 WIDTH = 80
@@ -66,7 +67,7 @@ def _work(run: RunSpec) -> int:
 def _beyond(cell: Cell, state: CellState) -> int:
     """Return the maximum number of tuning runs that extensions of the grid may add."""
     plan, tuning = cell.plan, cell.plan.tuning
-    can_extend = any(axis.can_continue for axis in plan.rows[cell.place.row].axes)
+    can_extend = any(axis.can_continue for axis in parse_space(plan.rows[cell.place.row].space))
     is_searched = cell.is_tuned and cell.leader is None and not plan.is_sweep
     if not is_searched or not can_extend or not tuning.extend or state.phase != "tuning":
         return 0
@@ -108,7 +109,6 @@ def _describe_sweep(study: Study) -> str:
 
 def _describe_table(study: Study) -> list[str]:
     plan, tuning, first = study.plan, study.plan.tuning, study.cells[0]
-    controls = sum(row.control is not None for row in plan.rows.values())
     size = f"{len(plan.rows)} rows x {len(plan.columns)} columns"
     if plan.is_printed:
         run = first.run_spec(first.first[0], "report", plan.report.seeds[0]).experiment
@@ -116,7 +116,7 @@ def _describe_table(study: Study) -> list[str]:
             f"{size}, as the paper prints them: nothing is tuned; {len(plan.report.seeds)} seeds x "
             f"{run.rounds} rounds, best round by {plan.select} images"
         ]
-    counts = f"{size}, {len(plan.parsed_claims())} claims, {controls} controls; each cell:"
+    counts = f"{size}, {len(plan.parsed_claims())} claims; each cell:"
     tuned = first.run_spec(first.first[0], "tuning", plan.report.seeds[0]).experiment.rounds
     rounds = first.run_spec(first.first[0], "report", plan.report.seeds[0]).experiment.rounds
     seeds = len(plan.report.seeds)
@@ -135,9 +135,7 @@ def _detectable(plan: StudyPlan) -> list[str]:
     """
     if plan.is_printed:
         return []
-    seeds, claims = len(plan.report.seeds), len(plan.parsed_claims())
-    controls = sum(row.control is not None for row in plan.rows.values())
-    comparisons = claims + 2 * controls  # see `controls.control_questions`
+    seeds, comparisons = len(plan.report.seeds), len(plan.parsed_claims())
     test = PairedTest(plan.test, plan.confidence, plan.report.looks(plan.test))
     effect = test.detectable(seeds, test.alpha / max(1, comparisons))
     kind = f"test: {plan.test}"
@@ -193,10 +191,10 @@ def _cost(study: Study, cells: Sequence[CellRuns]) -> str:
 def _pace(study: Study, cells: Sequence[CellRuns]) -> float | None:
     """Return the mean seconds per round and epoch of the finished runs; None without any."""
     paces = [
-        measured.seconds / max(1, _work(run))
+        end.seconds / max(1, _work(run))
         for cell in cells
         for run in cell.runs
-        if (measured := study.measured(run.key, run.place.row)) is not None
+        if isinstance(end := study.outcome_of(run), Measured)
     ]
     return statistics.fmean(paces) if paces else None
 
@@ -232,10 +230,8 @@ def untested_rows(plan: StudyPlan) -> list[str]:
     """Return a line that names the rows that no claim or control uses; empty without any."""
     if plan.is_sweep or plan.is_printed:
         return []
-    tested = {side.row for claim in plan.parsed_claims() for side in (claim.better, claim.worse)}
-    for name, row in plan.rows.items():
-        if row.control:
-            tested |= {named for named in (name, row.of, row.over) if named}
+    claims = plan.parsed_claims()
+    tested = {row for claim in claims for row in (*claim.better.rows, *claim.worse.rows)}
     untested = [name for name in plan.rows if name not in tested]
     return [wrap(f"no claim is about: {', '.join(untested)}")] if untested else []
 

@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any
-
-from fedray.config import Tree, dump_yaml
-from fedray.markdown import markdown_table
-from fedray.processors import allowed_cpus
-from fedray.results.labels import config_label, show_value
-from fedray.results.pages.cells import metric_name, spread_cell, spread_label
-from fedray.results.pages.figures import Row, figure_sweep
 from fedray.results.pages.page import Section
-from fedray.results.pages.record import Made, table_tree
-from fedray.results.pages.sweep import TrialLine, trials_section
 from fedray.results.pages.table import PAGE, write
 from fedray.results.pages.terminal import print_sections
-from fedray.storage.environment import versions
-from fedray.storage.files import write_atomic, write_json, write_rows
+from fedray.results.record import DATA
+from fedray.storage.files import write_json
 from fedray.storage.json_files import sealed
-from fedray.storage.metric import HEADLINE, Metric
 from fedray.storage.run_folder import write_run_list
-from fedray.studies.outcome import Outcome, outcome
-from fedray.studies.plan import Phase, StudyPlan
-from fedray.studies.space import Config
-from fedray.studies.store import DATA, FORMAT, RUNS, Measured, PublishedRun, commits_of_runs
-from fedray.studies.study import DIVERGED, Study
+from fedray.studies.outcome import outcome
+from fedray.studies.study import Study
+from fedray.studies.sweep_pages import conclude_sweep, last_lines, write_sweep
 from fedray.studies.tracking import Conclusion
-from fedray.studies.trials import SweepOutcome, Trial, best_command, sweep_outcome
-from fedray.tracking import BEST_METRIC, VIEW_LINK, valid_name
-
-SHOWN = ("fedray", "python", "torch", "ray")
-MOST_IN_NOTE = 10
-"""Maximum number of configurations in a sweep's description for MLflow."""
+from fedray.tracking import valid_name
 
 
 def write_pages(study: Study) -> list[Section]:
     """Write the tables, figures and pages of the finished runs; return the sections to print."""
-    return _write_sweep(study) if study.plan.is_sweep else write_table(study)
+    return write_sweep(study) if study.plan.is_sweep else write_table(study)
 
 
 def print_pages(study: Study) -> None:
@@ -50,17 +29,12 @@ def print_pages(study: Study) -> None:
     if not study.plan.is_sweep:
         print(f"page: {study.home / PAGE} (also .html, .tex, .json, figure.png and .pdf)")
         return
-    result = sweep_outcome(study)
-    if result.best is not None and study.is_complete:
-        print(f"{best_line(result)}\n  {best_command(study.plan, result.best.config)}")
-    if result.through:
-        print(f"figure: {study.home / 'sweep.png'}")
-    print(f"results: {study.home}")
+    print("\n".join(last_lines(study)))
 
 
 def conclusion(study: Study) -> Conclusion:
     """Return a study's description for MLflow."""
-    return _conclude_sweep(study) if study.plan.is_sweep else _conclude_table(study)
+    return conclude_sweep(study) if study.plan.is_sweep else _conclude_table(study)
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -68,259 +42,26 @@ def conclusion(study: Study) -> Conclusion:
 
 def write_table(study: Study) -> list[Section]:
     """Write a table in every format; return the sections of its page."""
-    result = outcome(study)
-    how = provenance(study, result)
-    sections = write(result, how, study.home)
-    write_json(study.home / DATA, sealed(table_json(study, result, how)))
-    seeds = [seed for cell in result.cells.values() for seed in cell.seeds if not seed.reason]
-    write_run_list(study.home, [study.folder(seed.key) for seed in seeds])
+    record = outcome(study)
+    sections = write(record, study.home)
+    write_json(study.home / DATA, sealed(record.tree()))
+    reported = [
+        cell.run_spec(config, "report", seed).key
+        for cell, state in study.states()
+        for seed, config in state.choices.items()
+    ]
+    write_run_list(study.home, [study.folder(key) for key in reported if key not in study.failures])
     return sections
-
-
-def provenance(study: Study, result: Outcome) -> Made:
-    """Return a table's provenance: command, versions, machine, runs and costs."""
-    runs = [run for cell in result.cells.values() for run in cell.runs]
-    keys, ends = {run.key for run in runs}, study.measured_runs(runs).values()
-    packages = versions()
-    return Made(
-        command=study.command,
-        commit=packages.get("git", "unknown"),
-        commits=commits_of_runs(ends),
-        versions=", ".join(f"{name} {packages[name]}" for name in SHOWN if name in packages),
-        machine=machine(),
-        when=datetime.now().isoformat(timespec="seconds"),
-        runs=len(keys),
-        shared=len(keys - set(study.seconds)),
-        seconds=sum(end.seconds for end in ends) + _lost_seconds(study, keys),
-        bytes=sum(end.bytes for end in ends),
-        tuning_rounds=_rounds(study, "tuning"),
-        report_rounds=_rounds(study, "report"),
-    )
-
-
-def _rounds(study: Study, phase: Phase) -> str:
-    """Return the number of rounds in a phase, or its range such as "5-20"."""
-    seed = study.plan.report.seeds[0]
-    runs = [cell.run_spec(cell.first[0], phase, seed).experiment for cell in study.cells]
-    rounds = {experiment.rounds for experiment in runs}
-    return "-".join(map(str, sorted({min(rounds), max(rounds)})))
-
-
-def _lost_seconds(study: Study, keys: Iterable[str]) -> float:
-    """Return the seconds that this invocation spent on failed runs."""
-    return sum(study.seconds.get(key, 0.0) for key in keys if key in study.failures)
-
-
-def machine() -> str:
-    """Return a description of this machine: architecture, cores and GPUs."""
-    import torch
-
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    card = f", {gpus} x {torch.cuda.get_device_name(0)}" if gpus else ""
-    return f"{platform.machine()}, {allowed_cpus()} cores{card}"
-
-
-def table_json(study: Study, result: Outcome, how: Made) -> Tree:
-    """Return the content of table.json: the table's numbers, and the runs for reuse by tables."""
-    costs = []
-    for cell in result.cells.values():
-        keys, ends = {run.key for run in cell.runs}, study.measured_runs(cell.runs).values()
-        seconds = sum(end.seconds for end in ends) + _lost_seconds(study, keys)
-        costs.append((seconds, sum(end.bytes for end in ends)))
-    return {"format": FORMAT, **table_tree(result, how, costs), **_runs(study, result)}
-
-
-def _runs(study: Study, result: Outcome) -> Tree:
-    """Return the finished and diverged runs, for reuse by other tables, with their metrics.
-
-    Runs that failed for other reasons are left out, because they may succeed when repeated.
-    """
-    runs: dict[tuple[Any, ...], PublishedRun] = {}
-    metrics: dict[str, Metric] = {}
-    for cell in result.cells.values():
-        row, names = cell.place.row, result.plan.measures(cell.place.row)
-        for spec in cell.runs:
-            end = study.outcome_of(spec)
-            if end is None or (isinstance(end, str) and not end.startswith(DIVERGED)):
-                continue
-            if isinstance(end, Measured):
-                metrics |= {names[metric.name]: metric for metric in end.metrics}
-            run = PublishedRun.of(spec.experiment, result.plan, row, end)
-            runs.setdefault(run.kind, run)
-    return {
-        "metrics": {
-            name: {"unit": of.unit, "direction": of.direction, "on": of.on}
-            for name, of in metrics.items()
-        },
-        RUNS: [run.model_dump(mode="json", exclude_defaults=True) for run in runs.values()],
-    }
 
 
 def _conclude_table(study: Study) -> Conclusion:
     """Return the mean over seeds of each finished cell, once the table is complete."""
     metrics: dict[str, float] = {}
-    for place, cell in outcome(study).cells.items():
-        ends = [seed.measured.values for seed in cell.seeds if seed.measured is not None]
-        for name in ends[0] if ends and cell.state.phase == "over" else ():
-            mean = sum(values[name] for values in ends) / len(ends)
-            metrics[valid_name(f"{place}/{name}")] = mean
-    return Conclusion(metrics if study.is_complete else {})
-
-
-# --- sweeps ---------------------------------------------------------------------------------------
-
-
-def _write_sweep(study: Study) -> list[Section]:
-    """Write a sweep's numbers, figure and best configuration; return its sections."""
-    result, plan, home = sweep_outcome(study), study.plan, study.home
-    write_run_list(home, [run for trial in result.through for run in trial.runs])
-    _write_trials(result, study)
-    sections = [_trials(result)]
-    if len(plan.metrics) > 1:
-        sections.append(_further_metrics(result))
-    if result.through:
-        _draw(result, study)
-    if result.best is not None and study.is_complete:
-        best = study.cells[0].run_spec(result.best.config, "tuning", plan.report.seeds[0])
-        write_atomic(home / "best.yaml", dump_yaml(best.experiment.tree()))
-    return sections
-
-
-def _trials(result: SweepOutcome) -> Section:
-    keys = [key for axis in result.plan.axes for key in axis.keys]
-    validates = result.chooser != result.plan.metrics[0]
-    lines = [_line(trial, result) for trial in result.trials]
-    return trials_section(lines, keys, result.metric, result.notes, validates=validates)
-
-
-def _line(trial: Trial, result: SweepOutcome) -> TrialLine:
-    failed, metric = trial.status == "failed", result.plan.metrics[0]
-    return TrialLine(
-        number=trial.number,
-        config=trial.config,
-        state="failed" if failed else "" if trial.is_over else "not finished",
-        reason=trial.reason if failed else None,
-        objective=trial.interval(),
-        test=trial.interval(metric),
-        round=trial.when,
-        bytes=trial.bytes,
-        seconds=trial.seconds,
-        is_best=trial == result.best,
-    )
-
-
-def _further_metrics(result: SweepOutcome) -> Section:
-    """Return the table of all metrics by configuration."""
-    names = [result.chooser, *(name for name in result.plan.metrics if name != result.chooser)]
-    metrics = [result.metrics.get(name, Metric(name)) for name in names]
-    rows = [
-        [
-            config_label(trial.config),
-            spread_cell(trial.interval(), metrics[0]),
-            *(spread_cell(trial.interval(metric.name), metric) for metric in metrics[1:]),
-        ]
-        for trial in result.through
-    ]
-    return Section("", (), ["configuration", *map(metric_name, metrics)], rows)
-
-
-def _write_trials(result: SweepOutcome, study: Study) -> None:
-    """Write the configurations and their results to trials.csv."""
-    plan = result.plan
-    keys = [key for axis in plan.axes for key in axis.keys]
-    names = ["status", "objective", "std", "round", "bytes", "seconds", "reason"]
-    rows: list[Sequence[Any]] = [["trial", *keys, *names, *plan.metrics]]
-    for trial in result.trials:
-        numbers = [trial.objective, trial.std, trial.when, trial.bytes, trial.seconds]
-        means = [trial.mean(metric) for metric in plan.metrics]
-        values = [trial.config[key] for key in keys]
-        rows.append([trial.number, *values, trial.status, *numbers, trial.reason, *means])
-    write_rows(study.home / "trials.csv", rows)
-
-
-def _draw(result: SweepOutcome, study: Study) -> None:
-    """Draw the first metric in the chosen round over the swept keys."""
-    plan, metric = result.plan, result.plan.metrics[0]
-    rows = [
-        Row(
-            _by_axis(plan, trial.config),
-            interval,
-            None if plan.select == "nothing" else trial.objective,
-        )
-        for trial in result.through
-        if (interval := trial.interval(metric)) is not None
-    ]
-    when = f"round {plan.how}" if plan.at == "best" else "last round"
-    title = ", ".join(filter(None, (plan.title, when, spread_label(row.interval for row in rows))))
-    axes = [axis.key for axis in plan.axes]
-    figure_sweep(rows, axes, study.home / "sweep.png", result.metric, title=title)
-
-
-def _by_axis(plan: StudyPlan, config: Config) -> dict[str, Any]:
-    """Return a configuration by axis; the values of keys that vary together become one text."""
-    values = {axis.key: [config[key] for key in axis.keys] for axis in plan.axes}
-    return {
-        key: several[0]
-        if len(several) == 1 and not isinstance(several[0], Mapping)
-        else ", ".join(map(show_value, several))
-        for key, several in values.items()
-    }
-
-
-def best_line(result: SweepOutcome) -> str:
-    """Return a line with the best configuration, its objective and its test metric."""
-    plan, best, metric = result.plan, result.best, result.plan.metrics[0]
-    if best is None:
-        return ""
-    test = best.mean(metric)
-    on_test = f", {metric} {test:.4f} on the test"
-    return (
-        f"{plan.how}: {config_label(best.config)}: {result.chooser} {best.objective:.4f} in round "
-        f"{best.when}{on_test if result.chooser != metric and test is not None else ''}"
-    )
-
-
-def _conclude_sweep(study: Study) -> Conclusion:
-    """Return a sweep's description: the best configurations, and counts of trials by status."""
-    result = sweep_outcome(study)
-    plan, best = result.plan, result.best
-    has_spread = len(plan.report.seeds) > 1
-    rows = [
-        [
-            config_label(trial.config),
-            _format_number(trial.objective),
-            *([_format_number(trial.std)] if has_spread else []),
-            _format_number(trial.mean(plan.metrics[0])),
-        ]
-        for trial in result.ranked[:MOST_IN_NOTE]
-    ]
-    best_one = f"**{best_line(result)}**" if best is not None else ""
-    count = f"[{len(result.trials)} configurations]{VIEW_LINK}"
-    parts = [": ".join(filter(None, [count, best_one])), f"{plan.title}: {plan.answers}"]
-    if rows:
-        spread = ["standard deviation"] if has_spread else []
-        head = ["configuration", result.chooser, *spread, f"{plan.metrics[0]} (test)"]
-        parts.append(markdown_table(head, rows))
-    if best is not None:
-        parts += result.notes
-        parts.append(f"The best one alone: `{best_command(plan, best.config)}`")
-    return Conclusion(_sweep_metrics(result) if study.is_complete else {}, "\n\n".join(parts))
-
-
-def _sweep_metrics(result: SweepOutcome) -> dict[str, float]:
-    """Return the numbers of trials by status, and the best trial's objective and test metric."""
-    best, metric = result.best, result.plan.metrics[0]
-    ends = [trial.status for trial in result.trials]
-    metrics = {f"trials_{end}": float(ends.count(end)) for end in ("finished", "failed")}
-    if best is None or best.objective is None:
-        return metrics
-    metrics["best_objective"] = best.objective
-    if (test := best.mean(metric)) is not None:
-        metrics["best_test"] = test
-        if metric == HEADLINE:
-            metrics[BEST_METRIC] = test
-    return metrics
-
-
-def _format_number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
+    record = outcome(study)
+    for cell in record.cells if study.is_complete else ():
+        runs = list(record.reported(cell).values())
+        names = record.plan.measures(cell.row) if runs and cell.phase == "over" else {}
+        for name, measured in names.items():
+            mean = sum(run.values[measured] for run in runs) / len(runs)
+            metrics[valid_name(f"{cell.place}/{name}")] = mean
+    return Conclusion(metrics)

@@ -18,18 +18,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedray.config import RESOURCE_KEYS, Tree, is_key
+from fedray.config import RESOURCES, Tree, is_key, role_of
 from fedray.errors import UserError, nearest, one_line, shown
+from fedray.results.design import MOST_CONFIGURATIONS, Config, Search
+from fedray.results.record import Edge, End, Why
 from fedray.streams import Streams
 
 Distribution = Literal["grid", "choice", "uniform", "loguniform", "randint"]
-Search = Literal["grid", "random", "tpe"]
-End = Literal["lowest", "highest", "first", "last"]
-Why = Literal["budget", "bound", "off", "late", "joint"]
-Config = dict[str, Any]
-"""The values of the searched keys."""
 DISTRIBUTIONS: tuple[Distribution, ...] = get_args(Distribution)
-MOST_CONFIGURATIONS = 100_000
 
 
 @dataclass(frozen=True)
@@ -175,7 +171,8 @@ def _check_searchable(axis: Axis, search: Search, where: str) -> None:
         )
     if "seed" in axis.keys:
         raise UserError(f"{where}.space: seeds cannot be searched; list them in report.seeds")
-    check_no_select(axis.keys, f"{where}.space")
+    if wrong := chooses_rounds(axis.keys):
+        raise UserError(f"{where}.space: {wrong}")
     if search == "grid" and not axis.is_listed:
         raise UserError(
             f"{where}: search: grid needs lists, and space.{axis.key} is {axis.distribution}; "
@@ -188,25 +185,22 @@ def _check_searchable(axis: Axis, search: Search, where: str) -> None:
             f"{where}: search: tpe chooses between plain values, and space.{axis.key} "
             f"lists {shown(list(axis.values))}; use search: grid"
         )
-    if axis.key in RESOURCE_KEYS:
+    if role_of(axis.key) == RESOURCES:
         raise UserError(
             f"{where}: space.{axis.key} changes the resources of a run, which tpe would change "
             "after the cluster was checked; use search: grid"
         )
 
 
-def check_no_select(keys: Iterable[str], where: str) -> None:
-    """Raise an error for a key of `report`, which would choose on other images unmarked.
-
-    Raises:
-        UserError: naming `select`, which marks every number that it chooses.
-    """
+def chooses_rounds(keys: Iterable[str]) -> str:
+    """Return what is wrong with a key of `report`, which would choose unmarked; "" without one."""
     for key in keys:
         if key.partition(".")[0] == "report":
-            raise UserError(
-                f"{where}: {key} would choose rounds on images that the page does not name; write "
-                "select: test (or validation) as a key of the file, which marks every number"
+            return (
+                f"{key} would choose rounds on images that the page does not name; write select: "
+                "test (or validation) as a key of the file, which marks every number"
             )
+    return ""
 
 
 # --- configurations -------------------------------------------------------------------------------
@@ -297,45 +291,6 @@ def _merge(configs: Iterable[Config]) -> Config:
 
 
 # --- edges ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Edge:
-    """A choice at the end of the values tried on an axis.
-
-    Attributes:
-        key: the axis; keys that vary together are separated by commas.
-        value: the chosen value; for keys that vary together, a list with one value per key.
-        end: the end: lowest or highest value; for keys that vary together, first or last of the
-            list.
-        why: why the grid is not extended: "budget" or "bound"; "off" if `tuning.extend` is false;
-            "late" if better choices diverged in the report; "joint" if keys vary together.
-        seeds: the seeds whose choice it is; empty: all.
-    """
-
-    key: str
-    value: Any
-    end: End
-    why: Why
-    seeds: Sequence[int] = ()
-
-    def __str__(self) -> str:
-        of = f" of {seeds_text(self.seeds)}" if self.seeds else ""
-        if self.end in ("lowest", "highest"):
-            return f"{self.key}={self.value:g}{of} is the {self.end} that was tried"
-        pairs = zip(self.key.split(","), self.value, strict=True)
-        values = " ".join(f"{key.strip()}={value:g}" for key, value in pairs)
-        return f"{values}{of} is the {self.end} of its list"
-
-    @property
-    def name(self) -> str:
-        """The axis without prefixes of its keys: "lr", "lambda_start, lambda_end"."""
-        return ", ".join(key.strip().rpartition(".")[2] for key in self.key.split(","))
-
-
-def seeds_text(seeds: Sequence[int]) -> str:
-    """Return a text such as "seed 1" or "seeds 0, 2"."""
-    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def continue_grid(

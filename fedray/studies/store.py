@@ -12,71 +12,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from fedray.config import Experiment, Frozen, Tree, validate
-from fedray.errors import UserError, named, nearest, shown
-from fedray.storage.json_files import read_checked, read_json
+from fedray.errors import UserError, nearest
+from fedray.results.record import FailedRun, Measured, TableRecord
 from fedray.storage.metric import Metric, best_round
-from fedray.storage.run import Round, Run, Work
+from fedray.storage.run import Round, Run
 from fedray.storage.run_folder import RunFolder
-from fedray.studies.plan import Phase, StudyPlan
-
-DATA = "table.json"
-FORMAT = 4
-"""Version of table.json; since format 4, every seed chooses by itself."""
-RUNS = "runs"
+from fedray.studies.cell import RunSpec
+from fedray.studies.plan import StudyPlan
 
 
-class Numbers(Frozen):
-    """The result of a finished run."""
-
-    round: int
-    """The selected round, 1 or later."""
-    choice: float
-    """The metric that selected this round."""
-    score: float
-    """`choice` with its sign such that larger is better."""
-    values: dict[str, float]
-    """The metrics in this round."""
-    seconds: float
-    """Duration of all rounds."""
-    bytes: int
-    """Bytes sent and received in all rounds."""
-    partition: str | None
-    """Hash of who owns which image."""
-    data: str | None
-    """Hash of images and labels."""
-    test_images: int | None = None
-    """Number of test images of all clients in the first phase; None: not recorded."""
-    versions: dict[str, str]
-    """Versions of the packages that made the numbers, and the commit."""
-    hardware: str = ""
-    """See `Environment.hardware`; empty if not recorded."""
-    client_work: Work | None = None
-    """Work of the clients in all rounds; None if not counted."""
-    server_work: Work | None = None
-    """Work of the server in all rounds; None if not counted."""
-
-
-class Measured(Numbers):
-    """The result of a row's run, with values by the study's metric names."""
-
-    metrics: list[Metric]
-    """Declarations of the values."""
-
-
-def commits_of_runs(runs: Iterable[Numbers]) -> list[str]:
-    """Return the commits of the code that made runs; "unknown" for code without a checkout."""
-    return sorted({run.versions.get("git", "unknown") for run in runs})
-
-
-def read_measured(folder: Path, plan: StudyPlan, row: str) -> Measured:
-    """Read the result of a row's run.
+def read_measured(folder: Path, plan: StudyPlan, row: str) -> tuple[Measured, dict[str, Metric]]:
+    """Read the result of a row's run, and the declarations of its metrics by name.
 
     In a sweep, only the metric that chooses is required.
 
@@ -84,24 +35,20 @@ def read_measured(folder: Path, plan: StudyPlan, row: str) -> Measured:
         UserError: if the run lacks a metric that chooses or is shown, or is damaged.
     """
     run = RunFolder(folder).read()
-    chooser, names = plan.chosen_by(row), plan.measures(row)
+    chooser, names = plan.chosen_by(row), [*plan.measures(row).values()]
     metric = run.info.metric(chooser)
     chosen = chosen_round(run.rounds, metric, plan.at)
     if chosen is None:
         raise _missing(chooser, run)
     if plan.is_sweep:
-        names = {
-            name: measured_name
-            for name, measured_name in names.items()
-            if measured_name in chosen.metrics
-        }
-    if lacking := [name for name in names.values() if name not in chosen.metrics]:
+        names = [name for name in names if name in chosen.metrics]
+    if lacking := [name for name in names if name not in chosen.metrics]:
         raise _missing(lacking[0], run)
-    return Measured(
+    measured = Measured(
         round=chosen.round,
         choice=chosen.metrics[chooser],
-        score=sign_of(metric) * chosen.metrics[chooser],
-        values={name: chosen.metrics[measured_name] for name, measured_name in names.items()},
+        less_is_better=sign_of(metric) < 0,
+        values={name: chosen.metrics[name] for name in names},
         seconds=run.costs.wall_seconds,
         bytes=sum(int(done.up.total_bytes + done.down.total_bytes) for done in run.rounds),
         partition=run.info.partition_sha256,
@@ -111,11 +58,8 @@ def read_measured(folder: Path, plan: StudyPlan, row: str) -> Measured:
         hardware=run.info.environment.hardware,
         client_work=run.client_work,
         server_work=run.server_work,
-        metrics=[
-            replace(run.info.metric(measured_name), name=name)
-            for name, measured_name in names.items()
-        ],
     )
+    return measured, {name: replace(run.info.metric(name), name=name) for name in names}
 
 
 def chosen_round(
@@ -147,165 +91,42 @@ def _missing(name: str, run: Run) -> UserError:
     return UserError(f"metric: no round has '{name}'.{nearest(name, metrics)}")
 
 
-class PublishedRun(Frozen):
-    """A run of a row of a published table."""
-
-    name: str
-    """Machine-independent name of the run, see `name_of`."""
-    chosen_by: str
-    """The metric that chose the round and the configuration."""
-    at: Literal["best", "final"]
-    """Which round was selected."""
-    reason: str | None = None
-    """Why the run failed."""
-    numbers: Numbers | None = None
-    """The result, with values by the run's metric names; None if the run failed."""
-
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """Key that is equal for runs that can replace each other."""
-        measured = sorted(self.numbers.values) if self.numbers else ()
-        return (self.name, self.chosen_by, self.at, *measured)
-
-    @classmethod
-    def of(
-        cls, experiment: Experiment, plan: StudyPlan, row: str, result: Measured | str
-    ) -> PublishedRun:
-        """Return the record of a row's run from its result, or from the reason why it failed."""
-        key: Tree = {"name": name_of(experiment), "chosen_by": plan.chosen_by(row), "at": plan.at}
-        if isinstance(result, str):
-            return cls(**key, reason=result)
-        names, numbers = plan.measures(row), result.model_dump(exclude={"metrics"})
-        numbers["values"] = {names[name]: value for name, value in result.values.items()}
-        return cls(**key, numbers=Numbers(**numbers))
-
-
 @dataclass(frozen=True)
 class Published:
     """A published table, whose runs other tables can reuse.
 
     Attributes:
         source: the folder, as the user wrote it.
-        tree: the content of table.json.
+        record: the content of table.json.
     """
 
     source: str
-    tree: Tree
+    record: TableRecord
 
-    @classmethod
-    def read(cls, source: str, path: Path) -> Published:
-        """Read a table.json; messages call the table `source`.
-
-        Raises:
-            UserError: if the file is missing, or damaged.
-        """
-        try:
-            tree = check_table(path)
-            table = cls(source, tree)
-            _ = table.runs, table.made, table.metric, table.table, table.seeds
-        except UserError:
-            raise
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UserError(f"{path} cannot be read: {named(error)}") from None
-        return table
-
-    @cached_property
-    def runs(self) -> dict[str, list[PublishedRun]]:
-        """Runs by name; a run that was selected or measured in several ways has several entries."""
-        runs: dict[str, list[PublishedRun]] = {}
-        for number, entry in enumerate(self.tree[RUNS]):
-            run = validate(PublishedRun, entry, f"{self.source}: {RUNS}[{number}]")
-            runs.setdefault(run.name, []).append(run)
-        return runs
-
-    @cached_property
+    @property
     def made(self) -> str:
         """Description of when, where and with which commits the table was made."""
-        made = self.tree["made"]
-        commits = ", ".join(commits_in(self.tree))
-        return f"made {made['when']}, {made['machine']}, commit {commits}"
+        made, commits = self.record.made, ", ".join(self.record.commits)
+        return f"made {made.when}, {made.machine}, commit {commits}"
 
-    @cached_property
-    def table(self) -> str:
-        """Name of the table."""
-        return str(self.tree["table"])
+    def find(self, spec: RunSpec, plan: StudyPlan) -> Measured | str | None:
+        """Return a run's result for its row, or why it diverged; None if the table lacks the run.
 
-    @cached_property
-    def seeds(self) -> list[int]:
-        """Reported seeds."""
-        return list(self.tree["plan"]["report"]["seeds"])
-
-    @cached_property
-    def metric(self) -> dict[str, Metric]:
-        """Metrics of the runs by name."""
-        return {name: Metric(name, **of) for name, of in self.tree["metrics"].items()}
-
-    def find(
-        self, experiment: Experiment, plan: StudyPlan, row: str, phase: Phase
-    ) -> Measured | str | None:
-        """Return a run's result for a row, or why it failed; None if the table lacks the run.
-
-        The run must have been selected by the same metric, and a reported run must have all metrics
-        of the row.
+        A reported run must have all metrics of the row. Other failures than divergence may not
+        occur again.
         """
-        for run in self.runs.get(name_of(experiment), ()):
-            if (run.chosen_by, run.at) == (plan.chosen_by(row), plan.at):
-                if run.numbers is None:
-                    return run.reason
-                measured = self._for_row(run.numbers, plan.measures(row))
-                if phase == "tuning" or measured.values.keys() == plan.measures(row).keys():
-                    return measured
-        return None
-
-    def _for_row(self, numbers: Numbers, names: dict[str, str]) -> Measured:
-        """Return the available numbers by the study's metrics; `names` maps them to the run's."""
-        available = {
-            name: measured_name
-            for name, measured_name in names.items()
-            if measured_name in numbers.values
-        }
-        fields: dict[str, Any] = dict(numbers)
-        fields["values"] = {
-            name: numbers.values[measured_name] for name, measured_name in available.items()
-        }
-        declarations = [
-            (name, self.metric[measured_name]) for name, measured_name in available.items()
-        ]
-        metrics = [
-            Metric(name, metric.unit, metric.direction, metric.on) for name, metric in declarations
-        ]
-        return Measured(**fields, metrics=metrics)
+        run = self.record.runs.get(name_in_tables(spec, plan))
+        if isinstance(run, FailedRun):
+            return run.reason if run.diverged else None
+        names = plan.measures(spec.place.row).values()
+        return run if run and (spec.phase == "tuning" or {*names} <= run.values.keys()) else None
 
 
-def check_table(path: Path) -> Tree:
-    """Check the format and checksum of a table.json, and return its content.
+def name_in_tables(spec: RunSpec, plan: StudyPlan) -> str:
+    """Return the name of a row's run in a table, equal on all machines.
 
-    Raises:
-        UserError: if the file is missing, damaged, edited or of another format.
+    It joins a hash of what determines the numbers, and one of the metric and rule that choose the
+    round.
     """
-    if not path.is_file():
-        raise UserError(
-            f"{path} does not exist; name the folder of a table's invocation, as fedray table "
-            "prints it"
-        )
-    tree = read_json(path)
-    if not isinstance(tree, dict) or "format" not in tree:
-        raise UserError(f"{path} cannot be read: it is not the file of a table")
-    if tree["format"] != FORMAT:
-        raise UserError(
-            f"{path} has format {shown(tree['format'])}, this version reads {FORMAT}; run the "
-            "table again in the results folder that has its runs"
-        )
-    return read_checked(path)
-
-
-def commits_in(tree: Tree) -> list[str]:
-    """Return the commits of a table.json's runs."""
-    return list(tree["made"]["commits"])
-
-
-def name_of(experiment: Experiment) -> str:
-    """Return a run's name, equal on all machines: a hash of what determines its numbers."""
-    root = experiment.data.root
-    content = json.dumps([experiment.identity(), None if root is None else Path(root).name])
-    return hashlib.sha256(content.encode()).hexdigest()[:24]
+    chosen = json.dumps([plan.chosen_by(spec.place.row), plan.at])
+    return f"{spec.name}.{hashlib.sha256(chosen.encode()).hexdigest()[:8]}"

@@ -17,9 +17,10 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState, create_trial
 
+from fedray.results.design import Config
 from fedray.streams import Streams
 from fedray.studies.plan import StudyPlan
-from fedray.studies.space import Axis, Config, points
+from fedray.studies.space import Axis, points
 
 MOST_TRIES = 10
 

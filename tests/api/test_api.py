@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pages import ROOT
 
 import fedray
 from fedray.errors import RunFailed, UserError
 from fedray.run import main as command
-from fedray.storage.json_files import sealed
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.file import plan_study
 
@@ -180,17 +180,21 @@ def test_ctrl_c_in_a_study_is_raised(tmp_path, monkeypatch, study):
 
 
 def test_results_are_opened_by_a_text_or_a_path(tmp_path):
-    table = {"format": 4, "table": "mine"}
-    (tmp_path / "table.json").write_text(json.dumps(sealed(table)))
-    (tmp_path / "table.md").write_text("# mine")
+    shutil.copytree(ROOT / "docs/results/dp2fl_table1", tmp_path, dirs_exist_ok=True)
     for folder in (tmp_path, str(tmp_path)):
-        assert fedray.TableResult(folder).data == table
-        assert fedray.TableResult(folder).markdown == "# mine"
+        table = fedray.TableResult(folder)
+        assert table.record.plan.name == "dp2fl_table1"
+        assert table.markdown.startswith("# dp2fl_table1")
+        frame = table.to_pandas()
+        assert len(frame) == 14 * 5 * 2 + 8 * 5  # cells, seeds; three rows lack a metric
+        mean = frame.loc["dp2fl", "CIFAR-10", "local_accuracy"].value.mean()
+        assert mean == pytest.approx(44.900152786272386)
         with pytest.raises(UserError, match=r"plan\.json"):
-            _ = fedray.SweepResult(folder).trials
-    (tmp_path / "table.json").write_text(json.dumps({**sealed(table), "table": "other"}))
+            _ = fedray.SweepResult(folder).runs
+    edited = (tmp_path / "table.json").read_text().replace("maple", "ripple")
+    (tmp_path / "table.json").write_text(edited)
     with pytest.raises(UserError, match="damaged or edited"):
-        _ = fedray.TableResult(tmp_path).data
+        _ = fedray.TableResult(tmp_path).record
 
 
 def test_a_sweep_and_a_table_may_be_mappings(tmp_path, monkeypatch):

@@ -25,10 +25,10 @@ def test_an_edited_verdict_is_overwritten_and_an_edited_number_refused(copy):
     path = copy / FOLDER / NAME / "table.json"
     tree = json.loads(path.read_text())
     verdict = tree["claims"][0]["verdict"]
-    tree["claims"][0]["verdict"] = "edited"
+    tree["claims"][0]["verdict"] = "holds" if verdict == "refuted" else "refuted"
     path.write_text(json.dumps(sealed({k: v for k, v in tree.items() if k != "checksum"})))
-    assert published(copy)[NAME]["claims"][0]["verdict"] == verdict
-    tree["cells"][0]["metrics"] = {}
+    assert published(copy)[NAME].claims[0].verdict == verdict
+    next(iter(tree["runs"].values()))["round"] = 1
     path.write_text(json.dumps(tree))
     with pytest.raises(UserError, match="damaged or edited"):
         published(copy)

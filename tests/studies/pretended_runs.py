@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
+from fedray.results.design import Place
+from fedray.results.record import DIVERGED, TableRecord
 from fedray.storage.environment import Environment
 from fedray.storage.metric import Metric
 from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic, Work
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import RunSpec
-from fedray.studies.study import DIVERGED, Study, StudyRun
+from fedray.studies.study import Study, StudyRun
 
 Curve = Callable[[RunSpec], Sequence[tuple[float, float]] | str | None]
 """Of a run, its accuracy on validation and test images round by round; why it failed, or None where
@@ -57,7 +60,7 @@ def result_of(
 def pretend(study: Study, curve: Curve) -> list[RunSpec]:
     """Have all runs of a study happen as said; return them in the order in which they began."""
     done = []
-    while (run := study.next()) is not None:
+    while (run := study.ask()) is not None:
         done.append(run.spec)
         end(study, run, curve)
     return done
@@ -66,9 +69,23 @@ def pretend(study: Study, curve: Curve) -> list[RunSpec]:
 def end(study: Study, run: StudyRun, curve: Curve) -> None:
     """Have a run happen."""
     found = curve(run.spec)
-    run.status = "finished"
     if found is None or isinstance(found, str):
-        run.reason = found or f"{DIVERGED}: its loss is no number"
+        study.tell(run, "failed", found or f"{DIVERGED}: its loss is no number")
     else:
         RunFolder(run.folder).write(result_of(run.spec, found))
-    study.settle(run)
+        study.tell(run, "finished")
+
+
+def numbers_of(record: TableRecord, place: Place) -> dict[int, dict[str, float] | None]:
+    """Return the reported metrics of a cell by seed; None for a seed without a result."""
+    cell = record.cell(place)
+    runs = record.reported(cell)
+    return {seed: runs[seed].values if seed in runs else None for seed in cell.reported}
+
+
+def claims_of(record: TableRecord) -> list[SimpleNamespace]:
+    """Return the claims of a table with their comparisons and verdicts."""
+    return [
+        SimpleNamespace(**{**dict(result), "claim": claim, "comparison": comparison})
+        for claim, comparison, result in record.tested
+    ]

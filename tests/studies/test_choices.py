@@ -10,15 +10,15 @@ from pretended_runs import end, pretend
 import fedray
 from fedray.core.payload import BadPayload, NotFinitePayload
 from fedray.errors import ClientError, CodeError, Failure, UserError
+from fedray.results.design import Place
 from fedray.results.pages.table import page
+from fedray.results.paired import Side
+from fedray.results.record import DIVERGED, Edge, FailedRun, Measured, TableRecord
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import DroppedChoice, RunSpec
 from fedray.studies.forecast import headline, planned_cells, runs_of
 from fedray.studies.outcome import outcome
-from fedray.studies.pages import provenance, table_json
-from fedray.studies.plan import Place
-from fedray.studies.space import Edge
-from fedray.studies.study import DIED, DIVERGED, Study
+from fedray.studies.study import DIED, Study
 from fedray.studies.tune import reason_of
 from fedray.table import main
 
@@ -27,6 +27,10 @@ MINE, LOCAL = Place("mine", "all"), Place("local", "all")
 
 def state_of(study: Study, place: Place = MINE):
     return next(at for cell, at in study.states() if cell.place == place)
+
+
+def reported(record: TableRecord, place: Place = MINE) -> list[Measured]:
+    return list(record.reported(record.cell(place)).values())
 
 
 def flat(wanted: RunSpec) -> list[tuple[float, float]]:
@@ -44,20 +48,18 @@ def planted(wanted: RunSpec) -> list[tuple[float, float]]:
 def test_configuration_and_round_are_chosen_on_validation_and_reported_on_test(play):
     study = play(planted, tuning={"configurations": 2})
     assert state_of(study).chosen == {"lr": 0.02}
-    cell = outcome(study).cells[MINE]
-    assert [each.measured.round for each in cell.seeds] == [2, 2]
-    assert [each.measured.values["local_accuracy"] for each in cell.seeds] == [0.3, 0.3]
-    assert [each.measured.choice for each in cell.seeds] == [0.7, 0.7]
+    runs = reported(outcome(study))
+    assert [run.round for run in runs] == [2, 2]
+    assert [run.values["local_accuracy"] for run in runs] == [0.3, 0.3]
+    assert [run.choice for run in runs] == [0.7, 0.7]
 
 
 def test_the_papers_habit_chooses_on_test_and_says_so(play):
     study = play(planted, tuning={"configurations": 2}, select="test")
     assert state_of(study).chosen == {"lr": 0.1}
     found = outcome(study)
-    assert [each.measured.round for each in found.cells[MINE].seeds] == [1, 1]
-    assert [each.measured.values["local_accuracy"] for each in found.cells[MINE].seeds] == [
-        0.98
-    ] * 2
+    assert [run.round for run in reported(found)] == [1, 1]
+    assert [run.values["local_accuracy"] for run in reported(found)] == [0.98] * 2
     assert any("chosen on the TEST images" in note for note in found.notes)
 
 
@@ -66,8 +68,8 @@ def test_the_last_round_counts_where_it_is_asked_for(play):
         return [(0.1, 0.1), (0.9, 0.9), (0.3, 0.4)]
 
     study = play(falling, at="final")
-    (seed, _) = outcome(study).cells[MINE].seeds
-    assert (seed.measured.round, seed.measured.values["local_accuracy"]) == (2, 0.4)
+    (run, _) = reported(outcome(study))
+    assert (run.round, run.values["local_accuracy"]) == (2, 0.4)
 
 
 def test_every_seed_chooses_and_the_longer_run_of_its_choice_is_reported(play):
@@ -89,7 +91,7 @@ def test_no_cell_waits_for_another(here, write):
     write()
     study = Study(here / "out", plan_words("table", "tiny"), here / "store")
     for _ in range(2):
-        trial = next(t for t in [study.next()] if t.spec.place == MINE)
+        trial = next(t for t in [study.ask()] if t.spec.place == MINE)
         end(study, trial, flat)
     assert [t.spec.place for t in study.runs.values() if t.is_over] == [MINE, MINE]
     assert state_of(study, LOCAL).phase == "tuning"
@@ -134,11 +136,7 @@ def test_a_choice_at_the_end_of_a_list_of_several_keys_is_named(play):
     found = outcome(study)
     said = "mine: the choice local_epochs=4 batch_size=4 is the last of its list"
     assert any(note.startswith(said) for note in found.notes)
-    table = next(
-        each
-        for each in page(found, provenance(study, found))
-        if each.title == "Chosen configurations"
-    )
+    table = next(each for each in page(found) if each.title == "Chosen configurations")
     assert "local_epochs, batch_size (last)" in table.rows[0]
 
 
@@ -148,11 +146,7 @@ def test_what_was_chosen_says_what_a_reported_run_took(play):
 
     study = play(longer_by_the_seed, tuning={"configurations": 3, "rounds": 1})
     found = outcome(study)
-    table = next(
-        each
-        for each in page(found, provenance(study, found))
-        if each.title == "Chosen configurations"
-    )
+    table = next(each for each in page(found) if each.title == "Chosen configurations")
     assert {row[table.header.index("a run")] for row in table.rows} == {"3.0 s, 120 B"}
 
 
@@ -164,8 +158,8 @@ def test_a_run_that_two_cells_need_is_run_once(play):
     study = play(flat, rows=rows, baselines=[], claims=["mine > yours"])
     keys = [trial.spec.key for trial in study.runs.values()]
     assert len(keys) == len(set(keys)) == 6
-    first, second = outcome(study).cells.values()
-    assert [each.key for each in first.seeds] == [each.key for each in second.seeds]
+    first, second = outcome(study).cells
+    assert first.reported == second.reported
 
 
 def test_tuning_runs_of_the_reports_length_are_not_run_again(play):
@@ -176,7 +170,7 @@ def test_tuning_runs_of_the_reports_length_are_not_run_again(play):
 
 def test_another_table_finds_the_runs_that_are_there(here, play):
     study = play(flat)
-    again = Study(here / "again", study.plan, here / "store")
+    again = Study(here / "again", study.plan, here / "store").look()
     assert again.is_complete
     assert again.runs == {}
     assert outcome(again).claims == outcome(study).claims
@@ -196,7 +190,7 @@ def test_half_a_run_is_not_taken_for_a_whole_one(here, play):
     folder.write(folder.read().until(1))
     assert not folder.is_finished
     again = Study(here / "again", study.plan, here / "store")
-    assert again.next().spec.key == key
+    assert again.ask().spec.key == key
 
 
 def test_a_row_takes_over_the_choice_of_another(play):
@@ -223,15 +217,15 @@ def test_one_column_tunes_for_all(play):
     tuned = {t.spec.place.column for t in study.runs.values() if t.spec.phase == "tuning"}
     assert tuned == {"y"}
     assert state_of(study, Place("mine", "x")).chosen == {"lr": 0.02}
-    assert len(outcome(study).cells[Place("mine", "x")].seeds) == 2
+    assert len(reported(outcome(study), Place("mine", "x"))) == 2
 
 
 def test_what_chooses_may_be_another_metric_than_what_is_shown(play):
     study = play(planted, metrics=["local_accuracy_weighted"], choose="local_accuracy",
                 tuning={"configurations": 2})  # fmt: skip
     assert state_of(study).chosen == {"lr": 0.02}
-    (seed, _) = outcome(study).cells[MINE].seeds
-    assert seed.measured.values == {"local_accuracy_weighted": 0.3}
+    (run, _) = reported(outcome(study))
+    assert run.values == {"local_accuracy_weighted": 0.3}
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -261,7 +255,7 @@ def test_a_seed_that_fails_is_left_out_of_the_pairs_and_named(play):
         return None if lost else flat(wanted)
 
     found = outcome(play(one_lost, report={"seeds": [0, 1, 2]}))
-    assert sorted(found.claims[0].comparison.differences) == [1, 2]
+    assert sorted(found.asked[0][1].differences) == [1, 2]
     assert "mine, seed 0 failed: it diverged: its loss is no number" in found.notes
 
 
@@ -277,7 +271,7 @@ def test_a_row_that_lacks_its_metric_takes_no_other_row_with_it(play):
     for name in ("first", "last"):
         rows[name]["metrics"] = {"local_accuracy": f"local_acuracy_{name}"}
     study = play(flat, rows=rows, baselines=[], claims=["mine > first"])
-    phases = {place.row: cell.state.phase for place, cell in outcome(study).cells.items()}
+    phases = {cell.row: cell.phase for cell in outcome(study).cells}
     assert phases == {"first": "failed", "mine": "over", "last": "failed"}
     assert study.failures == {}
 
@@ -310,11 +304,13 @@ def test_the_next_by_validation_is_reported_where_the_first_choice_diverges(play
     at = state_of(study)
     assert at.dropped == [DroppedChoice({"lr": 0.5}, [1])]
     assert (at.phase, at.choices) == ("over", {0: {"lr": 0.5}, 1: {"lr": 0.1}, 2: {"lr": 0.5}})
-    cell = outcome(study).cells[MINE]
-    assert [each.measured.values["local_accuracy"] for each in cell.seeds] == [0.25, 0.05, 0.25]
-    assert len(cell.other_runs) == 9 + 1  # the lost report is of what the row has cost
+    found = outcome(study)
+    runs = reported(found)
+    assert [run.values["local_accuracy"] for run in runs] == [0.25, 0.05, 0.25]
+    cell = found.cell(MINE)
+    assert sum(len(each.runs) for each in (*cell.tried, *cell.dropped)) == 9 + 1
     assert state_of(study, LOCAL).chosen == {"lr": 0.5}
-    assert sorted(outcome(study).claims[0].comparison.differences) == [0, 1, 2]
+    assert sorted(outcome(study).asked[0][1].differences) == [0, 1, 2]
     notes = outcome(study).notes
     assert "mine: lr=0.5 diverged on seed 1: its loss is no number" in notes
     assert "mine: reported on seed 1 is lr=0.1, the next by validation" in notes
@@ -325,7 +321,7 @@ def test_what_is_reported_does_not_depend_on_which_run_ends_first(here, write):
     found = []
     for backwards in (False, True):
         study = Study(here / "out", plan_words("table", "tiny"), here / f"runs_{backwards}")
-        while study.next() is not None:
+        while study.ask() is not None:
             ready = [trial for trial in study.runs.values() if trial.status == "pending"]
             end(study, ready[-backwards], fragile(("mine", 0.5, 0), ("mine", 0.5, 2)))
         found.append(state_of(study))
@@ -340,7 +336,7 @@ def test_where_every_choice_diverges_the_first_is_shown_with_what_it_has(play):
     assert at.choices[2] == {"lr": 0.5}
     assert at.dropped == [DroppedChoice({"lr": 0.1}, [2]), DroppedChoice({"lr": 0.01}, [2])]
     found = outcome(study)
-    assert sorted(found.claims[0].comparison.differences) == [0, 1]
+    assert sorted(found.asked[0][1].differences) == [0, 1]
     assert (
         "mine: reported on seed 2 is lr=0.5, the first choice, because all choices diverged"
         in found.notes
@@ -351,11 +347,9 @@ def test_where_every_choice_diverges_the_first_is_shown_with_what_it_has(play):
 def test_no_failure_but_divergence_says_anything_of_a_choice(play, why):
     study = play(fragile(("mine", 0.5, 1), why=why), **THREE)
     assert (state_of(study).chosen, state_of(study).dropped) == ({"lr": 0.5}, [])
-    assert sorted(outcome(study).claims[0].comparison.differences) == [0, 2]
     found = outcome(study)
-    tree = table_json(study, found, provenance(study, found))
-    reasons = [run.get("reason") for run in tree["runs"]]
-    assert why not in reasons
+    assert sorted(found.asked[0][1].differences) == [0, 2]
+    assert not any(run.diverged for run in found.runs.values() if isinstance(run, FailedRun))
     study.forget_failures()
     assert [run.seed for run in state_of(study).pending] == [1]
 
@@ -426,14 +420,14 @@ def test_a_rate_at_which_digits_diverge_is_left_for_the_next_one(here, write):
     write(baselines=[], rows={"mine": "fedproto"}, space=space,
           tuning={"rounds": 1, "configurations": 2})  # fmt: skip
     study = Study(here / "out", plan_words("table", "tiny"), here / "store")
-    while (trial := study.next()) is not None:
+    while (trial := study.ask()) is not None:
         trial.status = "running"
         try:
             fedray.Experiment(trial.spec.experiment.tree()).train(trial.folder, executor="serial")
         except CodeError as error:
-            trial.reason = reason_of(error)
-        trial.status = "finished"
-        study.settle(trial)
+            study.tell(trial, "failed", reason_of(error))
+        else:
+            study.tell(trial, "finished")
     at = state_of(study)
     small, large = at.tried
     assert small.objective < large.objective
@@ -447,16 +441,16 @@ def test_a_rate_at_which_digits_diverge_is_left_for_the_next_one(here, write):
 def test_a_study_goes_on_where_it_was(here, write):
     write()
     study = Study(here / "out", plan_words("table", "tiny"), here / "store", command="as typed")
-    trial = study.next()
-    trial.status, trial.reason, trial.seconds = "finished", "it died", 3.0
-    study.settle(trial)
+    trial = study.ask()
+    trial.seconds = 3.0
+    study.tell(trial, "failed", "it died")
     study.write()
     again = Study.read(here / "out")
     assert again.plan == study.plan
     assert (again.command, again.store) == ("as typed", here / "store")
     assert again.failures == {trial.spec.key: "it died"}
     assert again.seconds == {trial.spec.key: 3.0}
-    assert trial.spec.key != again.next().spec.key
+    assert trial.spec.key != again.ask().spec.key
 
 
 @pytest.mark.slow
@@ -471,12 +465,9 @@ def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, is
     study = Study(here / "cut/it", plan_words("table", "tiny"), here / "cut/store")
     study.write()
     cuts = 0
-    while (trial := study.next()) is not None:
+    while (trial := study.ask()) is not None:
         end(study, trial, curve)
-        if is_told or trial.reason is None:
-            study.write()
-        elif cuts % 2:  # what failed is run again, and fails again
-            end(study, trial, curve)
+        if is_told or trial.reason is None or cuts % 2:  # else it is run again, and fails again
             study.write()
         study, cuts = Study.read(here / "cut/it"), cuts + 1
     assert cuts > len(study.cells) * 6
@@ -485,12 +476,8 @@ def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, is
 
 def told(study: Study):
     """All that a table says."""
-    found = outcome(study)
-    how = provenance(study, found)
-    tree = table_json(study, found, how)
+    tree = outcome(study).tree()
     del tree["made"]
-    for cell in tree["cells"]:
-        del cell["seconds"]
     return tree
 
 
@@ -501,9 +488,10 @@ def test_rows_are_chosen_by_the_metric_that_is_theirs(play):
     rows = {"mine": {"algorithm": "fedproto"}, "weighted": {"algorithm": "fedproto"}}
     rows["weighted"]["metrics"] = {"local_accuracy": "local_accuracy_weighted"}
     study = play(curve, rows=rows, select="test", claims=["mine > local"])
-    found = {place.row: cell for place, cell in outcome(study).cells.items()}
-    assert {each.measured.values["local_accuracy"] for each in found["weighted"].seeds} == {0.2}
-    assert found["weighted"].seeds[0].key == found["mine"].seeds[0].key
+    found = outcome(study)
+    side = Side("weighted", "all")
+    assert found.by_seed(side, "local_accuracy") == {0: pytest.approx(20), 1: pytest.approx(20)}
+    assert len(found.distinct) == len(study.runs) < len(found.runs)  # two metrics choose
     assert "weighted: its local_accuracy is local_accuracy_weighted" in outcome(study).notes
 
 
@@ -513,7 +501,7 @@ def test_what_will_be_run_is_counted_and_timed(here, write):
     mine, local = runs_of(study)
     assert (len(mine.runs), mine.unknown, mine.beyond, mine.finished) == (6, 3, 6, 0)
     assert "18 runs, up to 30 if grids are extended" in headline(study)
-    end(study, study.next(), lambda wanted: [(0.0, 0.0), (0.5, 0.5)])  # 2 s for its one round
+    end(study, study.ask(), lambda wanted: [(0.0, 0.0), (0.5, 0.5)])  # 2 s for its one round
     mine, local = runs_of(study)
     assert mine.finished == 1
     assert mine.work == 5 + 3 * 2

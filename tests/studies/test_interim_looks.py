@@ -40,8 +40,8 @@ def test_what_the_file_says_is_a_look(play, looked_at, fixed, anytime, notes):
     study = play(curve, **CHANGES, report={"seeds": [0, 1, 2, 3], "looked_at": looked_at})
     found, report = outcome(study), study.plan.report
     assert (report.looks("fixed"), report.looks("anytime")) == (fixed, anytime)
-    assert found.test.looks == fixed
+    assert found.plan.paired_test.looks == fixed
     assert [note for note in found.notes if note.startswith("The verdicts of")] == notes
     alone = outcome(play(curve, **CHANGES, report={"seeds": [0, 1, 2, 3]}))
     [with_looks], [without] = found.claims, alone.claims
-    assert with_looks.comparison.p == pytest.approx(min(1, fixed * without.comparison.p))
+    assert with_looks.p == pytest.approx(min(1, fixed * without.p))

@@ -7,9 +7,9 @@ from commands import plan_words
 
 from fedray.cli.main import main
 from fedray.errors import UserError
+from fedray.results.design import Place
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table
-from fedray.studies.plan import Place
 
 ROWS = {
     "mine": {"algorithm": "fedproto", "space": {"algorithm.lambda": {"grid": [1, 5]}}},

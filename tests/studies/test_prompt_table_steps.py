@@ -6,8 +6,9 @@ import pytest
 from commands import plan_words, study_tree
 from test_table_files import FILES, SETS
 
+from fedray.results.design import Place
 from fedray.studies.cell import Cell
-from fedray.studies.plan import Place, StudyPlan
+from fedray.studies.plan import StudyPlan
 
 PROMPTS = [path for path in FILES if path.stem.startswith(("fedmgp_", "dp2fl_"))]
 LONGER = ", five times the steps"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from commands import plan_words, study_tree
 
+from fedray.results.design import Place
 from fedray.studies.cell import Cell, check_metrics
-from fedray.studies.plan import Place
 
 ROOT = Path(__file__).parents[2]
 TABLES = ROOT / "tune" / "tables"

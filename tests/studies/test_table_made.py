@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pretended_runs
 import pytest
 
 from fedray.results.pages.page import markdown
+from fedray.results.record import TableRecord
 from fedray.storage.environment import Environment
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table
-from fedray.studies.store import commits_in
 
 SECONDS, BYTES = 3.0, 3 * 40
 """Of a pretended run: round 0 and two more."""
@@ -35,10 +34,10 @@ def by_phase(monkeypatch):
     monkeypatch.setattr(pretended_runs, "result_of", result_of)
 
 
-def made(book, here) -> tuple[dict, str]:
+def made(book, here) -> tuple[TableRecord, str]:
     (here / "out").mkdir(exist_ok=True)
     text = markdown(write_table(book))
-    return json.loads((here / "out" / "table.json").read_text()), text
+    return TableRecord.read(here / "out" / "table.json"), text
 
 
 @pytest.mark.parametrize(
@@ -68,22 +67,19 @@ def test_runs_of_several_machines_or_versions_are_a_caveat(play, monkeypatch, di
 
 
 def test_the_commits_are_those_of_the_runs_tuning_included(by_phase, play, here):
-    tree, text = made(play(curve, tuning={"configurations": 3, "rounds": 1}), here)
+    record, text = made(play(curve, tuning={"configurations": 3, "rounds": 1}), here)
     assert "- Runs are of 2 versions of the code: newer, older." in text
     assert "- commit newer, older; this page " in text
-    assert tree["made"]["commits"] == commits_in(tree) == ["newer", "older"]
+    assert record.commits == ["newer", "older"]
 
 
 def test_a_run_that_is_tuned_with_and_reported_counts_once(play, here):
     space = {"lr": {"grid": [0.1, 0.2]}}
     changes = {"tuning": {"configurations": 2}, "report": {"seeds": [0]}}
     book = play(curve, space=space, **changes)
-    tree, _ = made(book, here)
-    assert tree["made"]["runs"] == len(book.runs) == 4
-    assert tree["made"]["seconds"] == 4 * SECONDS
-    assert [(cell["seconds"], cell["bytes"]) for cell in tree["cells"]] == [
-        (2 * SECONDS, 2 * BYTES)
-    ] * 2
+    record, _ = made(book, here)
+    assert len(record.runs) == len(book.runs) == 4
+    assert (record.seconds, record.bytes) == (4 * SECONDS, 4 * BYTES)
 
 
 def test_a_run_that_rows_share_counts_once_though_one_of_them_misses_a_number(play, here):
@@ -96,8 +92,8 @@ def test_a_run_that_rows_share_counts_once_though_one_of_them_misses_a_number(pl
     }
     metrics = ["local_accuracy", "local_accuracy_weighted"]
     book = play(curve, rows=rows, baselines=[], metrics=metrics)
-    tree, _ = made(book, here)
-    assert tree["cells"][1]["phase"] == "failed"
-    assert tree["made"]["runs"] == len(book.runs)
-    assert tree["made"]["seconds"] == len(book.runs) * SECONDS
-    assert tree["made"]["bytes"] == len(book.runs) * BYTES
+    record, _ = made(book, here)
+    assert [cell.phase for cell in record.cells] == ["over", "failed"]
+    assert [len(record.reported(cell)) for cell in record.cells] == [2, 0]
+    assert (len(record.runs), record.seconds) == (len(book.runs), len(book.runs) * SECONDS)
+    assert record.bytes == len(book.runs) * BYTES

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +16,7 @@ from sweeps import asked
 
 from fedray.errors import UserError
 from fedray.markdown import has_words
+from fedray.results.design import Place
 from fedray.results.pages.cells import NOTHING
 from fedray.results.pages.page import escape_latex, latex_table, markdown
 from fedray.results.pages.table import MEAN, latex, main_cells, title_of_column
@@ -29,8 +27,7 @@ from fedray.studies import flow
 from fedray.studies.flow import Request, copy_study_file, reload
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table
-from fedray.studies.plan import Place
-from fedray.studies.study import Study
+from fedray.studies.study import End, Study
 from fedray.table import main
 
 ROWS = {
@@ -64,7 +61,7 @@ def curve_of_all(wanted):
 
 @pytest.fixture
 def written(play, here):
-    """The book, what it comes to, and its page in Markdown."""
+    """The book, its record, and its page in Markdown."""
     book = play(curve, **CHANGES)
     found = outcome(book)
     (here / "out").mkdir()
@@ -75,6 +72,9 @@ def written(play, here):
 @pytest.mark.parametrize("curve_key", [None, "lr"])
 def test_a_figure_that_cannot_be_written_is_as_it_was(written, here, monkeypatch, curve_key):
     _, found, _ = written
+    with Image.open(here / "out" / "figure.png") as image:
+        assert image.width > 800
+        assert len(image.convert("P").getcolors(256)) > 10
     before = (here / "out" / "figure.png").read_bytes()
     monkeypatch.setattr("fedray.results.pages.table_figure.draw_curves", lambda axes, *_: None)
     found.plan.__dict__["curve"] = curve_key
@@ -88,42 +88,6 @@ def test_a_figure_that_cannot_be_written_is_as_it_was(written, here, monkeypatch
     assert (here / "out" / "figure.png").read_bytes() == before
 
 
-def test_a_number_that_a_row_does_not_have_is_left_empty(play, here):
-    second = "local_accuracy_weighted"
-    rows = {name: {"algorithm": "fedproto"} for name in ("without", "mine")}
-    rows["without"]["metrics"] = {second: None}
-    book = play(curve_of_all, rows=rows, baselines=[], claims=["mine > without"],
-                metrics=["local_accuracy", second], report={"seeds": [0, 1]})  # fmt: skip
-    found = outcome(book)
-    assert book.failures == {}
-    first, other = (
-        [cells[1] for cells in main_cells(found, metric)[1]] for metric in found.metrics
-    )
-    assert first == ["60.0 ± 0.0"] * 2
-    assert other == [NOTHING, "0.6 ± 0"]
-    assert f"without: it has no {second}" in found.notes
-    (here / "out").mkdir()
-    assert second in markdown(write_table(book))
-
-
-def test_the_page_says_it_all(written, here):
-    _, _, text = written
-    assert "|  | Dir(0.1) | paper | Dir(1) | paper | mean |" in text
-    (line,) = (line for line in text.splitlines() if line.startswith("| Mine") and "70" in line)
-    ours = r"\d\d\.\d ± \d+\.\d"
-    assert re.search(rf"\| {ours} \| 70 ± 0\.5 \| {ours} \| 50\.25 \| {ours} \|", line)
-    (line,) = (line for line in text.splitlines() if line.startswith("| mine > base |"))
-    assert re.search(r"\| \+\d+\.\d \[.*\] \| .* \| \*\*holds \(fragile\)\*\* \| Table 1 \|", line)
-    (said,) = (line for line in text.splitlines() if line.startswith("2 of 2 claims are decided"))
-    assert "Each seed chose its own configuration, so p includes the variation by tuning." in said
-    assert "null for mine | that prototypes help" in text
-    assert "lr=0.5 is the highest that was tried (the budget is spent)" in text
-    assert "rows tried different numbers of configurations, all at most 3" in text
-    assert "`the command`" in text
-    assert "runs (0 of them existed before)" in text
-    assert "†" not in text
-
-
 def test_the_papers_mean_stands_beside_ours(play, here):
     said = {"mine": {"Dir(0.1)": 70, "mean": [60.5, 0.2]}, "base": {"*": 40.0}, "null": 30.0}
     for given, shown, of_null in (
@@ -132,22 +96,20 @@ def test_the_papers_mean_stands_beside_ours(play, here):
     ):
         book = play(curve, **{**CHANGES, "paper": {"source": "a paper", "numbers": given}})
         found = outcome(book)
-        header, (mine, base, null) = main_cells(found, found.metrics[0])
+        header, (mine, base, null) = main_cells(found, found.shown[0])
         assert header == shown
         assert {index: null[index] for index in of_null} == of_null
         assert (mine[-1], null[-1]) == ("60.5 ± 0.2" if given is said else "61", NOTHING)
         assert base[-1] == NOTHING  # what is of any other column is not of the mean
     (here / "out").mkdir()
     write_table(book)
-    tree = json.loads((here / "out" / "table.json").read_text())
-    assert tree["paper_means"] == {"mine": [61.0, None]}
 
 
 def test_a_table_of_one_column_has_the_papers_mean_there(play):
     paper = {"source": "a paper", "numbers": {"mine": {"mean": 61}}}
     changes = {**CHANGES, "columns": None, "claims": ["mine > base"], "paper": paper}
     found = outcome(play(curve, **changes))
-    header, (mine, *_) = main_cells(found, found.metrics[0])
+    header, (mine, *_) = main_cells(found, found.shown[0])
     assert (header, mine[2]) == (["", "digits", "paper"], "61")
 
 
@@ -223,33 +185,12 @@ def test_where_the_last_round_counts_only_the_configuration_was_chosen(play, her
         assert ("numbers of the last round" in tex) == (at == "final")
 
 
-def test_the_figure_stands_below_the_first_table_and_only_where_it_is_drawn(written, here):
-    _, _, text = written
-    picture = "![the table as a figure](figure.png)"
-    assert (here / "out" / "figure.png").is_file()
-    before, after = text.split(picture)
-    assert before.count("|:--|") == 1
-    assert after.lstrip().startswith("## Claims")
-
-
-def test_words_are_written_from_the_left_and_numbers_from_the_right(written, here):
-    _, _, text = written
-    sides = [line for line in text.splitlines() if line.startswith("|:--")]
-    assert sides[:3] == [
-        "|:--|--:|--:|--:|--:|--:|",
-        "|:--|--:|--:|:--|:--|",
-        "|:--|:--|--:|--:|--:|:--|",
-    ]
-    page = (here / "out" / "table.html").read_text()
-    assert "<td class=words><strong" in page
-    assert "<td>50.25</td>" in page
-
-
 def test_a_column_without_any_word_or_number_counts_as_numbers():
     rows = [["a", "– over b", "failed", "x", "12-20"], ["b", "", "3 ± 1", "2", "lr (lowest)"]]
     assert has_words(["", "1", "2", "3", "4"], rows) == [True, False, False, False, False]
     rows.append(["c", "–", "–", "y", "no"])
     assert has_words(["", "1", "2", "3", "4"], rows) == [True, False, False, True, True]
+    assert escape_latex("50 % of #1_a ± {x}") == r"50 \% of \#1\_a $\pm$ \{x\}"
     lines = latex_table(["", "n", "what"], [["a", "1", "word"]], "", "x")
     assert "{tabular}{lrl}" in lines
 
@@ -264,37 +205,14 @@ def test_numbers_that_were_chosen_on_test_are_marked(play, here):
     assert r"$^\dagger$" in latex(outcome(book))
 
 
-def test_a_choice_that_diverged_is_named_in_every_form(play, here):
-    def late(wanted):
-        is_lost = wanted.place.row == "base" and wanted.seed == 2 and wanted.experiment.lr > 0.1
-        lost = is_lost and wanted.phase == "report"
-        return None if lost else curve(wanted)
-
-    book = play(late, **CHANGES, tuning={"configurations": 3, "rounds": 1})
-    (here / "out").mkdir()
-    text = markdown(write_table(book))
-    (line,) = (line for line in text.splitlines() if line.startswith("| base |") and "±" in line)
-    assert line.count("‡") == 3
-    said = "lr=0.5 diverged on seed 2"
-    assert f"| lr=0.5 (2 of 3 seeds), lr=0.1; {said} |" in text
-    for name in ("table.md", "table.tex", "table.html"):
-        form = (here / "out" / name).read_text()
-        assert f"base @ Dir(0.1) ({said})" in form, name
-    assert r"$^\ddagger$" in latex(outcome(book))
-    tree = json.loads((here / "out" / "table.json").read_text())
-    (cell, _) = (cell for cell in tree["cells"] if cell["row"] == "base")
-    assert cell["dropped"] == [
-        {"config": {"lr": 0.5}, "seeds": [2], "reason": "its loss is no number"}
-    ]
-
-
 def test_a_mean_over_columns_says_how_many_seeds_it_lacks(play, here):
     def lost(wanted):
         gone = wanted.place == Place("null", "Dir(1)") and wanted.seed == 2
         return None if gone else curve(wanted)
 
     book = play(lost, **CHANGES)
-    header, lines = main_cells(outcome(book), outcome(book).metrics[0])
+    found = outcome(book)
+    header, lines = main_cells(found, found.shown[0])
     rows = {cells[0]: cells for cells in lines}
     assert header[-1] == "mean"
     assert [("(1 failed)" in text) for text in rows["null (control)"][1::2]] == [False, True, True]
@@ -315,80 +233,10 @@ def test_a_page_that_is_written_in_between_says_so(here, write):
     book = Study(here / "out", plan_words("table", "tiny"), here / "store")
     (here / "out").mkdir()
     while book.cells_over < 2:
-        end(book, book.next(), curve)
+        end(book, book.ask(), curve)
     text = markdown(write_table(book))
     assert "NOT FINISHED: 4 of 6 cells are still to be run" in text
     assert "no runs" in text
-
-
-def test_the_json_holds_every_number(written, here):
-    book, found, _ = written
-    tree = json.loads((here / "out" / "table.json").read_text())
-    assert len(tree["cells"]) == 6
-    cell = tree["cells"][0]
-    assert (cell["row"], cell["column"], cell["paper"]) == ("mine", "Dir(0.1)", [70.0, 0.5])
-    assert [seed["seed"] for seed in cell["seeds"]] == [0, 1, 2]
-    assert cell["metrics"]["local_accuracy"]["by_seed"] == {
-        str(seed): pytest.approx(value)
-        for seed, value in found.by_seed(found.against[0].better, "local_accuracy").items()
-    }
-    assert len(cell["tried"]) == 3
-    assert cell["seeds"][0]["partition"] == "p0"
-    assert tree["claims"][0]["verdict"] == "holds"
-    assert tree["controls"][0]["would_refute"] == "that prototypes help"
-    assert tree["made"]["command"] == "the command"
-    assert tree["made"]["runs"] == len(book.runs)
-    assert tree["made"]["bytes"] == 2 * 40 * len(book.runs)
-
-
-class Balanced(HTMLParser):
-    """Counts what is open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.found: set[str] = set()
-
-    def handle_starttag(self, tag, attrs):
-        self.found.add(tag)
-        if tag not in ("meta", "img"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
-def test_the_html_stands_alone(written, here):
-    text = (here / "out" / "table.html").read_text()
-    parser = Balanced()
-    parser.feed(text)
-    assert parser.open == []
-    assert {"table", "img", "h1", "ul"} <= parser.found
-    assert "data:image/png;base64," in text
-    assert not re.search(r"(src|href)=\"(?!data:)", text)
-    assert "Mine &amp; all_of_it" in text
-    assert '<strong class="holds">holds (fragile)</strong>' in text
-
-
-def test_the_latex_is_escaped_and_whole(written, here):
-    text = (here / "out" / "table.tex").read_text()
-    assert r"Mine \& all\_of\_it" in text
-    for word in (r"\toprule", r"\midrule", r"\bottomrule", r"\label{tab:tiny}"):
-        assert text.count(word) == 1
-    columns = re.search(r"\\begin{tabular}{(l(r+))}", text)
-    assert len(columns[1]) == 6
-    body = text[text.index(r"\toprule") : text.index(r"\bottomrule")]
-    assert all(
-        line.replace(r"\&", "").count("&") == 5 for line in body.splitlines() if r"\\" in line
-    )
-    assert escape_latex("50 % of #1_a ± {x}") == r"50 \% of \#1\_a $\pm$ \{x\}"
-
-
-@pytest.mark.slow
-def test_the_figure_is_drawn(written, here):
-    with Image.open(here / "out" / "figure.png") as image:
-        assert image.width > 800
-        assert len(image.convert("P").getcolors(256)) > 10
 
 
 def test_columns_that_are_numbers_are_drawn_as_curves(play, here):
@@ -408,16 +256,6 @@ def test_columns_that_are_numbers_are_drawn_as_curves(play, here):
     assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "2", "100"]
     (line,) = axes.containers
     assert list(line[0].get_xdata()) == [1, 2, 100]
-
-
-def test_rows_and_columns_are_explained_below(play, here):
-    glosses = {"base": "without prototypes", "Dir(1)": "little skew"}
-    book = play(curve, **CHANGES, glosses=glosses)
-    (here / "out").mkdir()
-    text = markdown(write_table(book))
-    assert "- Mine & all_of_it: `mine`\n- base: `base`, without prototypes" in text
-    assert "- Dir(1): little skew" in text
-    assert "`null`" not in text
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -511,7 +349,8 @@ def test_what_another_process_has_finished_meanwhile_is_not_begun_again(here, wr
     book = asked(["tiny"])
     book.write()
     stale = asked(["tiny", "--resume"])
-    book.failures = {"one": "it diverged: loss is nan", "two": "out of memory"}
+    reasons = {"one": "it diverged: loss is nan", "two": "out of memory"}
+    book.ends = {key: End("failed", reason) for key, reason in reasons.items()}
     book.write()
     assert list(reload(stale).failures) == ["one"]
     book.status = "finished"

@@ -6,12 +6,12 @@ import math
 
 import pretended_runs
 import pytest
+from pretended_runs import claims_of
 from scipy import stats
 
 from fedray.results.pages.page import markdown
-from fedray.results.paired import PairedTest, SeedRange, seeds_to_decide, verdict_of
+from fedray.results.paired import PairedTest, SeedRange, Side, seeds_to_decide, verdict_of
 from fedray.results.paired import compare as compared
-from fedray.studies.claims import Side
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table
 
@@ -41,7 +41,7 @@ CLEAR = {"mine": [0.52, 0.61, 0.43, 0.58], "base": [0.50, 0.60, 0.40, 0.57]}
 
 def verdict(play, *, null=(0.1, 0.1, 0.1, 0.1), **changes):
     found = outcome(play(numbers(null=null, **CLEAR), **{**ALONE, "report": SEEDS, **changes}))
-    return found.claims[0]
+    return claims_of(found)[0]
 
 
 def test_differences_are_paired_by_seed_and_tested_as_scipy_does(play):
@@ -49,7 +49,7 @@ def test_differences_are_paired_by_seed_and_tested_as_scipy_does(play):
     assert found.comparison.differences == pytest.approx({0: 2.0, 1: 1.0, 2: 3.0, 3: 1.0})
     expected = stats.ttest_rel(CLEAR["mine"], CLEAR["base"]).pvalue
     assert found.comparison.p == pytest.approx(expected)
-    assert found.corrected == pytest.approx(expected)  # the control's p is smaller
+    assert found.p_holm == pytest.approx(expected)  # the control's p is smaller
     assert found.verdict == "holds"
     assert found.needed is None
     interval = found.comparison.interval
@@ -112,7 +112,7 @@ def test_many_claims_need_more_evidence(play):
     alone = verdict(play)
     many = verdict(play, claims=["mine > base", *(f"mine > base - 0.{i}" for i in range(1, 9))])
     assert many.comparison.p == alone.comparison.p
-    assert many.corrected > alone.corrected
+    assert many.p_holm > alone.p_holm
     assert many.verdict == "undecided"
 
 
@@ -126,7 +126,7 @@ def test_two_metrics_of_a_row_are_compared_seed_by_seed(play, here):
         return [(0.0, 0.0), (value + 0.3 + wanted.seed / 100, value)]
 
     book = play(curve, **changes, report=SEEDS)
-    (found,) = outcome(book).claims
+    found = claims_of(outcome(book))[0]
     assert found.comparison.differences == pytest.approx({0: 31, 1: 32, 2: 33, 3: 34})
     assert found.verdict == "holds"
     (here / "out").mkdir()
@@ -141,12 +141,12 @@ def test_what_could_not_be_answered_was_asked_all_the_same(play):
     curve = numbers(lost=[None] * 4, **CLEAR)
     found = outcome(play(curve, **{**ALONE, "rows": rows, "claims": claims, "report": SEEDS}))
     assert [each.verdict for each in found.claims] == ["undecided", "not asked", "not asked"]
-    assert found.claims[0].corrected == pytest.approx(3 * found.claims[0].comparison.p)
+    assert found.claims[0].p_holm == pytest.approx(3 * found.claims[0].p)
 
 
 def test_one_seed_decides_nothing(play):
     found = verdict(play, report={"seeds": [0]})
-    assert (found.verdict, found.corrected, found.needed) == ("undecided", None, None)
+    assert (found.verdict, found.p_holm, found.needed) == ("undecided", None, None)
 
 
 def test_a_constant_in_all_numbers_changes_no_verdict(play):
@@ -156,7 +156,7 @@ def test_a_constant_in_all_numbers_changes_no_verdict(play):
     found = outcome(play(numbers(null=[0.2] * 4, **shifted), **{**ALONE, "report": SEEDS})).claims[
         0
     ]
-    assert found.comparison.p == pytest.approx(before.comparison.p)
+    assert found.p == pytest.approx(before.comparison.p)
     assert found.verdict == before.verdict
 
 
@@ -167,8 +167,8 @@ def test_several_columns_are_compared_on_their_mean_seed_by_seed(play):
     )
     claims = ["mine > base", {"claim": "mine > base", "on": "each"}, "mine @ y > mine @ x"]
     changes = {**ALONE, "report": {"seeds": [0, 1]}, "columns": columns, "claims": claims}
-    found = outcome(play(curve, **changes))
-    differences = [list(each.comparison.differences.values()) for each in found.claims]
+    found = outcome(play(curve, **changes)).asked[:4]
+    differences = [list(comparison.differences.values()) for _, comparison in found]
     assert differences == [
         pytest.approx([10.0, 10.0]),
         pytest.approx([10.0, 0.0]),
@@ -209,8 +209,8 @@ def test_sides_that_are_the_same_on_every_seed_are_undecided_and_said_to_be(play
     curve = numbers(mine=[0.6, 0.7, 0.4], base=[0.5, 0.6, 0.3], null=[0.2, 0.3, 0.1])
     seeds = {"seeds": [0, 1, 2]}
     book = play(curve, **{**ALONE, "claims": claims, "report": seeds})
-    found, other = outcome(book).claims
-    assert (found.verdict, found.corrected, found.needed) == ("undecided", 1, None)
+    found, other = claims_of(outcome(book))[:2]
+    assert (found.verdict, found.p_holm, found.needed) == ("undecided", 1, None)
     assert (found.comparison.is_same, other.comparison.is_same) == (True, False)
     (here / "out").mkdir()
     text = markdown(write_table(book))
@@ -223,129 +223,90 @@ def test_sides_that_are_the_same_on_every_seed_are_undecided_and_said_to_be(play
 
 
 def control(play, null, mine=(0.60, 0.61, 0.62, 0.63), base=(0.50, 0.52, 0.51, 0.53), **changes):
+    """What a control shows, and the record."""
     curve = numbers(mine=list(mine), base=list(base), null=list(null))
-    return outcome(play(curve, **{**ALONE, "report": SEEDS, **changes})).controls[0]
+    record = outcome(play(curve, **{**ALONE, "report": SEEDS, **changes}))
+    return record.reading("null"), record
 
 
-def test_a_control_far_below_does_not_explain_the_gain(play):
-    found = control(play, null=(0.50, 0.515, 0.515, 0.53))
-    assert found.reading == "does not explain it away"
-    assert (found.question.baseline, found.question.gain.interval.mean) == (
-        "base",
-        pytest.approx(10.0),
-    )
-    assert found.question.share == pytest.approx(0.0, abs=0.05)
-
-
-def test_a_control_that_is_surely_above_the_middle_explains_it_away(play):
-    assert control(play, null=(0.65, 0.66, 0.68, 0.68)).reading == "explains it away"
-    found = control(play, null=(0.59, 0.615, 0.625, 0.62))
-    assert found.question.comparison.interval.low < 0 < found.question.comparison.interval.high
-    assert found.reading == "explains it away"
-    assert found.question.share > 0.9
-    assert found.needed is None
-
-
-def test_a_control_between_the_middle_and_the_method_explains_most_of_it(play):
-    found = control(play, null=(0.58, 0.591, 0.60, 0.61))
-    assert found.reading == "explains most of it"
-    assert found.question.share == pytest.approx(0.8, abs=0.02)
-
-
-def test_the_middle_is_that_of_each_seed(play):
-    found = control(play, null=(0.56, 0.57, 0.57, 0.59))
+def test_a_control_is_two_claims_that_are_corrected_with_the_others(play):
+    _, record = control(play, null=(0.56, 0.57, 0.57, 0.59))
+    claims = claims_of(record)
+    assert [str(each.claim.question) for each in claims] == [
+        "mine > base",
+        "mine > null",
+        "null > mean(mine, base)",
+    ]
     # seeds' middles are 0.55, 0.565, 0.565, 0.58
     expected = pytest.approx({0: 1.0, 1: 0.5, 2: 0.5, 3: 1.0})
-    assert found.question.middle.differences == expected
+    assert claims[2].comparison.differences == expected
+    assert max(each.p_holm for each in claims) == max(each.p for each in claims)
+    assert min(each.p_holm for each in claims) == pytest.approx(3 * min(e.p for e in claims))
 
 
-def test_a_control_that_may_be_anywhere_leaves_the_question_open(play):
-    found = control(play, null=(0.45, 0.70, 0.50, 0.75))
-    assert found.reading == "open"
-    assert found.needed is None
+def test_a_claim_that_a_control_makes_too_counts_once(play):
+    claims = ["mine > base", {"claim": "mine > null", "source": "Table 2"}]
+    _, record = control(play, null=(0.5, 0.51, 0.51, 0.53), claims=claims)
+    asked = [(claim.question, claim.source) for claim, _ in record.asked]
+    assert asked[1:] == [("mine > null", "Table 2"), ("null > mean(mine, base)", "control")]
 
 
-def test_without_a_gain_there_is_nothing_to_explain(play):
-    found = control(play, null=(0.59, 0.60, 0.61, 0.65), base=(0.70, 0.71, 0.73, 0.73))
-    assert found.question.share is None
-    assert found.reading == "there is no gain to explain"
+def test_a_mean_of_two_rows_may_be_claimed(play):
+    claims = ["null < mean(mine, base)", "mean( mine ,base ) > null + 1"]
+    _, record = control(play, null=(0.5, 0.51, 0.51, 0.53), claims=claims)
+    questions = [claim.question for claim, _ in record.asked]
+    assert questions[:2] == ["mean(mine, base) > null", "mean(mine, base) > null + 1"]
+    first, second = (comparison.interval.mean for _, comparison in record.asked[:2])
+    assert first == pytest.approx(5.25)
+    assert second == pytest.approx(4.25)
 
 
-def test_a_loss_that_may_be_chance_does_not_say_that_there_is_no_gain(play):
-    found = control(play, null=(0.59, 0.60, 0.61, 0.62), base=(0.55, 0.68, 0.57, 0.70))
-    assert found.question.gain.interval.mean < 0 < found.question.gain.interval.high
-    assert found.reading == "open: whether there is a gain"
+@pytest.mark.parametrize(
+    ("null", "reading", "share"),
+    [
+        ((0.50, 0.515, 0.515, 0.53), "does not explain it away", 0.0),
+        ((0.65, 0.66, 0.68, 0.68), "explains it away", 1.52),  # surely above the method
+        ((0.59, 0.615, 0.625, 0.62), "explains it away", 0.98),  # above the middle
+        ((0.58, 0.591, 0.60, 0.61), "explains most of it", 0.8),  # between both
+        ((0.45, 0.70, 0.50, 0.75), "open", 0.85),
+    ],
+)
+def test_a_control_is_read_from_its_two_verdicts(play, null, reading, share):
+    read, record = control(play, null=null)
+    assert read == reading
+    assert record.share_of_gain("null") == pytest.approx(share, abs=0.05)
 
 
-def test_a_gain_that_may_be_chance_is_not_explained(play):
-    base = (0.55, 0.64, 0.57, 0.66)
-    for null in ((0.50, 0.51, 0.53, 0.53), (0.65, 0.66, 0.68, 0.68)):
-        found = control(play, null=null, base=base)
-        assert found.question.comparison.p < 0.01
-        interval = found.question.gain.interval
-        assert interval.low < 0 < interval.mean
-        assert (found.reading, found.question.share) == ("open: whether there is a gain", None)
-        assert found.needed == seeds_to_decide(found.question.gain)
-
-
-def test_a_gain_of_equal_differences_is_worth_the_agreement_of_their_signs(play):
-    """Three signs agree by chance once in four times, so no value is rejected."""
-    base, null = (0.5, 0.51, 0.52), (0.49, 0.50, 0.505)
-    found = control(play, null=null, base=base, report={"seeds": [0, 1, 2]})
-    interval = found.question.gain.interval
-    assert (interval.low, interval.high, interval.std) == (-math.inf, math.inf, 0)
-    assert found.question.gain.p == 0.25
-    assert found.reading == "open: whether there is a gain"
+@pytest.mark.parametrize(
+    ("null", "base", "reading"),
+    [
+        ((0.59, 0.60, 0.61, 0.65), (0.70, 0.71, 0.73, 0.73), "there is no gain to explain"),
+        ((0.59, 0.60, 0.61, 0.62), (0.55, 0.68, 0.57, 0.70), "open: whether there is a gain"),
+        ((0.50, 0.51, 0.53, 0.53), (0.55, 0.64, 0.57, 0.66), "open: whether there is a gain"),
+        ((0.65, 0.66, 0.68, 0.68), (0.55, 0.64, 0.57, 0.66), "open: whether there is a gain"),
+        # three signs of equal differences agree by chance once in four times
+        ((0.49, 0.50, 0.505), (0.50, 0.51, 0.52), "open: whether there is a gain"),
+    ],
+)
+def test_without_a_sure_gain_there_is_nothing_to_explain(play, null, base, reading):
+    seeds = {"seeds": list(range(len(null)))}
+    read, record = control(play, null=null, base=base, report=seeds)
+    assert (read, record.share_of_gain("null")) == (reading, None)
 
 
 def test_the_share_is_of_the_seeds_that_the_control_has(play):
-    found = control(play, null=(0.55, 0.56, None, 0.58), base=(0.50, 0.50, 0.30, 0.53))
-    assert found.question.gain.interval.mean == pytest.approx((10 + 11 + 10) / 3)
-    assert found.question.share == pytest.approx(1 - 5 / found.question.gain.interval.mean)
-
-
-def test_a_control_below_the_middle_is_decided_by_its_distance_alone(play):
-    found = control(play, null=(0.53, 0.57, 0.51, 0.60))
-    assert (found.reading, found.question.middle.interval.mean < 0) == ("open", True)
-    # corrected for a claim, the distance and the middle
-    assert found.needed == seeds_to_decide(found.question.comparison, 3)
-    assert found.needed.least > 4
+    _, record = control(play, null=(0.55, 0.56, None, 0.58), base=(0.50, 0.50, 0.48, 0.53))
+    gain = (10 + 11 + 10) / 3
+    assert record.share_of_gain("null") == pytest.approx(1 - 5 / gain)
 
 
 def test_the_gain_is_over_the_row_that_is_named(play):
     rows = {**ROWS, "low": {"algorithm": "fedprox"}}
     rows["null"] = {**ROWS["null"], "over": "low"}
     curve = numbers(mine=[0.6, 0.62], base=[0.5, 0.52], null=[0.5, 0.53], low=[0.1, 0.11])
-    book = play(curve, **{**ALONE, "rows": rows}, report={"seeds": [0, 1]})
-    asked = outcome(book).controls[0].question
-    assert (asked.baseline, asked.gain.interval.mean) == ("low", pytest.approx(50.5))
-
-
-X, Y = [0.60, 0.61, 0.62, 0.63], [0.50, 0.52, 0.51, 0.53]
-
-
-@pytest.mark.parametrize(
-    ("base_y", "said"),
-    [
-        # a gain in one column only
-        ([0.60, 0.62, 0.61, 0.64], "there is no gain to explain in y"),
-        ([0.51, 0.50, 0.52, 0.51], "open: whether there is a gain in y"),
-        ([0.40, 0.42, 0.415, 0.43], None),
-    ],
-)
-def test_columns_in_which_a_control_says_something_else_are_named(play, here, base_y, said):
-    null_x, null_y = [0.50, 0.515, 0.515, 0.53], [0.40, 0.42, 0.41, 0.425]
-    curve = numbers(mine_x=X, mine_y=Y, base_x=Y, base_y=base_y, null_x=null_x, null_y=null_y)
-    columns = {"x": {}, "y": {"batch_size": 8}}
-    book = play(curve, **{**ALONE, "columns": columns, "report": SEEDS})
-    (found,) = outcome(book).controls
-    assert found.columns["x"] == "does not explain it away"
-    (here / "out").mkdir()
-    text = markdown(write_table(book))
-    start = "- null, each column by itself, not corrected: "
-    lines = [line for line in text.splitlines() if line.startswith(start)]
-    expected = f"{start}does not explain it away in x; {said}."
-    assert lines == ([] if said is None else [expected])
+    record = outcome(play(curve, **{**ALONE, "rows": rows}, report={"seeds": [0, 1]}))
+    gain = record.gain("null")
+    assert (gain.worse.row, gain.interval.mean) == ("low", pytest.approx(50.5))
 
 
 # --- what is unfair -------------------------------------------------------------------------------

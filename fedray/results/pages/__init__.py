@@ -9,7 +9,6 @@
     table.py         the page of a table
     table_figure.py  the figure of a table
     beside_paper.py  the cells of a table beside the paper's numbers
-    record.py        the content of a table's table.json
     sweep.py         the tables of a sweep's trials
 
 Importing this package imports none of PyTorch, matplotlib, pandas and SciPy.

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from fedray.results.pages.page import Section
 from fedray.results.paired import Side
+from fedray.results.record import TableRecord
 
 if TYPE_CHECKING:
     from fedray.storage.metric import Metric
-    from fedray.studies.outcome import Outcome
 
 HEADER = ["row", "column", "ours", "seeds", "paper", "difference", "within"]
 CAPTION = (
@@ -18,15 +18,15 @@ CAPTION = (
 )
 
 
-def beside_paper(outcome: Outcome) -> Section:
+def beside_paper(record: TableRecord) -> Section:
     """Return the comparison with the paper, cell by cell; empty without numbers of both."""
-    plan, metric = outcome.plan, outcome.metrics[0]
+    plan, metric = record.plan, record.shown[0]
     columns = [*plan.columns, *([None] if len(plan.columns) > 1 else [])]
     rows, within = [], []
     for row in plan.rows:
         for column in columns:
             printed = plan.paper_of(row, column)
-            values = list(outcome.by_seed(Side(row, column), metric.name).values())
+            values = list(record.by_seed(Side(row, column), metric.name).values())
             if printed is None or not values:
                 continue
             within.append(_meet(values, printed))

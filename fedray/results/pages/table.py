@@ -6,27 +6,20 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
 
-from fedray.results.caveats import count_text, dropped_text, tried_by_seed
+from fedray.results.claims import Claim
+from fedray.results.design import seeds_text
 from fedray.results.labels import config_label
 from fedray.results.pages.beside_paper import beside_paper
 from fedray.results.pages.cells import NOTHING, SPREAD, metric_name, p_text
 from fedray.results.pages.page import Picture, Section, html, latex_table, markdown
-from fedray.results.pages.record import Made
 from fedray.results.pages.report import titled
 from fedray.results.pages.table_figure import draw
-from fedray.results.paired import Comparison, Interval, PairedTest, SeedRange, Side
+from fedray.results.paired import Comparison, Interval, PairedTest, Side
+from fedray.results.record import Attempt, CellRecord, ClaimResult, Measured, TableRecord
 from fedray.storage.files import write_atomic
 from fedray.storage.metric import Metric
 from fedray.units import size_of, time_of
-
-if TYPE_CHECKING:
-    from fedray.studies.cell import CellState
-    from fedray.studies.claims import Claim
-    from fedray.studies.controls import ControlResult
-    from fedray.studies.outcome import Outcome, TestedClaim
-    from fedray.studies.store import Measured
 
 MARK = "†"
 """Marks numbers that were selected on test images."""
@@ -46,15 +39,15 @@ PAGE, LATEX, HTML = "table.md", "table.tex", "table.html"
 FIGURE, FIGURE_PDF = "figure.png", "figure.pdf"
 
 
-def write(outcome: Outcome, made: Made, folder: Path) -> list[Section]:
+def write(record: TableRecord, folder: Path) -> list[Section]:
     """Write a table as Markdown, LaTeX, HTML and figures into a folder; return its page."""
-    sections = page(outcome, made)
+    sections = page(record)
     figure = folder / FIGURE
-    draw(outcome, figure)
-    draw(outcome, folder / FIGURE_PDF)
+    draw(record, figure)
+    draw(record, folder / FIGURE_PDF)
     pictured = with_figure(sections, figure)
     write_atomic(folder / PAGE, markdown(pictured))
-    write_atomic(folder / LATEX, latex(outcome))
+    write_atomic(folder / LATEX, latex(record))
     write_atomic(folder / HTML, html(pictured))
     return sections
 
@@ -67,76 +60,75 @@ def with_figure(sections: Sequence[Section], figure: Path) -> list[Section]:
     return [*sections[:2], Section("", pictures=[picture]), *sections[2:]]
 
 
-def page(outcome: Outcome, made: Made) -> list[Section]:
+def page(record: TableRecord) -> list[Section]:
     """Return the sections of the page, the main table first."""
-    plan = outcome.plan
+    plan = record.plan
     end = "" if plan.answers.endswith(("?", ".")) else "."
     sections = [
         Section(plan.title, [f"{plan.answers}{end}"]),
-        *(_main(outcome, metric) for metric in outcome.metrics),
-        *_comparisons(outcome),
-        _chosen(outcome, made),
-        Section("Before you compare", items=[f"{note}." for note in outcome.notes]),
-        _made(outcome, made),
+        *(_main(record, metric) for metric in record.shown),
+        *_comparisons(record),
+        _chosen(record),
+        Section("Before you compare", items=[f"{note}." for note in record.notes]),
+        _made(record),
     ]
     return [section for section in sections if section.text or section.rows or section.items]
 
 
-def _comparisons(outcome: Outcome) -> list[Section]:
+def _comparisons(record: TableRecord) -> list[Section]:
     """Return what the numbers are compared with: claims and rows; at scale printed, the paper."""
-    if outcome.plan.is_printed:
-        return [beside_paper(outcome)]
-    return [_claims(outcome), _controls(outcome), _differences(outcome)]
+    if record.plan.is_printed:
+        return [beside_paper(record)]
+    return [_claims(record), _controls(record), _differences(record)]
 
 
-def latex(outcome: Outcome) -> str:
+def latex(record: TableRecord) -> str:
     """Return the table of the first metric as LaTeX, with titles of methods.
 
     The best number of a column is bold if claims decide that it is.
     """
-    plan, metric = outcome.plan, outcome.metrics[0]
-    header, rows = main_cells(outcome, metric)
+    plan, metric = record.plan, record.shown[0]
+    header, rows = main_cells(record, metric)
     names = [titled(plan.rows[row].label, plan.rows[row].label.lower()) for row in plan.rows]
     controls = [" (control)" * bool(plan.rows[row].control) for row in plan.rows]
     rows = [[f"{n}{c}", *row[1:]] for n, c, row in zip(names, controls, rows, strict=True)]
     own_columns = [index for index, name in enumerate(header) if index and name != "paper"]
     best = [
         (row, index)
-        for index, column in zip(own_columns, shown_columns(outcome), strict=True)
-        if (row := decided_best(outcome, column, metric)) is not None
+        for index, column in zip(own_columns, shown_columns(record), strict=True)
+        if (row := decided_best(record, column, metric)) is not None
     ]
     where = {"validation": "validation images", "test": f"test images ({MARK})"}[plan.select]
     what = {"best": "Configuration and best round", "final": "Configuration"}[plan.at]
     spread = SPREAD.replace("95", f"{100 * plan.confidence:g}")
     name = metric_name(metric)
     sentences = [
-        f"{name[:1].upper()}{name[1:]}: mean {spread} {count_of_seeds(outcome)} seeds",
+        f"{name[:1].upper()}{name[1:]}: mean {spread} {len(plan.report.seeds)} seeds",
         f"{what} chosen on {where}{'; numbers of the last round' * (plan.at == 'final')}",
         "Bold: better than every other row, each decided by a claim" if best else "",
         "" if plan.paper is None else f"Paper: {plan.paper.source}",
         f"{LATE}: the first choice diverged in {'; '.join(late)}"
-        if (late := late_choices(outcome))
+        if (late := late_choices(record))
         else "",
     ]
     caption = " ".join(f"{sentence}." for sentence in sentences if sentence)
     return latex_table(["Method", *header[1:]], rows, caption, plan.name, best)
 
 
-def decided_best(outcome: Outcome, column: str | None, metric: Metric) -> int | None:
+def decided_best(record: TableRecord, column: str | None, metric: Metric) -> int | None:
     """Return the row whose claims decide that it is better than all others in a column, or None."""
-    rows = list(outcome.plan.rows)
-    measured = [row for row in rows if outcome.interval(Side(row, column), metric.name) is not None]
+    rows = list(record.plan.rows)
+    measured = [row for row in rows if record.interval(Side(row, column), metric.name) is not None]
     beaten: dict[str, set[str]] = {row: set() for row in rows}
-    for tested in outcome.claims:
-        claim, verdict = tested.claim, tested.verdict
+    for claim, _, result in record.tested:
         better, worse = claim.better, claim.worse
-        if better.column != column or worse.column != column:
+        if (better, worse) != (Side(better.row, column), Side(worse.row, column)):
             continue
         if {claim.metric, claim.than} != {metric.name}:
             continue
-        if verdict == "holds" and claim.margin >= 0:
+        if result.verdict == "holds" and claim.margin >= 0:
             beaten[better.row].add(worse.row)
-        if verdict == "refuted" and claim.margin <= 0:
+        if result.verdict == "refuted" and claim.margin <= 0:
             beaten[worse.row].add(better.row)
     for index, row in enumerate(rows):
         if len(measured) > 1 and {*measured} - {row} == beaten[row] & {*measured}:
@@ -155,42 +147,38 @@ def spread_of(interval: Interval, metric: Metric) -> str:
     return mean if math.isinf(interval.half) else f"{mean} ± {number(interval.half, metric)}"
 
 
-def cell_text(outcome: Outcome, row: str, column: str | None, metric: Metric) -> str:
+def cell_text(record: TableRecord, row: str, column: str | None, metric: Metric) -> str:
     """Format the number of a cell, or of a row's mean, with marks and the count of failed seeds."""
-    cells = [
-        cell
-        for place, cell in outcome.cells.items()
-        if place.row == row and column in (None, place.column)
-    ]
-    if all(cell.state.phase == "failed" for cell in cells):
+    cells = [cell for cell in record.cells if cell.row == row and column in (None, cell.column)]
+    if all(cell.phase == "failed" for cell in cells):
         return "failed"
-    lost = len({result.seed for cell in cells for result in cell.seeds if result.reason})
-    interval = outcome.interval(Side(row, column), metric.name)
+    lost = len({seed for cell in cells for seed in record.reasons(cell)})
+    interval = record.interval(Side(row, column), metric.name)
     if interval is None:
         return "failed" if lost else NOTHING
-    mark = MARK if outcome.plan.select == "test" else ""
-    mark += LATE if any(cell.state.dropped for cell in cells) else ""
+    mark = MARK if record.plan.select == "test" else ""
+    mark += LATE if any(cell.dropped for cell in cells) else ""
     return spread_of(interval, metric) + mark + (f" ({lost} failed)" if lost else "")
 
 
-def paper_text(outcome: Outcome, row: str, column: str | None) -> str:
+def paper_text(record: TableRecord, row: str, column: str | None) -> str:
     """Format the paper's number for a cell, or for a row's mean."""
-    entry = outcome.plan.paper_of(row, column)
+    entry = record.plan.paper_of(row, column)
     if entry is None:
         return NOTHING
     mean, spread = entry
     return f"{mean:g}" if spread is None else f"{mean:g} ± {spread:g}"
 
 
-def row_text(outcome: Outcome, row: str) -> str:
+def row_text(record: TableRecord, row: str) -> str:
     """Return a row's label, marked if the row is a control."""
-    plan = outcome.plan.rows[row]
+    plan = record.plan.rows[row]
     return f"{plan.label} (control)" if plan.control else plan.label
 
 
-def glosses(outcome: Outcome) -> list[str]:
+def glosses(record: TableRecord) -> list[str]:
     """Return explanations of rows and columns, and names of rows whose labels differ from them."""
-    plan = outcome.plan
+    plan = record.plan
     texts = []
     for name, row in plan.rows.items():
         gloss = plan.glosses.get(name)
@@ -204,102 +192,105 @@ def _letters(name: str) -> str:
     return "".join(char for char in name.lower() if char.isalnum())
 
 
-def shown_columns(outcome: Outcome) -> list[str | None]:
+def shown_columns(record: TableRecord) -> list[str | None]:
     """Return the columns, followed by None for their mean if there are several."""
-    columns = list(outcome.plan.columns)
+    columns = list(record.plan.columns)
     return [*columns, None] if len(columns) > 1 else [*columns]
 
 
-def main_cells(outcome: Outcome, metric: Metric) -> tuple[list[str], list[list[str]]]:
+def main_cells(record: TableRecord, metric: Metric) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of the table, with the paper's numbers if there are any."""
-    plan, first = outcome.plan, metric is outcome.metrics[0]
+    plan, first = record.plan, metric is record.shown[0]
     several = len(plan.columns) > 1
-    header, rows = [""], [[row_text(outcome, row)] for row in plan.rows]
-    for column in shown_columns(outcome):
-        header.append((column or MEAN) if several else title_of_column(outcome))
+    header, rows = [""], [[row_text(record, row)] for row in plan.rows]
+    for column in shown_columns(record):
+        header.append((column or MEAN) if several else title_of_column(record))
         papers = first and any(plan.paper_of(row, column) for row in plan.rows)
         header += ["paper"] if papers else []
         for row, cells in zip(plan.rows, rows, strict=True):
-            cells.append(cell_text(outcome, row, column, metric))
-            cells += [paper_text(outcome, row, column)] if papers else []
+            cells.append(cell_text(record, row, column, metric))
+            cells += [paper_text(record, row, column)] if papers else []
     return header, rows
 
 
-def title_of_column(outcome: Outcome) -> str:
+def title_of_column(record: TableRecord) -> str:
     """Return the title of the only column: its name, or that of the images."""
-    [(column, keys)] = outcome.plan.columns.items()
-    return column if keys else outcome.plan.data_title
+    [(column, keys)] = record.plan.columns.items()
+    return column if keys else record.plan.data_title
 
 
-def seeds_text(outcome: Outcome) -> str:
-    """Return the reported seeds: "seeds 0, 1"."""
-    return f"seeds {', '.join(map(str, outcome.plan.report.seeds))}"
-
-
-def count_of_seeds(outcome: Outcome) -> int:
-    """Return the number of reported seeds."""
-    return len(outcome.plan.report.seeds)
-
-
-def caption(outcome: Outcome, metric: Metric) -> str:
+def caption(record: TableRecord, metric: Metric) -> str:
     """Return the caption: metric, seeds, interval and selection."""
-    plan = outcome.plan
+    plan = record.plan
     where = {"validation": "validation images", "test": f"TEST images ({MARK})"}[plan.select]
     chosen = f"configuration and best round chosen on {where}"
     if plan.at == "final":
         chosen = f"numbers of the last round, configuration chosen on {where}"
     text = (
-        f"{metric_name(metric, UNIT)}: mean over {seeds_text(outcome)} ± half of its "
+        f"{metric_name(metric, UNIT)}: mean over {seeds_text(plan.report.seeds)} ± half of its "
         f"{100 * plan.confidence:g} % t interval; {chosen}"
     )
-    if plan.paper is not None and metric is outcome.metrics[0]:
+    if plan.paper is not None and metric is record.shown[0]:
         text += f"; paper: {plan.paper.source}"
-    late = late_choices(outcome)
+    late = late_choices(record)
     if late:
         text += f"; {LATE}: a choice diverged when it was reported: {'; '.join(late)}"
     return text + "."
 
 
-def sources(outcome: Outcome) -> str:
+def sources(record: TableRecord) -> str:
     """Return sentences about the intervals and the number of test images."""
-    text = f"Intervals are over {count_of_seeds(outcome)} seeds"
-    metric = outcome.metrics[0]
-    counts = {
-        result.measured.test_images
-        for cell in outcome.cells.values()
-        for result in cell.seeds
-        if result.measured is not None
-    }
+    text = f"Intervals are over {len(record.plan.report.seeds)} seeds"
+    metric = record.shown[0]
+    runs = [run for cell in record.cells for run in record.reported(cell).values()]
+    counts = {run.test_images for run in runs}
     known_counts = sorted(count for count in counts if count)
     if not known_counts or len(known_counts) < len(counts):
         return f"{text}; the number of test images is not recorded."
     images = " to ".join(f"{count:,}" for count in sorted({known_counts[0], known_counts[-1]}))
     text += f"; all clients of a run are tested on {images} images"
-    sides = [Side(place.row, place.column) for place in outcome.cells]
-    means = [one.mean / 100 for side in sides if (one := outcome.interval(side, metric.name))]
+    sides = [Side(cell.row, cell.column) for cell in record.cells]
+    means = [one.mean / 100 for side in sides if (one := record.interval(side, metric.name))]
     if not metric.is_share or not means:
         return f"{text}."
     error = max(100 * math.sqrt(max(0.0, mean * (1 - mean)) / known_counts[0]) for mean in means)
     return f"{text}, where an accuracy has a binomial standard error of up to {error:.1f} points."
 
 
-def late_choices(outcome: Outcome) -> list[str]:
+def late_choices(record: TableRecord) -> list[str]:
     """Return the cells whose first choice diverged with the report seeds, with that choice."""
     return [
-        f"{place} ({', '.join(map(dropped_text, cell.state.dropped))})"
-        for place, cell in outcome.cells.items()
-        if cell.state.dropped
+        f"{cell.place} ({', '.join(map(dropped_text, cell.dropped))})"
+        for cell in record.cells
+        if cell.dropped
     ]
 
 
-def _main(outcome: Outcome, metric: Metric) -> Section:
-    header, rows = main_cells(outcome, metric)
-    title = "" if metric is outcome.metrics[0] else metric_name(metric, UNIT)
-    below, items = [caption(outcome, metric)], []
-    if metric is outcome.metrics[0]:
-        below.append(sources(outcome))
-        below += [f"Not at this scale: {outcome.plan.left_out}"] if outcome.plan.left_out else []
-        items = glosses(outcome)
+def dropped_text(dropped: Attempt) -> str:
+    """Return a text such as "lr=0.5 diverged on seed 1"."""
+    return f"{config_label(dropped.config)} diverged on {seeds_text([*dropped.runs])}"
+
+
+def tried_by_seed(cell: CellRecord) -> list[tuple[int, int]]:
+    """Return how many configurations each seed tried, and how many of them beyond its grid."""
+    seeds = dict.fromkeys(seed for attempt in cell.tried for seed in attempt.runs)
+    of_seeds = [[attempt for attempt in cell.tried if seed in attempt.runs] for seed in seeds]
+    return [(len(tried), sum(each.added for each in tried)) for tried in of_seeds] or [(1, 0)]
+
+
+def count_text(counts: Sequence[int]) -> str:
+    """Return counts as a text: "4", or "3 to 5" if they differ."""
+    return " to ".join(map(str, sorted({min(counts), max(counts)})))
+
+
+def _main(record: TableRecord, metric: Metric) -> Section:
+    header, rows = main_cells(record, metric)
+    title = "" if metric is record.shown[0] else metric_name(metric, UNIT)
+    below, items = [caption(record, metric)], []
+    if metric is record.shown[0]:
+        below.append(sources(record))
+        below += [f"Not at this scale: {record.plan.left_out}"] if record.plan.left_out else []
+        items = glosses(record)
     return Section(title, (), header, rows, below, items)
 
 
@@ -314,60 +305,54 @@ def interval_text(interval: Interval | None, metric: Metric) -> str:
     return f"{text} [{number(interval.low, metric)}, {number(interval.high, metric)}]"
 
 
-def open_text(what: str, needed: SeedRange | None, comparison: Comparison) -> str:
-    """Return the text of an open question, with the number of seeds needed to decide it."""
-    if comparison.is_same:
-        return f"{what}: the same on every seed"
-    if len(comparison.differences) < 2:
-        return f"{what}: needs two seeds at least"
-    return what if needed is None else f"{what}: {needed}"
-
-
-def verdict_text(tested: TestedClaim) -> str:
+def verdict_text(comparison: Comparison, result: ClaimResult) -> str:
     """Return the text of a verdict; for undecided claims, with the number of seeds needed."""
-    if tested.verdict == "undecided":
-        return open_text("undecided", tested.needed, tested.comparison)
-    if tested.verdict == "not asked":
+    if result.verdict == "not asked":
         return "no runs"
-    return f"{tested.verdict} {FRAGILE}" if tested.fragile else tested.verdict
+    if result.verdict != "undecided":
+        return f"{result.verdict} {FRAGILE}" if result.fragile else result.verdict
+    if comparison.is_same:
+        return "undecided: the same on every seed"
+    if len(comparison.differences) < 2:
+        return "undecided: needs two seeds at least"
+    return "undecided" if result.needed is None else f"undecided: {result.needed}"
 
 
-def claim_text(claim: Claim, outcome: Outcome) -> str:
+def claim_text(claim: Claim, record: TableRecord) -> str:
     """Return the text of a claim, with its metric unless that is the first of the table."""
-    one = claim.metric == claim.than and claim.metric != outcome.metrics[0].name
+    one = claim.metric == claim.than and claim.metric != record.plan.metrics[0]
     return f"{claim.question} ({claim.metric})" if one else claim.question
 
 
-def _claims(outcome: Outcome) -> Section:
-    if not outcome.claims:
+def _claims(record: TableRecord) -> Section:
+    tested = list(record.tested)
+    if not tested:
         return Section("Claims")
     rows = [
         [
-            claim_text(tested.claim, outcome),
-            interval_text(tested.comparison.interval, outcome.metric(tested.claim.metric)),
-            p_text(tested.corrected),
-            f"**{verdict_text(tested)}**",
-            tested.claim.source,
+            claim_text(claim, record),
+            interval_text(comparison.interval, record.metric(claim.metric)),
+            p_text(result.p_holm),
+            f"**{verdict_text(comparison, result)}**",
+            claim.source,
         ]
-        for tested in outcome.claims
+        for claim, comparison, result in tested
     ]
     if not any(row[-1] for row in rows):
         rows = [row[:-1] for row in rows]
-    decided = sum(tested.verdict in ("holds", "refuted") for tested in outcome.claims)
-    questions = [1 + (control.question.middle is not None) for control in outcome.controls]
-    test = outcome.test
-    family = len(outcome.claims) + sum(questions)
+    decided = sum(result.verdict in ("holds", "refuted") for result in record.claims)
+    test = record.plan.paired_test
     header = ["claim", "difference", "p (Holm)", "verdict", "source"][: len(rows[0])]
     fragile = [
-        f"{FRAGILE} {claim_text(tested.claim, outcome)}: {'; '.join(tested.fragile)}"
-        for tested in outcome.claims
-        if tested.fragile
+        f"{FRAGILE} {claim_text(claim, record)}: {'; '.join(result.fragile)}"
+        for claim, _, result in tested
+        if result.fragile
     ]
     below = (
         f"{decided} of {len(rows)} claims are decided{_of_fragile(len(fragile))}. Differences seed "
         f"by seed, less what is claimed, with their {interval_name(test)}; p of the two-sided "
-        f"{TESTS[test.kind]}, corrected for {family} comparisons; decided below {test.alpha:.2g}."
-        f"{_of_looks(test)}{_of_choices(outcome)}"
+        f"{TESTS[test.kind]}, corrected for {len(rows)} comparisons; decided below "
+        f"{test.alpha:.2g}.{_of_looks(test)}{_of_choices(record)}"
     )
     return Section("Claims", (), header, rows, [below], fragile)
 
@@ -389,128 +374,85 @@ def _of_looks(test: PairedTest) -> str:
     return f" It is look {test.looks} at these claims, so each p is multiplied by {test.looks}."
 
 
-def _of_choices(outcome: Outcome) -> str:
+def _of_choices(record: TableRecord) -> str:
     """Return a sentence about the role of tuning in the verdicts; "" without tuning."""
-    plan = outcome.plan
+    plan = record.plan
     if not any(row.space for row in plan.rows.values()):
         return ""
     return " Each seed chose its own configuration, so p includes the variation by tuning."
 
 
-def control_text(control: ControlResult) -> str:
-    """Return the text of a control's reading."""
-    if control.reading == "open: whether there is a gain" and control.needed is not None:
-        return f"{control.reading}, {control.needed} that"
-    if control.reading == "open":
-        return open_text("open", control.needed, control.question.comparison)
-    return control.reading
-
-
-def _controls(outcome: Outcome) -> Section:
-    if not outcome.controls:
-        return Section("Controls")
-    metric = outcome.metrics[0]
+def _controls(record: TableRecord) -> Section:
     rows = []
-    for control in outcome.controls:
-        question = control.question
-        share = NOTHING if question.share is None else f"{100 * question.share:.0f} %"
-        difference = interval_text(question.comparison.interval, metric)
-        rows.append(
-            [
-                f"{question.row} for {question.of}",
-                question.refutes,
-                f"{difference} ({p_text(control.corrected)})",
-                share if question.baseline is None else f"{share} over {question.baseline}",
-                p_text(control.corrected_middle),
-                f"**{control_text(control)}**",
-            ]
-        )
-    header = [
-        "control",
-        "would refute",
-        "method minus control (p)",
-        "share of the gain",
-        "p of half the gain",
-        "reading",
-    ]
+    for name, row in record.plan.controls.items():
+        share = record.share_of_gain(name)
+        reached = NOTHING if share is None else f"{100 * share:.0f} %"
+        over = "" if row.over is None else f" over {row.over}"
+        reading = f"**{record.reading(name)}**"
+        rows.append([f"{name} for {row.of}", row.control or "", f"{reached}{over}", reading])
     below = [
         "A control explains the gain of a method over its baseline if it has more than half of the "
-        "gain. It does not explain the gain if the method is better than the control; if both "
-        "hold, it explains most of the gain. Controls are read only if the uncorrected interval of "
-        "the gain lies above 0. They use the test of the claims and are corrected with them."
+        "gain: if it is better than their mean. It does not explain the gain if the method is "
+        "better than the control; if both hold, it explains most of the gain. Both are claims "
+        "above. Controls are read only if the uncorrected interval of the gain lies above 0."
     ]
-    columns = [
-        _columns_text(control) for control in outcome.controls if control.columns_that_differ()
-    ]
-    return Section("Controls", (), header, rows, below, columns)
+    header = ["control", "would refute", "share of the gain", "reading"]
+    return Section("Controls", (), header, rows, below) if rows else Section("Controls")
 
 
-def _columns_text(control: ControlResult) -> str:
-    """Return a sentence about a control's readings by column."""
-    readings = [
-        f"{reading} in {', '.join(columns)}"
-        for reading, columns in control.columns_that_differ().items()
-    ]
-    return f"{control.question.row}, each column by itself, not corrected: {'; '.join(readings)}."
-
-
-def _differences(outcome: Outcome) -> Section:
-    metric, plan = outcome.metrics[0], outcome.plan
-    first, columns = next(iter(plan.rows)), shown_columns(outcome)
+def _differences(record: TableRecord) -> Section:
+    metric, plan = record.shown[0], record.plan
+    first, columns = next(iter(plan.rows)), shown_columns(record)
     cells = {
         (difference.worse.row, difference.worse.column): interval_text(difference.interval, metric)
-        for difference in outcome.against
+        for difference in record.against
     }
     rows = [
-        [row_text(outcome, row), *(cells[row, column] for column in columns)]
+        [row_text(record, row), *(cells[row, column] for column in columns)]
         for row in list(plan.rows)[1:]
     ]
     names = [column or MEAN for column in columns] if len(columns) > 1 else ["difference"]
-    below = [
-        f"Paired by seed, with {interval_name(outcome.test)}s, not corrected for their number."
-    ]
+    intervals = f"{interval_name(plan.paired_test)}s"
+    below = [f"Paired by seed, with {intervals}, not corrected for their number."]
     return Section(f"{plan.rows[first].label} minus the others", (), ["", *names], rows, below)
 
 
-def _chosen(outcome: Outcome, made: Made) -> Section:
-    plan = outcome.plan
+def _chosen(record: TableRecord) -> Section:
+    plan = record.plan
     rows = []
-    for place, cell in outcome.cells.items():
-        state = cell.state
-        rounds = sorted({result.measured.round for result in cell.seeds if result.measured})
-        leader, counts = plan.leader(place), tried_by_seed(state)
+    for cell in record.cells:
+        place, runs = cell.place, list(record.reported(cell).values())
+        rounds = sorted({run.round for run in runs})
+        leader, counts = plan.leader(place), tried_by_seed(cell)
         tried = count_text([tried for tried, _ in counts])
         if any(added for _, added in counts):
             tried += f", {count_text([added for _, added in counts])} beyond its grid"
-        edges = ", ".join(f"{edge.name} ({edge.end})" for edge in state.edges)
-        chosen = NOTHING
-        if state.chosen is not None:
-            chosen = _choices(state)
-            chosen += "".join(f"; {dropped_text(config)}" for config in state.dropped)
+        chosen = _choices(cell) + "".join(f"; {dropped_text(each)}" for each in cell.dropped)
         rows.append(
             [
                 str(place) if len(plan.columns) > 1 else place.row,
-                chosen,
+                NOTHING if cell.chosen is None else chosen,
                 tried if leader == place else f"as {leader}",
-                edges or "no",
+                ", ".join(f"{edge.name} ({edge.end})" for edge in cell.edges) or "no",
                 "-".join(map(str, sorted({rounds[0], rounds[-1]}))) if rounds else NOTHING,
-                _cost_of_a_run([result.measured for result in cell.seeds if result.measured]),
+                _cost_of_a_run(runs),
             ]
         )
     tuning = plan.tuning
     text = (
         f"Every row, in every column: at most {tuning.configurations} configurations by "
-        f"{tuning.search} search, each of {count_of_seeds(outcome)} seeds by itself, "
-        f"{made.rounds('tuning')} rounds; then {count_of_seeds(outcome)} report seeds, "
-        f"{made.rounds('report')} rounds. Time and traffic of a reported run are means over seeds."
+        f"{tuning.search} search, each of {len(plan.report.seeds)} seeds by itself, "
+        f"{record.made.tuning_rounds} rounds; then {len(plan.report.seeds)} report seeds, "
+        f"{record.made.report_rounds} rounds. Time and traffic of a reported run are means over "
+        "seeds."
     )
     header = ["", "chosen", "tried", "at an edge", "round", "a run"]
     return Section("Chosen configurations", [text], header, rows)
 
 
-def _choices(state: CellState) -> str:
+def _choices(cell: CellRecord) -> str:
     """Return the seeds' choices, the most frequent first: "lr=0.1 (3 of 5 seeds), lr=0.3"."""
-    choices = list(state.choices.values())
+    choices = list(cell.choices.values())
     distinct = [config for number, config in enumerate(choices) if config not in choices[:number]]
     ranked = sorted(distinct, key=choices.count, reverse=True)
     labels = [config_label(config) or "as given" for config in ranked]
@@ -527,15 +469,15 @@ def _cost_of_a_run(measured: Sequence[Measured]) -> str:
     return f"{time_of(seconds)}, {size_of(fmean(run.bytes for run in measured))}"
 
 
-def _made(outcome: Outcome, made: Made) -> Section:
-    hours, traffic = made.seconds / 3600, made.bytes
-    commits = ", ".join(made.commits)
+def _made(record: TableRecord) -> Section:
+    made, commits = record.made, ", ".join(record.commits)
     written = "" if commits in ("", made.commit) else f"; this page {made.commit}"
     items = [
         f"command: `{made.command}`",
-        f"{made.runs} runs ({made.shared} of them existed before), "
-        f"{hours:.2f} hours of computing, {size_of(traffic)} sent and received",
-        seeds_text(outcome),
+        f"{len(record.distinct)} runs ({made.shared} of them existed before), "
+        f"{record.seconds / 3600:.2f} hours of computing, {size_of(record.bytes)} sent and "
+        "received",
+        seeds_text(record.plan.report.seeds),
         f"commit {commits or made.commit}{written}; {made.versions}",
         f"machine: {made.machine}",
         f"made {made.when}",

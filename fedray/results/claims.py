@@ -1,8 +1,9 @@
-"""A claim: an inequality between two cells of a table, the means of two rows, or two metrics.
+"""A claim: an inequality between two cells of a table, two rows, means of rows, or two metrics.
 
 fedtsp > fedproto                    rows, by the mean over all columns
 fedtsp @ Dir(0.1) > fedproto @ Dir(0.1)
 fedtsp > local + 1.5                 by more than 1.5 points (of a share: per cent)
+random > mean(fedtsp, local)         the mean of two rows, seed by seed
 fedmgp: accuracy_base > accuracy_novel     two metrics of one row
 """
 
@@ -28,6 +29,7 @@ _FORM = re.compile(
     r"^(?P<left>[^<>]+?)\s*(?P<sign>[<>])\s*(?P<right>[^<>]+?)"
     r"(?:\s+(?P<plus>[+-])\s*(?P<margin>\d+(?:\.\d*)?))?$"
 )
+_MEAN_OF = re.compile(r"^mean\((?P<row>[^,]+),(?P<other>[^,]+)\)$")
 _WITHIN = re.compile(r"^(?P<side>[^<>:]+?)\s*:\s*(?P<metrics>[^:]+)$")
 """A row, and the inequality between two of its metrics."""
 
@@ -133,11 +135,11 @@ def check_row_name(name: str, where: str) -> None:
     """
     match = _FORM.match(f"{name} > {name}")
     is_side = match is not None and match["left"] == match["right"] == name
-    if not is_side or "@" in name or ":" in name:
+    if not is_side or "@" in name or ":" in name or name.startswith("mean("):
         raise UserError(
             f"{where}: {shown(name)} cannot be the name of a row, because claims name rows: leave "
-            "out <, >, :, @, blanks at its ends and a margin such as + 1; `label:` of the row may "
-            "be any text"
+            "out <, >, :, @, mean(, blanks at its ends and a margin such as + 1; `label:` of the "
+            "row may be any text"
         )
 
 
@@ -147,7 +149,15 @@ def rows_in(claim: str) -> set[str]:
     match = _FORM.match(claim.strip())
     sides = [match["left"], match["right"]] if match is not None else []
     sides = [within["side"]] if within is not None else sides
-    return {side.partition("@")[0].strip() for side in sides}
+    return {row for side in sides for row in _side(side)[0]}
+
+
+def _side(text: str) -> tuple[list[str], str | None]:
+    """Return the row, or the two rows, that a side names, and its column."""
+    name, sign, column = (part.strip() for part in text.partition("@"))
+    match = _MEAN_OF.match(name)
+    rows = [name] if match is None else [match["row"].strip(), match["other"].strip()]
+    return rows, column if sign else None
 
 
 def _parse_claim(
@@ -188,16 +198,17 @@ def _check_metric(name: str, metrics: Sequence[str]) -> str:
 
 
 def _parse_side(text: str, rows: Sequence[str], columns: Sequence[str], claim: str) -> Side:
-    row, sign, column = (part.strip() for part in text.partition("@"))
-    if row not in rows:
-        raise UserError(
-            f"claims: {shown(claim)}: there is no row {shown(row)}.{nearest(row, rows)}"
-        )
-    if sign and column not in columns:
+    named, column = _side(text)
+    for row in named:
+        if row not in rows:
+            raise UserError(
+                f"claims: {shown(claim)}: there is no row {shown(row)}.{nearest(row, rows)}"
+            )
+    if column is not None and column not in columns:
         raise UserError(
             f"claims: {shown(claim)}: there is no column {shown(column)}.{nearest(column, columns)}"
         )
-    return Side(row, column if sign else None)
+    return Side(named[0], column, *named[1:])
 
 
 def _claim_at(claim: Claim, column: str | None, columns: Sequence[str]) -> Claim:
@@ -208,7 +219,7 @@ def _claim_at(claim: Claim, column: str | None, columns: Sequence[str]) -> Claim
     if column is None and len(columns) == 1:
         column = columns[0]
     better, worse = (
-        side if side.column is not None else Side(side.row, column)
+        side if side.column is not None else replace(side, column=column)
         for side in (claim.better, claim.worse)
     )
     if (better.column is None) != (worse.column is None):

@@ -1,0 +1,334 @@
+"""The design of a table: its rows, columns, claims and effort, as its record holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pydantic import Field, StrictBool, field_validator
+
+from fedray.config import FileName, Frozen, Seed, Tree, override
+from fedray.errors import UserError, nearest, shown
+from fedray.results.claims import ALL, MEAN, Claim, parse_claims
+from fedray.results.paired import PairedTest, Side, TestKind
+
+MOST_SEEDS = 1_000
+MOST_CONFIGURATIONS = 100_000
+PRINTED = "printed"
+"""The scale of a paper's own protocol."""
+OTHERS = "*"
+"""Key of the paper's numbers for all columns that have no entry."""
+Config = dict[str, Any]
+"""The values of the searched keys."""
+Search = Literal["grid", "random", "tpe"]
+Select = Literal["validation", "test", "nothing"]
+
+
+class Asha(Frozen):
+    """Asynchronous successive halving (ASHA), counted in federated rounds."""
+
+    grace_rounds: int = Field(5, ge=1, le=100_000)
+    """Rounds before a run may be stopped."""
+    reduction_factor: int = Field(3, ge=2, le=10_000)
+    """At each milestone, one in this many runs continues."""
+
+
+class Tuning(Frozen):
+    """The tuning budget, equal for every row in every column.
+
+    Each reported seed tries every configuration and chooses by its own validation images, so that a
+    test over seeds includes the randomness of tuning.
+    """
+
+    configurations: int | None = Field(5, ge=1, le=MOST_CONFIGURATIONS)
+    """Maximum number of configurations, extensions of a grid included. None, for the grid of a
+    sweep: all."""
+    rounds: int | None = Field(None, ge=1, le=100_000)
+    """Rounds of a tuning run; the chosen configuration is then run for the report's rounds. None:
+    the report's rounds."""
+    search: Search = "grid"
+    """grid: every combination; random: independent draws; tpe: Optuna's sampler, for sweeps."""
+    extend: StrictBool = True
+    """Whether a grid is extended if the choice lies at its edge, within the budget."""
+    search_seed: Seed = 0
+    """Seed of random draws."""
+    at: str | None = None
+    """The column that is tuned; its choice is reported in all columns. None: every column is tuned
+    by itself."""
+    asha: Asha | None = None
+    """Stops bad runs of a sweep early; None runs all to the end."""
+
+
+class Reporting(Frozen):
+    """The runs that are reported."""
+
+    seeds: list[int] = Field(default_factory=lambda: [0, 1, 2, 3, 4], max_length=MOST_SEEDS)
+    """Seeds of the reported runs, which differ."""
+    rounds: int | None = Field(None, ge=1, le=100_000)
+    """Rounds of a run; None: the experiment's."""
+    looked_at: list[list[int]] = Field(default_factory=list, max_length=MOST_SEEDS)
+    """One list of seeds for each time that verdicts were seen before seeds were added or, if it has
+    all seeds, before the table was changed. The correction counts these looks; `test: anytime`
+    counts only those of all seeds. The table's page lists them."""
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_differ(cls, seeds: list[int]) -> list[int]:
+        if not seeds or len(set(seeds)) < len(seeds) or not 0 <= min(seeds) <= max(seeds) < 2**63:
+            raise ValueError(
+                f"expected different whole numbers from 0, for example [0], found {shown(seeds)}"
+            )
+        return seeds
+
+    def looks(self, test: TestKind) -> int:
+        """Return how many times the claims are tested, including this time."""
+        return 1 + sum(test == "fixed" or set(look) == set(self.seeds) for look in self.looked_at)
+
+    def look_notes(self) -> list[str]:
+        """Return a sentence for each look at the verdicts."""
+        return [self._look_note(look) for look in self.looked_at]
+
+    def _look_note(self, look: Sequence[int]) -> str:
+        later = [other for other in self.looked_at if set(look) < set(other)]
+        upto = min(later, key=len, default=self.seeds)
+        added = [seed for seed in upto if seed not in look]
+        reason = f"{seeds_text(added)} {'were' if len(added) > 1 else 'was'} added"
+        known = f"The verdicts of {seeds_text(look)} were known before"
+        return f"{known} {reason if added else 'the table was changed'}"
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Return a text such as "seed 1" or "seeds 0, 2"."""
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
+class PaperNumbers(Frozen):
+    """The numbers of a paper, in the unit of the table (shares in per cent)."""
+
+    source: str = Field(max_length=300)
+    """The paper, its version and the table."""
+    numbers: Tree
+    """By row, then by column: a mean, or [mean, spread]. `"*"` stands for all other columns, `mean`
+    for the paper's mean over columns. A row without columns has one number for all columns."""
+
+    def check(self, rows: Sequence[str], where: str) -> None:
+        """Raise an error for entries that are no numbers or belong to an unknown row.
+
+        Columns are not checked, because they may belong to other scales.
+
+        Raises:
+            UserError: naming the entry.
+        """
+        for row, columns in self.numbers.items():
+            if row not in rows:
+                raise UserError(
+                    f"{where}.paper.numbers: there is no row {shown(row)}.{nearest(row, rows)}"
+                )
+            entries = columns.values() if isinstance(columns, Mapping) else [columns]
+            for entry in entries:
+                if not _is_entry(entry):
+                    raise UserError(
+                        f"{where}.paper.numbers.{row} holds {shown(entry)}, expected a mean or "
+                        "[mean, spread]"
+                    )
+
+    def of(self, row: str, column: str) -> tuple[float, float | None] | None:
+        """Return mean and spread of a cell, or of the mean over columns; None if missing."""
+        entry = self.numbers.get(row)
+        if isinstance(entry, Mapping):
+            entry = entry.get(column, None if column == MEAN else entry.get(OTHERS))
+        elif column == MEAN:
+            return None
+        if entry is None:
+            return None
+        mean, spread = entry if isinstance(entry, list) else (entry, None)
+        return float(mean), None if spread is None else float(spread)
+
+
+def _is_entry(entry: Any) -> bool:
+    numbers = entry if isinstance(entry, list) else [entry]
+    plain = all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers)
+    return plain and len(numbers) in ((1,) if not isinstance(entry, list) else (2,))
+
+
+class RowPlan(Frozen):
+    """A method, or a control: as the file has it, or complete at one scale."""
+
+    algorithm: Any = None
+    """The method, with or without hyper-parameters; None: the algorithm of the row's name, or else
+    the experiment's algorithm."""
+    experiment: str | None = None
+    """The row's experiment; None: the table's."""
+    set: Tree = Field(default_factory=dict)
+    """Keys of the row's experiment."""
+    space: Tree = Field(default_factory=dict)
+    """Axes added to the table's space; null removes an axis of the table. In a plan, all axes."""
+    tuned_as: str | None = None
+    """The row whose chosen configuration this row takes over instead of tuning; for controls and
+    for figures of a hyper-parameter."""
+    label: str = Field("", max_length=45)
+    """The row's label in the table; empty: the title of the method of this name, or else the row's
+    name. Explain it in `glosses` of the table."""
+    metrics: dict[str, str | None] = Field(default_factory=dict)
+    """The row's metrics by the table's, where they differ, for example `local_accuracy:
+    finetuned_accuracy`. They also replace the metric that chooses. null: the row lacks it."""
+    control: str | None = Field(None, min_length=3, max_length=300)
+    """Makes the row a control: the statement that the row would refute if it did as well."""
+    of: str | None = None
+    """The row whose gain the control tries to explain; None: the table's first row."""
+    over: str | None = None
+    """The row over which the gain is measured; None: the row that `of` is claimed to beat, if it is
+    a single one."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cell of the study."""
+
+    row: str
+    column: str
+
+    def __str__(self) -> str:
+        return self.row if self.column == ALL else f"{self.row} @ {self.column}"
+
+
+class Design(Frozen):
+    """What a table compares, and how: all that its page says of its plan."""
+
+    kind: Literal["sweep", "table"] = "table"
+    """The command that runs the study."""
+    name: FileName
+    """The name of the study's file."""
+    scale: str
+    """laptop, desktop, paper or printed."""
+    answers: str
+    """The question."""
+    experiment: str
+    """The experiment of rows that name none."""
+    bases: dict[str, Tree]
+    """The experiments that rows are based on, as trees."""
+    set: Tree
+    """Keys of every cell's experiment."""
+    given: Tree
+    """Keys of the command line, which override all keys that are not tuned."""
+    rows: dict[str, RowPlan]
+    """The methods; a sweep has one."""
+    columns: dict[str, Tree]
+    """The settings, with their keys; a sweep has one."""
+    curve: str | None = None
+    """The key whose values, numbers in ascending order, are the columns."""
+    metrics: list[str]
+    """The metrics of the table; claims are about the first, unless they name another."""
+    choose: str
+    """The metric that chooses configurations and rounds."""
+    select: Select
+    """The images that choose; `nothing`: the sweep is a figure without a best configuration."""
+    validation_fraction: float | None
+    """The validation share of training images if an experiment sets none."""
+    at: Literal["best", "final"]
+    """The round whose numbers count."""
+    tuning: Tuning
+    """How configurations are chosen."""
+    report: Reporting
+    """The seeds and rounds of reported runs."""
+    claims: list[Any] = Field(default_factory=list)
+    """Claims as the file writes them."""
+    paper: PaperNumbers | None = None
+    """The paper's numbers, shown next to ours."""
+    confidence: float = 0.95
+    """Confidence level of intervals and verdicts."""
+    test: TestKind = "fixed"
+    """How claims are tested; see `fedray.results.paired.PairedTest`."""
+    max_concurrent: int | None = None
+    """Concurrent runs; None: as many as the cluster holds."""
+    hours: float | None = None
+    """Approximate duration on one core, from the file."""
+    glosses: dict[str, str] = Field(default_factory=dict)
+    """Sentences about rows or columns, by name."""
+    left_out: str = ""
+    """Parts of the paper's table that this scale leaves out."""
+
+    @property
+    def is_printed(self) -> bool:
+        """True at the paper's own protocol, where nothing is tuned or claimed."""
+        return self.scale == PRINTED
+
+    @property
+    def title(self) -> str:
+        """The name, and the scale unless it is the default."""
+        return self.name if self.scale == "laptop" else f"{self.name} [{self.scale} scale]"
+
+    @property
+    def data_title(self) -> str:
+        """The name of the images of a table's first column, its title if it is the only one."""
+        from fedray.data.known import title_of
+
+        column = next(iter(self.columns.values()))
+        pairs = [*self.set.items(), *column.items(), *self.given.items()]
+        data = override(self.bases[self.experiment], pairs).get("data", {})
+        source = data.get("source", "digits")
+        return title_of(source["name"] if isinstance(source, Mapping) else source, data.get("root"))
+
+    @property
+    def places(self) -> list[Place]:
+        """All cells, row by row."""
+        return [Place(row, column) for row in self.rows for column in self.columns]
+
+    def leader(self, place: Place) -> Place:
+        """Return the cell that tunes for `place`, which `tuned_as` and `tuning.at` may change."""
+        return Place(self.rows[place.row].tuned_as or place.row, self.tuning.at or place.column)
+
+    def measures(self, row: str) -> dict[str, str]:
+        """Return the row's metric for each metric of the study, without those it lacks."""
+        row_metrics = self.rows[row].metrics
+        names = {metric: row_metrics.get(metric, metric) for metric in self.metrics}
+        return {metric: name for metric, name in names.items() if name is not None}
+
+    def paper_of(self, row: str, column: str | None) -> tuple[float, float | None] | None:
+        """Return the paper's mean and spread, or None if the paper has no such number.
+
+        A table of one column falls back to the paper's mean over columns.
+
+        Args:
+            row: the row.
+            column: the column; None: the mean over columns.
+        """
+        if self.paper is None:
+            return None
+        numbers = self.paper.of(row, MEAN if column is None else column)
+        return self.paper.of(row, MEAN) if numbers is None and len(self.columns) == 1 else numbers
+
+    def parsed_claims(self) -> list[Claim]:
+        """Return the claims of the file, and those of its controls.
+
+        A control makes two: the method is better than the control, and the control is better than
+        the mean of method and baseline.
+        """
+        claims = parse_claims(self.claims, list(self.rows), list(self.columns), self.metrics)
+        asked = {claim.test for claim in claims}
+        of_controls = [claim for name in self.controls for claim in self.claims_of(name)]
+        return [*claims, *(claim for claim in of_controls if claim.test not in asked)]
+
+    @property
+    def controls(self) -> dict[str, RowPlan]:
+        """The rows that are controls, by name."""
+        return {name: row for name, row in self.rows.items() if row.control and row.of}
+
+    def claims_of(self, control: str) -> list[Claim]:
+        """Return the claims of a control; only the first if it names no baseline."""
+        row, own, metric = self.rows[control], self.whole(control), self.metrics[0]
+        method = self.whole(row.of or "")
+        sides = [(method, own)]
+        if row.over is not None:
+            sides.append((own, replace(method, other=row.over)))
+        return [Claim(*pair, 0.0, metric, metric, source="control", text="") for pair in sides]
+
+    def whole(self, row: str) -> Side:
+        """Return a row's mean over columns, or its only column, as a side of a comparison."""
+        return Side(row, None if len(self.columns) > 1 else next(iter(self.columns)))
+
+    @property
+    def paired_test(self) -> PairedTest:
+        """The test of all differences."""
+        return PairedTest(self.test, self.confidence, self.report.looks(self.test))

@@ -1,0 +1,501 @@
+"""The record of a table: its design, its runs, what each cell chose and reports, and verdicts.
+
+table.json holds a record. A number stands once, with the run that measured it; means, intervals and
+differences are computed from the runs. Numbers that are shown are in the unit of the table: shares
+in per cent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from fedray.config import Frozen, Tree, validate
+from fedray.errors import UserError, shown
+from fedray.results.claims import Claim
+from fedray.results.design import Config, Design, Place, seeds_text
+from fedray.results.fragile import fragility
+from fedray.results.paired import (
+    Comparison,
+    Interval,
+    SeedRange,
+    Side,
+    Verdict,
+    compare,
+    holm,
+    seeds_to_decide,
+    t_interval,
+    verdict_of,
+)
+from fedray.storage.json_files import check, read_json
+from fedray.storage.metric import Metric
+from fedray.storage.run import Work
+
+DATA = "table.json"
+FORMAT = 5
+"""Version of table.json; since format 5, a number stands once."""
+DIVERGED = "it diverged"
+"""First words of the reason of a run with a number that was not finite. Only such failures count
+against a configuration."""
+
+
+End = Literal["lowest", "highest", "first", "last"]
+Why = Literal["budget", "bound", "off", "late", "joint"]
+Reading = Literal[
+    "explains it away",
+    "explains most of it",
+    "does not explain it away",
+    "open",
+    "open: whether there is a gain",
+    "there is no gain to explain",
+]
+"""What a control shows."""
+
+
+class Measured(Frozen):
+    """The result of a finished run."""
+
+    round: int
+    """The selected round, 1 or later."""
+    choice: float
+    """The metric that selected this round."""
+    less_is_better: bool = False
+    """True if smaller values of `choice` are better."""
+    values: dict[str, float]
+    """Metrics in this round, by the run's names."""
+    seconds: float
+    """Duration of all rounds."""
+    bytes: int
+    """Bytes sent and received in all rounds."""
+    partition: str | None
+    """Hash of who owns which image."""
+    data: str | None
+    """Hash of images and labels."""
+    test_images: int | None = None
+    """Number of test images of all clients in the first phase; None: not recorded."""
+    versions: dict[str, str]
+    """Versions of the packages that made the numbers, and the commit."""
+    hardware: str = ""
+    """See `Environment.hardware`; empty if not recorded."""
+    client_work: Work | None = None
+    """Work of the clients in all rounds; None if not counted."""
+    server_work: Work | None = None
+    """Work of the server in all rounds; None if not counted."""
+
+    @property
+    def score(self) -> float:
+        """`choice` with its sign such that larger is better."""
+        return -self.choice if self.less_is_better else self.choice
+
+
+class FailedRun(Frozen):
+    """A run without a result."""
+
+    reason: str
+    """Why the run failed, or which metric it lacks."""
+    seconds: float = 0.0
+    """Time that the invocation of the table spent on it."""
+
+    @property
+    def diverged(self) -> bool:
+        """True if a number was not finite."""
+        return self.reason.startswith(DIVERGED)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A choice at the end of the values tried on an axis.
+
+    Attributes:
+        key: the axis; keys that vary together are separated by commas.
+        value: the chosen value; for keys that vary together, a list with one value per key.
+        end: the end: lowest or highest value; for keys that vary together, first or last of the
+            list.
+        why: why the grid is not extended: "budget" or "bound"; "off" if `tuning.extend` is false;
+            "late" if better choices diverged in the report; "joint" if keys vary together.
+        seeds: the seeds whose choice it is; empty: all.
+    """
+
+    key: str
+    value: Any
+    end: End
+    why: Why
+    seeds: Sequence[int] = ()
+
+    def __str__(self) -> str:
+        of = f" of {seeds_text(self.seeds)}" if self.seeds else ""
+        if self.end in ("lowest", "highest"):
+            return f"{self.key}={self.value:g}{of} is the {self.end} that was tried"
+        pairs = zip(self.key.split(","), self.value, strict=True)
+        values = " ".join(f"{key.strip()}={value:g}" for key, value in pairs)
+        return f"{values}{of} is the {self.end} of its list"
+
+    @property
+    def name(self) -> str:
+        """The axis without prefixes of its keys: "lr", "lambda_start, lambda_end"."""
+        return ", ".join(key.strip().rpartition(".")[2] for key in self.key.split(","))
+
+
+class Attempt(Frozen):
+    """A configuration and the runs of the seeds that tried it."""
+
+    config: Config
+    """Values of the searched keys."""
+    runs: dict[int, str]
+    """Names of the runs by seed."""
+    added: bool = False
+    """True if a grid was extended by this configuration."""
+
+
+class CellRecord(Frozen):
+    """What a cell tried, chose and reports."""
+
+    row: str
+    """Its row."""
+    column: str
+    """Its column."""
+    phase: Literal["tuning", "report", "over", "failed"]
+    """failed: every configuration failed."""
+    choices: dict[int, Config] = Field(default_factory=dict)
+    """The reported configuration by seed; empty before the choice."""
+    reported: dict[int, str] = Field(default_factory=dict)
+    """Names of the reported runs by seed."""
+    tried: list[Attempt] = Field(default_factory=list)
+    """The tuning runs; empty if another cell tunes."""
+    dropped: list[Attempt] = Field(default_factory=list)
+    """Better choices that diverged when they were reported, with these runs."""
+    edges: list[Edge] = Field(default_factory=list)
+    """Edges of the space at which the choices lie."""
+
+    @property
+    def place(self) -> Place:
+        """Row and column."""
+        return Place(self.row, self.column)
+
+    @property
+    def chosen(self) -> Config | None:
+        """The configuration that most seeds chose; ties go to the earlier seed."""
+        choices = list(self.choices.values())
+        return max(choices, key=choices.count, default=None)
+
+
+class Made(Frozen):
+    """How a table was made."""
+
+    command: str
+    """The command that repeats it."""
+    commit: str
+    """Commit of the code that wrote the page."""
+    versions: str
+    """Versions of the most important packages."""
+    machine: str
+    """Description of the machine."""
+    when: str
+    """Local time."""
+    shared: int
+    """Number of runs that existed when the invocation began."""
+    tuning_rounds: str
+    """Rounds of a tuning run; "10-20" if cells differ."""
+    report_rounds: str
+    """Rounds of a reported run."""
+
+
+class ClaimResult(Frozen):
+    """The verdict on a claim."""
+
+    claim: str
+    """The inequality, see `Claim.question`."""
+    verdict: Verdict
+    """What the corrected test says."""
+    p: float | None
+    """Two-sided p, corrected only for looks; None for fewer than two seeds."""
+    p_holm: float | None
+    """p, corrected for the number of claims."""
+    needed: SeedRange | None = None
+    """How many seeds would decide the claim; None if it is decided or its direction is unclear."""
+    fragile: list[str] = Field(default_factory=list)
+    """Reasons why a verdict is fragile."""
+
+
+class TableRecord(Frozen):
+    """The record of a table."""
+
+    format: int = FORMAT
+    """See `FORMAT`."""
+    made: Made
+    """How the table was made."""
+    plan: Design
+    """The plan of the table."""
+    metrics: dict[str, Metric]
+    """Declarations of the runs' metrics by name."""
+    runs: dict[str, Measured | FailedRun]
+    """The runs that have ended, by name: what determines a run, and after a dot, what chooses its
+    round. So a run of which rows choose two rounds has two entries."""
+    cells: list[CellRecord]
+    """The cells, row by row."""
+    claims: list[ClaimResult] = Field(default_factory=list)
+    """Verdicts on the claims of the plan, in their order."""
+    notes: list[str] = Field(default_factory=list)
+    """Caveats and other notes below the table."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        """Raise an error for cells, runs and metrics that do not belong together."""
+        if [cell.place for cell in self.cells] != self.plan.places:
+            raise ValueError("its cells are not those of its plan")
+        rows = self.plan.rows
+        named = {name for row in rows.values() for name in (row.of, row.over, row.tuned_as) if name}
+        if not named <= rows.keys():
+            raise ValueError("a row of its plan names one that the table does not have")
+        for cell in self.cells:
+            if not self.reported(cell).keys() <= cell.choices.keys():
+                raise ValueError(f"{cell.place} reports seeds without a choice")
+        if not {name for run in self.finished for name in run.values} <= self.metrics.keys():
+            raise ValueError("a run has a metric that is not declared")
+        return self
+
+    # --- runs -------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> list[Measured]:
+        """The runs with a result."""
+        return [run for run in self.distinct if isinstance(run, Measured)]
+
+    @property
+    def commits(self) -> list[str]:
+        """Commits of the code that made the runs; "unknown" for code without a checkout."""
+        return sorted({run.versions.get("git", "unknown") for run in self.finished})
+
+    @property
+    def distinct(self) -> list[Measured | FailedRun]:
+        """The runs, each once."""
+        results_last = sorted(self.runs.items(), key=lambda item: isinstance(item[1], Measured))
+        return list({name.partition(".")[0]: run for name, run in results_last}.values())
+
+    @property
+    def seconds(self) -> float:
+        """Computing time of all runs."""
+        return sum(run.seconds for run in self.distinct)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes sent and received in all runs."""
+        return sum(run.bytes for run in self.finished)
+
+    def cell(self, place: Place) -> CellRecord:
+        """Return a cell."""
+        return next(cell for cell in self.cells if cell.place == place)
+
+    def reported(self, cell: CellRecord) -> dict[int, Measured]:
+        """Return the reported runs of a cell that have all metrics of its row, by seed."""
+        return {
+            seed: run
+            for seed, name in cell.reported.items()
+            if isinstance(run := self.runs.get(name), Measured) and self._lacking(cell, run) is None
+        }
+
+    def reasons(self, cell: CellRecord) -> dict[int, str]:
+        """Return why seeds of a cell have no numbers."""
+        ends = {seed: self.runs.get(name) for seed, name in cell.reported.items()}
+        reasons = {
+            seed: run.reason if isinstance(run, FailedRun) else self._lacking(cell, run)
+            for seed, run in ends.items()
+            if run is not None
+        }
+        return {seed: reason for seed, reason in reasons.items() if reason is not None}
+
+    def _lacking(self, cell: CellRecord, run: Measured) -> str | None:
+        names = self.plan.measures(cell.row).values()
+        lacking = next((name for name in names if name not in run.values), None)
+        return None if lacking is None else f"metric: no round has '{lacking}'"
+
+    def has_failed(self, attempt: Attempt) -> bool:
+        """Return True if a run of an attempt failed."""
+        return any(isinstance(self.runs.get(name), FailedRun) for name in attempt.runs.values())
+
+    # --- numbers ----------------------------------------------------------------------------------
+
+    @cached_property
+    def shown(self) -> list[Metric]:
+        """The table's metrics, as the first row that measures each declares it."""
+        return [self.metric(name) for name in self.plan.metrics]
+
+    def metric(self, name: str) -> Metric:
+        """Return the declaration of a metric of the table."""
+        measured = [
+            self.metrics[names[name]]
+            for names in map(self.plan.measures, self.plan.rows)
+            if name in names and names[name] in self.metrics
+        ]
+        if not measured:
+            return Metric(name)
+        return Metric(name, measured[0].unit, measured[0].direction, measured[0].on)
+
+    def by_seed(self, side: Side, metric: str) -> dict[int, float]:
+        """Return a side's numbers by seed, of the seeds that all its cells have.
+
+        Args:
+            side: cells of one row or two, whose mean is returned.
+            metric: the table's metric.
+        """
+        scale = 100.0 if self.metric(metric).is_share else 1.0
+        columns = list(self.plan.columns) if side.column is None else [side.column]
+        cells = [
+            {
+                seed: scale * run.values[self.plan.measures(row)[metric]]
+                for seed, run in self.reported(self.cell(Place(row, column))).items()
+                if metric in self.plan.measures(row)
+            }
+            for row in side.rows
+            for column in columns
+        ]
+        seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
+        return {seed: fmean(cell[seed] for cell in cells) for seed in seeds}
+
+    def interval(self, side: Side, metric: str) -> Interval | None:
+        """Return the mean over seeds with its interval; None if the side has no numbers."""
+        values = list(self.by_seed(side, metric).values())
+        return t_interval(values, self.plan.confidence) if values else None
+
+    # --- comparisons ------------------------------------------------------------------------------
+
+    def compare(
+        self, better: Side, worse: Side, metric: str, than: str | None = None, margin: float = 0.0
+    ) -> Comparison:
+        """Return the comparison of two sides; `than` is the worse side's metric, None: the same."""
+        a, b = self.by_seed(better, metric), self.by_seed(worse, than or metric)
+        differences = {seed: a[seed] - b[seed] - margin for seed in a if seed in b}
+        size = max(map(abs, [*a.values(), *b.values()]), default=1.0)
+        return compare(better, worse, differences, self.plan.paired_test, size)
+
+    @cached_property
+    def asked(self) -> list[tuple[Claim, Comparison]]:
+        """The claims with the comparisons of their sides."""
+        return [
+            (claim, self.compare(claim.better, claim.worse, claim.metric, claim.than, claim.margin))
+            for claim in self.plan.parsed_claims()
+        ]
+
+    @property
+    def tested(self) -> Iterator[tuple[Claim, Comparison, ClaimResult]]:
+        """The claims with their comparisons and verdicts."""
+        for (claim, comparison), result in zip(self.asked, self.claims, strict=True):
+            yield claim, comparison, result
+
+    @cached_property
+    def against(self) -> list[Comparison]:
+        """The first row against each other row, by column and on the mean over columns."""
+        first, *rivals = self.plan.rows
+        columns: list[str | None] = [*self.plan.columns]
+        columns += [None] if len(columns) > 1 else []
+        return [
+            self.compare(Side(first, column), Side(other, column), self.plan.metrics[0])
+            for other in rivals
+            for column in columns
+        ]
+
+    def concluded(self) -> TableRecord:
+        """Return the record with the verdicts that follow from its numbers."""
+        family = [comparison for _, comparison in self.asked]
+        ps, reasons = holm([comparison.p for comparison in family]), fragility(family)
+        results = []
+        for (claim, comparison), p, fragile in zip(self.asked, ps, reasons, strict=True):
+            verdict = verdict_of(comparison, p)
+            needed = seeds_to_decide(comparison, len(family)) if verdict == "undecided" else None
+            results.append(
+                ClaimResult(
+                    claim=claim.question,
+                    verdict=verdict,
+                    p=comparison.p,
+                    p_holm=p,
+                    needed=needed,
+                    fragile=fragile,
+                )
+            )
+        return self.model_copy(update={"claims": results})
+
+    def wrong_verdicts(self) -> list[str]:
+        """Return the claims whose verdicts do not follow from the numbers of this record."""
+        again = self.concluded().claims
+        wrong = [old.claim for old, new in zip(self.claims, again, strict=False) if old != new]
+        return wrong + ["the number of claims"] * (len(again) != len(self.claims))
+
+    # --- controls ---------------------------------------------------------------------------------
+
+    def gain(self, control: str) -> Comparison | None:
+        """Return the gain of a control's method over the baseline; None if it names none."""
+        row, whole = self.plan.controls[control], self.plan.whole
+        if row.of is None or row.over is None:
+            return None
+        return self.compare(whole(row.of), whole(row.over), self.plan.metrics[0])
+
+    def share_of_gain(self, control: str) -> float | None:
+        """Return the share of the gain that a control reaches too; None if there may be no gain."""
+        gain, metric = self.gain(control), self.plan.metrics[0]
+        if gain is None or verdict_of(gain, gain.p) != "holds":
+            return None
+        own = self.by_seed(self.plan.whole(control), metric)
+        base = self.by_seed(gain.worse, metric)
+        seeds = [seed for seed in gain.differences if seed in own]
+        if not seeds:
+            return None
+        reached = fmean(own[seed] - base[seed] for seed in seeds)
+        return reached / fmean(gain.differences[seed] for seed in seeds)
+
+    def reading(self, control: str) -> Reading:
+        """Return what a control shows of its method's gain, from the verdicts on its claims.
+
+        It is read only if the gain is above 0 by its test, not corrected.
+        """
+        verdicts = {claim.test: result.verdict for claim, _, result in self.tested}
+        below, *near = [verdicts[claim.test] for claim in self.plan.claims_of(control)]
+        gain = self.gain(control)
+        if gain is not None and verdict_of(gain, gain.p) != "holds":
+            is_loss = gain.interval is not None and gain.interval.high <= 0
+            return "there is no gain to explain" if is_loss else "open: whether there is a gain"
+        if near == ["holds"]:
+            return "explains most of it" if below == "holds" else "explains it away"
+        if below == "refuted":
+            return "explains it away"
+        return "does not explain it away" if below == "holds" else "open"
+
+    # --- the file ---------------------------------------------------------------------------------
+
+    def tree(self) -> Tree:
+        """Return the content of table.json, without its checksum."""
+        runs = {
+            name: run.model_dump(mode="json", exclude_defaults=True)
+            for name, run in self.runs.items()
+        }
+        tree = self.model_dump(mode="json", exclude={"runs"})
+        parsed: Tree = json.loads(json.dumps({**tree, "runs": runs}))  # all keys are strings
+        return parsed
+
+    @classmethod
+    def read(cls, path: Path) -> TableRecord:
+        """Read a table.json.
+
+        Raises:
+            UserError: if the file is missing, damaged, edited or of another format.
+        """
+        if not path.is_file():
+            raise UserError(
+                f"{path} does not exist; name the folder of a table's invocation, as fedray table "
+                "prints it"
+            )
+        tree = read_json(path)
+        if not isinstance(tree, dict) or "format" not in tree:
+            raise UserError(f"{path} cannot be read: it is not the file of a table")
+        if tree["format"] != FORMAT:
+            raise UserError(
+                f"{path} has format {shown(tree['format'])}, this version reads {FORMAT}; run the "
+                "table again in the results folder that has its runs"
+            )
+        return validate(cls, check(tree, path), str(path))
