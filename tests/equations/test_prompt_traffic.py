@@ -55,6 +55,10 @@ def vit_b_16(assemble):
         ("fedtpg", {}, 4_208_128 - 4 * 512, 4_208_128 - 4 * 512, "weights"),
         ("fedclip", {}, 525_312, 525_312, "weights"),
         ("maple_fedavg", {}, 1_024 + 393_984, 1_024 + 393_984, "prompts"),
+        ("vpt", {}, 12 * 8 * 768, 12 * 8 * 768, "prompts"),
+        ("ivlp", {}, 12 * 2 * (768 + 512), 12 * 2 * (768 + 512), "prompts"),
+        ("lora", {}, 12 * 3 * 4 * (768 + 512), 12 * 3 * 4 * (768 + 512), "weights"),
+        ("pfedmma", {}, 8 * (65 * (768 + 512) + 64 + 33 * 32), 8 * 33 * 32, "weights"),
     ],
 )
 def test_trained_and_sent(vit_b_16, method, hparams, trained, sent, kind):
