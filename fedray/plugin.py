@@ -41,7 +41,7 @@ from fedray.core import (
 from fedray.core.schedules import Schedule, schedules
 from fedray.data import ReadOptions
 from fedray.data.augment import Augmentation, augmentations
-from fedray.data.imageset import Origin
+from fedray.data.imageset import OfficialSplit
 from fedray.data.partitions import Annotations, Partition, partitions
 from fedray.data.sources import Listing, Row, Source, sources
 from fedray.errors import UserError
@@ -66,7 +66,7 @@ __all__ = [
     "EncoderChoice", "encoders", "Evaluated", "Exchange", "FedAvg", "fit", "Frozen", "FrozenClip",
     "GlobalModel", "Group", "groups", "HyperParameters", "InputFile", "Listing", "LocalContext",
     "LocalTraining", "LossWeight", "Measure", "Metric", "metrics", "NoParams",
-    "normalisation_tensors", "Origin", "Partition", "partitions", "Payload", "payload_field",
+    "normalisation_tensors", "OfficialSplit", "Partition", "partitions", "Payload", "payload_field",
     "Pixels", "PromptAveraging", "PromptedClip", "PromptMethod", "ReadOptions", "Requires", "Row",
     "Schedule", "schedules", "Server", "ServerState", "Source", "sources", "SummingMethod",
     "TextEncoder", "Total", "Trained", "TrainedModel", "UserError", "weighed", "with_extra",

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Origin(IntEnum):
+class OfficialSplit(IntEnum):
     """The official split of an image.
 
     VALIDATION images are neither partitioned nor tested on; only few-shot protocols use them. If a
@@ -22,7 +22,7 @@ class Origin(IntEnum):
     TRAIN, TEST, VALIDATION = range(3)
 
 
-TRAIN, TEST, VALIDATION = Origin
+TRAIN, TEST, VALIDATION = OfficialSplit
 
 
 @dataclass(frozen=True, eq=False)

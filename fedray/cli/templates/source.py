@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedray.plugin import Listing, Origin, ReadOptions, Row, Source, sources
+from fedray.plugin import Listing, OfficialSplit, ReadOptions, Row, Source, sources
 
 
 @sources.add  # registers `name`, for `data.source=new_source`
@@ -37,7 +37,7 @@ class NewSource(Source):
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return the class names, and one row per image with its file, bytes or pixels and label.
 
-        A row can also contain its split (Origin.TRAIN or Origin.TEST, used with
+        A row can also contain its split (OfficialSplit.TRAIN or OfficialSplit.TEST, used with
         data.test=official), a domain and a mask.
         """
         del root
@@ -52,5 +52,5 @@ class NewSource(Source):
                 pixels[place, :] += 100
             if label != 0:
                 pixels[:, place] += 100
-            rows.append(Row(pixels, label, Origin.TRAIN, where=f"image {number}"))
+            rows.append(Row(pixels, label, OfficialSplit.TRAIN, where=f"image {number}"))
         return Listing(("a horizontal bar", "a vertical bar", "a cross"), rows)
