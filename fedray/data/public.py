@@ -17,9 +17,9 @@ from pydantic import Field, StrictBool
 
 from fedray.config import Chosen, Component, DataConfig, Frozen, InputFile, default_entry
 from fedray.data.configurable import Configurable
+from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TRAIN, ImageSet
 from fedray.data.partitions import Indices
-from fedray.data.decoding import ReadOptions
 from fedray.data.sources import Source, load_images
 from fedray.errors import UserError
 from fedray.registry import Registry
@@ -139,6 +139,17 @@ class OtherSource(PublicData):
     name = "source"
     Params = OtherSourceParams
     params: OtherSourceParams
+
+    @property
+    def _root(self) -> Path | None:
+        return None if self.params.root is None else Path(self.params.root)
+
+    def check_here(self) -> None:
+        source: Source = self.params.source.build()
+        try:
+            source.find_root(self._root, download=False)
+        except UserError as error:
+            raise _of_public(error) from None
 
     def read(
         self, images: ImageSet, keys: DataConfig, rng: np.random.Generator

@@ -43,8 +43,8 @@ TINY: dict[str, Any] = {
     "model": {"group": "mlp", "feature_dim": 16},
 }
 """Clients with unlike numbers of batches, the last of unlike sizes; four take part in a round."""
-ROUNDS = {"fedtsp": 5, "fedtsp_global": 5, "fedmgp": 2}
-"""Rounds, not 20: FedTSP's server amplifies rounding, as it does a changed last digit of `lr`;
+ROUNDS = {"fedtsp": 5, "fedtsp_global": 5, "feddf": 5, "fedmgp": 2}
+"""Rounds, not 20: servers that train amplify rounding, as they do a changed last digit of `lr`;
 FedMGP is slow, and so the other prompts have 5."""
 STACKABLE = sorted(method.name for method in algorithms.entries() if method.stacks)
 
@@ -61,6 +61,8 @@ def tree(method: str) -> dict[str, Any]:
     if wanted.requires.prompts:
         made |= {"lr": 0.001, "model": {"clip": "small"}, "rounds": 5}
         made["data"] = {**TINY["data"], "image_size": 32, "samples": 50, "clients": 3}
+    if wanted.requires.public:
+        made["data"] = {**TINY["data"], "public": {"fraction": 0.1}}
     if wanted.requires.text:
         made["text"] = {"encoder": {"name": "orthogonal", "dim": 16}, "style": "handcrafted"}
     return made
@@ -272,3 +274,18 @@ def test_an_error_in_one_client_is_that_clients_alone(odd, monkeypatch):
     monkeypatch.setattr(Odd, "finish", break_, raising=False)
     done = odd(lambda loss, local: loss)
     assert [event.client for event in done.numbers["events"]] == [1]
+
+
+def test_a_loss_may_use_the_positions_of_a_batch(monkeypatch):
+    class Weighed(FedAvg):
+        name = "weighed"
+        stacks = True
+
+        def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+            return super().loss(output, batch, local) * (1 + batch.positions.float().mean() / 10)
+
+    algorithms.names()
+    monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
+    algorithms.add(Weighed)
+    alone, together = (last("weighed", ("rounds", 3), ("stacked", n)) for n in (1, 4))
+    compare_traces(alone, together, CLOSE)

@@ -6,8 +6,7 @@ codes/FedDF-code, with `scheme=noise_knowledge_transfer,update_student_scheme=av
 here, it needs MPI).
 
     Algorithm 1, 3: means of models, per architecture -> FedDF.server_update
-    Eq. (1), AVGLOGITS: mean logits of the clients    -> FedDF.ensemble
-    Eq. (1), AVGLOGITS: step of the student           -> fit_on_server with kl_divergence
+    Eq. (1)                                           -> FedDF.ensemble, FedDF.student
     cosine annealing of the server's learning rate    -> cosine
 
 Clients train as in FedAvg. The teacher of every architecture is the ensemble of all participants,
@@ -111,7 +110,7 @@ class FedDF(FedAvg):
         return {"models": models}
 
     def ensemble(self, uplinks: core.Uplinks, server: core.Server) -> Tensor:
-        """Return the mean logits of the uploaded models on the public images [n, C]."""
+        """Return the mean logits of the uploads on the public images [n, C], teacher of Eq. (1)."""
         learners = {
             name: server.learner(name, server.public)
             for name in {server.architectures[client] for client in uplinks}
@@ -125,7 +124,7 @@ class FedDF(FedAvg):
     def student(
         self, name: str, model: core.Tensors, logits: Tensor, server: core.Server
     ) -> core.Tensors:
-        """Return the model of an architecture after training on the ensemble's logits [n, C]."""
+        """Return an architecture's model after the steps of Eq. (1), from teacher logits [n, C]."""
 
         def loss(student: Classifier, batch: core.Batch) -> Tensor:
             found, teacher = student(batch.inputs).logits, logits[batch.positions]
