@@ -97,10 +97,9 @@ def train(sweep: Path, count: int) -> float:
     from fedray.runtime.session import Session
     from fedray.storage.run_folder import RunFolder
     from fedray.studies.study import Study
-    from fedray.studies.trials import sweep_outcome
 
     study, device = Study.read(sweep), torch.device("cpu")
-    trials = sweep_outcome(study).trials
+    trials = study.cells[0].first
     chosen = trials[:: max(1, len(trials) // count)][:count] if count else trials
 
     def seconds(experiment: Experiment, out: Path) -> float:
@@ -109,7 +108,7 @@ def train(sweep: Path, count: int) -> float:
         return RunFolder(out).read().costs.wall_seconds
 
     cell, seeds = study.cells[0], study.plan.report.seeds
-    runs = [cell.run_spec(t.config, "tuning", seed).experiment for t in chosen for seed in seeds]
+    runs = [cell.run_spec(config, "tuning", seed).experiment for config in chosen for seed in seeds]
     with tempfile.TemporaryDirectory() as folder:
         first = runs[0].model_copy(update={"rounds": 1})
         seconds(first, Path(folder, "first"))  # fills imports, encoders and caches

@@ -91,10 +91,9 @@ def make_templates(folder: Path, experiments: dict[str, Path]) -> None:
     words = [str(file), "--out", str(folder / "results" / STUDY)]
     study = begin_or_resume(request_of("sweep", **sweep.make_context("sweep", words).params))
     with hold(study.home):
-        while (trial := study.next()) is not None:
+        while (trial := study.ask()) is not None:
             trial.last_round = [*reports(config_of(trial, study.plan), study.plan.at)][-1]["round"]
-            trial.status = "finished"
-            study.settle(trial)
+            study.tell(trial, "finished")
         run_cells(study, 0, track=False)
         study.status = "running"  # as after a kill, so that it can be resumed
         study.write()

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from _build.templates import render
 from _build.uses import first_sentence
 from fedray.cli.show import plain
-from fedray.config import EXECUTION_KEYS, EXPERIMENTS, flatten, merged, read_chain, sources_of
+from fedray.config import EXECUTION, EXPERIMENTS, LABEL, RESOURCES
+from fedray.config import flatten, keys_of, merged, read_chain, sources_of
 from fedray.config.files import ExperimentFile
-
-UNSOURCED = frozenset((*EXECUTION_KEYS, "name", "scale"))
-"""Keys without a source: names, and where and how fast an experiment runs."""
 
 
 def settings_page() -> str:
@@ -44,9 +42,10 @@ def explained(chain: Sequence[ExperimentFile]) -> list[str]:
     sources.
     """
     needed, keys = [], [flatten(file.tree).keys() for file in chain]
+    unsourced = keys_of(EXECUTION, RESOURCES, LABEL)
     for key in flatten(merged(chain)):
         setter = max(i for i, set_here in enumerate(keys) if key in set_here)
-        if key not in UNSOURCED and not any(map(_is_papers, chain[setter:-1])):
+        if key not in unsourced and not any(map(_is_papers, chain[setter:-1])):
             needed.append(key)
     return needed
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedray.api.experiment import plain
-from fedray.api.result import Result, frame
+from fedray.api.result import frame
 from fedray.command import INTERRUPTED, RUN_ERROR
 from fedray.config import Tree, dump_yaml
 from fedray.errors import RunFailed, UserError
@@ -19,7 +19,7 @@ from fedray.storage.files import LOCK, check_name, discard_if_empty, reserve, st
 from fedray.studies.file import Kind
 from fedray.studies.flow import Request, carry_out, home_of
 from fedray.studies.study import FILE, Study
-from fedray.studies.trials import SweepOutcome, Trial, sweep_outcome
+from fedray.studies.trials import SweepOutcome, sweep_outcome
 
 if TYPE_CHECKING:
     import pandas
@@ -159,38 +159,24 @@ class SweepResult:
 
     @cached_property
     def _outcome(self) -> SweepOutcome:
-        return sweep_outcome(Study.read(self.folder))
+        return sweep_outcome(Study.read(self.folder).look())
 
     @property
-    def trials(self) -> Sequence[Trial]:
-        """Return all configurations with their results."""
-        return self._outcome.trials
+    def best(self) -> pandas.Series | None:
+        """Return the row of `to_pandas` of the best trial; None if no images select it."""
+        best = self._outcome.best
+        return None if best is None else self.to_pandas().loc[best]
 
     @property
-    def best(self) -> Trial | None:
-        """Return the best trial; None if no images select it."""
-        return self._outcome.best
-
-    def runs(self, trial: Trial) -> list[Result]:
-        """Return the runs of a trial, one per seed."""
-        return [Result(folder) for folder in trial.runs]
+    def runs(self) -> pandas.DataFrame:
+        """Return one row per run: trial, swept keys, seed, folder, status and results."""
+        return self._outcome.runs.infer_objects()
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per trial: the swept keys and the results."""
-        metrics = self._outcome.plan.metrics
-        rows = [
-            {
-                "trial": trial.number,
-                **trial.config,
-                "status": trial.status,
-                "objective": trial.objective,
-                "std": trial.std,
-                **{metric: trial.mean(metric) for metric in metrics},
-                "seconds": trial.seconds,
-            }
-            for trial in self.trials
-        ]
-        return frame(rows, index=["trial"])
+        result = self._outcome
+        columns = [*result.keys, "status", "objective", "std", *result.plan.metrics, "seconds"]
+        return result.trials[columns].infer_objects()
 
 
 class Table(_Study):

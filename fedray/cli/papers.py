@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 from pydantic import Field
@@ -18,7 +18,7 @@ from fedray.command import WORD, Command, json_flag
 from fedray.config import Frozen, MissingRoot, missing_roots_allowed, read_mapping, validate
 from fedray.errors import UserError, nearest
 from fedray.shipped import files
-from fedray.studies.file import SCALES, Kind, Study, read_study
+from fedray.studies.file import SCALES, Kind, read_study
 from fedray.studies.file import Item as StudyItem
 from fedray.studies.printed import PRINTED, can_be_printed
 
@@ -121,8 +121,8 @@ def read_papers() -> dict[str, Paper]:
     return papers
 
 
-Answer = tuple[str, str, Study, StudyItem]
-"""A study that reproduces an item: its kind, name and content, and its entry for the item."""
+Answer = tuple[str, str, Mapping[str, Any], StudyItem]
+"""A study that reproduces an item: its kind, name and scales, and its entry for the item."""
 
 
 def _answers() -> dict[tuple[str, str], list[Answer]]:
@@ -131,9 +131,11 @@ def _answers() -> dict[tuple[str, str], list[Answer]]:
     kinds: tuple[Kind, Kind] = ("table", "sweep")
     for kind in kinds:
         for name, path in files(f"{kind}s").items():
-            study = validate(Study, read_study(kind, str(path)).tree, f"{kind} {name}")
-            for item in study.items:
-                answers.setdefault((item.paper, item.item), []).append((kind, name, study, item))
+            tree = read_study(kind, str(path)).tree
+            scales = tree.get("scales", {"laptop": {}})
+            for entry in tree.get("items", ()):
+                item = validate(StudyItem, entry, f"{kind} {name}.items")
+                answers.setdefault((item.paper, item.item), []).append((kind, name, scales, item))
     return answers
 
 
@@ -155,8 +157,8 @@ def _item(own_item: Item | None, name: str, studies: Sequence[Answer]) -> Item:
     if source is None:
         raise UserError(f"no study of {name} says what it asks")
     commands = {scale: list(getattr(own_item, scale, ())) for scale in SCALES}
-    for kind, study_name, study, item in studies:
-        labels = [*study.scales, *([PRINTED] if can_be_printed(study.scales) else [])]
+    for kind, study_name, scales, item in studies:
+        labels = [*scales, *([PRINTED] if can_be_printed(scales) else [])]
         for scale in dict.fromkeys(labels):
             commands[scale] += _commands(kind, study_name, scale, item)
     return Item(

@@ -126,7 +126,7 @@ def _of_study(home: Path, *, is_going: bool) -> Sequence[Upload]:
     from fedray.studies.tracking import study_sources
 
     try:
-        return study_sources(Study.read(home), conclusion, is_going=is_going)
+        return study_sources(Study.read(home).look(), conclusion, is_going=is_going)
     except UserError as error:
         return [_unreadable(home, error)]
 
@@ -172,7 +172,7 @@ def _study_follower(home: Path) -> Callable[[RunStatus | None], Iterable[Upload]
     def find(status: RunStatus | None) -> Iterable[Upload]:
         nonlocal study
         try:
-            study = Study.read(home) if study is None else study.reread()
+            study = Study.read(home).look() if study is None else study.reread()
             going = status == "RUNNING"
             return study_sources(study, conclusion, is_going=going, only_own=True)
         except UserError as error:

@@ -13,14 +13,20 @@ resolution.py   from a tree to a complete experiment: presets, names and default
 """
 
 from fedray.config.experiment import (
+    EXECUTION,
     EXECUTION_KEYS,
-    RESOURCE_KEYS,
+    IMAGES,
+    LABEL,
+    PROTOCOL,
+    RESOURCES,
     WEIGHT_FILES,
     DataConfig,
     Experiment,
     FaultConfig,
     JoinConfig,
     ReportConfig,
+    keys_of,
+    role_of,
 )
 from fedray.config.files import (
     COMPONENTS,

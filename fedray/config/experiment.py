@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import reduce
+from collections.abc import Iterator
+from functools import cache, reduce
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, field_validator, model_validator
@@ -21,6 +22,7 @@ from fedray.config.schema import (
     Frozen,
     LearningRate,
     PathText,
+    Role,
     Seed,
     Tree,
     default_entry,
@@ -28,25 +30,20 @@ from fedray.config.schema import (
 from fedray.config.versions import raised_versions
 from fedray.plugins import Plugin, use
 
-RESOURCE_KEYS = ("workers", "cpus", "gpus", "server_cpus", "server_gpus")
-"""Keys of the resources that a run takes from the cluster."""
-
-EXECUTION_KEYS = (
-    *RESOURCE_KEYS,
-    "checkpoint_every",
-    "keep.models",
-    "keep.max_gb",
-    "keep.log",
-    "data.root",
-    "data.download",
-    "data.sha256",
-    "faults.max_failures",
-    "faults.start_timeout_s",
-)
-"""Keys that determine where and how fast a run executes, but not its numbers."""
-
-LABELS = ("name", "scale")
-"""Keys that only label a run."""
+LABEL = Role("label")
+"""Only labels a run."""
+RESOURCES = Role("resources")
+"""What a run takes from the cluster; changes no number."""
+EXECUTION = Role("execution")
+"""Where and how fast a run executes; changes no number."""
+PROTOCOL = Role("protocol")
+"""How long and how often a method trains, and on which images it is tested."""
+METHOD = Role("method")
+"""The method, its texts and its tuning."""
+DATA = Role("data")
+"""The data set, its preparation and its partition."""
+IMAGES = Role("images")
+"""The same, and it determines the decoded images."""
 
 MOST_ROUNDS = 100_000
 MOST_CLIENTS = 100_000
@@ -59,29 +56,29 @@ WEIGHT_FILES = (".pth", ".pt", ".safetensors")
 class DataConfig(Frozen):
     """The images: their source, preprocessing and partition among clients."""
 
-    source: Annotated[Component, Chosen("data source", "digits")] = default_entry("digits")
+    source: Annotated[Component, Chosen("data source", "digits"), IMAGES] = default_entry("digits")
     """Data source: digits, parquet, image_folder, coop, ...; `fedray ls sources` lists all."""
-    root: PathText | None = None
+    root: Annotated[PathText | None, EXECUTION] = None
     """Folder of the data; a relative path is tried below $FEDRAY_DATA, then below the working
     directory."""
-    download: StrictBool = False
+    download: Annotated[StrictBool, EXECUTION] = False
     """Whether the source may download missing data."""
-    sha256: str | None = Field(None, pattern="^[0-9a-f]{64}$")
+    sha256: Annotated[str | None, EXECUTION] = Field(None, pattern="^[0-9a-f]{64}$")
     """Required content hash of images and labels, as in result.json; None accepts any data."""
-    image_size: int | None = Field(None, ge=4, le=1024)
+    image_size: Annotated[int | None, IMAGES] = Field(None, ge=4, le=1024)
     """Pixels per side; None keeps the source's size."""
-    resize: Literal["bilinear", "bicubic", "squash"] | None = None
+    resize: Annotated[Literal["bilinear", "bicubic", "squash"] | None, IMAGES] = None
     """Filter for scaling images to `image_size`, with sides and margins rounded as by torchvision's
     Resize and CenterCrop (bicubic: bit-identical to CLIP's preprocessing); squash: both sides are
     scaled, without a crop, as by Resize((S, S)). None: the source decides, bicubic for CoOp's data
     sets, else bilinear."""
-    channels: Literal[1, 3] | None = None
+    channels: Annotated[Literal[1, 3] | None, IMAGES] = None
     """Colour channels: 1 for grey, 3 for RGB; None keeps the source's."""
-    classes: tuple[str, ...] | None = Field(None, min_length=2)
+    classes: Annotated[tuple[str, ...] | None, IMAGES] = Field(None, min_length=2)
     """Classes to use, by their names in the data and in the order of their labels (such as the ten
     DomainNet classes of FedBN and FedGLCL); None uses all. Folders of other classes are not
     read."""
-    augment: Annotated[Component, Chosen("augmentation")] = default_entry("none")
+    augment: Annotated[Component, Chosen("augmentation"), PROTOCOL] = default_entry("none")
     """Random augmentation of training images, drawn for every batch: none, flip_crop, flip_rotate,
     crop_flip_rotate, resized_crop, with parameters."""
     samples: int | None = Field(None, ge=1, le=MOST_IMAGES)
@@ -97,20 +94,20 @@ class DataConfig(Frozen):
     every_domain: StrictBool = False
     """Also test every client's model on the official test images of every domain (FedMGP, Tables 11
     and 12), at N times the cost of a whole test. With test=official."""
-    clients: int = Field(20, ge=1, le=MOST_CLIENTS)
+    clients: Annotated[int, PROTOCOL] = Field(20, ge=1, le=MOST_CLIENTS)
     """N, the number of clients."""
-    test: Literal["local", "official"] = "local"
+    test: Annotated[Literal["local", "official"], PROTOCOL] = "local"
     """local: each client holds out some of its images for testing; official: clients train on all
     their images, and get official test images of their own classes (and domains)."""
     test_fraction: float = Field(0.25, gt=0, lt=1)
     """Share of each client's images that is held out for its test if test=local (FedTSP: 25 %)."""
-    split: PathText | None = None
+    split: Annotated[PathText | None, IMAGES] = None
     """JSON file below data.root that replaces the official split: lists of paths `train` and
     `test`, optionally by domain (parquet, image_folder, domain_folder, coop); lists: the set's own
     lists in data.root, `<domain>_train.pkl` (FedBN) or `.txt` (DomainNet), and `_test`."""
     test_samples: int | None = Field(None, ge=1, le=MOST_IMAGES)
     """Size of a random subset of the official test images to use; None uses all."""
-    validation_fraction: float | None = Field(None, gt=0, lt=1)
+    validation_fraction: Annotated[float | None, PROTOCOL] = Field(None, gt=0, lt=1)
     """Share of each client's training images that is held out for validation and used for
     selection, stratified by class; a class keeps at least one training image. None: only the
     validation images of a few-shot partition, if any."""
@@ -118,7 +115,9 @@ class DataConfig(Frozen):
         "fedtsp_dirichlet"
     )
     """Partition of the images among clients: name and parameters (`data.partition.alpha`)."""
-    evolution: Annotated[Component, Chosen("data evolution", "repartition")] = default_entry("none")
+    evolution: Annotated[Component, Chosen("data evolution", "repartition"), PROTOCOL] = (
+        default_entry("none")
+    )
     """Change of the clients' data during a run: none, or repartition with phases that begin at
     given rounds (`data.evolution.phases=[{round: 101, partition: {alpha: 0.5}}]`)."""
     public: Annotated[Component, Chosen("public data", "share")] = default_entry("none")
@@ -202,10 +201,10 @@ class FaultConfig(Frozen):
     """Probability that a participant does not reply and counts as absent."""
     on_client_error: Literal["stop", "drop"] = "stop"
     """Reaction to an error in a client step: stop the run, or drop the client for the round."""
-    max_failures: int = Field(3, ge=0, le=1_000_000)
+    max_failures: Annotated[int, EXECUTION] = Field(3, ge=0, le=1_000_000)
     """Consecutive deaths of a process that a run survives: of a worker during one client's step, of
     a server or a trial without a new round. A lost node counts as a death of its processes."""
-    start_timeout_s: float = Field(300.0, gt=0, le=1e7)
+    start_timeout_s: Annotated[float, EXECUTION] = Field(300.0, gt=0, le=1e7)
     """Seconds to wait for a worker that lacks resources or cannot be reached, before the run ends.
     If another worker is available the run continues; at its start it waits at most 30 seconds for
     the others."""
@@ -306,74 +305,74 @@ class EarlyStoppingConfig(Frozen):
 class Experiment(Frozen):
     """One federated experiment, complete."""
 
-    name: FileName = "experiment"
+    name: Annotated[FileName, LABEL] = "experiment"
     """Name of the experiment in results and in MLflow."""
-    scale: Literal["laptop", "paper"] = "laptop"
+    scale: Annotated[Literal["laptop", "paper"], LABEL] = "laptop"
     """laptop: minutes on two cores; paper: the paper's setting, for GPUs."""
-    algorithm: Annotated[Component, Chosen("algorithm")] = default_entry("fedtsp")
+    algorithm: Annotated[Component, Chosen("algorithm"), METHOD] = default_entry("fedtsp")
     """Method: a name, or a mapping with `name` and its hyper-parameters."""
     seed: Seed = 0
     """Seed of every random stream: partition, weights, batches, participation."""
-    rounds: int = Field(20, ge=1, le=MOST_ROUNDS)
+    rounds: Annotated[int, PROTOCOL] = Field(20, ge=1, le=MOST_ROUNDS)
     """T, the number of communication rounds."""
-    participation: float = Field(1.0, gt=0, le=1)
+    participation: Annotated[float, PROTOCOL] = Field(1.0, gt=0, le=1)
     """Share of clients that take part in a round, drawn uniformly without replacement. Their number
     is rounded half to even (0.5 of 5 clients: 2, of 7: 4), and is at least 1."""
-    local_epochs: Epochs = 5
+    local_epochs: Annotated[Epochs, PROTOCOL] = 5
     """E_c, the number of passes over a client's training images per round."""
-    batch_size: int = Field(100, ge=1, le=1_000_000)
+    batch_size: Annotated[int, PROTOCOL] = Field(100, ge=1, le=1_000_000)
     """Images per local step."""
-    lr: LearningRate = 0.01
+    lr: Annotated[LearningRate, METHOD] = 0.01
     """Learning rate of clients; `lr_schedule` changes it over rounds."""
-    lr_schedule: Annotated[Component, Chosen("learning rate schedule", "constant")] = default_entry(
-        "constant"
+    lr_schedule: Annotated[Component, Chosen("learning rate schedule", "constant"), METHOD] = (
+        default_entry("constant")
     )
     """Schedule of `lr` over rounds: constant, steps or cosine, each with an optional warm-up."""
-    optimizer: Annotated[Component, Chosen("optimizer", "sgd")] = default_entry("sgd")
+    optimizer: Annotated[Component, Chosen("optimizer", "sgd"), METHOD] = default_entry("sgd")
     """Optimizer of clients, with its parameters: sgd, adam or adamw."""
-    clip_grad_norm: float | None = Field(None, gt=0, le=1e6)
+    clip_grad_norm: Annotated[float | None, METHOD] = Field(None, gt=0, le=1e6)
     """Maximal norm of all gradients of a step as one vector; None: no clipping."""
     shuffle: StrictBool = True
     """Whether images are shuffled in every epoch (the official code: false)."""
-    drop_last: StrictBool = False
+    drop_last: Annotated[StrictBool, PROTOCOL] = False
     """Whether an incomplete last batch is dropped (the official code: true)."""
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Annotated[Literal["float32", "bfloat16"], PROTOCOL] = "float32"
     """Arithmetic of local training; bfloat16 is autocast with float32 weights."""
-    stacked: int = Field(1, ge=1, le=1024)
+    stacked: Annotated[int, PROTOCOL] = Field(1, ge=1, le=1024)
     """Number of clients trained together as one batched model, which rounds differently; 1: each by
     itself. Faster for perceptrons, heads and prompts; some methods do not support it."""
-    data: DataConfig = Field(default_factory=DataConfig)
+    data: Annotated[DataConfig, DATA] = Field(default_factory=DataConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
-    text: TextConfig = Field(default_factory=TextConfig)
-    join: JoinConfig = JoinConfig()
+    text: Annotated[TextConfig, METHOD] = Field(default_factory=TextConfig)
+    join: Annotated[JoinConfig, PROTOCOL] = JoinConfig()
     faults: FaultConfig = FaultConfig()
     wire: WireConfig = WireConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     report: ReportConfig = ReportConfig()
-    early_stopping: EarlyStoppingConfig = EarlyStoppingConfig()
+    early_stopping: Annotated[EarlyStoppingConfig, PROTOCOL] = EarlyStoppingConfig()
     eval_every: int = Field(1, ge=0, le=MOST_ROUNDS)
     """Rounds between evaluations, besides one at the start and one at the end; 0: only at the
     end."""
-    finetune_epochs: int = Field(0, ge=0, le=10_000)
+    finetune_epochs: Annotated[int, PROTOCOL] = Field(0, ge=0, le=10_000)
     """Epochs of fine-tuning every client's head after the last round, to measure personalisation
     (FedTSP supplementary C.4: 20); 0: not measured."""
-    keep: KeepConfig = KeepConfig()
-    checkpoint_every: int = Field(1, ge=0, le=MOST_ROUNDS)
+    keep: Annotated[KeepConfig, EXECUTION] = KeepConfig()
+    checkpoint_every: Annotated[int, EXECUTION] = Field(1, ge=0, le=MOST_ROUNDS)
     """Rounds between checkpoints; 0: only those that keep models (`keep.models`)."""
-    workers: int = Field(2, ge=1, le=10_000)
+    workers: Annotated[int, RESOURCES] = Field(2, ge=1, le=10_000)
     """Number of Ray actors that run client steps."""
-    cpus: float | None = Field(None, gt=0, le=100_000)
+    cpus: Annotated[float | None, RESOURCES] = Field(None, gt=0, le=100_000)
     """CPUs that the workers of one run share; None: one per worker."""
-    gpus: float = Field(0.0, ge=0, le=10_000)
+    gpus: Annotated[float, RESOURCES] = Field(0.0, ge=0, le=10_000)
     """GPUs of one run; the workers share those that the server does not reserve."""
-    server_cpus: float = Field(0.0, ge=0, le=10_000)
+    server_cpus: Annotated[float, RESOURCES] = Field(0.0, ge=0, le=10_000)
     """CPUs reserved for the server actor, which mostly waits."""
-    server_gpus: float = Field(0.0, ge=0, le=10_000)
+    server_gpus: Annotated[float, RESOURCES] = Field(0.0, ge=0, le=10_000)
     """GPUs reserved for the server actor, which runs the text encoder."""
     threads: int = Field(1, ge=1, le=1024)
     """CPU threads of one client step; rounding, and so results, depend on their number."""
-    plugins: tuple[Plugin, ...] = ()
+    plugins: Annotated[tuple[Plugin, ...], METHOD] = ()
     """Your files (relative to the experiment's file), folders and modules with methods, models and
     sources; their source code is sent to every worker."""
 
@@ -439,7 +438,7 @@ class Experiment(Frozen):
             *above, last = key.split(".")
             holder: Any = reduce(_item, above, tree)
             holder[int(last) if isinstance(holder, list) else last] = f"sha256:{content_of(path)}"
-        for key in (*EXECUTION_KEYS, *LABELS):
+        for key in keys_of(EXECUTION, RESOURCES, LABEL):
             *above, last = key.split(".")
             reduce(_item, above, tree).pop(last)
         return {key: value for key, value in tree.items() if value != {}}
@@ -454,6 +453,36 @@ class Experiment(Frozen):
         return hashlib.sha256(content.encode()).hexdigest()
 
 
+@cache
+def keys_of(*roles: Role) -> tuple[str, ...]:
+    """Return the dotted keys of an experiment with one of these roles."""
+    return tuple(key for key, role in _roles(Experiment) if role in roles)
+
+
+def role_of(key: str) -> Role | None:
+    """Return the role of a dotted key, a parameter of a component included; None: it has none."""
+    roles = dict(_roles(Experiment))
+    while key not in roles and "." in key:
+        key = key.rpartition(".")[0]
+    return roles.get(key)
+
+
+def _roles(
+    model: type[Frozen], role: Role | None = None, section: str = ""
+) -> Iterator[tuple[str, Role | None]]:
+    """Yield the keys of a model with their roles; a key without one has that of its section."""
+    for name, field in model.model_fields.items():
+        own = next((mark for mark in field.metadata if isinstance(mark, Role)), role)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Frozen):
+            yield from _roles(field.annotation, own, f"{section}{name}.")
+        else:
+            yield f"{section}{name}", own
+
+
 def _item(holder: Any, key: str) -> Any:
     """Return an item of a mapping, or of a list by its position."""
     return holder[int(key)] if isinstance(holder, list) else holder[key]
+
+
+EXECUTION_KEYS = keys_of(RESOURCES, EXECUTION)
+"""Keys that determine where and how fast a run executes, but not its numbers."""

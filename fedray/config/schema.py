@@ -41,6 +41,13 @@ FileName = Annotated[str, AfterValidator(_as_name)]
 """A text that can be part of the names of files and folders."""
 
 
+@dataclass(frozen=True)
+class Role:
+    """Annotation of a field with what it means for the comparison of runs, by name."""
+
+    name: str
+
+
 class Frozen(BaseModel):
     """Base of all typed data: immutable; unknown keys and infinite numbers are errors."""
 

@@ -8,36 +8,12 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
+from fedray.config import PROTOCOL, role_of
 from fedray.errors import UserError, nearest
 from fedray.results.frame import At, Group
 from fedray.results.labels import show_value
 from fedray.results.paired import ALPHA, Comparison, PairedTest, Side, compare, holm
 from fedray.storage.metric import BEST, Metric
-
-PROTOCOL = (
-    "rounds",
-    "participation",
-    "local_epochs",
-    "batch_size",
-    "precision",
-    "stacked",
-    "drop_last",
-    "finetune_epochs",
-    "data.clients",
-    "data.validation_fraction",
-    "data.test",
-    "data.augment",
-    "data.evolution",
-    "early_stopping",
-    "join",
-)
-"""Keys and prefixes of keys of the protocol: how long and how often a method trains, and on which
-images it is tested."""
-
-
-def is_protocol_key(key: str) -> bool:
-    """Return True if a key belongs to the protocol."""
-    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in PROTOCOL)
 
 
 def blocks_of(groups: Sequence[Group]) -> list[list[Group]]:
@@ -61,7 +37,7 @@ def incompatibilities(one: Group, other: Group) -> list[str]:
     reasons = [*_of_data(one, other)]
     for key in dict.fromkeys((*one.keys, *other.keys)):
         values = one.keys.get(key), other.keys.get(key)
-        if is_protocol_key(key) and values[0] != values[1]:
+        if role_of(key) == PROTOCOL and values[0] != values[1]:
             reasons.append(f"{key} ({' and '.join(map(show_value, values))})")
     if one.select != other.select:
         reasons.append(f"{BEST[one.select]} and {BEST[other.select]}")
@@ -109,8 +85,8 @@ def method_differences(groups: Sequence[Group]) -> list[str]:
         methods.setdefault(member.method, []).append(member.keys)
     notes = []
     for key in dict.fromkeys(key for member in groups for key in member.keys):
-        if _is_method_key(key) or is_protocol_key(key):
-            continue
+        if role_of(key) is not None:
+            continue  # hashes compare the data
         values = {
             name: {show_value(keys.get(key)) for keys in configs}
             for name, configs in methods.items()
@@ -119,12 +95,6 @@ def method_differences(groups: Sequence[Group]) -> list[str]:
             words = "; ".join(f"{name}: {', '.join(sorted(v))}" for name, v in values.items())
             notes.append(f"methods differ in {key} ({words})")
     return notes
-
-
-def _is_method_key(key: str) -> bool:
-    """Return True for keys of the method, tuning, texts and data; hashes compare the data."""
-    sections = ("algorithm", "plugins", "lr", "lr_schedule", "optimizer", "text", "data", "scale")
-    return key.partition(".")[0] in sections or key == "clip_grad_norm"
 
 
 @dataclass(frozen=True)

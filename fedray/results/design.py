@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pydantic import Field, StrictBool
+from pydantic import Field, StrictBool, field_validator
 
 from fedray.config import FileName, Frozen, Seed, Tree, override
 from fedray.errors import UserError, nearest, shown
@@ -64,13 +64,22 @@ class Reporting(Frozen):
     """The runs that are reported."""
 
     seeds: list[int] = Field(default_factory=lambda: [0, 1, 2, 3, 4], max_length=MOST_SEEDS)
-    """Seeds of the reported runs."""
+    """Seeds of the reported runs, which differ."""
     rounds: int | None = Field(None, ge=1, le=100_000)
     """Rounds of a run; None: the experiment's."""
     looked_at: list[list[int]] = Field(default_factory=list, max_length=MOST_SEEDS)
     """One list of seeds for each time that verdicts were seen before seeds were added or, if it has
     all seeds, before the table was changed. The correction counts these looks; `test: anytime`
     counts only those of all seeds. The table's page lists them."""
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_differ(cls, seeds: list[int]) -> list[int]:
+        if not seeds or len(set(seeds)) < len(seeds) or not 0 <= min(seeds) <= max(seeds) < 2**63:
+            raise ValueError(
+                f"expected different whole numbers from 0, for example [0], found {shown(seeds)}"
+            )
+        return seeds
 
     def looks(self, test: TestKind) -> int:
         """Return how many times the claims are tested, including this time."""
@@ -144,23 +153,33 @@ def _is_entry(entry: Any) -> bool:
 
 
 class RowPlan(Frozen):
-    """A row at one scale."""
+    """A method, or a control: as the file has it, or complete at one scale."""
 
     algorithm: Any = None
+    """The method, with or without hyper-parameters; None: the algorithm of the row's name, or else
+    the experiment's algorithm."""
     experiment: str | None = None
+    """The row's experiment; None: the table's."""
     set: Tree = Field(default_factory=dict)
+    """Keys of the row's experiment."""
     space: Tree = Field(default_factory=dict)
-    """The row's whole search space."""
-    label: str
-    metrics: dict[str, str | None] = Field(default_factory=dict)
-    """The row's metrics by the study's, where they differ; null: the row lacks the metric."""
-    control: str | None = None
-    of: str | None = None
-    """Controls only: the row whose gain the control tries to explain."""
+    """Axes added to the table's space; null removes an axis of the table. In a plan, all axes."""
     tuned_as: str | None = None
-    """The row whose chosen configuration this row takes over."""
+    """The row whose chosen configuration this row takes over instead of tuning; for controls and
+    for figures of a hyper-parameter."""
+    label: str = Field("", max_length=45)
+    """The row's label in the table; empty: the title of the method of this name, or else the row's
+    name. Explain it in `glosses` of the table."""
+    metrics: dict[str, str | None] = Field(default_factory=dict)
+    """The row's metrics by the table's, where they differ, for example `local_accuracy:
+    finetuned_accuracy`. They also replace the metric that chooses. null: the row lacks it."""
+    control: str | None = Field(None, min_length=3, max_length=300)
+    """Makes the row a control: the statement that the row would refute if it did as well."""
+    of: str | None = None
+    """The row whose gain the control tries to explain; None: the table's first row."""
     over: str | None = None
-    """Controls only: the row over which the gain is measured; None: the gain is not measured."""
+    """The row over which the gain is measured; None: the row that `of` is claimed to beat, if it is
+    a single one."""
 
 
 @dataclass(frozen=True)

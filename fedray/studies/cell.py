@@ -204,8 +204,6 @@ class Cell:
         """Return the cell's progress, computed from the ends of its runs."""
         if self.leader is not None:
             return self._follow_leader(self.leader.state(lookup), lookup)
-        if self.plan.is_sweep:
-            return self._sweep_state(lookup)
         if not self.is_tuned:
             return self._report_state([], dict.fromkeys(self.seeds, self.first[:1]), (), lookup)
         return self._search_state(lookup)
@@ -226,23 +224,6 @@ class Cell:
             rankings[seed] = remaining if first is None else [first, *remaining]
         state = self._report_state(leader.tried, rankings, leader.edges, lookup)
         return replace(state, tried=(), rankings={})
-
-    def _sweep_state(self, lookup: Lookup) -> CellState:
-        """Return the progress of a sweep."""
-        runs = [(config, self._tuning_runs(config)) for config in self.first]
-        unfinished = [run for _, config_runs in runs for run in config_runs if lookup(run) is None]
-        finished = [
-            (c, config_runs)
-            for c, config_runs in runs
-            if all(lookup(run) is not None for run in config_runs)
-        ]
-        tried = [self._result(config, self.seeds, lookup) for config, _ in finished]
-        all_suggested = self.plan.tuning.search != "tpe" or (
-            len(self.first) == self.plan.tuning.configurations
-        )
-        return CellState(
-            "tuning" if unfinished or not all_suggested else "over", tried, pending=unfinished
-        )
 
     def _search_state(self, lookup: Lookup) -> CellState:
         """Return the progress of the searches or, after all of them, of the report."""
@@ -347,9 +328,8 @@ class Cell:
 
     def all_runs(self, state: CellState) -> list[RunSpec]:
         """Return the runs needed so far: tuning runs first, then reported runs."""
-        plan, leads = self.plan, self.leader is None
         runs: list[RunSpec] = []
-        if leads and (plan.is_sweep or self.is_tuned):
+        if self.leader is None and self.is_tuned:
             runs += [run for config in self.first for run in self._tuning_runs(config)]
             for added in (result for result in state.tried if result.added):
                 runs += self._tuning_runs(added.config, list(added.scores))
@@ -370,11 +350,7 @@ class Cell:
 
     def min_further_runs(self, state: CellState) -> int:
         """Return the least number of runs that follow the pending ones."""
-        plan = self.plan
-        if plan.is_sweep and plan.tuning.search == "tpe":
-            more = (plan.tuning.configurations or 0) - len(self.first)
-            return more * len(self.seeds)
-        if state.phase != "tuning" or plan.is_sweep:
+        if state.phase != "tuning":
             return 0
         if self.leader is None:
             phases, first = get_args(Phase), self.first[0]
@@ -395,6 +371,38 @@ class Cell:
         return TriedConfig(
             config, {s: end.score if end else None for s, end in ends.items()}, added
         )
+
+
+class SweepCell(Cell):
+    """The only cell of a sweep, whose configurations all run with every seed."""
+
+    def state(self, lookup: Lookup) -> CellState:
+        """Return the cell's progress; failed if every configuration failed."""
+        runs = {i: self._tuning_runs(config) for i, config in enumerate(self.first)}
+        waiting = {i: [run for run in of if lookup(run) is None] for i, of in runs.items()}
+        tried = [self._result(self.first[i], self.seeds, lookup) for i in runs if not waiting[i]]
+        pending = [run for of in waiting.values() for run in of]
+        if pending or self._unknown():
+            return CellState("tuning", tried, pending=pending)
+        failed = all(result.objective is None for result in tried)
+        return CellState("failed" if failed else "over", tried)
+
+    def all_runs(self, state: CellState) -> list[RunSpec]:
+        """Return the runs of all configurations so far."""
+        return [run for config in self.first for run in self._tuning_runs(config)]
+
+    def min_further_runs(self, state: CellState) -> int:
+        """Return the number of runs of the configurations that tpe has not suggested yet."""
+        return self._unknown() * len(self.seeds)
+
+    def _unknown(self) -> int:
+        tuning = self.plan.tuning
+        return (tuning.configurations or 0) - len(self.first) if tuning.search == "tpe" else 0
+
+
+def cell_of(plan: StudyPlan, place: Place) -> Cell:
+    """Return a cell of a study."""
+    return (SweepCell if plan.is_sweep else Cell)(plan, place)
 
 
 def _merge_tried(searches: Iterable[Search]) -> list[TriedConfig]:

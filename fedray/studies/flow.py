@@ -115,7 +115,7 @@ def carry_out(request: Request) -> tuple[Study, int]:
     if not study.plan.is_sweep:
         check_rows_differ(study.cells)
     fetch_missing(study.store)
-    check_stored(study)
+    check_stored(study.look())
     print(headline(study), flush=True)
     say_job()
     if request.only_plan:
@@ -246,12 +246,8 @@ def _repeats_arguments(request: Request, study: Study) -> bool:
 
     The study's file may have changed; the stored plan is run.
     """
-    original, repeated = study.arguments, request.arguments
-    if repeated["pairs"] and repeated["pairs"] != original.get("pairs"):
-        return False
-    if repeated["samples"] not in (None, original.get("samples")):
-        return False
-    if repeated["rows"] and repeated["rows"] != original.get("rows"):
+    repeated = request.arguments.items()
+    if any(value and value != study.arguments.get(name) for name, value in repeated):
         return False
     if request.scale not in (None, study.plan.scale):
         return False
@@ -273,7 +269,7 @@ def reload(study: Study) -> Study:
     if current.status == "finished":
         raise UserError(f"{current.home} was finished by another process meanwhile")
     current.forget_failures()
-    return current
+    return current.look()
 
 
 @contextmanager
@@ -359,10 +355,7 @@ def _train(study: Study, concurrent: int) -> None:
     from fedray.studies.tune import Watcher, run_trials
 
     with Progress(study, concurrent) as show:
-        watcher = Watcher(study, show, lambda: write_pages(study))
-        run_trials(study, watcher, concurrent)
-        while watcher.needs_another_pass():
-            run_trials(study, watcher, concurrent)
+        run_trials(study, Watcher(study, show, lambda: write_pages(study)), concurrent)
 
 
 def how_to_go_on(study: Study, *, track: bool) -> str:

@@ -9,6 +9,7 @@ from textwrap import fill
 
 from fedray.results.labels import config_label
 from fedray.results.paired import WANTED, PairedTest
+from fedray.results.record import Measured
 from fedray.storage.metric import find_metric
 from fedray.studies.cell import Cell, CellState, RunSpec
 from fedray.studies.plan import StudyPlan, known_metrics
@@ -190,10 +191,10 @@ def _cost(study: Study, cells: Sequence[CellRuns]) -> str:
 def _pace(study: Study, cells: Sequence[CellRuns]) -> float | None:
     """Return the mean seconds per round and epoch of the finished runs; None without any."""
     paces = [
-        measured.seconds / max(1, _work(run))
+        end.seconds / max(1, _work(run))
         for cell in cells
         for run in cell.runs
-        if (measured := study.measured(run.key, run.place.row)) is not None
+        if isinstance(end := study.outcome_of(run), Measured)
     ]
     return statistics.fmean(paces) if paces else None
 

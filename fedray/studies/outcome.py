@@ -14,7 +14,7 @@ from fedray.storage.environment import versions
 from fedray.studies.caveats import table_caveats
 from fedray.studies.cell import Cell, CellState, RunSpec
 from fedray.studies.plan import Phase
-from fedray.studies.store import run_name
+from fedray.studies.store import name_in_tables
 from fedray.studies.study import Study
 
 SHOWN = ("fedray", "python", "torch", "ray")
@@ -29,10 +29,12 @@ def outcome(study: Study) -> TableRecord:
     for spec in specs:
         end = study.outcome_of(spec)
         if isinstance(end, Measured):
-            _add(runs, run_name(spec, study.plan), end)
+            _add(runs, name_in_tables(spec, study.plan), end)
         elif end is not None:
             seconds = study.seconds.get(spec.key, 0.0) if spec.key in study.failures else 0.0
-            runs.setdefault(run_name(spec, study.plan), FailedRun(reason=end, seconds=seconds))
+            runs.setdefault(
+                name_in_tables(spec, study.plan), FailedRun(reason=end, seconds=seconds)
+            )
     measured = {name for run in runs.values() if isinstance(run, Measured) for name in run.values}
     reported = {cell.place: _reported(cell, state) for cell, state in states}
     record = TableRecord(
@@ -74,7 +76,8 @@ def _cell(
 ) -> CellRecord:
     def names(config: Mapping[str, object], phase: Phase, seeds: Sequence[int]) -> dict[int, str]:
         return {
-            seed: run_name(cell.run_spec(dict(config), phase, seed), study.plan) for seed in seeds
+            seed: name_in_tables(cell.run_spec(dict(config), phase, seed), study.plan)
+            for seed in seeds
         }
 
     return CellRecord(
@@ -82,7 +85,7 @@ def _cell(
         column=cell.place.column,
         phase=state.phase,
         choices=dict(state.choices),
-        reported={seed: run_name(spec, study.plan) for seed, spec in reported.items()},
+        reported={seed: name_in_tables(spec, study.plan) for seed, spec in reported.items()},
         tried=[
             Attempt(
                 config=tried.config,

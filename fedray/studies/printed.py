@@ -63,8 +63,10 @@ def as_printed(tree: Tree, where: str) -> Tree:
     study["report"] = {"seeds": list(SEEDS)}
     study["set"] = _without(study.get("set"), FOR_CHOICE)
     keys = {**_without(scale.get("set"), FOR_CHOICE), **_mapping(own.get("set"))}
-    rows = _merged(_mapping(scale.get("rows")), _mapping(own.get("rows")))
-    return {**study, "scales": {PRINTED: {**scale, **own, "set": keys, "rows": rows}}}
+    printed = {**scale, **own, "set": keys}
+    if tree.get("rows") is not None:
+        printed["rows"] = _merged(_mapping(scale.get("rows")), _mapping(own.get("rows")))
+    return {**study, "scales": {PRINTED: printed}}
 
 
 def _fixed(rows: Mapping[str, Any], left: Collection[str]) -> Tree:

@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from fedray.activity import say_next
-from fedray.config import Experiment
+from fedray.config import IMAGES, Experiment, keys_of
 from fedray.errors import UserError
 from fedray.plugins import use
 from fedray.storage.checkpoint import CheckpointStore
@@ -23,10 +23,8 @@ TUNE_ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # keep relative paths valid in trials
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # result.json and MLflow have all results
     "TUNE_GLOBAL_CHECKPOINT_S": "600",  # studies resume from runs, not from Tune's checkpoints
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a report of texts has no score
 }
-_IMAGE_KEYS = {"source", "root", "image_size", "channels", "split", "resize", "classes"}
-"""Keys of `data` that determine the decoded images."""
-
 IN_A_TRIAL = "fedray.studies.tune,fedray.runtime.server"
 """Modules that worker processes import early, while the driver reads data."""
 
@@ -65,9 +63,10 @@ def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int
         if len(wrong) == len(runs):
             raise UserError(wrong[0][1])
         for run, why in wrong:
-            if study.needs(run):
+            needed = study.runs.get(run.key)
+            if needed is not None and not needed.is_over:
                 print(f"given up: {why}")
-                study.give_up(run, why)
+                study.tell(needed, "failed", why)
     return concurrent
 
 
@@ -141,7 +140,6 @@ def check_stored(study: Study) -> None:
     Raises:
         UserError: if such a run is damaged, or the images have changed since it finished.
     """
-    study.states()  # fills study.stored
     for folder in map(RunFolder, study.unmeasured_folders()):
         if not folder.has_result:
             continue
@@ -151,9 +149,9 @@ def check_stored(study: Study) -> None:
             raise UserError(
                 f"{error}; or remove {folder.path}, so that {study.plan.name} runs it again"
             ) from None
-    if study.stored:
+    if stored := study.stored:
         say_next("comparing images with those of the finished runs")
-        runs = [(RunFolder(study.folder(k)), w.experiment) for k, w in study.stored.items()]
+        runs = [(RunFolder(study.folder(key)), run.experiment) for key, run in stored.items()]
         check_current(runs, "remove these folders, or set FEDRAY_RESULTS to another place")
 
 
@@ -189,7 +187,8 @@ def check_current(runs: Iterable[tuple[RunFolder, Experiment]], otherwise: str) 
     for folder, experiment in runs:
         use(experiment.plugins)
         data = experiment.data.model_copy(update={"download": False})
-        if (key := data.model_dump_json(include=_IMAGE_KEYS)) not in checksums:
+        keys = {key.removeprefix("data.") for key in keys_of(IMAGES)}
+        if (key := data.model_dump_json(include={*keys, "root"})) not in checksums:
             try:
                 checksums[key] = read_images(data).sha256
             except UserError:

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedray.config import RESOURCE_KEYS, Tree, is_key
+from fedray.config import RESOURCES, Tree, is_key, role_of
 from fedray.errors import UserError, nearest, one_line, shown
 from fedray.results.design import MOST_CONFIGURATIONS, Config, Search
 from fedray.results.record import Edge, End, Why
@@ -171,7 +171,8 @@ def _check_searchable(axis: Axis, search: Search, where: str) -> None:
         )
     if "seed" in axis.keys:
         raise UserError(f"{where}.space: seeds cannot be searched; list them in report.seeds")
-    check_no_select(axis.keys, f"{where}.space")
+    if wrong := chooses_rounds(axis.keys):
+        raise UserError(f"{where}.space: {wrong}")
     if search == "grid" and not axis.is_listed:
         raise UserError(
             f"{where}: search: grid needs lists, and space.{axis.key} is {axis.distribution}; "
@@ -184,25 +185,22 @@ def _check_searchable(axis: Axis, search: Search, where: str) -> None:
             f"{where}: search: tpe chooses between plain values, and space.{axis.key} "
             f"lists {shown(list(axis.values))}; use search: grid"
         )
-    if axis.key in RESOURCE_KEYS:
+    if role_of(axis.key) == RESOURCES:
         raise UserError(
             f"{where}: space.{axis.key} changes the resources of a run, which tpe would change "
             "after the cluster was checked; use search: grid"
         )
 
 
-def check_no_select(keys: Iterable[str], where: str) -> None:
-    """Raise an error for a key of `report`, which would choose on other images unmarked.
-
-    Raises:
-        UserError: naming `select`, which marks every number that it chooses.
-    """
+def chooses_rounds(keys: Iterable[str]) -> str:
+    """Return what is wrong with a key of `report`, which would choose unmarked; "" without one."""
     for key in keys:
         if key.partition(".")[0] == "report":
-            raise UserError(
-                f"{where}: {key} would choose rounds on images that the page does not name; write "
-                "select: test (or validation) as a key of the file, which marks every number"
+            return (
+                f"{key} would choose rounds on images that the page does not name; write select: "
+                "test (or validation) as a key of the file, which marks every number"
             )
+    return ""
 
 
 # --- configurations -------------------------------------------------------------------------------

@@ -115,14 +115,14 @@ class Published:
         A reported run must have all metrics of the row. Other failures than divergence may not
         occur again.
         """
-        run = self.record.runs.get(run_name(spec, plan))
+        run = self.record.runs.get(name_in_tables(spec, plan))
         if isinstance(run, FailedRun):
             return run.reason if run.diverged else None
         names = plan.measures(spec.place.row).values()
         return run if run and (spec.phase == "tuning" or {*names} <= run.values.keys()) else None
 
 
-def run_name(spec: RunSpec, plan: StudyPlan) -> str:
+def name_in_tables(spec: RunSpec, plan: StudyPlan) -> str:
     """Return the name of a row's run in a table, equal on all machines.
 
     It joins a hash of what determines the numbers, and one of the metric and rule that choose the

@@ -15,6 +15,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,8 +29,8 @@ from fedray.storage.files import read_regular, stores_of, write_json
 from fedray.storage.json_files import CHECKSUM, sealed, unsealed
 from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
-from fedray.studies.cell import Cell, CellState, RunEnd, RunSpec
-from fedray.studies.plan import StudyPlan
+from fedray.studies.cell import Cell, CellState, RunEnd, RunSpec, cell_of
+from fedray.studies.plan import Phase, StudyPlan
 from fedray.studies.store import Published, read_measured
 
 FILE = "plan.json"
@@ -38,18 +39,34 @@ TRIAL_LOCK = ".trial.lock"
 FORMAT = 2
 DIED = "it died"
 """First words of the reason of a run whose processes died."""
-Status = Literal["pending", "running", "finished", "stopped", "failed"]
+EndStatus = Literal["finished", "stopped", "failed"]
+Status = Literal["pending", "running"] | EndStatus
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of a run; final unless a resumed study repeats the run.
+
+    Attributes:
+        status: how it ended; stopped: by ASHA.
+        reason: why it failed, for all rows.
+        is_stored: True if the study found the run finished in the store.
+    """
+
+    status: EndStatus
+    reason: str = ""
+    is_stored: bool = False
 
 
 @dataclass
 class StudyRun:
-    """A run as a trial of Ray Tune.
+    """A run that a study begins, or has begun.
 
     Attributes:
         number: index from 0, in the order in which cells needed the runs.
         spec: the run, as the first cell that needs it describes it.
         folder: the run's folder.
-        status: pending: not begun, or interrupted; stopped: ended early by ASHA.
+        status: pending: not begun, or interrupted.
         objective: the value that chooses, so far.
         round: the round of `objective`.
         last_round: the last finished round.
@@ -85,6 +102,9 @@ class StudyRun:
 class Study:
     """One invocation of a study.
 
+    Only `look`, `ask` and `tell` change what is known of runs. A cell's state is computed from the
+    ends of its runs.
+
     Attributes:
         home: the invocation's folder.
         plan: the plan.
@@ -95,15 +115,12 @@ class Study:
             have failed, and --resume tries them again.
         began: local time.
         seconds: time of this invocation's runs by key, start-up included.
-        failures: reasons of failed runs by key; they hold for all rows.
-        stopped: keys of the runs that ASHA stopped.
+        ends: the ends of runs by key.
         suggested: configurations suggested by tpe, in order.
         published: published tables whose runs are reused.
-        taken: the published table by key of each reused run.
-        runs: runs of this invocation by number.
+        runs: runs of this invocation by key, in the order of their numbers.
         begun: Ray Tune's names of the trials that the process of the last `write` began, by key of
             the run.
-        stored: finished runs of earlier invocations that are reused, by key.
         declared: declarations of the metrics of the results that were read, by name.
     """
 
@@ -115,25 +132,23 @@ class Study:
     status: Literal["running", "failed", "finished"] = "running"
     began: str = field(default_factory=lambda: datetime.now().isoformat(timespec="seconds"))
     seconds: dict[str, float] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
-    stopped: list[str] = field(default_factory=list)
+    ends: dict[str, End] = field(default_factory=dict)
     suggested: list[Tree] = field(default_factory=list)
     published: Sequence[Published] = ()
-    taken: dict[str, Published] = field(default_factory=dict)
-    runs: dict[int, StudyRun] = field(default_factory=dict)
+    runs: dict[str, StudyRun] = field(default_factory=dict)
     begun: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.cells = [Cell(self.plan, place) for place in self.plan.places]
+        self.cells = [cell_of(self.plan, place) for place in self.plan.places]
         if self.plan.tuning.search == "tpe":
             self.cells[0].first = self.suggested
-        self._numbers: dict[str, int] = {}
-        self._measured: dict[tuple[str, str], Measured] = {}
+        self._results: dict[tuple[str, str], Measured | str] = {}
+        self._found: dict[
+            tuple[str, str, Phase], tuple[Published | None, Measured | str | None]
+        ] = {}
+        self._states: dict[int, CellState] = {}
+        self._asking: dict[str, set[int]] = {}  # the cells whose states depend on a run, by key
         self.declared: dict[str, Metric] = {}
-        self._lacking: dict[tuple[str, str], str] = {}
-        self._published_failures: dict[str, str] = {}
-        self._states: list[tuple[Cell, CellState]] | None = None
-        self.stored: dict[str, RunSpec] = {}
 
     # --- results of runs --------------------------------------------------------------------------
 
@@ -141,67 +156,79 @@ class Study:
         """Return the folder of a run."""
         return self.store / key
 
-    def measured(self, key: str, row: str) -> Measured | None:
-        """Return a run's result for a row; None if it has not finished or has a `reason`."""
-        if key in self.failures:
-            return None
-        if (key, row) in self._measured:
-            return self._measured[key, row]
-        number = self._numbers.get(key)
-        if number is not None and not self.runs[number].is_over:
-            return None
-        is_over = key in self.stopped or RunFolder(self.folder(key)).is_finished
-        if (key, row) in self._lacking or not is_over:
-            return None
-        return self._read_result(key, row)
+    def _result(self, key: str, row: str) -> Measured | str | None:
+        """Return a run's result for a row, or why the row has none; None until it has ended."""
+        end = self.ends.get(key)
+        if end is None or end.status == "failed":
+            return None if end is None else end.reason
+        if (key, row) not in self._results:
+            try:
+                found, metrics = read_measured(self.folder(key), self.plan, row)
+                self._results[key, row] = found
+                self.declared |= metrics
+            except UserError as error:  # damaged, or it lacks a metric of the row
+                self._results[key, row] = str(error)
+        return self._results[key, row]
 
-    def _read_result(self, key: str, row: str) -> Measured | None:
-        """Read a finished run's result for a row; record why if the row cannot use it."""
-        try:
-            self._measured[key, row], metrics = read_measured(self.folder(key), self.plan, row)
-            self.declared |= metrics
-        except UserError as error:
-            self._lacking[key, row] = str(error)
-        return self._measured.get((key, row))
+    def outcome_of(self, spec: RunSpec) -> Measured | str | None:
+        """Return a run's result for its row, or why it failed; None until it has ended.
 
-    def reason(self, key: str, row: str) -> str | None:
-        """Return why a row has no numbers of a run: the run failed, or lacks a metric."""
-        failed = self.failures.get(key) or self._published_failures.get(key)
-        return failed or self._lacking.get((key, row))
+        The result may be that of a published table.
+        """
+        result = self._result(spec.key, spec.place.row)
+        return result if result is not None else self._find_published(spec)[1]
+
+    def _find_published(self, spec: RunSpec) -> tuple[Published | None, Measured | str | None]:
+        """Return the first published table with a run, and its result."""
+        name = spec.key, spec.place.row, spec.phase
+        if name not in self._found:
+            self._found[name] = None, None
+            for table in self.published:
+                if (result := table.find(spec, self.plan)) is not None:
+                    self._found[name] = table, result
+                    self.declared |= table.record.metrics
+                    break
+        return self._found[name]
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Reasons of failed runs by key; they hold for all rows."""
+        return {key: end.reason for key, end in self.ends.items() if end.status == "failed"}
+
+    @property
+    def taken(self) -> dict[str, Published]:
+        """The published table by key of each reused run."""
+        needed = [spec for spec in self._needed() if spec.key not in self.ends]
+        tables = {spec.key: self._find_published(spec)[0] for spec in reversed(needed)}
+        return {key: table for key, table in tables.items() if table is not None}
+
+    def _needed(self) -> list[RunSpec]:
+        """Return the runs that cells have needed so far."""
+        return [spec for cell, state in self.states() for spec in cell.all_runs(state)]
+
+    @property
+    def stored(self) -> dict[str, RunSpec]:
+        """Finished runs of earlier invocations that are reused, by key."""
+        stored = {key for key, end in self.ends.items() if end.is_stored}
+        return {spec.key: spec for spec in self._needed() if spec.key in stored}
 
     def unmeasured_folders(self) -> list[Path]:
         """Return the folders of needed runs without a result that their row can use."""
-        keys = [*self._numbers, *(key for key, _ in self._lacking)]
-        return [self.folder(key) for key in dict.fromkeys(keys) if key not in self.failures]
+        lacking = [key for (key, _), result in self._results.items() if isinstance(result, str)]
+        keys = [key for key in [*self.runs, *lacking] if key not in self.failures]
+        return [self.folder(key) for key in dict.fromkeys(keys)]
 
     @property
     def reasons(self) -> list[str]:
         """All distinct reasons of missing results."""
-        return list(dict.fromkeys([*self.failures.values(), *self._lacking.values()]))
+        lacking = [result for result in self._results.values() if isinstance(result, str)]
+        return list(dict.fromkeys([*self.failures.values(), *lacking]))
 
-    def outcome_of(self, spec: RunSpec) -> Measured | str | None:
-        """Return a run's result for its row, or why it failed; None until it has finished."""
-        key, row = spec.key, spec.place.row
-        result = self.measured(key, row)
-        if result is not None and not (key in self._numbers or key in self.taken):
-            self.stored[key] = spec
-        return result or self.reason(key, row) or self._find_published(spec)
-
-    def _find_published(self, spec: RunSpec) -> Measured | str | None:
-        """Return the result of a run from a published table; None if no table has the run."""
-        key, row = spec.key, spec.place.row
-        for source in self.published if key not in self._numbers else ():
-            result = source.find(spec, self.plan)
-            if result is None:
-                continue
-            self.taken[key] = source
-            self.declared |= source.record.metrics
-            if isinstance(result, str):
-                self._published_failures[key] = result
-            elif {*self.plan.measures(row).values()} <= result.values.keys():
-                self._measured[key, row] = result  # a partial result may be of tuning only
-            return result
-        return None
+    def status_of(self, key: str) -> Status:
+        """Return the status of a run: pending if nothing is known of it."""
+        if key in self.ends:
+            return self.ends[key].status
+        return self.runs[key].status if key in self.runs else "pending"
 
     def lookup(self, spec: RunSpec) -> RunEnd | None:
         """Return the end of a run, or None if the run has not ended."""
@@ -213,20 +240,42 @@ class Study:
     # --- the next runs ----------------------------------------------------------------------------
 
     def states(self) -> list[tuple[Cell, CellState]]:
-        """Return the progress of every cell, and add the runs that have become ready."""
-        if self._states is None:
-            self._states = [(cell, cell.state(self.lookup)) for cell in self.cells]
-            for _, state in self._states:
-                for spec in state.pending:
-                    self._add_run(spec)
-        return self._states
+        """Return the progress of every cell; only those that an end concerns are computed anew."""
+        for number, cell in enumerate(self.cells):
+            if number not in self._states:
+                self._states[number] = cell.state(partial(self._lookup_for, number))
+        return [(cell, self._states[number]) for number, cell in enumerate(self.cells)]
 
-    def next(self) -> StudyRun | None:
+    def _lookup_for(self, cell: int, spec: RunSpec) -> RunEnd | None:
+        self._asking.setdefault(spec.key, set()).add(cell)
+        return self.lookup(spec)
+
+    def _changed(self, key: str) -> None:
+        """Forget the states of the cells that have looked up a run."""
+        for cell in self._asking.pop(key, ()):
+            self._states.pop(cell, None)
+
+    def look(self) -> Study:
+        """Find the runs that cells need: in the store, or as runs to begin; return the study."""
+        while new := [s for _, state in self.states() for s in state.pending if self._is_new(s)]:
+            for spec in filter(self._is_new, new):  # two cells may need the same run
+                folder = self.folder(spec.key)
+                if RunFolder(folder).is_finished:
+                    self.ends[spec.key] = End("finished", is_stored=True)
+                    self._changed(spec.key)
+                else:
+                    self.runs[spec.key] = StudyRun(len(self.runs), spec, folder)
+        return self
+
+    def _is_new(self, spec: RunSpec) -> bool:
+        return spec.key not in self.ends and spec.key not in self.runs
+
+    def ask(self) -> StudyRun | None:
         """Return the run to begin now, or None; tuning before reports, longest first."""
-        self.states()
+        self.look()
         ready = [run for run in self.runs.values() if run.status == "pending"]
         if not ready and self._ask_tpe():
-            return self.next()
+            return self.ask()
         return min(ready, key=_priority, default=None)
 
     def _ask_tpe(self) -> bool:
@@ -240,9 +289,30 @@ class Study:
         results = [(config, objectives.get(repr(config))) for config in self.suggested]
         finished = [repr(config) in objectives for config in self.suggested]
         self.suggested.append(suggest(self.plan, results, finished))
-        self._states = None
+        self._states.clear()
         self.write()
         return True
+
+    def tell(self, run: StudyRun, status: EndStatus, reason: str = "") -> None:
+        """Record the end of a run, and find the runs that cells need next.
+
+        Raises:
+            ValueError: if the run has ended already.
+        """
+        key, row = run.spec.key, run.spec.place.row
+        if key in self.ends:
+            raise ValueError(f"{self.name_of(run.spec)} has ended already: {self.ends[key]}")
+        self.seconds[key] = self.seconds.get(key, 0.0) + run.seconds
+        self.ends[key] = End("failed" if reason else status, reason)
+        self._changed(key)
+        result = self._result(key, row)
+        if isinstance(result, Measured):
+            run.status, run.objective, run.round = status, result.choice, result.round
+        else:
+            run.status, run.reason = "failed", result
+        if run.status == "finished":
+            CheckpointStore(run.folder, identity="").clear()  # a finished run is not resumed
+        self.look()
 
     @property
     def cells_over(self) -> int:
@@ -257,8 +327,6 @@ class Study:
     def has_result(self, cell: Cell) -> bool:
         """Return True if any run of a cell has a result."""
         state = next(cell_state for owner, cell_state in self.states() if owner is cell)
-        if self.plan.is_sweep:
-            return any(result.objective is not None for result in state.tried)
         return state.phase != "failed"
 
     @property
@@ -271,48 +339,12 @@ class Study:
         """Number of runs that have not ended, as far as known."""
         return self.total - sum(run.is_over for run in self.runs.values())
 
-    def _add_run(self, spec: RunSpec) -> None:
-        if spec.key not in self._numbers:
-            number = self._numbers[spec.key] = len(self.runs)
-            self.runs[number] = StudyRun(number, spec, self.folder(spec.key))
-
     def name_of(self, run: RunSpec) -> str:
         """Return a short name of a run for messages."""
         config = f"{config_label(run.config)} " if run.config else ""
         if self.plan.is_sweep:
             return f"{config}seed={run.seed}"
         return f"{run.place}, {run.phase}: {config}seed={run.seed}"
-
-    def settle(self, run: StudyRun) -> None:
-        """Record the end of a run; a failure is final, so that no cell waits for the run."""
-        key, row = run.spec.key, run.spec.place.row
-        self.seconds[key] = self.seconds.get(key, 0.0) + run.seconds
-        self._states = None
-        self.taken.pop(key, None)
-        if run.status == "stopped":
-            self.stopped.append(key)
-        if run.reason is None:
-            result = self._read_result(key, row)
-            run.reason = self.reason(key, row)
-            if result is not None:
-                run.objective, run.round = result.choice, result.round
-            if run.status == "finished":
-                CheckpointStore(run.folder, identity="").clear()  # a finished run is not resumed
-        if run.reason is not None:
-            run.status = "failed"
-            if (key, row) not in self._lacking:
-                self.failures[key] = run.reason
-
-    def give_up(self, spec: RunSpec, why: str) -> None:
-        """Record that a run that cells need cannot begin."""
-        run = self.runs[self._numbers[spec.key]]
-        run.status, run.reason = "failed", why
-        self.settle(run)
-
-    def needs(self, spec: RunSpec) -> bool:
-        """Return True if a cell waits for a run that has not ended."""
-        number = self._numbers.get(spec.key)
-        return number is not None and not self.runs[number].is_over
 
     @property
     def repeatable(self) -> list[str]:
@@ -322,14 +354,14 @@ class Study:
     def forget_failures(self) -> None:
         """Forget failures other than divergence, whose causes may be gone, so that runs restart."""
         for key in self.repeatable:
-            del self.failures[key]
-        self._states = None
+            del self.ends[key]
+        self._states.clear()
 
     # --- the file ---------------------------------------------------------------------------------
 
     def write(self) -> None:
         """Replace plan.json in one step."""
-        begun = [run for run in self.runs.values() if run.status != "pending"]
+        begun = {key: run for key, run in self.runs.items() if run.status != "pending"}
         tree = {
             "format": FORMAT,
             "kind": self.plan.kind,
@@ -341,8 +373,8 @@ class Study:
             "store": str(self.store),
             "seconds": self.seconds,
             "failures": self.failures,
-            "stopped": self.stopped,
-            "begun": {run.spec.key: run.ray_id or "" for run in begun},
+            "stopped": [key for key, end in self.ends.items() if end.status == "stopped"],
+            "begun": {key: run.ray_id or "" for key, run in begun.items()},
             "asked_configurations": self.suggested,
             "from": [table.source for table in self.published],
             "plan": self.plan.model_dump(mode="json"),
@@ -381,8 +413,10 @@ class Study:
     def reread(self) -> Study:
         """Return the study as its plan.json is now, with the results that have been read."""
         now = Study.read(self.home)
-        now._measured, now.declared = self._measured, self.declared
-        return now
+        results = self._results.items()
+        now._results = {name: found for name, found in results if isinstance(found, Measured)}
+        now.declared = self.declared
+        return now.look()
 
     @classmethod
     def _of(cls, home: Path, tree: Tree) -> Study:
@@ -395,8 +429,10 @@ class Study:
             status=tree["status"],
             began=tree["began"],
             seconds=dict(tree["seconds"]),
-            failures=dict(tree["failures"]),
-            stopped=list(tree.get("stopped", ())),
+            ends={
+                **{key: End("failed", reason) for key, reason in tree["failures"].items()},
+                **{key: End("stopped") for key in tree["stopped"]},
+            },
             begun=dict(tree.get("begun", {})),
             suggested=list(tree.get("asked_configurations", ())),
             published=[

@@ -7,12 +7,14 @@ the runs of its seeds.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
+
+import pandas
 
 from fedray.config import Experiment
 from fedray.errors import UserError
@@ -28,7 +30,7 @@ from fedray.studies.cell import RunSpec
 from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.store import sign_of
 from fedray.studies.study import FILE, Study
-from fedray.studies.trials import SweepOutcome, Trial, best_command, sweep_outcome
+from fedray.studies.trials import SweepOutcome, best_command, sweep_outcome
 from fedray.tracking import (
     DATA_TAG,
     METHOD_TAG,
@@ -105,13 +107,8 @@ def study_sources(
         study_run, study, status, None if is_going else partial(conclude, study)
     )
     sources = [Upload(str(study.home), read, [study.home / FILE], status)]
-    result = sweep_outcome(study) if study.plan.is_sweep else SweepOutcome(study.plan)
-    unfinished: RunStatus = "RUNNING" if is_going else "KILLED"
-    for trial in result.trials:
-        if trial.status != "pending" or any(RunFolder(run).has_result for run in trial.runs):
-            read = partial(trial_run, study, trial, unfinished, None if is_going else result)
-            state = trial.status, trial.seconds, unfinished
-            sources.append(Upload(trial_key(study, trial.config), read, state=state))
+    if study.plan.is_sweep:
+        sources += _trial_sources(study, is_going=is_going)
     runs = {spec.key: spec for cell, state in reversed(states) for spec in cell.all_runs(state)}
     for key, spec in runs.items():
         files = RunFolder(study.folder(key))
@@ -121,6 +118,18 @@ def study_sources(
         read = partial(run_of, study, spec, run_status, study.begun.get(key))
         sources.append(Upload(str(files.path), read, [files.result, files.rounds_file], run_status))
     return sources
+
+
+def _trial_sources(study: Study, *, is_going: bool) -> Iterator[Upload]:
+    """Yield what MLflow gets of the configurations of a sweep that have begun."""
+    result = sweep_outcome(study)
+    unfinished: RunStatus = "RUNNING" if is_going else "KILLED"
+    for number, trial in result.trials.to_dict("index").items():
+        folders = result.runs.loc[result.runs["trial"] == number, "folder"]
+        if trial["status"] != "pending" or any(RunFolder(run).has_result for run in folders):
+            read = partial(trial_run, study, result, number, unfinished, tell_best=not is_going)
+            state = trial["status"], trial["seconds"], unfinished
+            yield Upload(trial_key(study, result.configs[number]), read, state=state)
 
 
 def is_child(study: Study, run: RunSpec) -> bool:
@@ -140,13 +149,11 @@ def _status_of(study: Study) -> Status:
 
 def _run_status(study: Study, spec: RunSpec, *, is_going: bool) -> RunStatus | None:
     """Return the status of a run; None for one that neither ended nor runs: as its folder says."""
-    key, row = spec.key, spec.place.row
-    if key in study.stopped:
+    key = spec.key
+    if study.status_of(key) == "stopped":
         return "KILLED"
-    if study.measured(key, row) is not None:  # its process may still hold the folder
-        return "FINISHED"
-    if study.reason(key, row):
-        return "FAILED"
+    if end := study.outcome_of(spec):  # its process may still hold the folder
+        return "FAILED" if isinstance(end, str) else "FINISHED"
     if key in study.begun:
         return "RUNNING" if is_going else "KILLED"
     return "RUNNING" if is_claimed(RunFolder(study.folder(key))) else None
@@ -178,41 +185,42 @@ def run_of(
 
 
 def trial_run(
-    study: Study, trial: Trial, unfinished: RunStatus, result: SweepOutcome | None = None
+    study: Study, result: SweepOutcome, number: int, unfinished: RunStatus, *, tell_best: bool
 ) -> TrackedRun:
     """Return a trial of a sweep, the parent of the runs of its seeds, in the form sent to MLflow.
 
     Args:
         study: the sweep.
-        trial: one of its configurations.
+        result: its results.
+        number: the index of the configuration.
         unfinished: the status of a trial that has not ended.
-        result: the results of the sweep, if they are known.
+        tell_best: whether its description names the best configuration.
     """
-    plan = study.plan
-    values = trial.objective, trial.mean(plan.metrics[0]), trial.std
+    plan, config = study.plan, result.configs[number]
+    trial = result.trials.loc[number]
+    values = trial[["objective", plan.metrics[0], "std"]]
     numbers = dict(zip(trial_metrics(plan), values, strict=False))
-    experiment = study.cells[0].run_spec(trial.config, "tuning", plan.report.seeds[0]).experiment
+    has_result = pandas.notna(trial["objective"])
+    experiment = study.cells[0].run_spec(config, "tuning", plan.report.seeds[0]).experiment
     shared = describe_run(info_of(experiment))[1]
-    label = config_label(trial.config)
+    label = config_label(config)
     return TrackedRun(
-        key=trial_key(study, trial.config),
-        name=f"{label} (trial {trial.number})",
-        params=as_params({key: _short(trial.config[key]) for key in swept_keys(plan)}),
+        key=trial_key(study, config),
+        name=f"{label} (trial {number})",
+        params=as_params({key: _short(config[key]) for key in swept_keys(plan)}),
         tags={
             **_tags(study),
             **{name: shared[name] for name in (METHOD_TAG, DATA_TAG)},
             "config": label,
         },
-        status=ENDS.get(trial.status, "KILLED") if trial.is_over else unfinished,
+        status=unfinished
+        if trial["status"] in ("pending", "running")
+        else ENDS.get(trial["status"], "KILLED"),
         started_ms=_started_ms(study),
-        seconds=trial.seconds,
+        seconds=float(trial["seconds"]),
         parent=_key_of(study),
-        metrics={
-            name: value
-            for name, value in numbers.items()
-            if trial.objective is not None and value is not None
-        },
-        note=trial_note(trial, result or SweepOutcome(plan)),
+        metrics={n: float(v) for n, v in numbers.items() if has_result and pandas.notna(v)},
+        note=trial_note(result, number, tell_best=tell_best),
         experiment=plan.name,
     )
 
@@ -237,27 +245,32 @@ def _short(value: Any) -> Any:
     return show_value(value) if isinstance(value, Mapping) else value
 
 
-def trial_note(trial: Trial, result: SweepOutcome) -> str:
-    """Return the description of a trial: its numbers by seed, and the best trial if known."""
-    plan, chooser, best = result.plan, result.chooser, result.best
-    parts = [f"**{config_label(trial.config)}**"]
-    if trial.reason:
-        parts.append(f"failed: {trial.reason}")
-    if trial.objective is not None:
-        parts.append(f"{chooser} **{trial.objective:.4f}**")
-    if trial.objective is not None and len(trial.runs) > 1:
-        parts.append(f"standard deviation {trial.std:.4f} over {len(trial.runs)} seeds")
-    if best is not None and best.number == trial.number:
+def trial_note(result: SweepOutcome, number: int, *, tell_best: bool) -> str:
+    """Return the description of a trial: its numbers by seed, and the best trial if asked for."""
+    plan, chooser, trial = result.plan, result.chooser, result.trials.loc[number]
+    best = result.best if tell_best else None
+    parts = [f"**{config_label(result.configs[number])}**"]
+    if trial["reason"]:
+        parts.append(f"failed: {trial['reason']}")
+    if pandas.notna(trial["objective"]):
+        parts.append(f"{chooser} **{trial['objective']:.4f}**")
+        if len(plan.report.seeds) > 1:
+            seeds = len(plan.report.seeds)
+            parts.append(f"standard deviation {trial['std']:.4f} over {seeds} seeds")
+    if best == number:
         parts.append("the best of the sweep")
     elif best is not None:
-        parts.append(f"best of the sweep: **{config_label(best.config)}** {best.objective:.4f}")
+        label, objective = config_label(result.configs[best]), result.trials.loc[best, "objective"]
+        parts.append(f"best of the sweep: **{label}** {objective:.4f}")
     lines = ["; ".join(parts), f"A configuration of {plan.title}: {plan.answers}"]
+    runs = result.runs[(result.runs["trial"] == number) & result.runs["choice"].notna()]
     rows = [
-        [str(seed), str(end.round), f"{end.choice:.4f}"] for seed, end in trial.measured.items()
+        [str(run.seed), f"{run.round:.0f}", f"{run.choice:.4f}"]
+        for run in runs[["seed", "round", "choice"]].itertuples()
     ]
     if rows:
         lines.append(markdown_table(["seed", "round", chooser], rows))
-    lines.append(f"Repeat: `{best_command(plan, trial.config)}`")
+    lines.append(f"Repeat: `{best_command(plan, result.configs[number])}`")
     return "\n\n".join(lines)
 
 
@@ -305,7 +318,10 @@ def study_run(
 
 def _view_of(plan: StudyPlan) -> dict[str, Any]:
     """Return the saved view of a sweep's trials."""
-    keys, metric = swept_keys(plan), find_metric(SweepOutcome(plan).chooser, known_metrics())
+    keys, metric = (
+        swept_keys(plan),
+        find_metric(plan.chosen_by(next(iter(plan.rows))), known_metrics()),
+    )
     return trials_view(
         [*as_params(dict.fromkeys(keys))],
         trial_metrics(plan),

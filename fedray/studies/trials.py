@@ -1,138 +1,92 @@
-"""Results of a sweep: its configurations with means over seeds, and the best one."""
+"""A sweep as a frame: a row per configuration and seed, and their means per configuration."""
 
 from __future__ import annotations
 
+import math
 import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import log
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from fedray.config import read_plugins
 from fedray.results.design import Config
 from fedray.results.paired import Interval
-from fedray.results.record import Measured
 from fedray.storage.metric import Metric
 from fedray.studies.cell import DECIMALS
 from fedray.studies.plan import StudyPlan
 from fedray.studies.space import continue_grid
-from fedray.studies.study import Status, Study
+from fedray.studies.study import Study
+
+if TYPE_CHECKING:
+    import pandas
 
 NEAR = 0.05
 """Share of a range, in logarithms for loguniform, that counts as its end."""
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One configuration with the results of all its seeds.
-
-    Attributes:
-        number: index from 0.
-        config: values of the searched keys.
-        status: pending, running, finished, stopped (by ASHA) or failed.
-        measured: result of each finished seed.
-        runs: folders of the runs of all seeds.
-        reason: why the trial failed.
-        seconds: time of its runs in this invocation, start-up included.
-    """
-
-    number: int
-    config: Config
-    status: Status
-    measured: Mapping[int, Measured]
-    runs: Sequence[Path]
-    reason: str | None = None
-    seconds: float = 0.0
-
-    @property
-    def is_over(self) -> bool:
-        """True if the trial has ended: finished, stopped or failed."""
-        return self.status in ("finished", "stopped", "failed")
-
-    @property
-    def objective(self) -> float | None:
-        """Mean over seeds of the metric that chooses; None while a seed is missing."""
-        return self._mean([end.choice for end in self.measured.values()])
-
-    @property
-    def score(self) -> float | None:
-        """Objective with its sign such that larger is better, rounded for ranking."""
-        score = self._mean([end.score for end in self.measured.values()])
-        return None if score is None else round(score, DECIMALS)
-
-    @property
-    def std(self) -> float:
-        """Sample standard deviation of the objective over seeds; 0 for one seed."""
-        return _std([end.choice for end in self.measured.values()])
-
-    @property
-    def best_rounds(self) -> list[int]:
-        """Round of the objective of each seed."""
-        return [end.round for end in self.measured.values()]
-
-    @property
-    def when(self) -> str:
-        """Round of the objective, or the range over seeds such as "9-10"."""
-        rounds = self.best_rounds
-        return "-".join(map(str, sorted({min(rounds), max(rounds)}))) if rounds else ""
-
-    @property
-    def bytes(self) -> float:
-        """Bytes sent and received by one run, mean over seeds."""
-        return self._mean([float(end.bytes) for end in self.measured.values()]) or 0.0
-
-    def values(self, metric: str) -> dict[int, float]:
-        """Return a metric by seed, in the round of the objective; seeds without it are left out."""
-        by_seed = {seed: end.values.get(metric) for seed, end in self.measured.items()}
-        return {seed: value for seed, value in by_seed.items() if value is not None}
-
-    def mean(self, metric: str) -> float | None:
-        """Return the mean over seeds of a metric; None while a seed is missing."""
-        return self._mean(list(self.values(metric).values()))
-
-    def spread(self, metric: str) -> float:
-        """Return the sample standard deviation over seeds of a metric; 0 for one seed."""
-        return _std(list(self.values(metric).values()))
-
-    def interval(self, metric: str | None = None) -> Interval | None:
-        """Return the mean over seeds of a metric, or of the objective, with its spread.
-
-        None while a seed is missing.
-        """
-        if metric is None:
-            mean, std, values = self.objective, self.std, [e.choice for e in self.measured.values()]
-        else:
-            mean, std = self.mean(metric), self.spread(metric)
-            values = [*self.values(metric).values()]
-        if mean is None:
-            return None
-        return replace(Interval.of(mean, std, len(values)), values=tuple(values))
-
-    def _mean(self, values: Sequence[float]) -> float | None:
-        return statistics.fmean(values) if values and len(values) == len(self.runs) else None
-
-
-def _std(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SweepOutcome:
     """The results of a whole sweep.
 
     Attributes:
         plan: the plan of the sweep.
-        trials: the configurations, in the order in which they were tried.
+        configs: the configurations, in the order in which they were tried.
+        runs: a row per configuration and seed: `trial` (index in `configs`), `seed`, the searched
+            keys, `folder`, `status` (pending, running, finished, stopped by ASHA, failed), `reason`
+            of a failure, `seconds` in this invocation; and of a finished run `round`, `choice` (the
+            metric that chooses, in this round), `score` (the same, larger is better), `bytes`, and
+            the metrics of the sweep.
         metrics: declarations of the metrics by name.
     """
 
     plan: StudyPlan
-    trials: Sequence[Trial] = field(default_factory=list)
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    configs: Sequence[Config]
+    runs: pandas.DataFrame
+    metrics: Mapping[str, Metric]
+
+    @property
+    def keys(self) -> list[str]:
+        """The searched keys."""
+        return [key for axis in self.plan.axes for key in axis.keys]
+
+    @cached_property
+    def trials(self) -> pandas.DataFrame:
+        """A row per configuration: the searched keys, status, and means over its seeds.
+
+        `objective` is the mean of the metric that chooses, `std` its sample standard deviation,
+        `round` its round or their range ("9-10"). Means are missing while a seed is missing.
+        """
+        import pandas
+
+        by_trial = self.runs.groupby("trial")
+        means = {name: by_trial[name].agg(_mean) for name in self.plan.metrics}
+        table = {
+            **self.runs.drop_duplicates("trial").set_index("trial")[self.keys],
+            "status": by_trial["status"].agg(_status),
+            "objective": by_trial["choice"].agg(_mean),
+            "score": by_trial["score"].agg(_mean),
+            "std": by_trial["choice"].agg(_std),
+            "round": by_trial["round"].agg(_range),
+            "bytes": by_trial["bytes"].agg(_mean).fillna(0.0),
+            "seconds": by_trial["seconds"].agg(lambda values: sum(values.tolist())),
+            "reason": by_trial["reason"].agg(lambda values: next(filter(None, values), "")),
+            **means,
+        }
+        return pandas.DataFrame(table)
+
+    def intervals(self, name: str = "choice") -> dict[int, Interval | None]:
+        """Return the mean over seeds of a column of `runs` with its spread, by configuration.
+
+        None while a seed is missing.
+        """
+        return {
+            int(number): None if values.isna().any() else _interval(values.tolist())
+            for number, values in self.runs.groupby("trial")[name]
+        }
 
     @property
     def metric(self) -> Metric:
@@ -140,58 +94,48 @@ class SweepOutcome:
         return self.metrics.get(self.plan.metrics[0], Metric(self.plan.metrics[0]))
 
     @property
-    def through(self) -> list[Trial]:
-        """Trials that have ended with a result."""
-        return [t for t in self.trials if t.is_over and t.objective is not None]
-
-    @property
-    def ranked(self) -> list[Trial]:
-        """Trials that have ended with a result, best first; ties go to the earlier trial."""
-        return sorted(self.through, key=lambda trial: -(trial.score or 0.0))
-
-    @property
-    def best(self) -> Trial | None:
-        """The best trial, or None if nothing is chosen; ties go to the earlier trial."""
-        return next(iter([] if self.plan.select == "nothing" else self.ranked), None)
-
-    @property
     def chooser(self) -> str:
         """The metric that chooses."""
         return self.plan.chosen_by(next(iter(self.plan.rows)))
 
     @property
+    def ended(self) -> pandas.DataFrame:
+        """The configurations that have ended with a result."""
+        is_over = self.trials["status"].isin(["finished", "stopped"])
+        return self.trials[is_over & self.trials["objective"].notna()]
+
+    @property
+    def ranked(self) -> list[int]:
+        """Indices of `ended`, best first; ties go to the earlier configuration."""
+        scores = self.ended["score"].to_dict()
+        return sorted(scores, key=lambda number: -round(scores[number], DECIMALS))
+
+    @property
+    def best(self) -> int | None:
+        """Index of the best configuration, or None if nothing is chosen."""
+        return next(iter([] if self.plan.select == "nothing" else self.ranked), None)
+
+    @property
     def notes(self) -> list[str]:
         """Sentences about how sure the best configuration is; none while trials are missing."""
         best = self.best
-        if best is None or not all(trial.is_over for trial in self.trials):
+        if best is None or self.trials["status"].isin(["pending", "running"]).any():
             return []
-        notes, first = list[str](), best.interval()
-        ranked = [one for trial in self.through if (one := trial.interval()) is not None]
-        if first is not None and len(ranked) > 1:
-            notes.append(self._spread_note(first, ranked))
-        notes += [f"the best lies at an edge: {edge}" for edge in self._edges(best.config)]
+        scores = [self.intervals("score")[number] for number in (best, *self.ended.index)]
+        first, *ended = [score for score in scores if score is not None]
+        notes = [_spread_note(first, ended)] if len(ended) > 1 else []
+        notes += [f"the best lies at an edge: {edge}" for edge in self._edges(self.configs[best])]
         return notes
-
-    def _spread_note(self, best: Interval, ranked: Sequence[Interval]) -> str:
-        """Return how many configurations a seed may put before the best one."""
-        if best.n == 1:
-            return "each configuration ran with one seed, so chance may decide which one is best"
-        low, high = best.spread
-        is_min = self.metrics.get(self.chooser, Metric(self.chooser)).direction == "min"
-        count = sum(one.mean <= high if is_min else one.mean >= low for one in ranked) - 1
-        if count == 0:
-            return "no other configuration lies within the spread of the best"
-        return f"{count} other configuration(s) lie within the spread of the best"
 
     def _edges(self, best: Config) -> Iterator[str]:
         """Yield where the best configuration lies at the end of an axis."""
-        tried = [trial.config for trial in self.through]
+        tried = [self.configs[number] for number in self.ended.index]
         _, edges = continue_grid(tried, best, self.plan.axes, 0, lambda config: True, extend=False)
         yield from map(str, edges)
         for axis in self.plan.axes:
             if axis.is_listed or axis.key not in best:
                 continue
-            where = log if axis.distribution == "loguniform" else float
+            where = math.log if axis.distribution == "loguniform" else float
             low, high, value = (where(number) for number in (*axis.values, best[axis.key]))
             share = (value - low) / (high - low)
             if not NEAR < share < 1 - NEAR:
@@ -202,29 +146,65 @@ class SweepOutcome:
 
 def sweep_outcome(study: Study) -> SweepOutcome:
     """Compute the results of a sweep from its finished runs."""
-    study.states()
-    trials = [trial_of(study, config) for config in study.cells[0].first]
-    return SweepOutcome(study.plan, trials, study.declared)
+    import pandas
+
+    cell, plan, rows = study.cells[0], study.plan, []
+    for number, config in enumerate(cell.first):
+        for seed in plan.report.seeds:
+            spec = cell.run_spec(config, "tuning", seed)
+            end = study.outcome_of(spec)
+            row = {"trial": number, "seed": seed, **config, "folder": study.folder(spec.key),
+                   "status": study.status_of(spec.key), "reason": "",
+                   "seconds": study.seconds.get(spec.key, 0.0)}  # fmt: skip
+            if isinstance(end, str):
+                row |= {"status": "failed", "reason": end}
+            elif end is not None:
+                row |= {"round": end.round, "choice": end.choice, "score": end.score}
+                row |= {"bytes": end.bytes, **end.values}
+            rows.append(row)
+    numbers = ["round", "choice", "score", "bytes", *plan.metrics]
+    columns = ["trial", "seed", *(key for axis in plan.axes for key in axis.keys)]
+    columns += ["folder", "status", "reason", "seconds", *numbers]
+    runs = pandas.DataFrame(rows, columns=columns, dtype=object)
+    types = {"trial": int, "seed": int, **dict.fromkeys(["seconds", *numbers], float)}
+    return SweepOutcome(plan, cell.first, runs.astype(types), study.declared)
 
 
-def trial_of(study: Study, config: Config) -> Trial:
-    """Return one configuration of a sweep with the results of its finished runs."""
-    cell = study.cells[0]
-    specs = [cell.run_spec(config, "tuning", seed) for seed in study.plan.report.seeds]
-    keys = {spec.key for spec in specs}
-    ends = {spec.seed: study.outcome_of(spec) for spec in specs}
-    measured = {seed: end for seed, end in ends.items() if isinstance(end, Measured)}
-    reasons = [end for end in ends.values() if isinstance(end, str)]
-    running = any(run.status == "running" and run.spec.key in keys for run in study.runs.values())
-    status: Status = "running" if running else "pending"
-    if reasons:
-        status = "failed"
-    elif len(measured) == len(specs):
-        status = "stopped" if keys & set(study.stopped) else "finished"
-    seconds = sum(study.seconds.get(key, 0.0) for key in keys)
-    folders = [study.folder(spec.key) for spec in specs]
-    reason = reasons[0] if reasons else None
-    return Trial(cell.first.index(config), config, status, measured, folders, reason, seconds)
+def _spread_note(best: Interval, ended: Sequence[Interval]) -> str:
+    """Return how many configurations a seed may put before the best one."""
+    if best.n == 1:
+        return "each configuration ran with one seed, so chance may decide which one is best"
+    count = sum(score.mean >= best.spread[0] for score in ended) - 1
+    if count == 0:
+        return "no other configuration lies within the spread of the best"
+    return f"{count} other configuration(s) lie within the spread of the best"
+
+
+def _mean(values: pandas.Series) -> float:
+    return math.nan if values.isna().any() else statistics.fmean(values)
+
+
+def _std(values: pandas.Series) -> float:
+    """Return the sample standard deviation of the known values; 0 for fewer than two."""
+    known = values.dropna().tolist()
+    return statistics.stdev(known) if len(known) > 1 else 0.0
+
+
+def _range(rounds: pandas.Series) -> str:
+    known = sorted({int(number) for number in rounds.dropna()})
+    return "-".join(map(str, dict.fromkeys([*known[:1], *known[-1:]])))
+
+
+def _interval(values: Sequence[float]) -> Interval:
+    mean, std = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+    return replace(Interval.of(mean, std, len(values)), values=tuple(values))
+
+
+def _status(statuses: pandas.Series) -> str:
+    """Return the status of a configuration from those of its runs."""
+    found = set(statuses)
+    order = ("failed", "running", "pending", "stopped", "finished")
+    return next(status for status in order if status in found)
 
 
 def best_command(plan: StudyPlan, config: Mapping[str, Any]) -> str:

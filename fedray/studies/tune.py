@@ -1,4 +1,8 @@
-"""Execution of a study's runs with Ray Tune: each run is a trial, begun when its cell needs it.
+"""Execution of a study's runs with Ray Tune, which here is a placement queue with warm actors.
+
+The searcher hands out the runs that cells need, each in a placement group of its own, and trials
+with equal resources reuse their actors. Configurations, results and resuming are the study's; a run
+whose processes were lost is handed out again, as a new trial, and resumes from its checkpoint.
 
 The trial's actor is the federation's server, and also its worker if a single CPU worker suffices.
 Other workers use the bundles of the trial's placement group; this module creates no further group.
@@ -21,7 +25,7 @@ from typing import Any
 
 import ray
 from filelock import FileLock
-from ray import cloudpickle, tune
+from ray import tune
 from ray.air.execution.resources import placement_group
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
@@ -39,7 +43,7 @@ from fedray.storage.run_folder import RunFolder
 from fedray.studies.plan import StudyPlan, known_metrics
 from fedray.studies.progress import Progress
 from fedray.studies.store import sign_of
-from fedray.studies.study import DIED, DIVERGED, TRIAL_LOCK, Status, Study, StudyRun
+from fedray.studies.study import DIED, DIVERGED, TRIAL_LOCK, EndStatus, Study, StudyRun
 
 FOLDER = "tune"
 STOPPED_SECONDS = 60
@@ -53,18 +57,13 @@ def run_trial(config: Mapping[str, Any], at: str) -> None:
     """Run one experiment in its folder; the trainable of a study.
 
     Each new round is reported to Ray Tune. An error that would occur again is reported as "failed"
-    and ends the trial. If processes died, the error is raised, and Ray Tune restarts the trial,
-    which resumes from its checkpoint.
+    and ends the trial. If processes died, the error is raised.
 
     Args:
-        config: under "trial", the result of `config_of`, plus the reason as `given_up` if the
-            driver gave up the run.
+        config: under "trial", the result of `config_of`.
         at: "best" or "final", the round that counts.
     """
     trial = config["trial"]
-    if "given_up" in trial:
-        tune.report({**UNSCORED, "failed": trial["given_up"]})
-        return
     os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", str(STOPPED_SECONDS))
     with Output("") as output:
         try:
@@ -75,10 +74,6 @@ def run_trial(config: Mapping[str, Any], at: str) -> None:
         except Exception as error:
             RunFolder(Path(trial["folder"])).keep_error(Failure.of(error).traceback)
             _report_with_texts(output, {"failed": reason_of(error)})
-
-
-UNSCORED = {"objective": math.nan, "score": math.nan}
-"""The score of a report that is no round; Ray Tune requires a score in every report."""
 
 
 def _report_rounds(trial: Mapping[str, Any], at: str, output: Output) -> None:
@@ -92,7 +87,7 @@ def _report_with_texts(output: Output, values: Mapping[str, Any]) -> None:
     """Report values and the process's texts; raises SystemExit if ASHA stops the trial."""
     texts = output.take()
     if values or texts:
-        tune.report({**UNSCORED, **values, "texts": json.dumps(texts)})
+        tune.report({**values, "texts": json.dumps(texts)})
 
 
 def _fail_on_exit(
@@ -178,7 +173,7 @@ class Runs(Searcher):  # type: ignore[misc]
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next run's config; None while no run is ready; FINISHED at the end."""
-        run = self._study.next()
+        run = self._study.ask()
         if run is not None:
             run.status = "running"
             return {"trial": config_of(run, self._study.plan)}
@@ -202,7 +197,7 @@ def config_of(run: StudyRun, plan: StudyPlan) -> dict[str, Any]:
     chooser = plan.chosen_by(run.spec.place.row)
     metric = find_metric(chooser, known_metrics())
     return {
-        "number": run.number,
+        "key": run.spec.key,
         "folder": str(run.folder),
         "experiment": run.spec.experiment.model_dump_json(by_alias=True),
         "chooser": chooser,
@@ -230,14 +225,8 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         self._write_page = write_page
         self._cells_over = study.cells_over
         self._started: dict[int, float] = {}
-        self._again = False
         self._losses: dict[int, Losses] = {}
         self._texts = TextLog()
-
-    def needs_another_pass(self) -> bool:
-        """Return True if Ray Tune gave up runs that can start again; reset the flag."""
-        again, self._again = self._again, False
-        return again
 
     def __getstate__(self) -> dict[str, Any]:
         """Return an empty state; Ray Tune pickles callbacks for a restore that is not used."""
@@ -267,48 +256,34 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         run.round, run.last_round = result["best_round"], result["round"]
         self._show.round(run)
 
-    def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Let a run restart after its processes died or its node was lost, up to a limit.
-
-        Ray Tune's own limit is off (`fit`), because it would also count failures that were
-        followed by new rounds.
-        """
-        why = self._too_often(trial, self._run(trial))
-        if why is not None:
-            trial.config["trial"]["given_up"] = why
-
-    def _too_often(self, trial: Any, run: StudyRun) -> str | None:
-        """Count a loss; return why the run is given up, or None.
-
-        A run is given up after more than `faults.max_failures` losses in a row without a new round.
-        """
-        most = run.spec.experiment.faults.max_failures
-        losses = self._losses.setdefault(run.number, Losses(most))
-        losses.reach(-1 if run.last_round is None else run.last_round)
-        if not losses.add():
-            return None
-        error = cause_of(_error_of(trial))
-        return f"{DIED} {losses.count} time(s) (faults.max_failures={most}): {error}"
-
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Record that a run has ended: at its last round, by ASHA, or by an error."""
         run = self._run(trial)
         if RunFolder(run.folder).is_finished or run.reason is not None:
-            self._settle(run, "finished")
+            self._settle(run, "finished", run.reason or "")
         elif self._study.plan.tuning.asha is not None:
             self._settle(run, "stopped")
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Record that Ray Tune gave a run up because its processes died during start-up."""
+        """Let a run whose processes died begin again, unless it dies too often.
+
+        It is given up after more than `faults.max_failures` losses in a row without a new round.
+        Ray Tune itself restarts nothing (`FailureConfig`), because it would also count losses that
+        were followed by new rounds.
+        """
         run = self._run(trial)
-        run.reason = self._too_often(trial, run)
-        if run.reason is None:
-            run.status, self._again = "pending", True
+        most = run.spec.experiment.faults.max_failures
+        losses = self._losses.setdefault(run.number, Losses(most))
+        losses.reach(-1 if run.last_round is None else run.last_round)
+        if losses.add():
+            error = cause_of(_error_of(trial))
+            died = f"{DIED} {losses.count} time(s) (faults.max_failures={most}): {error}"
+            self._settle(run, "failed", died)
         else:
-            self._settle(run, "failed")
+            run.status = "pending"
 
     def _run(self, trial: Any) -> StudyRun:
-        return self._study.runs[trial.config["trial"]["number"]]
+        return self._study.runs[trial.config["trial"]["key"]]
 
     def _add_time(self, run: StudyRun) -> None:
         """Add the time since the last call to the run's seconds."""
@@ -316,10 +291,9 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         run.seconds += now - self._started.get(run.number, now)
         self._started[run.number] = now
 
-    def _settle(self, run: StudyRun, status: Status) -> None:
+    def _settle(self, run: StudyRun, status: EndStatus, reason: str = "") -> None:
         self._add_time(run)
-        run.status = status
-        self._study.settle(run)
+        self._study.tell(run, status, reason)
         self._study.write()
         self._show.end(run)
         if self._study.cells_over > self._cells_over:
@@ -332,10 +306,6 @@ class _Alive(tune.Callback):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self._liveness = Liveness()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return an empty state; see `Watcher`."""
-        return {}
 
     def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
         """Check Ray; raises a `RayDied` if it has died."""
@@ -353,8 +323,7 @@ class _Alive(tune.Callback):  # type: ignore[misc]
 def _error_of(trial: Any) -> Exception:
     """Return the error that last ended a trial's actor."""
     with suppress(OSError, TypeError, ImportError, AttributeError):
-        with open(trial.pickled_error_file, "rb") as file:
-            error = cloudpickle.load(file)
+        error = trial.get_pickled_error()
         cause = getattr(error, "cause", None) or error  # a task's error wraps the exception
         if isinstance(cause, Exception):
             return cause
@@ -393,7 +362,7 @@ def run_trials(study: Study, watcher: Watcher, concurrent: int) -> None:
             max_concurrent_trials=concurrent,
             metric="score",
             mode="max",
-            trial_dirname_creator=lambda trial: f"run_{trial.config['trial']['number']:05d}",
+            trial_dirname_creator=lambda trial: str(trial.trial_id),
             reuse_actors=True,
         ),
         run_config=tune.RunConfig(
@@ -401,7 +370,7 @@ def run_trials(study: Study, watcher: Watcher, concurrent: int) -> None:
             storage_path=str(study.home),
             verbose=0,
             callbacks=[watcher, _Alive()],
-            failure_config=tune.FailureConfig(max_failures=-1),  # the watcher counts them
+            failure_config=tune.FailureConfig(max_failures=0),  # the watcher counts losses
         ),
     )
     remove = placement_group.remove_placement_group

@@ -60,7 +60,7 @@ def result_of(
 def pretend(study: Study, curve: Curve) -> list[RunSpec]:
     """Have all runs of a study happen as said; return them in the order in which they began."""
     done = []
-    while (run := study.next()) is not None:
+    while (run := study.ask()) is not None:
         done.append(run.spec)
         end(study, run, curve)
     return done
@@ -69,12 +69,11 @@ def pretend(study: Study, curve: Curve) -> list[RunSpec]:
 def end(study: Study, run: StudyRun, curve: Curve) -> None:
     """Have a run happen."""
     found = curve(run.spec)
-    run.status = "finished"
     if found is None or isinstance(found, str):
-        run.reason = found or f"{DIVERGED}: its loss is no number"
+        study.tell(run, "failed", found or f"{DIVERGED}: its loss is no number")
     else:
         RunFolder(run.folder).write(result_of(run.spec, found))
-    study.settle(run)
+        study.tell(run, "finished")
 
 
 def numbers_of(record: TableRecord, place: Place) -> dict[int, dict[str, float] | None]:

@@ -64,15 +64,15 @@ def sweep(*words: str, home: str = "home", name: str = "tiny") -> Study:
 def carry_out(study: Study, run: StudyRun) -> list[dict[str, Any]]:
     """Run one run of a study in this process; return what Ray Tune would have been told."""
     found = list(reports(config_of(run, study.plan), study.plan.at))
-    run.status, run.last_round = "finished", found[-1]["round"]
-    study.settle(run)
+    run.last_round = found[-1]["round"]
+    study.tell(run, "finished")
     return found
 
 
 def carry_out_all(study: Study) -> dict[int, list[dict[str, Any]]]:
     """Run what is left of a study; return the reports by run."""
     found = {}
-    while (run := study.next()) is not None:
+    while (run := study.ask()) is not None:
         found[run.number] = carry_out(study, run)
     return found
 

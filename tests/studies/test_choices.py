@@ -91,7 +91,7 @@ def test_no_cell_waits_for_another(here, write):
     write()
     study = Study(here / "out", plan_words("table", "tiny"), here / "store")
     for _ in range(2):
-        trial = next(t for t in [study.next()] if t.spec.place == MINE)
+        trial = next(t for t in [study.ask()] if t.spec.place == MINE)
         end(study, trial, flat)
     assert [t.spec.place for t in study.runs.values() if t.is_over] == [MINE, MINE]
     assert state_of(study, LOCAL).phase == "tuning"
@@ -170,7 +170,7 @@ def test_tuning_runs_of_the_reports_length_are_not_run_again(play):
 
 def test_another_table_finds_the_runs_that_are_there(here, play):
     study = play(flat)
-    again = Study(here / "again", study.plan, here / "store")
+    again = Study(here / "again", study.plan, here / "store").look()
     assert again.is_complete
     assert again.runs == {}
     assert outcome(again).claims == outcome(study).claims
@@ -190,7 +190,7 @@ def test_half_a_run_is_not_taken_for_a_whole_one(here, play):
     folder.write(folder.read().until(1))
     assert not folder.is_finished
     again = Study(here / "again", study.plan, here / "store")
-    assert again.next().spec.key == key
+    assert again.ask().spec.key == key
 
 
 def test_a_row_takes_over_the_choice_of_another(play):
@@ -321,7 +321,7 @@ def test_what_is_reported_does_not_depend_on_which_run_ends_first(here, write):
     found = []
     for backwards in (False, True):
         study = Study(here / "out", plan_words("table", "tiny"), here / f"runs_{backwards}")
-        while study.next() is not None:
+        while study.ask() is not None:
             ready = [trial for trial in study.runs.values() if trial.status == "pending"]
             end(study, ready[-backwards], fragile(("mine", 0.5, 0), ("mine", 0.5, 2)))
         found.append(state_of(study))
@@ -420,14 +420,14 @@ def test_a_rate_at_which_digits_diverge_is_left_for_the_next_one(here, write):
     write(baselines=[], rows={"mine": "fedproto"}, space=space,
           tuning={"rounds": 1, "configurations": 2})  # fmt: skip
     study = Study(here / "out", plan_words("table", "tiny"), here / "store")
-    while (trial := study.next()) is not None:
+    while (trial := study.ask()) is not None:
         trial.status = "running"
         try:
             fedray.Experiment(trial.spec.experiment.tree()).train(trial.folder, executor="serial")
         except CodeError as error:
-            trial.reason = reason_of(error)
-        trial.status = "finished"
-        study.settle(trial)
+            study.tell(trial, "failed", reason_of(error))
+        else:
+            study.tell(trial, "finished")
     at = state_of(study)
     small, large = at.tried
     assert small.objective < large.objective
@@ -441,16 +441,16 @@ def test_a_rate_at_which_digits_diverge_is_left_for_the_next_one(here, write):
 def test_a_study_goes_on_where_it_was(here, write):
     write()
     study = Study(here / "out", plan_words("table", "tiny"), here / "store", command="as typed")
-    trial = study.next()
-    trial.status, trial.reason, trial.seconds = "finished", "it died", 3.0
-    study.settle(trial)
+    trial = study.ask()
+    trial.seconds = 3.0
+    study.tell(trial, "failed", "it died")
     study.write()
     again = Study.read(here / "out")
     assert again.plan == study.plan
     assert (again.command, again.store) == ("as typed", here / "store")
     assert again.failures == {trial.spec.key: "it died"}
     assert again.seconds == {trial.spec.key: 3.0}
-    assert trial.spec.key != again.next().spec.key
+    assert trial.spec.key != again.ask().spec.key
 
 
 @pytest.mark.slow
@@ -465,12 +465,9 @@ def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, is
     study = Study(here / "cut/it", plan_words("table", "tiny"), here / "cut/store")
     study.write()
     cuts = 0
-    while (trial := study.next()) is not None:
+    while (trial := study.ask()) is not None:
         end(study, trial, curve)
-        if is_told or trial.reason is None:
-            study.write()
-        elif cuts % 2:  # what failed is run again, and fails again
-            end(study, trial, curve)
+        if is_told or trial.reason is None or cuts % 2:  # else it is run again, and fails again
             study.write()
         study, cuts = Study.read(here / "cut/it"), cuts + 1
     assert cuts > len(study.cells) * 6
@@ -504,7 +501,7 @@ def test_what_will_be_run_is_counted_and_timed(here, write):
     mine, local = runs_of(study)
     assert (len(mine.runs), mine.unknown, mine.beyond, mine.finished) == (6, 3, 6, 0)
     assert "18 runs, up to 30 if grids are extended" in headline(study)
-    end(study, study.next(), lambda wanted: [(0.0, 0.0), (0.5, 0.5)])  # 2 s for its one round
+    end(study, study.ask(), lambda wanted: [(0.0, 0.0), (0.5, 0.5)])  # 2 s for its one round
     mine, local = runs_of(study)
     assert mine.finished == 1
     assert mine.work == 5 + 3 * 2

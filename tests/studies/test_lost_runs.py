@@ -12,7 +12,6 @@ from typing import Any
 
 import psutil
 import pytest
-from ray import cloudpickle
 from ray.air.execution._internal.actor_manager import RayActorManager
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
 from sweeps import EXPERIMENT, laptop, sweep, write_sweep
@@ -21,7 +20,7 @@ from fedray.config import dump_yaml
 from fedray.errors import RunFailed
 from fedray.storage.checkpoint import CheckpointStore
 from fedray.studies import tune as trials
-from fedray.studies.study import Study
+from fedray.studies.study import Study, StudyRun
 from fedray.sweep import main
 
 
@@ -47,9 +46,16 @@ def here(tmp_path, monkeypatch) -> Path:
 def study() -> Study:
     """A sweep of which run 0 has begun."""
     found = sweep()
-    assert found.next().number == 0
-    found.runs[0].status = "running"
+    run = found.ask()
+    assert run.number == 0
+    run.status = "running"
     return found
+
+
+@pytest.fixture
+def run(study) -> StudyRun:
+    """Run 0."""
+    return next(iter(study.runs.values()))
 
 
 @pytest.fixture
@@ -58,21 +64,21 @@ def watcher(study) -> trials.Watcher:
 
 
 @pytest.fixture
-def recover(watcher, tmp_path):
-    """`recover(error)` has run 0 end with an error and start again; why it is given up, if so."""
-    trial = SimpleNamespace(
-        config={"trial": {"number": 0}}, pickled_error_file=str(tmp_path / "error.pkl")
-    )
+def lose(watcher, study, run):
+    """`lose(error, round)` has run 0 die after a round; return its status, as it is asked again."""
 
-    def recover(error: Exception | None) -> str | None:
-        path = Path(trial.pickled_error_file)
-        path.unlink(missing_ok=True)
-        if error is not None:
-            path.write_bytes(cloudpickle.dumps(error))
-        watcher.on_trial_recover(0, [], trial)
-        return trial.config["trial"].get("given_up")
+    def lose(error: Exception | None = None, last_round: int | None = None) -> str:
+        run.last_round = last_round
+        config = {"trial": {"key": run.spec.key}}
+        watcher.on_trial_error(
+            0, [], SimpleNamespace(config=config, get_pickled_error=lambda: error)
+        )
+        if run.status == "pending":
+            assert study.ask() is run
+            run.status = "running"
+        return run.status
 
-    return recover
+    return lose
 
 
 @pytest.mark.parametrize(
@@ -84,48 +90,21 @@ def recover(watcher, tmp_path):
         None,
     ],
 )
-def test_a_run_that_is_lost_again_without_a_new_round_is_given_up(recover, study, error):
-    assert recover(error) is None
-    study.runs[0].last_round = 3
-    assert recover(error) is None
-    study.runs[0].last_round = 4
-    assert recover(error) is None
-    assert "it died 2 time(s) (faults.max_failures=1): " in recover(error)
+def test_a_run_that_is_lost_again_without_a_new_round_is_given_up(lose, run, study, error):
+    assert [lose(error, last) for last in (None, 3, 4, 4)] == ["running"] * 3 + ["failed"]
+    assert "it died 2 time(s) (faults.max_failures=1): " in run.reason
+    assert study.repeatable == [run.spec.key]
+    with pytest.raises(ValueError, match="has ended already"):
+        study.tell(run, "finished")
 
 
-@pytest.mark.parametrize("rounds", [(7, 6), (3, 2, 1), (103, 98, 107, 105), (5, None)])
-def test_a_run_that_is_lost_again_in_repeated_rounds_is_given_up(recover, study, rounds):
-    most, given_up = study.runs[0].spec.experiment.faults.max_failures, []
-    for number in range(20):
-        study.runs[0].last_round = rounds[number % len(rounds)]
-        given_up.append(recover(None) is not None)
-    assert given_up.index(True) <= len(rounds) + most
-
-
-def test_a_run_that_is_lost_before_its_first_round_is_given_up_too(recover):
-    assert recover(None) is None
-    assert "it died 2 time(s)" in recover(None)
-
-
-def test_what_ray_gives_up_too_early_is_run_again_so_often_as_it_may_die(study, watcher):
-    run, trial = study.runs[0], SimpleNamespace(config={"trial": {"number": 0}})
-    watcher.on_trial_error(0, [], trial)
-    assert run.status == "pending"
-    assert watcher.needs_another_pass()
-    assert not watcher.needs_another_pass()
-    watcher.on_trial_error(0, [], trial)
-    assert run.status == "failed"
-    assert "died 2 time(s)" in (run.reason or "")
-    assert not watcher.needs_another_pass()
-
-
-def test_what_was_given_up_says_so_instead_of_starting(monkeypatch, tmp_path):
-    said: list[dict[str, Any]] = []
-    monkeypatch.setattr(trials.tune, "report", said.append)
-    trial = {"number": 0, "folder": str(tmp_path / "run"), "given_up": "it died 2 time(s)"}
-    trials.run_trial({"trial": trial}, "best")
-    assert [report["failed"] for report in said] == ["it died 2 time(s)"]
-    assert not (tmp_path / "run").exists()
+@pytest.mark.parametrize("rounds", [(7, 6), (3, 2, 1), (103, 98, 107, 105), (5, None), (None,)])
+def test_a_run_that_is_lost_again_in_repeated_rounds_is_given_up(lose, run, rounds):
+    most = run.spec.experiment.faults.max_failures
+    losses = iter(range(20))
+    while lose(None, rounds[next(losses) % len(rounds)]) == "running":
+        pass
+    assert next(losses) - 1 <= len(rounds) + most
 
 
 def test_a_run_whose_code_exits_has_failed_and_was_not_stopped(monkeypatch, tmp_path):
@@ -149,12 +128,10 @@ def test_a_run_whose_code_exits_has_failed_and_was_not_stopped(monkeypatch, tmp_
         trials.run_trial(config, "best")
 
 
-def test_a_run_whose_files_are_damaged_fails_once_and_for_all(study, watcher):
-    trial = SimpleNamespace(config={"trial": {"number": 0}}, trial_id="0")
-    run = study.runs[0]
-    trials_folder = run.folder
+def test_a_run_whose_files_are_damaged_fails_once_and_for_all(study, run, watcher):
+    trial = SimpleNamespace(config={"trial": {"key": run.spec.key}}, trial_id="0")
     list(trials.reports(trials.config_of(run, study.plan), "best"))
-    (trials_folder / "rounds.jsonl").write_text("{}\n")
+    (run.folder / "rounds.jsonl").write_text("{}\n")
     watcher.on_trial_start(0, [], trial)
     watcher.on_trial_complete(0, [], trial)
     assert run.status == "failed"

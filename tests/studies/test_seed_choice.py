@@ -98,10 +98,9 @@ def erratic(wanted):
 
 def train(study):
     """Have all runs of a study train."""
-    while (run := study.next()) is not None:
+    while (run := study.ask()) is not None:
         fedray.Experiment(run.spec.experiment.tree()).train(run.folder, executor="serial")
-        run.status = "finished"
-        study.settle(run)
+        study.tell(run, "finished")
 
 
 def choices_and_numbers(here, write, name, happen, **changes):
@@ -197,7 +196,7 @@ def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, ro
     whole = outcome(study)
     study = Study(here / "cut/it", plan_words("table", "tiny"), here / "cut/store")
     study.write()
-    while (run := study.next()) is not None:
+    while (run := study.ask()) is not None:
         end(study, run, by_parity)
         study.write()
         study = Study.read(here / "cut/it")

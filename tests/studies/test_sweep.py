@@ -67,21 +67,20 @@ def alone(experiment: Experiment, out: Path) -> list[Round]:
 
 def only_study(results: Path) -> Study:
     [home] = (results / "tiny").iterdir()
-    return Study.read(home)
+    return Study.read(home).look()
 
 
 def as_undisturbed(study: Study, here: Path) -> None:
     """Check that every run of a sweep is, bit for bit, the same run by itself."""
-    for number, trial in enumerate(sweep_outcome(study).through):
-        seeds = study.plan.report.seeds
-        for seed, folder in zip(seeds, trial.runs, strict=True):
-            wanted = study.cells[0].run_spec(trial.config, "tuning", seed)
-            rounds = alone(wanted.experiment, here / f"alone{number}_{seed}")
-            stored = RunFolder(folder).rounds()
-            assert [r.metrics for r in stored] == [r.metrics for r in rounds]
-            curve = [r.metrics["local_accuracy"] for r in rounds[1:]]
-            assert trial.measured[seed].choice == max(curve)
-            assert trial.measured[seed].round == 1 + curve.index(max(curve))
+    found = sweep_outcome(study)
+    runs = found.runs[found.runs["choice"].notna()]
+    for number, run in runs.to_dict("index").items():
+        wanted = study.cells[0].run_spec(found.configs[run["trial"]], "tuning", run["seed"])
+        rounds = alone(wanted.experiment, here / f"alone{number}")
+        stored = RunFolder(run["folder"]).rounds()
+        assert [r.metrics for r in stored] == [r.metrics for r in rounds]
+        curve = [r.metrics["local_accuracy"] for r in rounds[1:]]
+        assert (run["choice"], run["round"]) == (max(curve), 1 + curve.index(max(curve)))
 
 
 def runs_of(results: Path, experiment: str) -> tuple[object, dict[str, object]]:
@@ -118,20 +117,21 @@ def test_a_sweep_from_yaml_to_mlflow(here, capsys, database, ray_here):
     study = only_study(here / "results")
     found = sweep_outcome(study)
     assert study.status == "finished"
-    assert [trial.status for trial in found.trials] == ["finished", "finished", "failed"]
+    assert found.trials["status"].tolist() == ["finished", "finished", "failed"]
     as_undisturbed(study, here)
-    failure = found.trials[2]
-    assert "client 1, round 1, step client_update: FloatingPointError" in failure.reason
-    assert (failure.runs[0] / "error.txt").exists()
+    failure = found.runs[found.runs["trial"] == 2].iloc[0]
+    assert "client 1, round 1, step client_update: FloatingPointError" in failure["reason"]
+    assert (failure["folder"] / "error.txt").exists()
 
     # what is said
     assert "6 runs, 2 at a time" in printed
     assert "the cluster has 2 CPU" in printed
     assert "6/6 over" in printed
     assert "failed: it diverged: client 1, round 1" in printed
-    best = max(found.trials[:2], key=lambda trial: trial.objective)
-    assert found.best == best
-    command = f"python -m fedray.run tiny.yaml algorithm.lambda=0.5 lr={best.config['lr']}"
+    objectives = found.trials["objective"]
+    assert found.best == objectives.idxmax()
+    best = found.configs[found.best]
+    command = f"python -m fedray.run tiny.yaml algorithm.lambda=0.5 lr={best['lr']}"
     assert command in printed
     assert f"mlflow ui --backend-store-uri sqlite:///{here}/results/mlflow.db" in printed
     assert str(study.home) in printed
@@ -142,18 +142,15 @@ def test_a_sweep_from_yaml_to_mlflow(here, capsys, database, ray_here):
     # the same in MLflow
     parent, children = runs_of(here / "results", "tiny")
     assert parent.info.status == "FINISHED"
-    assert parent.data.metrics["best_objective"] == pytest.approx(best.objective)
+    assert parent.data.metrics["best_objective"] == pytest.approx(objectives.max())
     assert len(children) == 6
-    for trial in found.trials:
-        for folder in trial.runs:
-            run = children[folder.name]
-            assert run.data.tags["fedray.method"] == "fedproto"
-            assert run.data.tags["scale"] == "laptop"
-            assert run.data.tags["config"] == f"lr={trial.config['lr']:.4g}"
-            if trial.status == "failed":
-                assert run.info.status == "FAILED"
-                continue
-            assert run.info.status == "FINISHED"
+    for row in found.runs.to_dict("records"):
+        run = children[row["folder"].name]
+        assert run.data.tags["fedray.method"] == "fedproto"
+        assert run.data.tags["scale"] == "laptop"
+        assert run.data.tags["config"] == f"lr={row['lr']:.4g}"
+        assert run.info.status == row["status"].upper()
+        if row["status"] != "failed":
             assert steps_of(here / "results", run) == [0, 1, 2]
 
     # another sweep finds the runs that are there
@@ -186,9 +183,9 @@ def test_asha_stops_by_rounds(here, capsys, database, ray_here):
     assert main(["tiny", "--no-track"]) == 0
     assert "3 runs, 1 at a time" in capsys.readouterr().out
     study = only_study(here / "results")
-    trials = sweep_outcome(study).trials
-    assert [trial.number for trial in trials] == [0, 1, 2]
-    done = {t.status: RunFolder(t.runs[0]).read().done for t in trials}
+    runs = sweep_outcome(study).runs.to_dict("records")
+    assert len(runs) == 3
+    done = {run["status"]: RunFolder(run["folder"]).read().done for run in runs}
     assert done["finished"] == 3
     assert done.get("stopped", 1) < 3
 
@@ -199,10 +196,10 @@ def test_asha_stops_by_rounds(here, capsys, database, ray_here):
         assert upload([str(study.home)]) == 0
     parent, children = runs_of(here / "results", "tiny")
     assert parent.info.status == "FINISHED"
-    for trial in trials:
-        run = children[trial.runs[0].name]
-        last = RunFolder(trial.runs[0]).read().done
-        assert steps_of(here / "results", run) == list(range(last + 1))
+    for run in runs:
+        last = RunFolder(run["folder"]).read().done
+        steps = steps_of(here / "results", children[run["folder"].name])
+        assert steps == list(range(last + 1))
 
 
 @pytest.mark.ray
@@ -229,11 +226,11 @@ def test_a_run_whose_process_dies_goes_on_after_its_checkpoint(here, database, r
     thread.join(5)
     assert killed
     study = only_study(here / "results")
-    [trial] = sweep_outcome(study).trials
-    assert trial.status == "finished"
+    [run] = sweep_outcome(study).runs.to_dict("records")
+    assert run["status"] == "finished"
     as_undisturbed(study, here)
     _, children = runs_of(here / "results", "tiny")
-    assert steps_of(here / "results", children[trial.runs[0].name]) == list(range(7))
+    assert steps_of(here / "results", children[run["folder"].name]) == list(range(7))
 
 
 @pytest.mark.long
@@ -267,7 +264,7 @@ def test_killed_and_resumed_is_as_undisturbed(here):
     assert second.returncode == 0, second.stdout + second.stderr
     study = only_study(results)
     assert study.status == "finished"
-    assert len(sweep_outcome(study).through) == 3
+    assert len(sweep_outcome(study).ended) == 3
     as_undisturbed(study, here)
     parent, children = runs_of(results, "tiny")
     assert parent.info.status == "FINISHED"

@@ -23,8 +23,9 @@ from fedray.config import dump_yaml
 from fedray.storage.claim import FolderClaim
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import RunSpec
-from fedray.studies.pages import best_line, conclusion, write_pages
+from fedray.studies.pages import conclusion, write_pages
 from fedray.studies.study import Study
+from fedray.studies.sweep_pages import best_line
 from fedray.studies.tracking import study_run, study_sources
 from fedray.studies.trials import sweep_outcome
 from tests.tracking.runs import Following, wait_until
@@ -70,7 +71,7 @@ def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_on
     for number in range(2):  # interrupted after the first run, then resumed
         study = Study.read(tmp_path / "home")
         with Following(study.home, uri) as following:
-            end(study, study.next(), curve)
+            end(study, study.ask(), curve)
             study.status = "finished" if study.is_complete else "running"
             study.write()
             assert following.end()
@@ -91,15 +92,15 @@ def test_a_sweep_that_another_process_executes_keeps_its_state(
     monkeypatch.chdir(tmp_path)
     study = begun(tmp_path)
     study.write()
-    end(study, study.next(), curve)
-    going = study.next()
+    end(study, study.ask(), curve)
+    going = study.ask()
     half = result_of(going.spec, curve(going.spec))
     half.info.config["rounds"] = 99
     second = RunFolder(going.folder)
     second.write(half)
 
     def statuses(*, is_going: bool) -> list[str]:
-        found = study_sources(Study.read(study.home), conclusion, is_going=is_going)
+        found = study_sources(Study.read(study.home).look(), conclusion, is_going=is_going)
         return [source.read().status for source in found]
 
     claim = FolderClaim(second)
@@ -121,12 +122,12 @@ def test_a_run_without_files_is_running_and_one_that_failed_is_named(
     study = begun(tmp_path)
     study.write()
     for _ in range(2):
-        run = study.next()
+        run = study.ask()
         run.status, run.ray_id = "running", f"ray_{run.number}"
     study.write()
 
     def runs(*, is_going: bool) -> list[tuple[str, str | None]]:
-        found = study_sources(Study.read(study.home), conclusion, is_going=is_going)
+        found = study_sources(Study.read(study.home).look(), conclusion, is_going=is_going)
         return [
             (run.status, run.tags["ray_trial_id"])
             for run in (source.read() for source in found)
@@ -134,7 +135,7 @@ def test_a_run_without_files_is_running_and_one_that_failed_is_named(
         ]
 
     assert runs(is_going=True) == [("RUNNING", "ray_0"), ("RUNNING", "ray_1")]
-    study.give_up(study.runs[0].spec, "no memory")
+    study.tell(next(iter(study.runs.values())), "failed", "no memory")
     study.write()
     assert runs(is_going=True) == [("FAILED", "ray_0"), ("RUNNING", "ray_1")]
     assert runs(is_going=False) == [("FAILED", "ray_0"), ("KILLED", "ray_1")]
@@ -145,12 +146,12 @@ def test_a_finished_run_is_finished_whoever_still_holds_its_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     study = begun(tmp_path)
-    run = study.next()
+    run = study.ask()
     end(study, run, curve)
     study.write()
     claim = FolderClaim(RunFolder(run.folder))
     claim.acquire()
-    found = study_sources(Study.read(study.home), conclusion, is_going=True)
+    found = study_sources(Study.read(study.home).look(), conclusion, is_going=True)
     claim.release()
     assert [(source.state, source.read().status) for source in found][-1] == ("FINISHED",) * 2
 
@@ -166,7 +167,7 @@ def test_a_damaged_run_folder_stops_no_other_run_of_a_sweep(
     study.write()
     with Following(study.home, uri) as following:
         for damage in (True, False):
-            run = study.next()
+            run = study.ask()
             end(study, run, curve)
             if damage:
                 bad = RunFolder(run.folder).rounds_file
@@ -199,7 +200,7 @@ def test_a_run_that_ended_unknown_to_mlflow_is_ended_there_by_the_resumed_sweep(
         return [run.info.status for run in runs]
 
     study = begun(tmp_path)
-    run = study.next()
+    run = study.ask()
     run.status = "running"
     study.write()
     with Following(study.home, uri) as following:  # the first process is killed
@@ -210,7 +211,7 @@ def test_a_run_that_ended_unknown_to_mlflow_is_ended_there_by_the_resumed_sweep(
     end(study, run, curve)
     study = Study.read(tmp_path / "home")
     with Following(study.home, uri) as following:
-        end(study, study.next(), curve)
+        end(study, study.ask(), curve)
         study.status = "finished"
         study.write()
         assert following.end()
@@ -257,7 +258,7 @@ def test_a_trial_has_its_objective_over_seeds_and_the_runs_of_its_seeds(
 
     pretend(study, by_seed)
     study.write()
-    found = study_sources(Study.read(study.home), conclusion, is_going=False)
+    found = study_sources(Study.read(study.home).look(), conclusion, is_going=False)
     parent, *others = [source.read() for source in found]
     trials = {run.tags["config"]: run for run in others if run.parent == parent.key}
     good, bad = trials["lr=0.1"], trials["lr=0.2"]
@@ -299,7 +300,7 @@ def test_a_real_sweep_interrupted_and_resumed_is_what_the_page_says(
     for number in range(2):  # interrupted after a run, then resumed
         study = Study.read(home)
         with Following(home, uri) as following:
-            while (run := study.next()) is not None:
+            while (run := study.ask()) is not None:
                 run.status = "running"
                 study.write()
                 if number == 0 and run.number == len(seeds):
@@ -324,19 +325,20 @@ def test_a_real_sweep_interrupted_and_resumed_is_what_the_page_says(
     order = f"{state['orderByKey']} {'ASC' if state['orderByAsc'] else 'DESC'}"
     trials = client.search_runs([experiment], state["searchFilter"], order_by=[order])
     result = sweep_outcome(study)
-    best, worst = (f"lr={trial.config['lr']} batch_size=8" for trial in result.ranked)
+    best, worst = (f"lr={result.configs[n]['lr']} batch_size=8" for n in result.ranked)
     assert [run.data.tags["config"] for run in trials] == [best, worst]
     spread = ["objective_std"] if len(seeds) > 1 else []
     columns = [f"params.`{name}`" for name in trials[0].data.params]
     names = ["objective", "best/local_accuracy", *spread]
     assert columns == ["params.`lr`"]  # the batch size does not vary
     assert state["selectedColumns"] == columns + [f"metrics.`{name}`" for name in names]
-    for run, trial in zip(trials, result.ranked, strict=True):
-        numbers = [trial.objective, trial.mean("local_accuracy"), trial.std][: len(names)]
+    for run, number in zip(trials, result.ranked, strict=True):
+        trial = result.trials.loc[number]
+        numbers = trial[["objective", "local_accuracy", "std"]].tolist()[: len(names)]
         assert run.data.metrics == dict(zip(names, numbers, strict=True))
         text = run.data.tags["mlflow.note.content"]
-        assert f"validation/local_accuracy **{trial.objective:.4f}**" in text
-        who = "the best of the sweep" if trial == result.ranked[0] else "best of the sweep: **lr="
+        assert f"validation/local_accuracy **{trial['objective']:.4f}**" in text
+        who = "the best of the sweep" if number == result.best else "best of the sweep: **lr="
         assert who in text
         children = client.search_runs(
             [experiment], f"tags.mlflow.parentRunId = '{run.info.run_id}'"

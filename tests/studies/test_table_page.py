@@ -27,7 +27,7 @@ from fedray.studies import flow
 from fedray.studies.flow import Request, copy_study_file, reload
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table
-from fedray.studies.study import Study
+from fedray.studies.study import End, Study
 from fedray.table import main
 
 ROWS = {
@@ -233,7 +233,7 @@ def test_a_page_that_is_written_in_between_says_so(here, write):
     book = Study(here / "out", plan_words("table", "tiny"), here / "store")
     (here / "out").mkdir()
     while book.cells_over < 2:
-        end(book, book.next(), curve)
+        end(book, book.ask(), curve)
     text = markdown(write_table(book))
     assert "NOT FINISHED: 4 of 6 cells are still to be run" in text
     assert "no runs" in text
@@ -349,7 +349,8 @@ def test_what_another_process_has_finished_meanwhile_is_not_begun_again(here, wr
     book = asked(["tiny"])
     book.write()
     stale = asked(["tiny", "--resume"])
-    book.failures = {"one": "it diverged: loss is nan", "two": "out of memory"}
+    reasons = {"one": "it diverged: loss is nan", "two": "out of memory"}
+    book.ends = {key: End("failed", reason) for key, reason in reasons.items()}
     book.write()
     assert list(reload(stale).failures) == ["one"]
     book.status = "finished"

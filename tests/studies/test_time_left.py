@@ -20,7 +20,7 @@ def test_reports_that_wait_count_in_the_time_that_is_left(here, write, concurren
     study = Study(here / "out", plan_words("table", "tiny"), here / "store")
     show = Progress(study, concurrent, clock=lambda: now[0])
     said = []
-    while (run := study.next()) is not None:
+    while (run := study.ask()) is not None:
         show.begin(run)
         for round_ in range(3):
             now[0] += ROUND
@@ -40,7 +40,7 @@ def test_reports_that_wait_count_in_the_time_that_is_left(here, write, concurren
 def test_a_run_that_is_longer_counts_by_its_rounds_and_epochs(here, write):
     write(set={"local_epochs": 2}, tuning={"rounds": 1})
     study = Study(here / "out", plan_words("table", "tiny"), here / "store")
-    run = study.next()
+    run = study.ask()
     assert run.cost == 2
     now = [0.0]
     show = Progress(study, 1, clock=lambda: now[0])

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from types import SimpleNamespace
 
+import pandas
 import pytest
 from commands import plan_words
 from pretended_runs import result_of
 
-from fedray.results.pages.sweep import TrialLine, trials_section
+from fedray.results.pages.sweep import trials_section
 from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.pages import write_pages
 from fedray.studies.study import Study
-from fedray.studies.trials import SweepOutcome, Trial, sweep_outcome
+from fedray.studies.trials import SweepOutcome, sweep_outcome
 
 SWEEP = """\
 answers: "a question"
@@ -56,15 +56,14 @@ def play(file, tmp_path):
     def play(numbers, lost=(), until=99) -> Study:
         shutil.rmtree(tmp_path / "store", ignore_errors=True)
         study = Study(tmp_path / "home", plan_words("sweep", str(file)), tmp_path / "store")
-        while (run := study.next()) is not None and run.number < until:
+        while (run := study.ask()) is not None and run.number < until:
             config = run.spec.config
             where = config["algorithm.tau"], config["data.root"].rpartition("/")[2]
-            run.status = "finished"
             if where in lost:
-                run.reason = "it diverged"
+                study.tell(run, "failed", "it diverged")
             else:
                 write(run, numbers(where, run.spec.seed))
-            study.settle(run)
+                study.tell(run, "finished")
         return study
 
     return play
@@ -85,18 +84,24 @@ def better_second_seed(where, seed):
 
 
 def test_seeds_are_averaged_and_their_spread_is_kept(play):
-    trial = sweep_outcome(play(better_second_seed)).trials[0]
-    assert trial.objective == pytest.approx(0.75)
-    assert trial.std == pytest.approx(0.1 / 2**0.5)
-    assert (trial.mean("accuracy_base"), trial.best_rounds) == (pytest.approx(0.45), [2, 2])
-    assert (trial.when, trial.bytes) == ("2", 120)
+    found = sweep_outcome(play(better_second_seed))
+    trial = found.trials.loc[0]
+    assert trial["objective"] == pytest.approx(0.75)
+    assert trial["std"] == pytest.approx(0.1 / 2**0.5)
+    assert trial["accuracy_base"] == pytest.approx(0.45)
+    assert (trial["round"], trial["bytes"]) == ("2", 120)
+    runs = found.runs[found.runs["trial"] == 0]
+    assert runs[["seed", "round"]].values.tolist() == [[0, 2], [1, 2]]
+    assert runs["accuracy_base"].tolist() == pytest.approx([0.4, 0.5])
+    by_tau = found.runs.groupby("algorithm.tau")["choice"].mean()  # as in any frame
+    assert by_tau.to_dict() == pytest.approx({1: 0.625, 2: 0.5})
 
 
 def test_a_trial_that_is_not_over_has_no_mean(play):
     found = sweep_outcome(play(better_second_seed, lost=[(2, "pets")], until=5))
-    assert [trial.status for trial in found.trials] == ["finished", "finished", "failed", "pending"]
-    assert [trial.interval() is None for trial in found.trials] == [False, False, True, True]
-    assert (found.best.number, len(found.through)) == (0, 2)
+    assert found.trials["status"].tolist() == ["finished", "finished", "failed", "pending"]
+    assert [n for n, interval in found.intervals().items() if interval is None] == [2, 3]
+    assert (found.best, len(found.ended)) == (0, 2)
 
 
 def test_all_metrics_of_each_configuration_are_a_table(play):
@@ -113,20 +118,24 @@ def test_all_metrics_of_each_configuration_are_a_table(play):
     assert metrics.rows[3][4] == "35.00 (30.0–40.0)"
 
 
+def section_of(configs, columns, notes=(), best=None):
+    trials = pandas.DataFrame(configs, dtype=object).assign(
+        status="finished", reason="", round="1", bytes=0.0, seconds=0.0
+    )
+    metric = Metric("local_accuracy")
+    return trials_section(trials, [*configs[0]], columns, metric, notes, best=best)
+
+
 def test_swept_values_are_shown_whole():
     values = ["openclip model=ViT-B-32 pretrained=a", "openclip model=ViT-B-32 pretrained=b"]
-    lines = [
-        TrialLine(number, {"text.encoder": value}, "", None, None, None, "1", 0.0, 0.0, False)
-        for number, value in enumerate(values)
-    ]
-    section = trials_section(lines, ["text.encoder"], Metric("local_accuracy"), validates=False)
+    section = section_of([{"text.encoder": value} for value in values], [{0: None, 1: None}])
     assert [row[1] for row in section.rows] == values
 
 
 # --- how sure the best one is ---------------------------------------------------------------------
 
 
-def ended(tmp_path, space, numbers, search="") -> SweepOutcome:
+def ended(tmp_path, space, numbers, search="", status="finished") -> SweepOutcome:
     """A sweep over `space` whose configurations came to these objectives, one for each seed."""
     path = tmp_path / "mine.yaml"
     seeds = list(range(len(numbers[0][1])))
@@ -134,38 +143,34 @@ def ended(tmp_path, space, numbers, search="") -> SweepOutcome:
         f"answers: a question\nspace: {space}\ntuning: {{{search}}}\n"
         f"scales: {{laptop: {{experiment: fedavg_digits, report: {{seeds: {seeds}}}}}}}\n"
     )
-    trials = []
-    for config, values in numbers:
-        ends = {
-            seed: SimpleNamespace(
-                choice=value, score=value, values={"local_accuracy": value}, round=1, bytes=0
-            )
-            for seed, value in enumerate(values)
-        }
-        trials.append(Trial(len(trials), config, "finished", ends, [tmp_path] * len(ends)))
-    return SweepOutcome(plan_words("sweep", str(path)), trials)
+    rows = [
+        {"trial": trial, "seed": seed, **config, "status": status if value is None else "finished",
+         "reason": "", "seconds": 0.0, "round": 1.0, "choice": value, "score": value, "bytes": 0.0,
+         "local_accuracy": value}
+        for trial, (config, values) in enumerate(numbers)
+        for seed, value in enumerate(values)
+    ]  # fmt: skip
+    configs = [config for config, _ in numbers]
+    return SweepOutcome(plan_words("sweep", str(path)), configs, pandas.DataFrame(rows), {})
 
 
 def test_below_four_seeds_the_spread_is_the_range_and_from_four_on_an_interval(tmp_path):
-    values = [0.62, 0.80, 0.70, 0.71]
+    values, intervals = [0.62, 0.80, 0.70, 0.71], {}
     for seeds in (2, 3, 4):
         found = ended(tmp_path, "{lr: {grid: [0.1]}}", [({"lr": 0.1}, values[:seeds])])
-        interval = found.trials[0].interval()
+        interval = intervals[seeds] = found.intervals()[0]
         assert interval.mean == pytest.approx(sum(values[:seeds]) / seeds)
         if seeds < 4:
             assert interval.spread == (0.62, 0.80)
         else:
             assert interval.spread == pytest.approx((interval.low, interval.high))
-    line = TrialLine(0, {"lr": 0.1}, "", None, interval, interval, "1", 0, 0, is_best=True)
-    four = trials_section([line], ["lr"], Metric("local_accuracy"), validates=True)
-    assert four.rows[0][2] == "70.75 ± 11.72"
+    four = section_of([{"lr": 0.1}], [{0: intervals[4]}] * 2, best=0)
+    assert four.rows[0][:3] == ["* 0", "0.1", "70.75 ± 11.72"]
     assert four.below == ["local accuracy (%), mean ± half of the 95 % t interval over 4 seeds."]
-    two = ended(tmp_path, "{lr: {grid: [0.1]}}", [({"lr": 0.1}, values[:2])]).trials[0].interval()
-    line = TrialLine(0, {"lr": 0.1}, "", None, two, two, "1", 0, 0, is_best=True)
-    section = trials_section([line], ["lr"], Metric("local_accuracy"), ["a note"], validates=True)
-    assert section.rows[0][2:4] == ["71.00 (62.0–80.0)"] * 2
-    assert section.below == ["local accuracy (%), mean and range of 2 seeds."]
-    assert section.items == ["a note"]
+    two = section_of([{"lr": 0.1}], [{0: intervals[2]}] * 2, ["a note"])
+    assert two.rows[0][2:4] == ["71.00 (62.0–80.0)"] * 2
+    assert two.below == ["local accuracy (%), mean and range of 2 seeds."]
+    assert two.items == ["a note"]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +205,9 @@ def test_a_best_at_the_end_of_its_axis_is_named(tmp_path):
         assert [said in note for note in notes] == ([True] if "of" in said else [])
 
 
-def test_nothing_is_said_of_the_best_while_trials_are_missing(tmp_path):
-    found = ended(tmp_path, "{lr: {grid: [0.1, 0.2]}}", [({"lr": 0.1}, (0.5, 0.6))])
-    waiting = Trial(1, {"lr": 0.2}, "running", {}, [tmp_path] * 2)
-    assert SweepOutcome(found.plan, [*found.trials, waiting]).notes == []
+@pytest.mark.parametrize(("status", "notes"), [("running", 0), ("failed", 0), ("finished", 1)])
+def test_nothing_is_said_of_the_best_while_trials_are_missing(tmp_path, status, notes):
+    last = 0.4 if status == "finished" else None
+    numbers = [({"lr": 0.1}, (0.5, 0.6)), ({"lr": 0.2}, (0.4, last))]
+    found = ended(tmp_path, "{lr: {choice: [0.1, 0.2]}}", numbers, status=status)
+    assert (found.best, len(found.notes)) == (0, notes)

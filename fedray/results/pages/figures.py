@@ -16,6 +16,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from fedray.config import Tree
 from fedray.data.plot import literal
 from fedray.results.blocks import blocks_of
 from fedray.results.frame import At, Group, differing_keys, selection_label
@@ -27,6 +28,7 @@ from fedray.storage.files import file_name, replace_whole
 from fedray.storage.metric import Metric
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -230,23 +232,8 @@ def error_points(
 # --- sweeps --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Row:
-    """One configuration of a sweep.
-
-    Attributes:
-        config: values of the swept keys.
-        interval: interval over seeds of the drawn metric.
-        chooser: the number that selects the best configuration; None if nothing selects it.
-    """
-
-    config: Mapping[str, Any]
-    interval: Interval
-    chooser: float | None = None
-
-
 def figure_sweep(
-    rows: Sequence[Row],
+    trials: pandas.DataFrame,
     parameter: str | Sequence[str],
     path: Path,
     metric: Metric,
@@ -261,7 +248,9 @@ def figure_sweep(
     logarithmic if values span more than `LOG_SPAN`, and categorical for strings.
 
     Args:
-        rows: the configurations; those without a finite value are left out.
+        trials: a row per configuration: the swept keys, `interval` over seeds of the metric, and
+            `chooser`, the number that selects the best one; None if nothing does. Rows without a
+            finite mean are left out.
         parameter: a swept key, or several keys for one panel each.
         path: the file of the figure.
         metric: the objective; its direction defines the best value.
@@ -271,13 +260,14 @@ def figure_sweep(
     Raises:
         ValueError: if no row has a finite value.
     """
-    rows = [row for row in rows if math.isfinite(row.interval.mean)]
+    rows = trials.to_dict("records")
+    rows = [row for row in rows if math.isfinite(row["interval"].mean)]
     if not rows:
         raise ValueError("no configuration has a value")
     parameters = [parameter] if isinstance(parameter, str) else list(parameter)
     sign = -1 if metric.direction == "min" else 1
-    ranked = [row for row in rows if row.chooser is not None]
-    best = max(ranked, key=lambda row: sign * (row.chooser or 0.0), default=None)
+    ranked = [row for row in rows if row["chooser"] is not None]
+    best = max(ranked, key=lambda row: sign * row["chooser"], default=None)
     across = 2 if len(parameters) == 4 else min(len(parameters), 3)
     down = -(-len(parameters) // across)
     size = (6.4, 4.2) if across == 1 else (3.9 * across, 3.4 * down)
@@ -297,24 +287,23 @@ def figure_sweep(
 
 
 def _panel(
-    axes: Axes, rows: Sequence[Row], parameter: str, metric: Metric, best: Row | None
+    axes: Axes, rows: Sequence[Tree], parameter: str, metric: Metric, best: Tree | None
 ) -> None:
-    rows = [row for row in rows if parameter in row.config]
-    values = [row.config[parameter] for row in rows]
+    values = [row[parameter] for row in rows]
     position = place_values(axes, values)
     unit = scale_of(metric)
     lines, joined = _lines(rows, parameter)
     joined = joined and all(is_number(value) for value in values)
     for index, (label, members) in enumerate(lines):
-        members = sorted(members, key=lambda row: position[repr(row.config[parameter])])
-        xs = [position[repr(row.config[parameter])] for row in members]
+        members = sorted(members, key=lambda row: position[repr(row[parameter])])
+        xs = [position[repr(row[parameter])] for row in members]
         named = _legend(label, 28) if label else None
-        points = [row.interval for row in members]
+        points = [row["interval"] for row in members]
         _spread_points(axes, xs, points, colour(index), named, joined=joined, unit=unit)
-    if best is not None and parameter in best.config:
+    if best is not None:
         axes.plot(
-            position[repr(best.config[parameter])],
-            unit * best.interval.mean,
+            position[repr(best[parameter])],
+            unit * best["interval"].mean,
             "o",
             markersize=11,
             markerfacecolor="none",
@@ -418,13 +407,13 @@ def _label_decades(axes: Axes) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def _lines(rows: Sequence[Row], parameter: str) -> tuple[list[tuple[str, list[Row]]], bool]:
+def _lines(rows: Sequence[Tree], parameter: str) -> tuple[list[tuple[str, list[Tree]]], bool]:
     """Group rows by the other parameters' values if there are few; return whether to join them."""
-    other_keys = sorted({key for row in rows for key in row.config} - {parameter})
-    other_keys = [key for key in other_keys if len({repr(row.config.get(key)) for row in rows}) > 1]
-    combined: dict[str, list[Row]] = defaultdict(list)
+    other_keys = sorted(rows[0].keys() - {parameter, "interval", "chooser"})
+    other_keys = [key for key in other_keys if len({repr(row[key]) for row in rows}) > 1]
+    combined: dict[str, list[Tree]] = defaultdict(list)
     for row in rows:
-        words = [f"{k.rsplit('.', 1)[-1]}={show_value(row.config.get(k))}" for k in other_keys]
+        words = [f"{k.rsplit('.', 1)[-1]}={show_value(row[k])}" for k in other_keys]
         combined[" ".join(words)].append(row)
     if len(combined) <= MOST_LINES and len(rows) >= 2 * len(combined):
         return list(combined.items()), True
@@ -447,26 +436,29 @@ def swept_figures(
     Returns:
         The files.
     """
+    import pandas
+
     files = []
     for method in sorted({member.method for member in groups}):
         members = [member for member in groups if member.method == method]
         keys = differing_keys([member.keys for member in members])
         rows = [
-            Row(
-                {key: member.keys.get(key) for key in keys},
-                interval,
-                member.ranking_value(metric, at),
-            )
+            {
+                **{key: member.keys.get(key) for key in keys},
+                "interval": interval,
+                "chooser": member.ranking_value(metric, at),
+            }
             for member in members
             if (interval := member.interval(metric.name, at)) is not None
         ]
-        for key in keys:
-            values = [row.config[key] for row in rows]
+        trials = pandas.DataFrame(rows, dtype=object)
+        for key in keys if rows else ():
+            values = trials[key].tolist()
             if len(set(map(repr, values))) > 2 and all(map(is_number, values)):
                 path = out / f"sweep_{file_name(method)}_{file_name(key)}.{kind}"
-                how = spread_label(row.interval for row in rows)
+                how = spread_label(trials["interval"])
                 title = ", ".join(filter(None, (method, selection_label(members, at), how)))
-                figure_sweep(rows, key, path, metric, title=title, columns=columns)
+                figure_sweep(trials, key, path, metric, title=title, columns=columns)
                 files.append(path)
     return files
 

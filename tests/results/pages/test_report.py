@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from commands import report as main
 from rich.console import Console
@@ -24,7 +25,6 @@ from fedray.results.frame import NOT_COMPARED, differing_keys, group, load, rank
 from fedray.results.pages import figures
 from fedray.results.pages.cells import cell, in_megabytes
 from fedray.results.pages.figures import (
-    Row,
     figure_matrix,
     figure_rounds,
     figure_sweep,
@@ -438,14 +438,23 @@ def test_a_swept_key_gets_its_figure(tmp_path: Path, drawn: list[Any]) -> None:
     assert list(y) == pytest.approx([5.5, 10, 55.0])
 
 
-def drawn_axes(rows: list[Row], key: str, tmp_path: Path, drawn: list[Any]) -> Any:
-    figure_sweep(rows, key, tmp_path / "sweep.png", Metric("local_accuracy"))
+def row(config: dict[str, Any], interval: Interval, chooser: float | None = None) -> dict[str, Any]:
+    """A configuration of a sweep as `figure_sweep` draws it."""
+    return {**config, "interval": interval, "chooser": chooser}
+
+
+def frame_of(rows: list[dict[str, Any]]) -> pandas.DataFrame:
+    return pandas.DataFrame(rows, dtype=object)
+
+
+def drawn_axes(rows: list[dict[str, Any]], key: str, tmp_path: Path, drawn: list[Any]) -> Any:
+    figure_sweep(frame_of(rows), key, tmp_path / "sweep.png", Metric("local_accuracy"))
     (axes,) = drawn[-1].axes
     return axes
 
 
 def test_a_sweep_of_two_seeds_shows_their_range_within_100_per_cent(tmp_path, drawn) -> None:
-    rows = [Row({"lr": lr}, t_interval([0.45, lr]), lr) for lr in (0.5, 0.8, 0.975)]
+    rows = [row({"lr": lr}, t_interval([0.45, lr]), lr) for lr in (0.5, 0.8, 0.975)]
     axes = drawn_axes(rows, "lr", tmp_path, drawn)
     low, high = axes.get_ylim()
     assert 40 < low < 45
@@ -459,7 +468,7 @@ def test_a_sweep_of_two_seeds_shows_their_range_within_100_per_cent(tmp_path, dr
 
 
 def test_an_interval_of_many_seeds_is_cut_at_100_per_cent(tmp_path, drawn) -> None:
-    rows = [Row({"lr": lr}, t_interval([0.1, 0.99, 0.2, 0.98]), lr) for lr in (0.5, 0.8)]
+    rows = [row({"lr": lr}, t_interval([0.1, 0.99, 0.2, 0.98]), lr) for lr in (0.5, 0.8)]
     low, high = drawn_axes(rows, "lr", tmp_path, drawn).get_ylim()
     assert (low, high) == (-2, 102)
 
@@ -473,7 +482,7 @@ def test_an_interval_of_many_seeds_is_cut_at_100_per_cent(tmp_path, drawn) -> No
     ],
 )
 def test_the_names_of_the_values_do_not_overlap(tmp_path, drawn, values, names) -> None:
-    rows = [Row({"lr": value}, t_interval([0.5]), 0.5) for value in values]
+    rows = [row({"lr": value}, t_interval([0.5]), 0.5) for value in values]
     axes = drawn_axes(rows, "lr", tmp_path, drawn)
     low, high = axes.get_xlim()
     figure = axes.get_figure()
@@ -491,7 +500,7 @@ def test_the_names_of_the_values_do_not_overlap(tmp_path, drawn, values, names) 
 
 def test_random_values_close_to_each_other_get_round_ticks(tmp_path, drawn) -> None:
     values = [0.501, 0.502, 0.503, 0.61, 0.9]
-    rows = [Row({"lr": value}, t_interval([0.5]), 0.5) for value in values]
+    rows = [row({"lr": value}, t_interval([0.5]), 0.5) for value in values]
     axes = drawn_axes(rows, "lr", tmp_path, drawn)
     assert not {0.501, 0.502, 0.503} & set(axes.get_xticks())
 
@@ -598,14 +607,14 @@ def one(value: float) -> Interval:
 
 def sweep_axes(
     drawn: list[Any],
-    rows: list[Row],
+    rows: list[dict[str, Any]],
     path: Path,
     key: str = "x",
     direction: Direction = "max",
     **more: Any,
 ) -> Any:
     metric = replace(ACCURACY, direction=direction)
-    figure_sweep(rows, key, path / "sweep.png", metric, **more)
+    figure_sweep(frame_of(rows), key, path / "sweep.png", metric, **more)
     assert (path / "sweep.png").read_bytes().startswith(b"\x89PNG")
     return drawn[-1].axes[0]
 
@@ -623,13 +632,13 @@ def sweep_axes(
 def test_wide_ranges_stand_on_a_log_axis(
     values: list[float], scale: str, drawn: list[Any], tmp_path: Path
 ) -> None:
-    axes = sweep_axes(drawn, [Row({"x": value}, one(0.5)) for value in values], tmp_path)
+    axes = sweep_axes(drawn, [row({"x": value}, one(0.5)) for value in values], tmp_path)
     assert axes.get_xscale() == scale
 
 
 def test_a_sweep_shows_value_spread_and_best(drawn: list[Any], tmp_path: Path) -> None:
-    rows = [Row({"x": x}, Interval.of(v, 0.02, 3), v) for x, v in ((3, 0.7), (1, 0.5), (2, 0.8))]
-    rows.append(Row({"x": 4}, one(math.nan)))
+    rows = [row({"x": x}, Interval.of(v, 0.02, 3), v) for x, v in ((3, 0.7), (1, 0.5), (2, 0.8))]
+    rows.append(row({"x": 4}, one(math.nan)))
     axes = sweep_axes(drawn, rows, tmp_path, title="lambda")
     (bar,) = axes.containers
     x, y = bar[0].get_data()
@@ -645,11 +654,11 @@ def test_a_sweep_shows_value_spread_and_best(drawn: list[Any], tmp_path: Path) -
 
 
 def test_other_parameters_are_lines_or_points(drawn: list[Any], tmp_path: Path) -> None:
-    grid = [Row({"x": x, "a.tau": tau}, one(0.5 + x / 10)) for tau in (0.1, 0.5) for x in (1, 2, 3)]
+    grid = [row({"x": x, "a.tau": tau}, one(0.5 + x / 10)) for tau in (0.1, 0.5) for x in (1, 2, 3)]
     axes = sweep_axes(drawn, grid, tmp_path)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["tau=0.1", "tau=0.5"]
     assert [len(bar[0].get_xdata()) for bar in axes.containers] == [3, 3]
-    tuned = [Row({"x": x, "a.tau": 1 / (1 + x)}, one(0.5)) for x in range(9)]
+    tuned = [row({"x": x, "a.tau": 1 / (1 + x)}, one(0.5)) for x in range(9)]
     axes = sweep_axes(drawn, tuned, tmp_path)
     (points,) = axes.containers
     assert points[0].get_linestyle() == "None"
@@ -657,18 +666,18 @@ def test_other_parameters_are_lines_or_points(drawn: list[Any], tmp_path: Path) 
 
 
 def test_words_stand_next_to_each_other(drawn: list[Any], tmp_path: Path) -> None:
-    rows = [Row({"x": name}, one(value)) for name, value in (("minilm", 0.5), ("bert", 0.6))]
+    rows = [row({"x": name}, one(value)) for name, value in (("minilm", 0.5), ("bert", 0.6))]
     axes = sweep_axes(drawn, rows, tmp_path)
     assert [label.get_text() for label in axes.get_xticklabels()] == ["minilm", "bert"]
     assert list(axes.containers[0][0].get_xdata()) == [0, 1]
 
 
 def test_several_parameters_are_several_panels(drawn: list[Any], tmp_path: Path) -> None:
-    rows = [Row({"algorithm.tau": x, "lr": 2 * x}, one(x)) for x in (0.1, 0.2, 0.3)]
-    figure_sweep(rows, ["algorithm.tau", "lr"], tmp_path / "a.png", LOSS)
+    rows = [row({"algorithm.tau": x, "lr": 2 * x}, one(x)) for x in (0.1, 0.2, 0.3)]
+    figure_sweep(frame_of(rows), ["algorithm.tau", "lr"], tmp_path / "a.png", LOSS)
     assert [axes.get_xlabel() for axes in drawn[0].axes] == ["tau", "lr"]
     with pytest.raises(ValueError, match="no configuration has a value"):
-        figure_sweep([Row({"x": 1}, one(math.nan))], "x", tmp_path / "b.png", LOSS)
+        figure_sweep(frame_of([row({"x": 1}, one(math.nan))]), "x", tmp_path / "b.png", LOSS)
 
 
 def test_a_heat_map_takes_its_colours_from_off_diagonal_values(
