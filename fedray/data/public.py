@@ -90,7 +90,7 @@ class NoPublicData(PublicData):
     name = "none"
 
 
-class ShareParams(PublicParams):
+class PublicShareParams(PublicParams):
     """Parameters of `share`."""
 
     fraction: float = Field(0.1, gt=0, lt=1)
@@ -99,12 +99,12 @@ class ShareParams(PublicParams):
 
 
 @publics.add
-class Share(PublicData):
+class PublicShare(PublicData):
     """A random share of the training images, which clients then lack, in every phase the same."""
 
     name = "share"
-    Params = ShareParams
-    params: ShareParams
+    Params = PublicShareParams
+    params: PublicShareParams
 
     def taken(self, pool: Indices, rng: np.random.Generator) -> Indices:
         fraction, n = self.params.fraction, len(pool)

@@ -43,7 +43,7 @@ TINY: dict[str, Any] = {
     "model": {"group": "mlp", "feature_dim": 16},
 }
 """Clients with unlike numbers of batches, the last of unlike sizes; four take part in a round."""
-ROUNDS = {"fedtsp": 5, "fedtsp_global": 5, "feddf": 5, "fedmgp": 2}
+ROUNDS = {"fedtsp": 5, "fedtsp_global": 5, "feddf": 2, "fedmgp": 2}
 """Rounds, not 20: servers that train amplify rounding, as they do a changed last digit of `lr`;
 FedMGP is slow, and so the other prompts have 5."""
 STACKABLE = sorted(method.name for method in algorithms.entries() if method.stacks)

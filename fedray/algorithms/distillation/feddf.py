@@ -2,8 +2,7 @@
 
 Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020,
 arXiv:2006.07242. Authors' code: epfml/federated-learning-public-code, commit 44dd555,
-codes/FedDF-code, with `scheme=noise_knowledge_transfer,update_student_scheme=avg_logits` (not run
-here, it needs MPI).
+codes/FedDF-code, `scheme=noise_knowledge_transfer,update_student_scheme=avg_logits`.
 
     Algorithm 1, 3: means of models, per architecture -> FedDF.server_update
     Eq. (1)                                           -> FedDF.ensemble, FedDF.student
