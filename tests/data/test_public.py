@@ -128,7 +128,6 @@ def test_prompts_read_their_features(assemble):
             "data.public.root=/not/here is not a folder; set data.public.root",
         ),
         ({"data.public.labelled": False}, "public_epochs=20 trains on the labels of public"),
-        ({"algorithm.alignment": 49}, "alignment=49, but there are 48 public images"),
     ],
 )
 def test_impossible_values_are_refused_in_one_sentence(assemble, changes, message):

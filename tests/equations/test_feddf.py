@@ -21,7 +21,7 @@ def test_the_learning_rate_falls_along_a_cosine():
     assert [cosine(share) for share in (0.0, 0.5, 1.0)] == pytest.approx([1.0, 0.5, 0.0])
 
 
-def test_eq1_the_teacher_is_the_plain_mean_of_all_uploads_logits(assemble):
+def test_the_teacher_is_the_plain_mean_of_all_uploads_logits(assemble):
     assembly = assemble("feddf", THREE)
     method, server = assembly.algorithm, assembly.server(CPU)
     uploads, expected = {}, 0

@@ -5,7 +5,7 @@ arXiv:2006.07242. Authors' code: epfml/federated-learning-public-code, commit 44
 codes/FedDF-code, `scheme=noise_knowledge_transfer,update_student_scheme=avg_logits`.
 
     Algorithm 1, 3: means of models, per architecture -> FedDF.server_update
-    Eq. (1)                                           -> FedDF.ensemble, FedDF.student
+    AVGLOGITS                                         -> FedDF.ensemble, FedDF.student
     cosine annealing of the server's learning rate    -> cosine
 
 Clients train as in FedAvg. The teacher of every architecture is the ensemble of all participants,
@@ -14,8 +14,8 @@ with equal weights. Public labels are not read.
 Deviations:
     - The number of steps is fixed. The paper and the authors' code stop early, and keep the best
       model, on validation images of the server.
-    - The means that students start from are weighted by samples, as in the paper; the authors' code
-      weighs clients equally (`weights=uniform`).
+    - The means that students start from are weighted by samples, as in the paper (its text was not
+      at hand to verify this); the authors' code weighs clients equally (`weights=uniform`).
     - An architecture without participants starts from its model of the round before.
     - Public images are not augmented; the authors' code augments its data sets.
     - Predictors that are worse than chance are not dropped (the authors' option `drop_worst`).
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -59,15 +60,16 @@ class FedDF(FedAvg):
     class HParams(FedAvg.HParams):
         server_epochs: int = Field(5, ge=0, le=10_000)
         """Passes of a student over the public images in a round; 0 gives FedAvg inside each
-        architecture. Paper: at most 10,000 steps, stopped early."""
+        architecture. Authors' code: at most 10,000 steps, stopped early."""
         server_batch_size: int = Field(128, ge=1, le=1_000_000)
-        """Public images of a step. Paper: 128."""
+        """Public images of a step. Authors' code: 128."""
         server_lr: LearningRate = 0.001
-        """Adam's learning rate of the student, which falls to 0 along a cosine. Paper: 0.001."""
+        """Adam's learning rate of the student, which falls to 0 along a cosine. Authors' code:
+        0.001."""
         clip: float | None = Field(5.0, gt=0, le=1e6)
         """Maximal norm of a student's gradient; null: no clipping. Authors' code: 5."""
         temperature: Temperature = 1.0
-        """Divisor of logits in the softmaxes of Eq. (1). Paper: 1."""
+        """Divisor of logits in AVGLOGITS' softmaxes. Authors' code: 1."""
 
     hp: HParams
 
@@ -85,10 +87,8 @@ class FedDF(FedAvg):
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
         """Send every client the model of its architecture."""
-        models = {
-            name: GlobalModel.of(server.empty(name), model)
-            for name, model in state["models"].items()
-        }
+        items = state["models"].items()
+        models = {name: GlobalModel.of(server.empty(name), model) for name, model in items}
         return {client: models[server.architectures[client]] for client in clients}
 
     def server_update(
@@ -109,40 +109,32 @@ class FedDF(FedAvg):
         return {"models": models}
 
     def ensemble(self, uplinks: core.Uplinks, server: core.Server) -> Tensor:
-        """Return the mean logits of the uploads on the public images [n, C], teacher of Eq. (1)."""
-        learners = {
-            name: server.learner(name, server.public)
-            for name in {server.architectures[client] for client in uplinks}
-        }
-        total = torch.zeros((), dtype=torch.double, device=server.device)
+        """Return the mean logits of the uploads on the public images [n, C], AVGLOGITS' teacher."""
+        names = {server.architectures[client] for client in uplinks}
+        learners = {name: server.learner(name, server.public) for name in names}
+        total = torch.zeros((), device=server.device)
         for client, upload in uplinks.items():
             learner = learners[server.architectures[client]]
-            total = total + learner.logits(learner.load(upload.model), server.public).double()
-        return (total / len(uplinks)).float()
+            total = total + learner.logits(learner.load(upload.model), server.public)
+        return total / len(uplinks)
 
     def student(
         self, name: str, model: core.Tensors, logits: Tensor, server: core.Server
     ) -> core.Tensors:
-        """Return an architecture's model after the steps of Eq. (1), from teacher logits [n, C]."""
+        """Return an architecture's model after AVGLOGITS' steps, from teacher logits [n, C]."""
 
         def loss(student: Classifier, batch: core.Batch) -> Tensor:
             found, teacher = student(batch.inputs).logits, logits[batch.positions]
             return kl_divergence(found, teacher, temperature=self.hp.temperature)
 
-        return fit_on_server(
-            server,
-            name,
-            model,
-            server.public,
-            loss,
-            decay=cosine,
-            epochs=self.hp.server_epochs,
-            batch_size=self.hp.server_batch_size,
-            lr=self.hp.server_lr,
-            optimizer=Adam(),
-            clip_grad_norm=self.hp.clip,
-            shuffle=True,
-        )
+        schedule: dict[str, Any] = {
+            "epochs": self.hp.server_epochs,
+            "batch_size": self.hp.server_batch_size,
+            "lr": self.hp.server_lr,
+            "clip_grad_norm": self.hp.clip,
+        }
+        fixed: dict[str, Any] = {"optimizer": Adam(), "shuffle": True, "decay": cosine}
+        return fit_on_server(server, name, model, server.public, loss, **schedule, **fixed)
 
 
 def cosine(done: float) -> float:
