@@ -299,7 +299,8 @@ def federate(
         data = with_every_domain(data, tested)
     if not len(selection.public):
         return data
-    return replace(data, public=selection.choice.share_of(images, selection.public))
+    labelled = selection.choice.params.labelled
+    return replace(data, public=PublicSet(images, selection.public, labelled))
 
 
 @dataclass(frozen=True, eq=False)

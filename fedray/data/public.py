@@ -10,17 +10,17 @@ import re
 from abc import ABC
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field, StrictBool
 
-from fedray.config import Chosen, Component, DataConfig, Frozen, InputFile, default_entry
+from fedray.config import Chosen, Component, DataConfig, Frozen, InputFile, NoParams, default_entry
 from fedray.data.configurable import Configurable
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TRAIN, ImageSet
 from fedray.data.partitions import Indices
-from fedray.data.sources import Source, load_images
+from fedray.data.sources import load_images
 from fedray.errors import UserError
 from fedray.registry import Registry
 
@@ -56,13 +56,12 @@ class PublicParams(Frozen):
 class PublicData(Configurable, ABC):
     """The choice of public images; built from its typed parameters, `data.public.*`."""
 
+    Params: ClassVar[type[Frozen]] = PublicParams
+    params: PublicParams
+
     def taken(self, pool: Indices, rng: np.random.Generator) -> Indices:
         """Return the positions that clients give up, sorted, of their training images `pool`."""
         return pool[:0]
-
-    def share_of(self, images: ImageSet, taken: Indices) -> PublicSet:
-        """Return the positions that the clients of `images` gave up as public images."""
-        raise NotImplementedError(f"{self.name} takes no images from clients")
 
     def read(
         self, images: ImageSet, keys: DataConfig, rng: np.random.Generator
@@ -76,9 +75,6 @@ class PublicData(Configurable, ABC):
         """
         return None
 
-    def check_here(self) -> None:
-        """Raise a UserError if the images of another source are not on this machine."""
-
 
 publics: Registry[type[PublicData]] = Registry("public data", "fedray.data.public")
 
@@ -88,6 +84,7 @@ class NoPublicData(PublicData):
     """No public images."""
 
     name = "none"
+    Params = NoParams
 
 
 class PublicShareParams(PublicParams):
@@ -117,9 +114,6 @@ class PublicShare(PublicData):
             )
         return np.sort(rng.permutation(pool)[:count])
 
-    def share_of(self, images: ImageSet, taken: Indices) -> PublicSet:
-        return PublicSet(images, taken, self.params.labelled)
-
 
 class OtherSourceParams(PublicParams):
     """Parameters of `source`."""
@@ -140,17 +134,6 @@ class OtherSource(PublicData):
     Params = OtherSourceParams
     params: OtherSourceParams
 
-    @property
-    def _root(self) -> Path | None:
-        return None if self.params.root is None else Path(self.params.root)
-
-    def check_here(self) -> None:
-        source: Source = self.params.source.build()
-        try:
-            source.find_root(self._root, download=False)
-        except UserError as error:
-            raise _of_public(error) from None
-
     def read(
         self, images: ImageSet, keys: DataConfig, rng: np.random.Generator
     ) -> PublicSet | None:
@@ -159,7 +142,7 @@ class OtherSource(PublicData):
         classes = keys.classes if p.labelled else None
         options = ReadOptions(size, channels, keys.resize, classes)
         try:
-            public = load_images(p.source, self._root, options)
+            public = load_images(p.source, None if p.root is None else Path(p.root), options)
         except UserError as error:
             raise _of_public(error) from None
         if public.sha256 == images.sha256:

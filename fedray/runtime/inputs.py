@@ -43,7 +43,6 @@ def _missing_data(keys: DataConfig) -> list[str]:
         found = source.find_root(root, download=False)
         if keys.split not in (None, LISTS):  # a source names what is worse than missing lists
             split_files(found, keys.split)
-        keys.public.build().check_here()
     except UserError as error:
         return [str(error)]
     return []
