@@ -43,8 +43,8 @@ TINY: dict[str, Any] = {
     "model": {"group": "mlp", "feature_dim": 16},
 }
 """Clients with unlike numbers of batches, the last of unlike sizes; four take part in a round."""
-ROUNDS = {"fedtsp": 5, "fedtsp_global": 5, "feddf": 2, "fedmgp": 2}
-"""Rounds, not 20: servers that train amplify rounding, as they do a changed last digit of `lr`;
+ROUNDS = {"fedtsp": 5, "fedtsp_global": 5, "fedmgp": 2}
+"""Rounds, not 20: FedTSP's server amplifies rounding, as it does a changed last digit of `lr`;
 FedMGP is slow, and so the other prompts have 5."""
 STACKABLE = sorted(method.name for method in algorithms.entries() if method.stacks)
 
@@ -61,6 +61,8 @@ def tree(method: str) -> dict[str, Any]:
     if wanted.requires.prompts:
         made |= {"lr": 0.001, "model": {"clip": "small"}, "rounds": 5}
         made["data"] = {**TINY["data"], "image_size": 32, "samples": 50, "clients": 3}
+    if method == "feddf":  # Adam's first step has the size of its rate, however small a gradient
+        made["algorithm"]["server_lr"] = 1e-5
     if wanted.requires.public:
         made["data"] = {**TINY["data"], "public": {"fraction": 0.1}}
     if wanted.requires.text:
