@@ -264,6 +264,12 @@ ROWS = [
             ("", {}), ("_fedprox", {}), ("_pfedme", {"algorithm.lambda": 2, "algorithm.eta": 0.2})
         )
     ),
+    Row("kgcoop", both(CONTEXT, counted(statistics=lambda s: s.n)), CONTEXT, {}),
+    Row(
+        "cocoop",  # a context, 24 -> 1 and 1 -> 16
+        counted(prompts=lambda s: s.n * (4 * 16 + 25 + 32), statistics=lambda s: s.n),
+        counted(prompts=lambda s: s.n * (4 * 16 + 25 + 32)), {},
+    ),
     Row("fedotp", prompts_up, prompts_down, SHORT),
     Row("promptfolio", prompts_up, prompts_down, SHORT),
     Row("fedpgp", prompts_up, prompts_down, {**SHORT, **HALF, "algorithm.rank": 2}),
