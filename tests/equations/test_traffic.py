@@ -272,6 +272,7 @@ ROWS = [
     ),
     Row("fedotp", prompts_up, prompts_down, SHORT),
     Row("promptfolio", prompts_up, prompts_down, SHORT),
+    Row("fedpha", prompts_up, prompts_down, {**SHORT, "algorithm.local_lengths": [2, 8]}),
     Row("fedpgp", prompts_up, prompts_down, {**SHORT, **HALF, "algorithm.rank": 2}),
     Row("fedtpg", model_up, model_down, {}),
     Row("fedclip", both(CLIP_ADAPTER, counted(statistics=lambda s: s.n)), CLIP_ADAPTER, {}),
@@ -332,6 +333,7 @@ def test_a_global_model_is_measured_and_leaves_nothing_with_the_clients(run, met
     [
         ("fedotp", {"shared_context"}, {"local_context"}),
         ("promptfolio", {"shared_context"}, {"local_context"}),
+        ("fedpha", {"shared_context"}, {"local_context"}),
         ("fedpgp", {"sigma"}, {"u", "v"}),
         ("local_prompts", set(), {"context"}),
         ("maple_local", set(), {"task.0", "data.0.weight", "data.0.bias"}),
