@@ -272,6 +272,7 @@ ROWS = [
     ),
     Row("fedotp", prompts_up, prompts_down, SHORT),
     Row("promptfolio", prompts_up, prompts_down, SHORT),
+    Row("dp_fpl", prompts_up, prompts_down, SHORT),
     Row("fedpha", prompts_up, prompts_down, {**SHORT, "algorithm.local_lengths": [2, 8]}),
     Row("fedpgp", prompts_up, prompts_down, {**SHORT, **HALF, "algorithm.rank": 2}),
     Row("fedtpg", model_up, model_down, {}),
@@ -333,6 +334,7 @@ def test_a_global_model_is_measured_and_leaves_nothing_with_the_clients(run, met
     [
         ("fedotp", {"shared_context"}, {"local_context"}),
         ("promptfolio", {"shared_context"}, {"local_context"}),
+        ("dp_fpl", {"shared_context"}, {"local_context"}),
         ("fedpha", {"shared_context"}, {"local_context"}),
         ("fedpgp", {"sigma"}, {"u", "v"}),
         ("local_prompts", set(), {"context"}),
