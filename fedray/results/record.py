@@ -158,7 +158,9 @@ class CellRecord(Frozen):
     """What a cell tried, chose and reports."""
 
     row: str
+    """Its row."""
     column: str
+    """Its column."""
     phase: Literal["tuning", "report", "over", "failed"]
     """failed: every configuration failed."""
     choices: dict[int, Config] = Field(default_factory=dict)
@@ -211,6 +213,7 @@ class ClaimResult(Frozen):
     claim: str
     """The inequality, see `Claim.question`."""
     verdict: Verdict
+    """What the corrected test says."""
     p: float | None
     """Two-sided p, corrected only for looks; None for fewer than two seeds."""
     p_holm: float | None
@@ -227,6 +230,7 @@ class TableRecord(Frozen):
     format: int = FORMAT
     """See `FORMAT`."""
     made: Made
+    """How the table was made."""
     plan: Design
     """The plan of the table."""
     metrics: dict[str, Metric]

@@ -112,12 +112,19 @@ class Scale(Frozen):
     """
 
     experiment: str | None = None
+    """Replaces the study's experiment."""
     set: Keys = Field(default_factory=dict)
+    """Keys laid over those of the study."""
     space: Tree | None = None
+    """Replaces the study's space."""
     metrics: list[str] | None = None
+    """Replaces the study's metrics."""
     select: Select | None = None
+    """Replaces the images that choose rounds and configurations."""
     tuning: Tree = Field(default_factory=dict)
+    """Keys laid over those of `tuning`."""
     report: Tree = Field(default_factory=dict)
+    """Keys laid over those of `report`."""
     max_concurrent: int | None = Field(None, ge=1, le=100_000)
     """Concurrent runs; None: as many as the cluster holds."""
     hours: float | None = Field(None, gt=0, le=1e6)

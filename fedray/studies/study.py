@@ -15,6 +15,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -145,7 +146,8 @@ class Study:
         self._found: dict[
             tuple[str, str, Phase], tuple[Published | None, Measured | str | None]
         ] = {}
-        self._states: list[tuple[Cell, CellState]] | None = None
+        self._states: dict[int, CellState] = {}
+        self._asking: dict[str, set[int]] = {}  # the cells whose states depend on a run, by key
         self.declared: dict[str, Metric] = {}
 
     # --- results of runs --------------------------------------------------------------------------
@@ -238,10 +240,20 @@ class Study:
     # --- the next runs ----------------------------------------------------------------------------
 
     def states(self) -> list[tuple[Cell, CellState]]:
-        """Return the progress of every cell."""
-        if self._states is None:
-            self._states = [(cell, cell.state(self.lookup)) for cell in self.cells]
-        return self._states
+        """Return the progress of every cell; only those that an end concerns are computed anew."""
+        for number, cell in enumerate(self.cells):
+            if number not in self._states:
+                self._states[number] = cell.state(partial(self._lookup_for, number))
+        return [(cell, self._states[number]) for number, cell in enumerate(self.cells)]
+
+    def _lookup_for(self, cell: int, spec: RunSpec) -> RunEnd | None:
+        self._asking.setdefault(spec.key, set()).add(cell)
+        return self.lookup(spec)
+
+    def _changed(self, key: str) -> None:
+        """Forget the states of the cells that have looked up a run."""
+        for cell in self._asking.pop(key, ()):
+            self._states.pop(cell, None)
 
     def look(self) -> Study:
         """Find the runs that cells need: in the store, or as runs to begin; return the study."""
@@ -249,7 +261,8 @@ class Study:
             for spec in filter(self._is_new, new):  # two cells may need the same run
                 folder = self.folder(spec.key)
                 if RunFolder(folder).is_finished:
-                    self.ends[spec.key], self._states = End("finished", is_stored=True), None
+                    self.ends[spec.key] = End("finished", is_stored=True)
+                    self._changed(spec.key)
                 else:
                     self.runs[spec.key] = StudyRun(len(self.runs), spec, folder)
         return self
@@ -276,7 +289,7 @@ class Study:
         results = [(config, objectives.get(repr(config))) for config in self.suggested]
         finished = [repr(config) in objectives for config in self.suggested]
         self.suggested.append(suggest(self.plan, results, finished))
-        self._states = None
+        self._states.clear()
         self.write()
         return True
 
@@ -291,7 +304,7 @@ class Study:
             raise ValueError(f"{self.name_of(run.spec)} has ended already: {self.ends[key]}")
         self.seconds[key] = self.seconds.get(key, 0.0) + run.seconds
         self.ends[key] = End("failed" if reason else status, reason)
-        self._states = None
+        self._changed(key)
         result = self._result(key, row)
         if isinstance(result, Measured):
             run.status, run.objective, run.round = status, result.choice, result.round
@@ -342,7 +355,7 @@ class Study:
         """Forget failures other than divergence, whose causes may be gone, so that runs restart."""
         for key in self.repeatable:
             del self.ends[key]
-        self._states = None
+        self._states.clear()
 
     # --- the file ---------------------------------------------------------------------------------
 
