@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from clips import DIGITS, clip_of, drawn, gradients, noise
 from prompting import empty_client, initial_prompts, prompted_model
 
-from fedray.algorithms.prompts.pfedmoap import ExpertClip, ExpertPrompts, PFedMoAP, nearest
+from fedray.algorithms.prompts.pfedmoap import ExpertClip, ExpertPrompts, PFedMoAP, nearest_prompts
 from fedray.core import ClientState
 from fedray.errors import UserError
 from fedray.models import ImageFeatures
@@ -24,9 +24,9 @@ def model_of(folder, **hparams):
 
 def test_the_nearest_prompts_by_hand():
     pool = {k: torch.full((1, 2), value) for k, value in ((0, 0.0), (2, 5.0), (3, -1.0), (7, 2.0))}
-    assert nearest(0, pool, 2)[:, 0, 0].tolist() == [-1.0, 2.0]
-    assert nearest(2, pool, 9)[:, 0, 0].tolist() == [2.0, 0.0, -1.0]
-    assert nearest(2, pool, 0).shape == (0, 1, 2)
+    assert nearest_prompts(0, pool, 2)[:, 0, 0].tolist() == [-1.0, 2.0]
+    assert nearest_prompts(2, pool, 9)[:, 0, 0].tolist() == [2.0, 0.0, -1.0]
+    assert nearest_prompts(2, pool, 0).shape == (0, 1, 2)
 
 
 def test_the_logits_are_those_of_the_official_lines(tiny_clip):

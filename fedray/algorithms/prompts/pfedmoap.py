@@ -5,7 +5,7 @@ Models", ICLR 2025, arXiv:2410.10114. Official code: github.com/ljaiverson/pFedM
 a481de35.
 
     mean of the participants' prompts, pool of all clients' prompts -> PFedMoAP.server_update
-    nearest prompts of the pool as non-local experts -> nearest
+    nearest prompts of the pool as non-local experts -> nearest_prompts
     attention of reduced image features over the experts' text features -> ExpertClip.enhanced
     logits = lambda local + enhanced -> ExpertClip.forward
 
@@ -169,7 +169,7 @@ class PFedMoAP(PromptAveraging, ContextMethod):
         """Send the mean prompt, and experts to clients that have trained."""
         pool = {int(client): prompt for client, prompt in state.get("pool", {}).items()}
         none, most = state["model"]["context"][None][:0], self.hp.experts - 1
-        found = {c: nearest(c, pool, most) if c in pool else none for c in clients}
+        found = {c: nearest_prompts(c, pool, most) if c in pool else none for c in clients}
         return {c: ExpertPrompts(state["model"], {}, experts) for c, experts in found.items()}
 
     def server_update(
@@ -196,7 +196,7 @@ class PFedMoAP(PromptAveraging, ContextMethod):
         return super().train(local)
 
 
-def nearest(client: int, pool: Mapping[int, Tensor], most: int) -> Tensor:
+def nearest_prompts(client: int, pool: Mapping[int, Tensor], most: int) -> Tensor:
     """Return the `most` prompts of other clients that are nearest to the client's [E, m, d_t]."""
     others = sorted((float((pool[k] - pool[client]).norm()), k) for k in pool if k != client)
     chosen = [client, *(k for _, k in others[:most])]
