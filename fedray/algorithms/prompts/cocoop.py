@@ -72,10 +72,14 @@ class ConditionalClip(ContextClip):
 
     def forward(self, x: Inputs) -> ClassifierOutput:
         """Return image features and the logits of each image under its own context."""
-        image, texts = self.image_features(x), self.class_texts(placeholders(self.length))
-        parts = torch.split(image, max(1, MOST_TEXTS // len(texts)))
-        rows = [self.logits(part[:, None], texts.encode(self.contexts(part))) for part in parts]
+        image = self.image_features(x)
+        parts = torch.split(image, max(1, MOST_TEXTS // len(self.classes)))
+        rows = [self.logits(part[:, None], self._encode(part)) for part in parts]
         return ClassifierOutput(image, torch.cat(rows).squeeze(1))
+
+    def _encode(self, image: Tensor) -> Tensor:
+        """Return each image's text features [B, K, d]."""
+        return self.class_texts(placeholders(self.length)).encode(self.contexts(image))
 
 
 @algorithms.add

@@ -77,7 +77,7 @@ class AlignedClip(PairedClip):
 
     def text_features(self) -> Tensor:
         """Return unit text features [K, d] under the local context."""
-        return self.class_texts(placeholders(self.tokens)).encode(self.local_context[: self.tokens])
+        return self._encode(self.local_context[: self.tokens])
 
     def forward(self, x: Inputs) -> ClassifierOutput:
         """Return an `AlignedOutput` in training, else the local context's prediction."""
@@ -86,11 +86,13 @@ class AlignedClip(PairedClip):
         local = self.local_context[: self.tokens]
         with torch.autocast(local.device.type, enabled=False):
             both = torch.stack([local, project(local, self.shared_context, self.ratio)])
-        own, projected = self.class_texts(placeholders(self.tokens)).encode(both)
-        shared = self.class_texts(placeholders(self.length)).encode(self.shared_context)
+        (own, projected), shared = self._encode(both), self._encode(self.shared_context)
         image = self.image_features(x)
         logits, global_logits = self.logits(image, own), self.logits(image, shared)
         return AlignedOutput(image, logits, global_logits, (own, projected, shared))
+
+    def _encode(self, contexts: Tensor) -> Tensor:
+        return self.class_texts(placeholders(contexts.shape[-2])).encode(contexts)
 
 
 def project(local: Tensor, shared: Tensor, ratio: float) -> Tensor:

@@ -84,9 +84,11 @@ class ExpertClip(ContextClip):
         key = (self.classes, torch.is_autocast_enabled(self._contexts.device.type))
         if key not in self._encoded:
             with torch.inference_mode(False), torch.no_grad():
-                texts = self.class_texts(placeholders(self.length))
-                self._encoded[key] = texts.encode(self._contexts)
+                self._encoded[key] = self._encode(self._contexts)
         return self._encoded[key]
+
+    def _encode(self, contexts: Tensor) -> Tensor:
+        return self.class_texts(placeholders(self.length)).encode(contexts)
 
     def enhanced(self, image: Tensor, text: Tensor) -> Tensor:
         """Return each image's text features [B, K, g] from queries [B, g] and values [E, K, g]."""
@@ -108,7 +110,8 @@ class ExpertClip(ContextClip):
                 torch.cat([text[None], self.expert_texts()]),
                 slice(None, None, self.stride),
             )
-            enhanced = self.enhanced(image[..., few], texts[..., few])
+            with torch.autocast(image.device.type, enabled=False):
+                enhanced = self.enhanced(image[..., few], texts[..., few])
             mixed = scaled_products(image[:, None, few], enhanced, self.clip.scale).squeeze(1)
             logits = float(self.hp.lambda_) * logits + mixed
         return ClassifierOutput(image, logits)
