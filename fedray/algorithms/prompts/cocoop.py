@@ -13,7 +13,7 @@ Deviations:
       `batch_size=1` does the same.
     - The meta-net's hidden layer has d/16 units, at least one.
     - By default, images are not cropped randomly; see promptfl.py.
-    - The equations were checked against the official code, and not against the paper's text.
+    - Checked against the official code; the paper's text was not at hand.
 """
 
 from __future__ import annotations

@@ -24,9 +24,11 @@ Deviations:
       term.
     - The official code takes a clipped batch's sensitivity to be clip / B, although it clips the
       mean of the batch and not single images. Its epsilon is therefore no guarantee.
+    - In the official code, every client's personal context takes the step of the last client, whose
+      gradient the shared model still has.
     - Plain SGD; official code: Dassl's SGD with momentum, whose state all clients share.
     - By default, images are not cropped randomly; see promptfl.py.
-    - The equations were checked against the official code, and not against the paper's text.
+    - Checked against the official code; the paper's text was not at hand.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Deviations:
       finite.
     - The first round has as many participants as any other; official code: all clients.
     - By default, images are not cropped randomly; see promptfl.py.
-    - The equations were checked against the official code, and not against the paper's text.
+    - Checked against the official code; the paper's text was not at hand.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Deviations:
       per data set (`template`).
     - FLiP has lambda = 1 in its code.
     - By default, images are not cropped randomly; see promptfl.py.
-    - The equations were checked against the official code, and not against the paper's text.
+    - Checked against the official code; the paper's text was not at hand.
 """
 
 from __future__ import annotations

@@ -18,11 +18,12 @@ Deviations:
       random, once; its branch for the nearest cannot run. Without more clients than experts, as in
       its script, both are the same.
     - In the released code, a client whose first round is a later one sees the experts of the client
-      before it, and participants are tested with the experts of the round's start, not the newest.
+      before it; later participants of a round see new prompts of earlier ones; and participants are
+      tested with the experts of the round's start, not the newest.
     - One optimiser trains prompt and gating network; official code: learning rates of 0.002 and
       0.01.
     - By default, images are not cropped randomly; see promptfl.py.
-    - The equations were checked against the official code, and not against the paper's text.
+    - Checked against the official code; the paper's text was not at hand.
 """
 
 from __future__ import annotations
