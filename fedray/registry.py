@@ -38,6 +38,7 @@ HOMES = MappingProxyType(
         "data source": "fedray.data.sources",
         "partition": "fedray.data.partitions",
         "data evolution": "fedray.data.evolution",
+        "public data": "fedray.data.public",
         "augmentation": "fedray.data.augment",
         "text encoder": "fedray.language.encoders.base",
         "text style": "fedray.language.styles",

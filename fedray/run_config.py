@@ -59,13 +59,14 @@ def _is_moved(path: Any, head: RunInfo, key: str) -> bool:
 def _values(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that both files record, by dotted key; a plug-in by its hash.
 
-    Resuming a run may change where it executes; values of 1 that are left out are added.
+    Resuming a run may change where it executes; values that are left out are added.
     """
     plugins = tree.get("plugins")
     if not isinstance(plugins, Mapping):
         named = [plugin for plugin in listed(tree) if isinstance(plugin, Mapping)]
         plugins = {plugin.get("module"): plugin.get("sha256") for plugin in named}
-    values = flatten({"stacked": 1, **tree, "plugins": plugins})
+    left_out = {"stacked": 1, "data.public.name": "none"}
+    values = {**left_out, **flatten({**tree, "plugins": plugins})}
     return {
         key: value
         for key, value in values.items()

@@ -223,6 +223,8 @@ def assemble(request):
         if algorithms.get(algorithm).requires.text:
             encoder = {"name": "bert", "path": str(request.getfixturevalue("tiny_bert"))}
             tree["text"] = {"encoder": encoder, "style": "handcrafted"}
+        if algorithms.get(algorithm).requires.public:
+            tree["data"] = {**SMALL["data"], "public": {"name": "share", "fraction": 0.2}}
         if algorithms.get(algorithm).requires.prompts:
             clip = {"name": "openclip", "path": str(request.getfixturevalue("tiny_clip"))}
             tree["model"] = {"clip": clip}

@@ -18,12 +18,13 @@ KEYS = {
     "data source": "data.source",
     "partition": "data.partition",
     "data evolution": "data.evolution",
+    "public data": "data.public",
     "augmentation": "data.augment",
     "text encoder": "text.encoder",
     "text style": "text.style",
 }
 """The key of each kind that is chosen by name and parameters."""
-WITHOUT_PAPER = ("data source", "data evolution", "metric", "model group")
+WITHOUT_PAPER = ("data source", "data evolution", "public data", "metric", "model group")
 REQUIRED = {
     "vectors": {"path": "vectors.txt"},
     "steps": {"every": 1},

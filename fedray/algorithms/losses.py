@@ -42,17 +42,21 @@ def similarity_analysis(vectors: Tensor, present: Tensor | None = None) -> Analy
 
 
 def kl_divergence(
-    logits: Tensor, teacher: Tensor, over: Literal["images", "entries"] = "images"
+    logits: Tensor,
+    teacher: Tensor,
+    over: Literal["images", "entries"] = "images",
+    temperature: float = 1.0,
 ) -> Tensor:
-    """Return KL(softmax(teacher) || softmax(logits)), in float32 under autocast too.
+    """Return KL(softmax(teacher / T) || softmax(logits / T)), in float32 under autocast too.
 
     Args:
         logits: logits of the student [B, C].
         teacher: logits of the teacher [B, C].
         over: "images" divides the sum by B; "entries" by B * C, so that the result is C times
             smaller.
+        temperature: T; the result is not multiplied by T².
     """
-    log_p, log_q = (F.log_softmax(x.float(), dim=1) for x in (teacher, logits))
+    log_p, log_q = (F.log_softmax(x.float() / temperature, dim=1) for x in (teacher, logits))
     divergence = F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
     return divergence if over == "images" else divergence / logits.shape[1]
 

@@ -1,14 +1,15 @@
-"""Training of tensors on the server: prompts, generators, a head."""
+"""Training on the server: of tensors (prompts, generators, a head), and of whole models."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from fedray import core
+from fedray.models import Classifier
 
 B = TypeVar("B")
 
@@ -43,3 +44,34 @@ def train_on_server(
         value.backward()  # type: ignore[no-untyped-call]
         steps.step()
     return {name: tensor.detach().cpu() for name, tensor in trained.items()}, value.detach().cpu()
+
+
+def fit_on_server(
+    server: core.Server,
+    architecture: str,
+    weights: Mapping[str, Tensor],
+    samples: core.Samples,
+    loss: Callable[[Classifier, core.Batch], Tensor],
+    *,
+    decay: Callable[[float], float] | None = None,
+    **config: Any,
+) -> core.Tensors:
+    """Train a whole model on images by `core.fit`, the loop of clients.
+
+    Args:
+        server: the server.
+        architecture: the model's architecture.
+        weights: its initial parameters and buffers.
+        samples: the images.
+        loss: returns the loss of a batch, whose `positions` are those in `samples`.
+        decay: as in `core.fit`.
+        config: changes of the clients' training configuration.
+
+    Returns:
+        The trained parameters and buffers, on the CPU.
+    """
+    learner = server.learner(architecture, samples, **config)
+    with server.seeded(f"server layers/{architecture}"):
+        local = core.LocalContext(learner, learner.load(weights), core.ClientState({}), None)
+        trained = core.fit(local, lambda batch: loss(local.model, batch), decay=decay)
+    return {name: tensor.cpu() for name, tensor in trained.tensors.items()}

@@ -171,6 +171,7 @@ def _clients(data: FederatedData) -> str:
     return (
         f"{data.clients} clients with {sizes.min():,} to {sizes.max():,} images of "
         f"{classes.min()} to {classes.max()} classes"
+        + (f", and {len(data.public.index):,} public images" if data.public is not None else "")
     )
 
 

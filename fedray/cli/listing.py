@@ -29,6 +29,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "sources": "data source",
         "partitions": "partition",
         "evolutions": "data evolution",
+        "publics": "public data",
         "augmentations": "augmentation",
         "encoders": "text encoder",
         "styles": "text style",

@@ -120,6 +120,9 @@ class DataConfig(Frozen):
     )
     """Change of the clients' data during a run: none, or repartition with phases that begin at
     given rounds (`data.evolution.phases=[{round: 101, partition: {alpha: 0.5}}]`)."""
+    public: Annotated[Component, Chosen("public data", "share")] = default_entry("none")
+    """Images that belong to no client and that the server and all clients can read: none, share (of
+    the training images), or source (another one); with labels or without."""
 
     @field_validator("classes")
     @classmethod
@@ -414,11 +417,14 @@ class Experiment(Frozen):
     def record(self) -> Tree:
         """Return `tree` for result.json and MLflow, with hashes of plug-ins and raised versions.
 
-        `stacked=1` and version 1 are left out, so that older runs stay comparable.
+        `stacked=1`, `data.public=none` and version 1 are left out, so that older runs stay
+        comparable.
         """
         tree = self.tree()
         if self.stacked == 1:
             del tree["stacked"]
+        if self.data.public.name == "none":
+            del tree["data"]["public"]
         if self.plugins:
             tree["plugins"] = {plugin.module: plugin.sha256 for plugin in self.plugins}
         use(self.plugins)  # whose entries the keys name

@@ -39,6 +39,7 @@ class Requires:
         head: whether models end in a classifier; else they end in their features.
         prompts: whether models are prompts around a frozen CLIP, made by `prompted_model`.
         validation: whether clients have validation images.
+        public: whether server and clients have public images (`data.public`).
         sgd: whether an update must be the sum of a round's gradients times the learning rate. The
             optimiser is then SGD, its momentum starts at zero every round, and gradients are not
             clipped.
@@ -48,6 +49,7 @@ class Requires:
     head: bool = True
     prompts: bool = False
     validation: bool = False
+    public: bool = False
     sgd: bool = False
 
 

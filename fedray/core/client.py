@@ -72,8 +72,12 @@ class Setting:
         return Streams(self.seed)
 
 
+NOWHERE = torch.zeros(0, dtype=torch.int64)
+"""The positions of a batch that is not part of a split."""
+
+
 class Batch(NamedTuple):
-    """One batch: inputs of B images, labels [B].
+    """One batch: inputs of B images, labels [B], and the images' positions in their split [B].
 
     In dense prediction each pixel is a sample: labels [B·H·W], image by image and row by row, in
     the order of features and logits (see `models.backbones.unet.PerPixel`).
@@ -81,6 +85,7 @@ class Batch(NamedTuple):
 
     inputs: Inputs
     labels: Tensor
+    positions: Tensor = NOWHERE
 
 
 @dataclass(frozen=True)
@@ -138,9 +143,24 @@ class Samples:
         stored = torch.from_numpy(self._stored[self.index])
         return stored.to(device), self.labels.to(device)
 
-    def batch(self, stored: Tensor, labels: Tensor) -> Batch:
-        """Return a batch of stored images [B, ...] and their labels [B] or masks [B, H, W]."""
-        return Batch(self.kind.of(stored), labels.flatten().long())
+    @property
+    def is_labelled(self) -> bool:
+        """False if every label is -1, because public images are unlabelled (`data.public`)."""
+        return bool((self._all_labels[self.index[:1]] >= 0).all())
+
+    def part(self, index: np.ndarray) -> Samples:
+        """Return the images at some positions of this split."""
+        return replace(self, index=self.index[index])
+
+    def batch(self, stored: Tensor, labels: Tensor, positions: Tensor = NOWHERE) -> Batch:
+        """Return a batch of stored images [B, ...] and their labels [B] or masks [B, H, W].
+
+        Args:
+            stored: the images.
+            labels: their labels or masks.
+            positions: their positions in this split [B].
+        """
+        return Batch(self.kind.of(stored), labels.flatten().long(), positions)
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -218,6 +238,8 @@ class Client:
         optimizer_state: the optimiser's running means by parameter name, with `optimizer.keep`;
             else empty.
         method: the method's name, for messages.
+        published: the public images, if the method's `requires.public` is set; else None.
+        order: the name of the random stream that orders the training images in a round.
     """
 
     id: int
@@ -233,6 +255,27 @@ class Client:
     train_losses: list[float] = field(default_factory=list)
     optimizer_state: dict[str, Any] = field(default_factory=dict)
     method: str = "the method"
+    published: Samples | None = None
+    order: str = "batches"
+
+    @property
+    def public(self) -> Samples:
+        """The public images; a RuntimeError if the method does not require any."""
+        if self.published is None:
+            raise RuntimeError("this method does not require public images, so it has none")
+        return self.published
+
+    def training_on(self, samples: Samples, order: str, **config: Any) -> Client:
+        """Return this client with other training images, all of which are used, not augmented.
+
+        Args:
+            samples: the images, for example public ones.
+            order: the name of the random stream that orders them; another one for every training
+                in a round.
+            config: changes of the training configuration.
+        """
+        config = {"augment": NO_AUGMENTATION, "drop_last": False, **config}
+        return replace(self.with_schedule(**config), train=samples, order=order)
 
     def with_schedule(self, later: int = 0, **config: Any) -> Client:
         """Return this client with a changed training `config`, moved on by `later` rounds.
@@ -285,9 +328,10 @@ class Client:
         if samples.dense:  # every pixel has features; do not exceed the memory of training
             batch_size = min(batch_size, self.setting.training.batch_size)
         stored, labels = samples.tensors(self.device)
+        positions = torch.arange(len(labels), device=self.device)
         for start in range(0, len(labels), batch_size):
             part = slice(start, start + batch_size)
-            yield samples.batch(stored[part], labels[part])
+            yield samples.batch(stored[part], labels[part], positions[part])
 
     @torch.no_grad()
     def features(self, model: Classifier, samples: Samples) -> Tensor:
@@ -296,6 +340,12 @@ class Client:
         none = torch.zeros(0, self.setting.feature_dim, device=self.device)
         parts = [model(batch.inputs).features.float() for batch in self.batches(samples)]
         return torch.cat([none, *parts])
+
+    @torch.no_grad()
+    def logits(self, model: Classifier, samples: Samples) -> Tensor:
+        """Return the logits [n, C] of a split, in evaluation mode; n is at least 1."""
+        model.eval()
+        return torch.cat([model(batch.inputs).logits.float() for batch in self.batches(samples)])
 
     @torch.no_grad()
     def class_means(self, model: Classifier) -> tuple[Tensor, Tensor, Tensor]:

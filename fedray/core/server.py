@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from fedray.core.client import Setting
+from fedray.core.client import Client, Samples, Setting, Skeleton
 from fedray.core.payload import Payload
 from fedray.core.sums import Total
 from fedray.errors import UserError
@@ -40,6 +43,7 @@ class Server:
         architectures: the architecture of each client.
         empty: returns a model of an architecture, with weights that are not initialised.
         joined: ids of the clients that have joined by this round, sorted.
+        published: the public images, if the method's `requires.public` is set; else None.
     """
 
     round: int
@@ -50,6 +54,7 @@ class Server:
     architectures: tuple[str, ...]
     empty: Callable[[str], Classifier]
     joined: Sequence[int] = ()
+    published: Samples | None = None
 
     @property
     def streams(self) -> Streams:
@@ -67,6 +72,13 @@ class Server:
         if self.text is None:
             raise RuntimeError("this method does not require text, so it has no text tower")
         return self.text
+
+    @property
+    def public(self) -> Samples:
+        """The public images; a RuntimeError if the method does not require any."""
+        if self.published is None:
+            raise RuntimeError("this method does not require public images, so it has none")
+        return self.published
 
     def check_width(self, vectors: Tensor) -> None:
         """Raise a UserError unless the width of text vectors [C, V] is `model.feature_dim`."""
@@ -88,6 +100,36 @@ class Server:
     def model(self) -> Classifier:
         """A model of the clients' architecture; a UserError if clients have different ones."""
         return self.empty(self.architecture)
+
+    def learner(self, architecture: str, samples: Samples, **config: Any) -> Client:
+        """Return a client that stands for the server, so that `fit` trains a model on the server.
+
+        Args:
+            architecture: the model's architecture.
+            samples: the images, for example `public`; they are not augmented.
+            config: changes of the clients' training configuration.
+        """
+        model = deepcopy(self.empty(architecture)).to(self.device)
+        initial = partial(self.initial, architecture)
+        client = Client(
+            0,
+            self.round,
+            self.setting,
+            samples,
+            architecture,
+            Skeleton(model),
+            initial,
+            self.device,
+        )
+        return client.training_on(samples, "server batches", **config)
+
+    @contextmanager
+    def seeded(self, purpose: str) -> Iterator[None]:
+        """Seed torch's global generators, which dropout uses; restore them on exit."""
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(self.streams.entropy(purpose, round_=self.round))
+            yield
 
 
 class Exchange(ABC):

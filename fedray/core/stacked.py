@@ -232,6 +232,7 @@ class _StackedTraining:
         config, counts = self._config, [len(context.client.train) for context in self._contexts]
         orders = [batch_order(context.client) for context in self._contexts]
         starts = [sum(counts[:number]) for number in range(len(counts))]
+        self._starts = torch.tensor(starts, device=self._device).unsqueeze(1)
         sizes = [batch_sizes(count, config) for count in counts]
         runs: list[Stretch] = []
         indices: list[Tensor] = []
@@ -336,7 +337,8 @@ class _StackedTraining:
         if views:
             augment, pairs = self._config.augment, zip(stored, views, strict=True)
             stored = torch.stack([augment(images, random) for images, random in pairs])
-        losses = self._loss(part.learning, part.fixed, stored, labels)
+        positions = index - self._starts[run.start : run.stop]
+        losses = self._loss(part.learning, part.fixed, stored, labels, positions)
         losses.sum().backward()  # type: ignore[no-untyped-call]
         self._losses.append((run, losses.detach()))
 
@@ -366,7 +368,12 @@ class _Loss:
         self._is_tied = stack.is_tied
 
     def __call__(
-        self, learning: Tensors, fixed: Mapping[str, Any], stored: Tensor, labels: Tensor
+        self,
+        learning: Tensors,
+        fixed: Mapping[str, Any],
+        stored: Tensor,
+        labels: Tensor,
+        positions: Tensor,
     ) -> Tensor:
         one, down = self._one, self._one.down
         context = replace(
@@ -379,7 +386,7 @@ class _Loss:
         )
         tensors = {**learning, **fixed["model"]}
         weights = {f"model.{name}": tensors[name] for name in tensors if name not in one.extra}
-        batch = self._samples.batch(stored, labels)
+        batch = self._samples.batch(stored, labels, positions)
         result: Tensor = functional_call(
             self._objective, weights, (batch, context), tie_weights=self._is_tied
         )

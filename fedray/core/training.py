@@ -75,6 +75,7 @@ def fit(
     repeat: int = 1,
     before_step: Callable[[], None] = lambda: None,
     after_batch: Callable[[], None] = lambda: None,
+    decay: Callable[[float], float] | None = None,
 ) -> Trained:
     """Train the context's model in place: E_c epochs on the client's images.
 
@@ -87,6 +88,8 @@ def fit(
         repeat: number of steps on every batch.
         before_step: called before every step, after the gradients are computed.
         after_batch: called after the steps on a batch.
+        decay: returns the learning rate of a batch as a multiple of `lr`, from the share of batches
+            before it, 0 to 1; None: `lr` for all.
 
     Raises:
         FloatingPointError: if the loss is not finite.
@@ -102,7 +105,10 @@ def fit(
         _optimizer(local) as optimizer,
     ):
         clip = _clip_of(optimizer, config.clip_grad_norm)
+        batches = config.epochs * len(batch_sizes(len(client.train), config))
         for epoch, batch in _batches(client):
+            if decay is not None:
+                _set_lr(optimizer, config.lr * decay(sum(steps) / batches))
             for _ in range(repeat):
                 optimizer.zero_grad()
                 value = loss(batch)
@@ -113,6 +119,8 @@ def fit(
             after_batch()
             totals[epoch] += value.detach()
             steps[epoch] += 1
+        if decay is not None:
+            _set_lr(optimizer, config.lr)  # skeletons keep their optimisers
     losses = [float(total) / max(n, 1) for total, n in zip(totals, steps, strict=True)]
     check_loss(losses[-1], config)
     client.train_losses.append(losses[-1])
@@ -125,6 +133,11 @@ def _clip_of(optimizer: torch.optim.Optimizer, bound: float | None) -> Callable[
     return (lambda: None) if bound is None else partial(clip_grad_norm_, learning, bound)
 
 
+def _set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
 def _batches(client: Client) -> Iterator[tuple[int, Batch]]:
     """Yield the client's batches in this round, each with the number of its epoch, from 0."""
     config, samples = client.setting.training, client.train
@@ -133,7 +146,7 @@ def _batches(client: Client) -> Iterator[tuple[int, Batch]]:
     for epoch in range(config.epochs):
         for index in batch_indices(len(labels), config, order, client.device):
             images = stored[index] if views is None else config.augment(stored[index], views)
-            yield epoch, samples.batch(images, labels[index])
+            yield epoch, samples.batch(images, labels[index], index)
 
 
 def check_loss(loss: float, config: TrainingConfig) -> None:
@@ -147,7 +160,7 @@ def check_loss(loss: float, config: TrainingConfig) -> None:
 
 def batch_order(client: Client) -> torch.Generator:
     """Return the random stream that orders the client's images in this round."""
-    return client.setting.streams.torch("batches", round_=client.round, client=client.id)
+    return client.setting.streams.torch(client.order, round_=client.round, client=client.id)
 
 
 def augmentation_draws(client: Client) -> torch.Generator | None:

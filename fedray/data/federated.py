@@ -22,6 +22,7 @@ from fedray.data.partitions import (
     Pools,
     more_per_client,
 )
+from fedray.data.public import PublicData, PublicSet
 from fedray.errors import UserError
 
 StreamFor: TypeAlias = Callable[[str], np.random.Generator]
@@ -56,6 +57,7 @@ class FederatedData:
             no validation images.
         later: later phases as (first round, data); each replaces the data before
             (`data.evolution`).
+        public: images that belong to no client (`data.public`); None if there are none.
     """
 
     images: ImageSet
@@ -65,6 +67,7 @@ class FederatedData:
     base: int | None = None
     validation: tuple[Indices, ...] | None = None
     later: tuple[tuple[int, FederatedData], ...] = ()
+    public: PublicSet | None = None
 
     @property
     def phases(self) -> list[tuple[int, FederatedData]]:
@@ -156,7 +159,8 @@ class FederatedData:
     def sha256(self) -> str:
         """Return the SHA-256 of every client's indices and labels, in client order.
 
-        Later phases add their first rounds and hashes.
+        Later phases add their first rounds and hashes; public images add their indices, labels, and
+        the hash of their image set.
         """
         digest = hashlib.sha256()
         for parts in zip(*self._parts, strict=True):
@@ -167,6 +171,10 @@ class FederatedData:
         for first, data in self.later:
             digest.update(first.to_bytes(8, "little"))
             digest.update(bytes.fromhex(data.sha256))
+        if self.public is not None:
+            digest.update(bytes.fromhex(self.public.images.sha256))
+            for numbers in (self.public.index, self.public.labels[self.public.index]):
+                digest.update(numbers.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def manifest(self) -> dict[str, Any]:
@@ -179,7 +187,13 @@ class FederatedData:
             "class_names": list(self.class_names),
             **self._clients(),
             **({"later": self._later()} if self.later else {}),
+            **({} if self.public is None else {"public": self._public(self.public)}),
         }
+
+    @staticmethod
+    def _public(public: PublicSet) -> dict[str, Any]:
+        source = {"source": public.images.source, "images_sha256": public.images.sha256}
+        return {**source, "labelled": public.is_labelled, "images": public.index.tolist()}
 
     def _later(self) -> list[dict[str, Any]]:
         return [{"round": first, **data._clients()} for first, data in self.later]
@@ -258,8 +272,8 @@ def federate(
         partition: the partition or protocol, with its parameters.
         keys: number of clients, their test images, and the subsampling before the partition: first
             `samples`, then `imbalance`, then `shots`.
-        rng_for: returns the stream of "subset", "shots", "imbalance", "partition", "split" and
-            "test_subset".
+        rng_for: returns the stream of "subset", "shots", "imbalance", "partition", "split",
+            "test_subset" and "public".
 
     Raises:
         UserError: if the images do not suffice for the clients.
@@ -271,17 +285,22 @@ def federate(
         labels, rng = np.asarray(images.labels), rng_for("partition")
         train, validation, test = partition.splits(labels, pools, keys.clients, rng)
         data = FederatedData(images, tuple(train), tuple(test), validation=tuple(validation))
-        return with_every_domain(data, pools.test) if keys.every_domain else data
-    base = base_classes(len(images.class_names)) if keys.novel else None
-    positions = selection.training((TRAIN, TEST) if keys.test == "local" else (TRAIN,), base)
-    positions = _subsampled(images.labels, positions, keys, rng_for)
-    parts = _partitioned(images, positions, partition, keys.clients, rng_for("partition"))
-    if keys.test == "local":
-        remedy = more_per_client(partition)
-        return _with_local_tests(images, parts, keys.test_fraction, rng_for("split"), remedy)
-    data = _with_official_tests(images, parts, selection.official_test(), base)
-    tested = np.sort(np.concatenate(data.test))
-    return with_every_domain(data, tested) if keys.every_domain else data
+        tested = pools.test
+    else:
+        positions = _subsampled(images.labels, selection.training, keys, rng_for)
+        parts = _partitioned(images, positions, partition, keys.clients, rng_for("partition"))
+        if keys.test == "local":
+            remedy = more_per_client(partition)
+            data = _with_local_tests(images, parts, keys.test_fraction, rng_for("split"), remedy)
+        else:
+            data = _with_official_tests(images, parts, selection.official_test(), selection.base)
+        tested = np.sort(np.concatenate(data.test))
+    if keys.every_domain:
+        data = with_every_domain(data, tested)
+    if not len(selection.public):
+        return data
+    labelled = selection.choice.params.labelled
+    return replace(data, public=PublicSet(images, selection.public, labelled))
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,12 +311,34 @@ class _Selection:
     keys: DataConfig
     rng_for: StreamFor
 
-    def training(self, origins: tuple[int, ...], base: int | None = None) -> Indices:
-        """Return `samples` images of these official splits, from the first `base` classes."""
-        pool = _positions(self.images, *origins)
-        if base is not None:
-            pool = pool[np.asarray(self.images.labels)[pool] < base]
+    @property
+    def choice(self) -> PublicData:
+        """Return the choice of public images."""
+        choice: PublicData = self.keys.public.build()
+        return choice
+
+    @property
+    def base(self) -> int | None:
+        """Return the number of trained classes; None if all are trained."""
+        return base_classes(len(self.images.class_names)) if self.keys.novel else None
+
+    @cached_property
+    def pool(self) -> Indices:
+        """Return `samples` images to train on, or with `test=local` to train and test on."""
+        pool = _positions(self.images, *((TRAIN, TEST) if self.keys.test == "local" else (TRAIN,)))
+        if self.base is not None:
+            pool = pool[np.asarray(self.images.labels)[pool] < self.base]
         return self._subset(pool, self.keys.samples, "subset", "data.samples")
+
+    @cached_property
+    def public(self) -> Indices:
+        """Return the images of the pool that are public."""
+        return self.choice.taken(self.pool, self.rng_for("public"))
+
+    @property
+    def training(self) -> Indices:
+        """Return the images of the pool that are not public."""
+        return np.setdiff1d(self.pool, self.public, assume_unique=True)
 
     def official_test(self) -> Indices:
         """Return `test_samples` of the official test images.
@@ -317,9 +358,9 @@ class _Selection:
         """Return the images that a few-shot protocol draws from."""
         validation = _positions(self.images, VALIDATION)
         if self.keys.test == "official":
-            return Pools(self.training((TRAIN,)), self.official_test(), validation)
+            return Pools(self.training, self.official_test(), validation)
         train, test = local_split(
-            self.training((TRAIN, TEST)),
+            self.training,
             self.rng_for("split"),
             test_fraction=self.keys.test_fraction,
             owner=self.images.source,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from platform import node
@@ -29,6 +29,7 @@ from fedray.data import (
 )
 from fedray.data.evolution import federate_phases
 from fedray.data.federated import with_global_test
+from fedray.data.public import PublicData
 from fedray.errors import UserError
 from fedray.evaluation.measures import majority_classes
 from fedray.evaluation.metrics import DataFacts
@@ -183,8 +184,8 @@ class Assembly:
 
     def server(self, device: torch.device) -> Server:
         """Return the server before round 1, with the text tower if the method needs one."""
-        models, reads_text = self.models, self.algorithm.requires.text
-        tower = text_tower(self.experiment, self.setting, device) if reads_text else None
+        models, requires = self.models, self.algorithm.requires
+        tower = text_tower(self.experiment, self.setting, device) if requires.text else None
         return Server(
             round=0,
             setting=self.setting,
@@ -193,6 +194,7 @@ class Assembly:
             initial=models.initial,
             architectures=models.architectures,
             empty=cache(models.empty),
+            published=models.public_samples(device) if requires.public else None,
         )
 
 
@@ -214,13 +216,21 @@ def load_data(experiment: Experiment) -> FederatedData:
     keys_json = keys.model_dump_json(exclude={"sha256"}, by_alias=True)
     scope = experiment.seed, experiment.evaluation.global_test, _plugin_hashes(experiment)
     key = images.sha256, keys_json, *scope
-    data = shared.get("data", key, lambda: _partition(experiment, images))
+    data = shared.get("data", key, lambda: _with_public(experiment, _partition(experiment, images)))
     check_data(experiment, data)
     return data
 
 
+def _with_public(experiment: Experiment, data: FederatedData) -> FederatedData:
+    """Return the data with the public images of another source, if the experiment names one."""
+    public: PublicData = experiment.data.public.build()
+    random = Streams(experiment.seed).numpy("public")
+    other = public.read(data.images, experiment.data, random)
+    return data if other is None else replace(data, public=other)
+
+
 def partition_images(experiment: Experiment, images: ImageSet) -> FederatedData:
-    """Partition images that are already read, without a check of their masks."""
+    """Partition images that are already read, without masks and public images of other sources."""
     data = _partition(experiment, images)
     check_data(experiment, data)
     return data

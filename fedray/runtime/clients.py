@@ -272,6 +272,7 @@ class ClientRuntime:
             device=self.device,
             validation=None if validation is None else self._samples(validation[client]),
             method=self.assembly.algorithm.name,
+            published=self._public,
         )
 
     def _initial(self, architecture: str, client: int) -> core.Tensors:
@@ -306,6 +307,13 @@ class ClientRuntime:
     @cached_property
     def _samples(self) -> SampleMaker:
         return self.assembly.models.samples(self.device)
+
+    @cached_property
+    def _public(self) -> core.Samples | None:
+        """Return the public images if the method requires them."""
+        if not self.assembly.algorithm.requires.public:
+            return None
+        return self.assembly.models.public_samples(self.device)
 
     @cached_property
     def _training_samples(self) -> SampleMaker:

@@ -41,6 +41,11 @@ def check_compatible(experiment: Experiment) -> None:
             f"data.novel=true tests classes that no client trains on, but {method.name}'s models "
             "only predict trained classes; set data.novel=false, or choose a prompt method"
         )
+    if method.requires.public and keys.public.name == "none":
+        raise UserError(
+            f"{method.name} needs public images, but data.public=none; set data.public=share, a "
+            "share of the training images, or data.public=source, another source"
+        )
     _check_models(experiment, method)
     plain = not type(keys.source.params).model_fields
     if keys.root is not None and keys.image_size is None and plain:

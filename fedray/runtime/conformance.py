@@ -70,6 +70,8 @@ SMALL: Tree = {
 """Three clients, two per round; all of them get new images before the last round."""
 CHEAP: Mapping[str, int] = {
     "server_epochs": 1,
+    "public_epochs": 1,
+    "private_epochs": 1,
     "target_steps": 2,
     "inner_steps": 2,
     "length": 2,
@@ -118,6 +120,8 @@ def small_experiment(
     if algorithm.requires.prompts:
         tree["model"] = {"clip": "small"}
         tree["data"] = {**tree["data"], "image_size": 32, "samples": 60}
+    if algorithm.requires.public:
+        tree["data"] = {**tree["data"], "public": {"fraction": 0.2}}
     if algorithm.requires.text:
         encoder = {"name": "openclip", "path": str(small_clip_folder())}
         tree["text"] = {"encoder": encoder, "style": "handcrafted"}

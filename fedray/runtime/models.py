@@ -16,6 +16,7 @@ from fedray.core import Algorithm, AuxiliaryMethod, PromptMethod, Samples, Tenso
 from fedray.core.client import named_tensors, read_only
 from fedray.data import FederatedData
 from fedray.data.imageset import ImageSet
+from fedray.data.public import PublicSet
 from fedray.errors import UserError
 from fedray.models import (
     Classifier,
@@ -75,8 +76,22 @@ class ModelProvider(ABC):
         """Return a model of an architecture with placeholder weights, to load states into."""
 
     @abstractmethod
-    def samples(self, device: torch.device, *, training: bool = False) -> SampleMaker:
-        """Return a function from indices to model inputs; with `training`, they are augmented."""
+    def samples(
+        self, device: torch.device, *, training: bool = False, public: PublicSet | None = None
+    ) -> SampleMaker:
+        """Return a function from indices to model inputs.
+
+        Args:
+            device: the device of the model.
+            training: whether the inputs will be augmented.
+            public: the images to read, by default the clients'.
+        """
+
+    def public_samples(self, device: torch.device) -> Samples:
+        """Return the public images, which the experiment has."""
+        public = self._data.public
+        assert public is not None
+        return self.samples(device, public=public)(public.index)
 
 
 def model_provider(
@@ -217,8 +232,12 @@ class BackboneModels(ModelProvider):
         assert self._with_auxiliary is not None
         return {**self._shape, "feature_dim": self._with_auxiliary.auxiliary_dim()}
 
-    def samples(self, device: torch.device, *, training: bool = False) -> SampleMaker:
+    def samples(
+        self, device: torch.device, *, training: bool = False, public: PublicSet | None = None
+    ) -> SampleMaker:
         """Return a function to pixels with labels or, for dense prediction, with masks."""
+        if public is not None:
+            return partial(Samples, read_only(public.images.images), read_only(public.labels))
         images = self._data.images
         masks = images.masks if self.dense else None
         labels = images.labels if masks is None else masks
@@ -249,20 +268,24 @@ class PromptedModels(ModelProvider):
         """Return the prompted CLIP."""
         return self._prompted(device)
 
-    def samples(self, device: torch.device, *, training: bool = False) -> SampleMaker:
+    def samples(
+        self, device: torch.device, *, training: bool = False, public: PublicSet | None = None
+    ) -> SampleMaker:
         """Return a function to pixels, or to the frozen tower's features, computed once per node.
 
         Features of augmented images cannot be cached, so training on augmented images reads pixels.
         """
-        images, inputs = self._data.images, self._prompted(device).reads
+        images, labels, used = self._data.images, self._data.images.labels, self._data.used
+        if public is not None:
+            images, labels, used = public.images, public.labels, public.index
+        inputs = self._prompted(device).reads
         augmented = not self._experiment.data.augment.build().is_identity
         if inputs is Pixels or (training and augmented):
-            return partial(Samples, read_only(images.images), read_only(images.labels))
+            return partial(Samples, read_only(images.images), read_only(labels))
         from fedray.models.clip.features import frozen_features
 
-        used = self._data.used
         features = frozen_features(self._clip(device), images, used, inputs, device)
-        labels = np.asarray(images.labels)[used]
+        labels = np.asarray(labels)[used]
         return lambda index: Samples(features, labels, np.searchsorted(used, index), inputs)
 
     def _clip(self, device: torch.device, *, half: bool = False) -> FrozenClip:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from tensors import CPU, same
 
+from fedray.algorithms.server_training import fit_on_server
 from fedray.core import ClientState, LocalContext, fit
 from fedray.core.training import batch_indices, with_extra
 from fedray.data import FederatedData
@@ -157,3 +158,56 @@ def test_every_image_is_seen_once_an_epoch_and_no_batch_has_one_left_over(assemb
     expected = torch.from_numpy(data.images.images[data.train[0][:count]]).flatten(1) * (2 / 255)
     assert sorted(seen.tolist()) == sorted((expected - 1).tolist())
     assert [len(batch) for batch in batches] == {1: [1], 16: [16], 17: [17], 33: [16, 17]}[count]
+
+
+def test_a_batch_knows_the_positions_of_its_images(local):
+    context, seen = local(), []
+    everything = context.client.train.labels
+
+    def loss(batch):
+        assert torch.equal(everything[batch.positions], batch.labels)
+        seen.append(batch.positions)
+        return cross_entropy(context)(batch)
+
+    fit(context, loss)
+    counts = torch.bincount(torch.cat(seen))
+    assert counts.tolist() == [2] * len(everything)
+    passed = [batch.positions for batch in context.client.batches(context.client.train, 7)]
+    assert torch.cat(passed).tolist() == [*range(len(everything))]
+
+
+def test_the_learning_rate_may_fall_within_a_training(local):
+    rates, shares = [], []
+    context = local()
+    optimizer = context.client.skeleton.optimizer(context.client.setting.training)
+
+    def decay(share):
+        shares.append(share)
+        return 1 - share
+
+    after = lambda: rates.append(optimizer.param_groups[0]["lr"])  # noqa: E731
+    trained = fit(context, cross_entropy(context), after_batch=after, decay=decay)
+    assert shares == pytest.approx([n / trained.steps for n in range(trained.steps)])
+    assert rates == pytest.approx([0.05 * (1 - share) for share in shares])
+    assert optimizer.param_groups[0]["lr"] == 0.05
+
+
+def test_a_server_trains_with_the_loop_of_clients(assemble):
+    assembly = assemble("feddf", {"model.group": "cnn3"})
+    server, samples = assembly.server(CPU), assembly.server(CPU).public
+    weights, sizes = server.initial("cnn3"), []
+
+    def loss(model, batch):
+        sizes.append(len(batch.labels))
+        return F.cross_entropy(model(batch.inputs).logits, batch.labels)
+
+    found = [
+        fit_on_server(server, "cnn3", weights, samples, loss, epochs=2, batch_size=9)
+        for _ in range(2)
+    ]
+    assert same(*found)
+    assert found[0].keys() == weights.keys()
+    assert not same(found[0], weights)
+    assert sum(sizes) == 4 * len(samples)
+    assert set(sizes) == {9, len(samples) % 9}
+    assert same(weights, server.initial("cnn3"))

@@ -61,6 +61,10 @@ def tree(method: str) -> dict[str, Any]:
     if wanted.requires.prompts:
         made |= {"lr": 0.001, "model": {"clip": "small"}, "rounds": 5}
         made["data"] = {**TINY["data"], "image_size": 32, "samples": 50, "clients": 3}
+    if method == "feddf":  # Adam's first step has the size of its rate, however small a gradient
+        made["algorithm"]["server_lr"] = 1e-5
+    if wanted.requires.public:
+        made["data"] = {**TINY["data"], "public": {"fraction": 0.1}}
     if wanted.requires.text:
         made["text"] = {"encoder": {"name": "orthogonal", "dim": 16}, "style": "handcrafted"}
     return made
@@ -272,3 +276,18 @@ def test_an_error_in_one_client_is_that_clients_alone(odd, monkeypatch):
     monkeypatch.setattr(Odd, "finish", break_, raising=False)
     done = odd(lambda loss, local: loss)
     assert [event.client for event in done.numbers["events"]] == [1]
+
+
+def test_a_loss_may_use_the_positions_of_a_batch(monkeypatch):
+    class Weighed(FedAvg):
+        name = "weighed"
+        stacks = True
+
+        def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+            return super().loss(output, batch, local) * (1 + batch.positions.float().mean() / 10)
+
+    algorithms.names()
+    monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
+    algorithms.add(Weighed)
+    alone, together = (last("weighed", ("rounds", 3), ("stacked", n)) for n in (1, 4))
+    compare_traces(alone, together, CLOSE)

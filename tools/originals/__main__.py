@@ -21,7 +21,7 @@ from tools.originals.federation import (
 from tools.originals.prompts import AUTHORS, Authors
 from tools.originals.records import FOLDER, record, write
 
-REPOSITORIES = ("pfllib", "htfllib", "fedmgp")
+REPOSITORIES = ("pfllib", "htfllib", "fedmgp", "feddf")
 """The modules of this package that drive a repository."""
 HEAD = """\
 Greatest difference of weights after rounds 0 to 3, in brackets the noise floor (the original
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     cli.add_argument("methods", nargs="*", metavar="METHOD", help="default: all of the repository")
     cli.add_argument("--checkout", type=Path, required=True, metavar="DIR",
-                     help="of PFLlib, HtFLlib or authors of prompt methods")  # fmt: skip
+                     help="of PFLlib, HtFLlib, FedDF or authors of prompt methods")  # fmt: skip
     cli.add_argument("--write", action="store_true",
                      help=f"write the originals' numbers to {FOLDER.name}/")  # fmt: skip
     args = cli.parse_args(argv)

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedray.config import parse_assignments, with_read_plugins
 from fedray.core.training import batch_indices
 from fedray.data import FederatedData, ImageSet, ReadOptions, load_images
+from fedray.data.public import PublicSet
 from fedray.federation import Federation
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
@@ -25,6 +26,8 @@ CPU = torch.device("cpu")
 ROUNDS, BATCH, EPOCHS, LR = 3, 16, 2, 0.2
 TRAIN, TEST = (32, 48, 64, 16), 25
 """Training images of each client, multiples of the batch: loaders that drop the rest drop none."""
+PUBLIC = 64
+"""Images that belong to no client, for methods that learn from public images."""
 CLASSES, LACKING = 10, 2
 """Client i lacks the classes 2i and 2i + 1, so that any two clients have all classes."""
 PARTICIPATION = {"full": 1.0, "half": 0.5}
@@ -124,7 +127,8 @@ def federated_digits(image_size: int | None) -> FederatedData:
         parts.append(taken)
     train = tuple(np.sort(part[:count]) for part, count in zip(parts, TRAIN, strict=True))
     test = tuple(np.sort(part[count:]) for part, count in zip(parts, TRAIN, strict=True))
-    return FederatedData(images, train, test)
+    public = PublicSet(images, np.sort(free[:PUBLIC]), is_labelled=False)
+    return FederatedData(images, train, test, public=public)
 
 
 def run_fedray(name: str, switches: Sequence[str], participation: str) -> Run:

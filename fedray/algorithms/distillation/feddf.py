@@ -1,0 +1,142 @@
+"""FedDF: means of models per architecture, which the server trains on their ensemble's logits.
+
+Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020,
+arXiv:2006.07242. Authors' code: epfml/federated-learning-public-code, commit 44dd555,
+codes/FedDF-code, `scheme=noise_knowledge_transfer,update_student_scheme=avg_logits`.
+
+    Algorithm 1, 3: means of models, per architecture -> FedDF.server_update
+    AVGLOGITS                                         -> FedDF.ensemble, FedDF.student
+    cosine annealing of the server's learning rate    -> cosine
+
+Clients train as in FedAvg. The teacher of every architecture is the ensemble of all participants,
+with equal weights. Public labels are not read.
+
+Deviations:
+    - The number of steps is fixed. The paper and the authors' code stop early, and keep the best
+      model, on validation images of the server.
+    - The means that students start from are weighted by samples, as in the paper (its text was not
+      at hand to verify this); the authors' code weighs clients equally (`weights=uniform`).
+    - An architecture without participants starts from its model of the round before.
+    - Public images are not augmented; the authors' code augments its data sets.
+    - Predictors that are worse than chance are not dropped (the authors' option `drop_worst`).
+
+Buffers: averaged as in FedAvg. Students update running statistics on public images; teachers are in
+evaluation mode. Both as in the authors' code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedray import core
+from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
+from fedray.algorithms.losses import kl_divergence
+from fedray.algorithms.server_training import fit_on_server
+from fedray.config import LearningRate, Temperature
+from fedray.core.optimizers import Adam
+from fedray.models import Classifier
+
+
+@core.algorithms.add
+class FedDF(FedAvg):
+    """A mean model per architecture, trained on the server to predict as the clients' ensemble.
+
+    The server's state holds `models`, the weights and buffers of each architecture.
+    """
+
+    name = "feddf"
+    title = "FedDF"
+    paper = "Lin et al., NeurIPS 2020, arXiv:2006.07242"
+    travels = "models"
+    requires = core.Requires(public=True)
+    one_model = True
+
+    class HParams(FedAvg.HParams):
+        server_epochs: int = Field(5, ge=0, le=10_000)
+        """Passes of a student over the public images in a round; 0 gives FedAvg inside each
+        architecture. Authors' code: at most 10,000 steps, stopped early."""
+        server_batch_size: int = Field(128, ge=1, le=1_000_000)
+        """Public images of a step. Authors' code: 128."""
+        server_lr: LearningRate = 0.001
+        """Adam's learning rate of the student, which falls to 0 along a cosine. Authors' code:
+        0.001."""
+        clip: float | None = Field(5.0, gt=0, le=1e6)
+        """Maximal norm of a student's gradient; null: no clipping. Authors' code: 5."""
+        temperature: Temperature = 1.0
+        """Divisor of logits in AVGLOGITS' softmaxes. Authors' code: 1."""
+
+    hp: HParams
+
+    def has_global_model(self, state: core.ServerState) -> bool:
+        """Return True if there is one architecture."""
+        return len(state["models"]) == 1
+
+    def init_server(self, server: core.Server) -> core.ServerState:
+        """Return the initial weights of every architecture."""
+        return {
+            "models": {name: server.initial(name) for name in sorted(set(server.architectures))}
+        }
+
+    def downlink(
+        self, state: core.ServerState, clients: Sequence[int], server: core.Server
+    ) -> core.Downlinks:
+        """Send every client the model of its architecture."""
+        items = state["models"].items()
+        models = {name: GlobalModel.of(server.empty(name), model) for name, model in items}
+        return {client: models[server.architectures[client]] for client in clients}
+
+    def server_update(
+        self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
+    ) -> core.ServerState:
+        """Average the uploads of each architecture, and train the mean on the ensemble's logits."""
+        if not uplinks:
+            return state
+        models = dict(state["models"])
+        for name, model in models.items():
+            members = {c: u for c, u in uplinks.items() if server.architectures[c] == name}
+            if members:
+                total = core.total_of(self.summand, members)
+                models[name] = self.server_step({"model": model}, total, server)["model"]
+        if self.hp.server_epochs:
+            logits = self.ensemble(uplinks, server)
+            models = {name: self.student(name, m, logits, server) for name, m in models.items()}
+        return {"models": models}
+
+    def ensemble(self, uplinks: core.Uplinks, server: core.Server) -> Tensor:
+        """Return the mean logits of the uploads on the public images [n, C], AVGLOGITS' teacher."""
+        names = {server.architectures[client] for client in uplinks}
+        learners = {name: server.learner(name, server.public) for name in names}
+        total = torch.zeros((), device=server.device)
+        for client, upload in uplinks.items():
+            learner = learners[server.architectures[client]]
+            total = total + learner.logits(learner.load(upload.model), server.public)
+        return total / len(uplinks)
+
+    def student(
+        self, name: str, model: core.Tensors, logits: Tensor, server: core.Server
+    ) -> core.Tensors:
+        """Return an architecture's model after AVGLOGITS' steps, from teacher logits [n, C]."""
+
+        def loss(student: Classifier, batch: core.Batch) -> Tensor:
+            found, teacher = student(batch.inputs).logits, logits[batch.positions]
+            return kl_divergence(found, teacher, temperature=self.hp.temperature)
+
+        schedule: dict[str, Any] = {
+            "epochs": self.hp.server_epochs,
+            "batch_size": self.hp.server_batch_size,
+            "lr": self.hp.server_lr,
+            "clip_grad_norm": self.hp.clip,
+        }
+        fixed: dict[str, Any] = {"optimizer": Adam(), "shuffle": True, "decay": cosine}
+        return fit_on_server(server, name, model, server.public, loss, **schedule, **fixed)
+
+
+def cosine(done: float) -> float:
+    """Return the factor (1 + cos(pi s)) / 2 of the learning rate after the share s of the steps."""
+    return (1 + math.cos(math.pi * done)) / 2

@@ -1,0 +1,176 @@
+"""Public images, which belong to no client: a share of the training images, or another source.
+
+The server and all clients can read them; nobody sends them, and no state holds them. All processes
+of a node map one copy from its cache.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field, StrictBool
+
+from fedray.config import Chosen, Component, DataConfig, Frozen, InputFile, NoParams, default_entry
+from fedray.data.configurable import Configurable
+from fedray.data.decoding import ReadOptions
+from fedray.data.imageset import TRAIN, ImageSet
+from fedray.data.partitions import Indices
+from fedray.data.sources import load_images
+from fedray.errors import UserError
+from fedray.registry import Registry
+
+
+@dataclass(frozen=True, eq=False)
+class PublicSet:
+    """The public images of a federation.
+
+    Attributes:
+        images: the image set that contains them.
+        index: their positions in it, int64, sorted.
+        is_labelled: whether steps may read their labels.
+    """
+
+    images: ImageSet
+    index: Indices
+    is_labelled: bool
+
+    @property
+    def labels(self) -> Indices:
+        """Return the labels of all images of the image set; -1 for each if they are unlabelled."""
+        unlabelled: Indices = np.broadcast_to(np.int64(-1), len(self.images))
+        return self.images.labels if self.is_labelled else unlabelled
+
+
+class PublicParams(Frozen):
+    """Parameters of all public images."""
+
+    labelled: StrictBool = True
+    """Whether methods may read the labels; false: every label is -1."""
+
+
+class PublicData(Configurable, ABC):
+    """The choice of public images; built from its typed parameters, `data.public.*`."""
+
+    Params: ClassVar[type[Frozen]] = PublicParams
+    params: PublicParams
+
+    def taken(self, pool: Indices, rng: np.random.Generator) -> Indices:
+        """Return the positions that clients give up, sorted, of their training images `pool`."""
+        return pool[:0]
+
+    def read(
+        self, images: ImageSet, keys: DataConfig, rng: np.random.Generator
+    ) -> PublicSet | None:
+        """Return the public images that are read from elsewhere; None: there are none.
+
+        Args:
+            images: the image set of the clients.
+            keys: how the clients' images are read.
+            rng: the random stream of the draw.
+        """
+        return None
+
+
+publics: Registry[type[PublicData]] = Registry("public data", "fedray.data.public")
+
+
+@publics.add
+class NoPublicData(PublicData):
+    """No public images."""
+
+    name = "none"
+    Params = NoParams
+
+
+class PublicShareParams(PublicParams):
+    """Parameters of `share`."""
+
+    fraction: float = Field(0.1, gt=0, lt=1)
+    """Share of the training images that is public; drawn before `data.imbalance` and
+    `data.shots`."""
+
+
+@publics.add
+class PublicShare(PublicData):
+    """A random share of the training images, which clients then lack, in every phase the same."""
+
+    name = "share"
+    Params = PublicShareParams
+    params: PublicShareParams
+
+    def taken(self, pool: Indices, rng: np.random.Generator) -> Indices:
+        fraction, n = self.params.fraction, len(pool)
+        count = round(fraction * n)
+        if not 0 < count < n:
+            raise UserError(
+                f"data.public.fraction={fraction:g} makes {count} of {n} training images public; "
+                "at least one must be public and one must stay with clients: change "
+                "data.public.fraction, or use more images"
+            )
+        return np.sort(rng.permutation(pool)[:count])
+
+
+class OtherSourceParams(PublicParams):
+    """Parameters of `source`."""
+
+    source: Annotated[Component, Chosen("data source")] = default_entry("digits")
+    """The data source, as in `data.source`; its images are scaled to those of the clients."""
+    root: InputFile | None = None
+    """Folder of the public data. Its content is part of the experiment's identity."""
+    samples: int | None = Field(None, ge=1, le=1_000_000_000)
+    """Size of a random subset of its training images to use; None uses all."""
+
+
+@publics.add
+class OtherSource(PublicData):
+    """The training images of another source; labelled only if it has the clients' classes."""
+
+    name = "source"
+    Params = OtherSourceParams
+    params: OtherSourceParams
+
+    def read(
+        self, images: ImageSet, keys: DataConfig, rng: np.random.Generator
+    ) -> PublicSet | None:
+        p, (channels, height, width) = self.params, images.shape
+        name, size = p.source.name, height if keys.image_size is None else keys.image_size
+        classes = keys.classes if p.labelled else None
+        options = ReadOptions(size, channels, keys.resize, classes)
+        try:
+            public = load_images(p.source, None if p.root is None else Path(p.root), options)
+        except UserError as error:
+            raise _of_public(error) from None
+        if public.sha256 == images.sha256:
+            raise UserError(
+                f"data.public.source={name} reads the images of the clients; set data.public=share "
+                "to make a part of them public"
+            )
+        if public.shape != images.shape:
+            raise UserError(
+                f"data.public.source={name} gives images of the shape {list(public.shape)}, and "
+                f"data.source={keys.source.name} of {[channels, height, width]}; set "
+                "data.image_size, and data.channels if the colours differ"
+            )
+        if p.labelled and public.class_names != images.class_names:
+            raise UserError(
+                f"data.public.source={name} has other classes than data.source={keys.source.name}; "
+                "set data.public.labelled=false, and choose a method that needs no public labels"
+            )
+        index = np.flatnonzero(public.origin == TRAIN)
+        if p.samples is not None and p.samples > len(index):
+            raise UserError(
+                f"data.public.samples={p.samples}, but data.public.source={name} has {len(index)} "
+                "training images; lower or remove data.public.samples"
+            )
+        chosen = np.sort(rng.permutation(index)[: p.samples]).astype(np.int64, copy=False)
+        return PublicSet(public, chosen, p.labelled)
+
+
+def _of_public(error: UserError) -> UserError:
+    """Return a source's error with the keys of the public images."""
+    return UserError(re.sub(r"data\.(?=source|root)", "data.public.", str(error)))

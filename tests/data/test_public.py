@@ -1,0 +1,181 @@
+"""Public images belong to no client, carry labels only if wanted, and lie once on a node."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from commands import data as data_command
+from image_files import filled
+from tensors import CPU
+
+from fedray.config import missing_roots_allowed
+from fedray.errors import UserError
+from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.resolve import resolve
+from fedray.shipped import names
+from fedray.trees import leaves
+
+SHARE = {"data.public": {"name": "share", "fraction": 0.2}}
+SHAPES = {
+    "data.public": {"name": "source", "source": "shapes", "labelled": False, "samples": 30},
+    "data.image_size": 16,
+    "data.channels": 3,
+}
+
+
+def write_images(root):
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+        for value in range(12):
+            filled(20 * value + len(name)).save(root / name / f"{value}.png")
+
+
+def owned(data):
+    return np.concatenate([*data.train, *data.test, *(data.validation or ())])
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"data.validation_fraction": 0.2}, {"data.imbalance": 3}, {"data.shots": 9}]
+)
+def test_a_share_belongs_to_no_client_and_is_the_same_for_all_methods(assemble, changes):
+    data = assemble("local", {**SHARE, **changes}).data
+    assert len(data.public.index) == 48  # a fifth of 240
+    assert not np.isin(data.public.index, owned(data)).any()
+    other = assemble("fedmd", {**SHARE, **changes}).data
+    assert np.array_equal(other.public.index, data.public.index)
+    assert data.sha256 != assemble("local", changes).data.sha256
+    assert data.manifest()["public"]["images"] == data.public.index.tolist()
+
+
+def test_a_share_stays_public_in_later_phases(assemble):
+    phases = {"phases": [{"round": 2, "partition": "iid"}]}
+    data = assemble("local", {**SHARE, "data.evolution": phases}).data
+    (_, later), public = data.later[0], data.public.index
+    assert np.array_equal(later.public.index, public)
+    assert not np.isin(public, owned(later)).any()
+
+
+def test_a_few_shot_protocol_draws_from_what_is_not_public(assemble):
+    changes = {"data.partition": "dominant_class", "data.partition.shots": 4, "data.samples": None}
+    data = assemble("local", {**SHARE, **changes}).data
+    assert len(data.public.index) == round(0.2 * 1797)
+    assert not np.isin(data.public.index, owned(data)).any()
+
+
+@pytest.mark.parametrize("changes", [SHARE, SHAPES])
+def test_unlabelled_images_have_no_labels_for_any_step(assemble, changes):
+    public = {**changes["data.public"], "labelled": False}
+    assembly = assemble("feddf", {**changes, "data.public": public})
+    for samples in (ClientRuntime(assembly, CPU).client(0, 1).public, assembly.server(CPU).public):
+        assert not samples.is_labelled
+        assert samples.labels.unique().tolist() == [-1]
+        assert np.unique(samples._all_labels).tolist() == [-1]
+
+
+def test_labels_are_read_if_they_are_wanted(assemble):
+    assembly = assemble("feddf", SHARE)
+    samples, data = assembly.server(CPU).public, assembly.data
+    assert samples.is_labelled
+    assert samples.labels.tolist() == data.images.labels[data.public.index].tolist()
+
+
+def test_all_steps_read_one_copy_and_only_methods_that_need_it(assemble):
+    assembly = assemble("fedmd")
+    runtime, images = ClientRuntime(assembly, CPU), assembly.data.images.images
+    for part in (runtime.client(0, 1).public, runtime.client(3, 2).public):
+        assert np.shares_memory(part._stored, images)
+    assert np.shares_memory(assembly.server(CPU).public._stored, images)
+    other = assemble("fedavg", {**SHARE, "model.group": "mlp"})
+    with pytest.raises(RuntimeError, match="does not require public images"):
+        _ = ClientRuntime(other, CPU).client(0, 1).public
+    with pytest.raises(RuntimeError, match="does not require public images"):
+        _ = other.server(CPU).public
+
+
+def test_they_are_in_no_state_and_no_message(run):
+    done = run("fedmd", {"algorithm.public_epochs": 1, "algorithm.private_epochs": 1})
+    assert not any(done.memories.values())
+    assert [path for path, _ in leaves(done.servers[-1])] == [("given", "transfer")]
+    assert done.results[0].down.params == {}
+    assert set(done.results[1].down.params) == {"logits", "statistics"}
+
+
+def test_prompts_read_their_features(assemble):
+    changes = {**SHARE, "data.public": {"name": "share", "fraction": 0.2, "labelled": False}}
+    assembly = assemble("promptfl", {**changes, "data.samples": 60})
+    found = assembly.models.public_samples(CPU)
+    assert len(found) == 12
+    assert found.kind is assembly.models.samples(CPU)(assembly.data.train[0]).kind
+    assert found._stored.shape == (12, found._stored.shape[1])
+    assert found.labels.unique().tolist() == [-1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data.public": "none"}, "fedmd needs public images, but data.public=none"),
+        ({"data.public.fraction": 0.001}, r"0.001 makes 0 of 240 training images public"),
+        ({"data.public.fraction": 0.999}, r"makes 240 of 240 training images public"),
+        ({"data.public": "source"}, "digits reads the images of the clients"),
+        ({**SHAPES, "data.image_size": 8}, "too small for data.public.source=shapes"),
+        ({**SHAPES, "data.public": {"name": "source", "source": "shapes"}}, "has other classes"),
+        (
+            {**SHAPES, "data.public": {**SHAPES["data.public"], "samples": 9999}},
+            "data.public.samples=9999, but data.public.source=shapes has 640 training images",
+        ),
+        (
+            {"data.public": {"name": "source", "source": "parquet", "root": "/not/here"}},
+            "data.public.root=/not/here is not a folder; set data.public.root",
+        ),
+        ({"data.public.labelled": False}, "public_epochs=20 trains on the labels of public"),
+    ],
+)
+def test_impossible_values_are_refused_in_one_sentence(assemble, changes, message):
+    with pytest.raises(UserError, match=message):  # noqa: PT012
+        assembly = assemble("fedmd", changes)
+        assembly.algorithm.init_server(assembly.server(CPU))
+
+
+def test_the_folder_of_another_source_counts_by_its_content(assemble, tmp_path):
+    root = tmp_path / "public"
+    write_images(root)
+    keys = ["data.public=source", "data.public.source=image_folder", f"data.public.root={root}"]
+    first = resolve("fedavg_digits", keys).identity()
+    moved = tmp_path / "moved"
+    root.rename(moved)
+    keys[-1] = f"data.public.root={moved}"
+    assert resolve("fedavg_digits", keys).identity() == first
+    next(moved.rglob("*.png")).unlink()
+    assert resolve("fedavg_digits", keys).identity() != first
+
+
+def test_they_are_in_the_identity_only_when_they_are_set():
+    with missing_roots_allowed():
+        for name in names("experiments"):
+            experiment = resolve(name, [])
+            is_set = experiment.data.public.name != "none"
+            assert ("public" in experiment.reproducibility_key()["data"]) is is_set, name
+    plain, unset = resolve("fedavg_digits", []), resolve("fedavg_digits", ["data.public=none"])
+    assert plain.identity() == unset.identity()
+    identities = {
+        resolve("fedavg_digits", ["data.public=share", *keys]).identity()
+        for keys in ([], ["data.public.fraction=0.2"], ["data.public.labelled=false"])
+    }
+    assert len(identities | {plain.identity()}) == 4
+
+
+def test_fedray_data_counts_them_and_refuses_what_cannot_be(tmp_path, capsys):
+    write_images(tmp_path / "mine")
+    words = [str(tmp_path / "mine"), "data.public=share", "data.clients=1"]
+    assert data_command([*words, "data.public.fraction=0.25"]) == 0
+    assert "public images" in capsys.readouterr().out
+    assert data_command([*words, "data.public.fraction=0.001"]) == 2
+    assert "training images public" in capsys.readouterr().out
+
+
+def test_other_sources_are_sampled_by_the_seed(assemble):
+    drawn = [assemble("feddf", {**SHAPES, "seed": seed}).data.public.index for seed in (0, 0, 1)]
+    assert len(drawn[0]) == 30
+    assert np.array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[0], drawn[2])
+    assert (np.diff(drawn[0]) > 0).all()
