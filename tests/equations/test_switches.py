@@ -119,6 +119,8 @@ PROMPTED = [
         for changes in ({}, PARTIAL)
     ),
     Switch("promptfolio", {**SHORT, "theta": 0}, "promptfl", base_keys=SHORT, atol=1e-5),
+    Switch("kgcoop", {"lambda": 0}, "promptfl", on={"lambda": 8},
+           base_keys={**SHORT, "words": "a photo of a"}),
     Switch(  # one batch: theta = w - lr grad, w = theta
         "promptfl_pfedme", {**SHORT, "inner_steps": 1, "lambda": 4, "eta": 0.25}, "promptfl",
         {"batch_size": 1000}, base_keys={**SHORT, "weights": "uniform"}, **ROUNDED,

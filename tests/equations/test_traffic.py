@@ -264,8 +264,16 @@ ROWS = [
             ("", {}), ("_fedprox", {}), ("_pfedme", {"algorithm.lambda": 2, "algorithm.eta": 0.2})
         )
     ),
+    Row("kgcoop", both(CONTEXT, counted(statistics=lambda s: s.n)), CONTEXT, {}),
+    Row(
+        "cocoop",  # a context, 24 -> 1 and 1 -> 16
+        counted(prompts=lambda s: s.n * (4 * 16 + 25 + 32), statistics=lambda s: s.n),
+        counted(prompts=lambda s: s.n * (4 * 16 + 25 + 32)), {},
+    ),
     Row("fedotp", prompts_up, prompts_down, SHORT),
     Row("promptfolio", prompts_up, prompts_down, SHORT),
+    Row("dp_fpl", prompts_up, prompts_down, SHORT),
+    Row("fedpha", prompts_up, prompts_down, {**SHORT, "algorithm.local_lengths": [2, 8]}),
     Row("fedpgp", prompts_up, prompts_down, {**SHORT, **HALF, "algorithm.rank": 2}),
     Row("fedtpg", model_up, model_down, {}),
     Row("lora", model_up, model_down, {}),
@@ -331,6 +339,8 @@ def test_a_global_model_is_measured_and_leaves_nothing_with_the_clients(run, met
     [
         ("fedotp", {"shared_context"}, {"local_context"}),
         ("promptfolio", {"shared_context"}, {"local_context"}),
+        ("dp_fpl", {"shared_context"}, {"local_context"}),
+        ("fedpha", {"shared_context"}, {"local_context"}),
         ("fedpgp", {"sigma"}, {"u", "v"}),
         ("local_prompts", set(), {"context"}),
         ("maple_local", set(), {"task.0", "data.0.weight", "data.0.bias"}),

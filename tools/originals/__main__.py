@@ -18,6 +18,7 @@ from tools.originals.federation import (
     moved,
     run_fedray,
 )
+from tools.originals.prompts import AUTHORS, Authors
 from tools.originals.records import FOLDER, record, write
 
 REPOSITORIES = ("pfllib", "htfllib", "fedmgp", "feddf", "pfedmma", "maple", "clip_lora")
@@ -27,13 +28,13 @@ Greatest difference of weights after rounds 0 to 3, in brackets the noise floor 
 against itself with weights moved by 1e-7); of accuracies in points; movement of weights."""
 
 
-def repository_of(checkout: Path) -> ModuleType:
+def repository_of(checkout: Path) -> ModuleType | Authors:
     """Return the module that drives a checkout.
 
     Raises:
         SystemExit: if there is none.
     """
-    modules = [import_module(f"tools.originals.{name}") for name in REPOSITORIES]
+    modules = [*(import_module(f"tools.originals.{name}") for name in REPOSITORIES), *AUTHORS]
     for module in modules:
         if is_checkout_of(checkout, module.MARKS):
             return module
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     cli.add_argument("methods", nargs="*", metavar="METHOD", help="default: all of the repository")
     cli.add_argument("--checkout", type=Path, required=True, metavar="DIR",
-                     help="of PFLlib, HtFLlib, FedMGP's or FedDF's repository")  # fmt: skip
+                     help="of PFLlib, HtFLlib, FedDF or authors of prompt methods")  # fmt: skip
     cli.add_argument("--write", action="store_true",
                      help=f"write the originals' numbers to {FOLDER.name}/")  # fmt: skip
     args = cli.parse_args(argv)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -27,6 +28,7 @@ from fedray.algorithms.prompts.fedmgp import draw_groups
 from fedray.config import component
 from fedray.models.clip import FrozenClip, load_clip
 from tools.originals.federation import (
+    BATCH,
     CPU,
     ROUNDS,
     TRAIN,
@@ -52,7 +54,10 @@ class Trainer:
     def __init__(self, config: Any, run: Run) -> None:
         self.cfg, self.run, self.batch_idx, self.num_batches = config, run, 0, 0
         names = [name.replace("_", " ") for name in run.assembly.data.class_names]
-        self.dm = SimpleNamespace(dataset=SimpleNamespace(classnames=names))
+        loaders = [SimpleNamespace(batch_size=BATCH)] * len(TRAIN)
+        self.dm = SimpleNamespace(
+            dataset=SimpleNamespace(classnames=names), fed_train_loader_x_dict=loaders
+        )
         self.build_model()  # type: ignore[attr-defined]
 
     def register_model(self, *_: Any) -> None:
@@ -73,6 +78,11 @@ class Trainer:
                 self.forward_backward({"img": as_seen(images), "label": labels})
 
 
+def plain_sgd(model: nn.Module, _: Any) -> torch.optim.Optimizer:
+    """Return SGD of the parameters that are trained."""
+    return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], LR)
+
+
 def small_clip() -> FrozenClip:
     """Return fedray's small CLIP."""
     return load_clip(component("CLIP", "small").build(), CPU)
@@ -84,15 +94,13 @@ def as_seen(images: Tensor) -> Tensor:
     return ((images + 1) / 2).expand(-1, 3, -1, -1).sub(vision.mean).div(vision.std)
 
 
-def prepare(checkout: Path) -> None:
+def prepare(checkout: Path, trainer: type[Trainer] = Trainer) -> None:
     """Make the checkout's modules importable, and let it build fedray's small CLIP."""
-    for name in DASSL:
-        sys.modules[f"Dassl{name}"] = MagicMock()
-    sys.modules["Dassl.dassl.utils"].count_num_param = lambda model: 0  # type: ignore[attr-defined]
-    sys.modules["Dassl.dassl.engine.trainer"].TrainerX = Trainer  # type: ignore[attr-defined]
-    sys.modules["Dassl.dassl.optim"].build_optimizer = (  # type: ignore[attr-defined]
-        lambda model, _: torch.optim.SGD([p for p in model.parameters() if p.requires_grad], LR)
-    )
+    for name in (*(f"Dassl{name}" for name in DASSL), *(name[1:] for name in DASSL[1:])):
+        sys.modules[name] = MagicMock(
+            TrainerX=trainer, count_num_param=lambda model: 0, build_optimizer=plain_sgd
+        )
+        sys.modules[name].TRAINER_REGISTRY.register = lambda: lambda cls: cls  # type: ignore[attr-defined]
     tokenizer = ModuleType("clip.simple_tokenizer")
     tokenizer.SimpleTokenizer = lambda: SimpleNamespace(encode=str.split)  # type: ignore[attr-defined]
     sys.modules["clip.simple_tokenizer"] = tokenizer
@@ -100,6 +108,7 @@ def prepare(checkout: Path) -> None:
     einops.repeat = lambda x, _, b: x.expand(b, *x.shape)  # type: ignore[attr-defined]
     sys.modules["einops"] = einops
     sys.path.insert(0, str(checkout))
+    os.environ.setdefault("PROJECT", str(checkout))  # pFedMoAP's clip reads it
     clip, model = import_module("clip.clip"), import_module("clip.model")
     text, blocks = small_clip().text, {160: 5, 128: 4}  # heads by width
     clip.tokenize = lambda texts: text._tokenizer(
@@ -111,7 +120,8 @@ def prepare(checkout: Path) -> None:
     build = clip.build_model
 
     def build_model(weights: Tensors, *details: Any) -> nn.Module:
-        whole: nn.Module = build({n.removeprefix("text."): t for n, t in weights.items()}, *details)
+        named = {n.removeprefix("text."): t for n, t in weights.items()}
+        whole: nn.Module = build(named, *details)
         for module in whole.modules():
             if isinstance(module, nn.MultiheadAttention):
                 module.num_heads = blocks[module.embed_dim]
@@ -187,13 +197,9 @@ def drive(original: Original, run: Run, initial: Sequence[Tensors]) -> list[Stat
         states.append(State(models, right))
 
     with (
-        warnings.catch_warnings(action="ignore"),
-        contextlib.redirect_stdout(io.StringIO()),
+        quiet_on_the_cpu(),
         patch.object(module, "torch", fake),
         patch.object(module, "nn", linear),
-        patch.object(Tensor, "half", lambda self: self),
-        patch.object(Tensor, "cuda", lambda self: self),
-        patch.object(nn.Module, "half", lambda self: self),
     ):
         original.before()
         trainer = getattr(module, original.trainer)(config, run)
@@ -221,6 +227,20 @@ def drive(original: Original, run: Run, initial: Sequence[Tensors]) -> list[Stat
         original.change(learner, run)
         learner.train()
     return states
+
+
+@contextlib.contextmanager
+def quiet_on_the_cpu() -> Iterator[None]:
+    """Print nothing, and keep everything in float32 on the CPU."""
+    with (
+        warnings.catch_warnings(action="ignore"),
+        contextlib.redirect_stdout(io.StringIO()),
+        patch.object(Tensor, "half", lambda self: self),
+        patch.object(Tensor, "cuda", lambda self: self),
+        patch.object(nn.Module, "half", lambda self: self),
+        patch.object(nn.Module, "cuda", lambda self: self),
+    ):
+        yield
 
 
 def fail(*_: Any, **__: Any) -> None:

@@ -7,7 +7,7 @@ paired.py     a shared and a local context (FedOTP, PromptFolio)
 dual.py       coupled prompts in both towers (MaPLe, DP2FL)
 """
 
-from fedray.models.prompted.base import PromptedClip
+from fedray.models.prompted.base import PromptedClip, TextOutput
 from fedray.models.prompted.context import ContextClip
 from fedray.models.prompted.dual import DualPromptClip
 from fedray.models.prompted.paired import PairedClip

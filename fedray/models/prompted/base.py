@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -22,6 +23,17 @@ from fedray.models.inputs import (
     values_of,
 )
 from fedray.models.prompted.texts import PHOTO, ClassTexts, check_distinct, unit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextOutput(ClassifierOutput):
+    """Logits, and the text features with which they were computed.
+
+    Attributes:
+        text: what `PromptedClip.text_features` returned.
+    """
+
+    text: Tensor
 
 
 class PromptedClip(Classifier, ABC):
@@ -166,9 +178,9 @@ class PromptedClip(Classifier, ABC):
         return scaled_products(image, text, self.clip.scale)
 
     def forward(self, x: Inputs) -> ClassifierOutput:
-        """Return image features and logits over the class subset."""
-        image = self.image_features(x)
-        return ClassifierOutput(image, self.logits(image, self.texts()))
+        """Return a `TextOutput` with logits over the class subset."""
+        image, text = self.image_features(x), self.texts()
+        return TextOutput(image, self.logits(image, text), text)
 
 
 class _CachedFeatures(NamedTuple):

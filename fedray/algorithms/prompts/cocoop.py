@@ -1,0 +1,104 @@
+"""CoCoOp in federated form: FedAvg of a context and of a small network that shifts it by the image.
+
+Zhou et al., "Conditional Prompt Learning for Vision-Language Models", CVPR 2022, arXiv:2203.05557.
+Official code: github.com/KaiyangZhou/CoOp, commit ff61507c, which is not federated. In federated
+form (FLiP, github.com/0-ml/flip, commit ec3a848b), the server averages context and network.
+
+    shift pi = h(x) by the meta-net -> ConditionalClip.shifts
+    contexts v_m + pi of each image -> ConditionalClip.contexts
+    probabilities of an image from its own texts -> ConditionalClip.forward
+
+Deviations:
+    - The official code trains on one image at a time, for memory: a batch encodes B K texts.
+      `batch_size=1` does the same.
+    - The meta-net's hidden layer has d/16 units, at least one.
+    - By default, images are not cropped randomly; see promptfl.py.
+    - Checked against the official code; the paper's text was not at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAveraging
+from fedray.core import algorithms
+from fedray.models import ClassifierOutput, Inputs, initialise
+from fedray.models.clip import FrozenClip
+from fedray.models.prompted import ContextClip, PromptedClip
+from fedray.models.prompted.texts import placeholders
+
+MOST_TEXTS = 4096
+"""Texts that are encoded at once; bounds the memory of tests."""
+
+
+class ConditionalClip(ContextClip):
+    """A CLIP whose context is shifted by a function of the image.
+
+    Zhou et al., CVPR 2022, arXiv:2203.05557. `text_features` are those of the context alone.
+
+    Args:
+        clip: the frozen CLIP.
+        names: the names of the classes.
+        length: m.
+        words: see `ContextClip`.
+    """
+
+    def __init__(
+        self, clip: FrozenClip, names: Sequence[str], length: int, words: str | None = None
+    ) -> None:
+        super().__init__(clip, names, length, words)
+        hidden = max(1, clip.dim // 16)
+        with torch.device("meta"):  # so that PyTorch's global generator is not used
+            first, second = nn.Linear(clip.dim, hidden), nn.Linear(hidden, clip.text.token_width)
+        self.first, self.second = first.to_empty(device="cpu"), second.to_empty(device="cpu")
+
+    def initialise(self, generator: torch.Generator) -> None:
+        super().initialise(generator)
+        initialise(self.first, generator)
+        initialise(self.second, generator)
+
+    def shifts(self, image: Tensor) -> Tensor:
+        """Return pi = h(x) [B, d_t] of unit image features [B, d]."""
+        shifts: Tensor = self.second(self.first(image).relu())
+        return shifts
+
+    def contexts(self, image: Tensor) -> Tensor:
+        """Return the contexts v + pi of each image [B, m, d_t]."""
+        return self.context + self.shifts(image).unsqueeze(1)
+
+    def forward(self, x: Inputs) -> ClassifierOutput:
+        """Return image features and the logits of each image under its own context."""
+        image = self.image_features(x)
+        parts = torch.split(image, max(1, MOST_TEXTS // len(self.classes)))
+        rows = [self.logits(part[:, None], self._encode(part)) for part in parts]
+        return ClassifierOutput(image, torch.cat(rows).squeeze(1))
+
+    def _encode(self, image: Tensor) -> Tensor:
+        """Return each image's text features [B, K, d]."""
+        return self.class_texts(placeholders(self.length)).encode(self.contexts(image))
+
+
+@algorithms.add
+class CoCoOp(PromptAveraging, ContextMethod):
+    """FedAvg of a context and of a network that shifts it by the image."""
+
+    name = "cocoop"
+    title = "CoCoOp"
+    paper = "Zhou et al., CVPR 2022, arXiv:2203.05557"
+    travels = "one context and its network"
+
+    class HParams(PromptAveraging.HParams, ContextMethod.HParams):
+        length: int = Field(4, ge=1, le=64)
+        """m, tokens of the context. Official scripts: 4."""
+        words: str | None = "a photo of a"
+        """Words whose embeddings are the initial context; null: draw it from N(0, 0.02²). Official
+        scripts: a photo of a."""
+
+    hp: HParams
+
+    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
+        return ConditionalClip(clip, class_names, self.hp.length, self.hp.words)

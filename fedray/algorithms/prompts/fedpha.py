@@ -1,0 +1,164 @@
+"""FedPHA: an averaged context, and a client's own of its own length, held apart and aligned.
+
+Fang et al., "FedPHA: Federated Prompt Learning for Heterogeneous Client Adaptation", ICML 2025,
+PMLR 267:15960-15975. Official code: github.com/CYFang6/FedPHA, commit 1ab33df3, trainers GL_SVDMSE
+and, with several lengths, GL_SVDMSE_HE.
+
+    projection of the local context by the global one's singular vectors -> project
+    pull and push of text features -> alignment
+    loss = CE(local) + CE(global) + pull + push -> FedPHA.loss
+    averaging of the global context alone -> FedPHA.shared
+
+Tests use the local context.
+
+Deviations:
+    - With several lengths, the released code fills texts with zeros and reads them where a text of
+      the greatest length ends; here every text ends after its own name.
+    - A client's context has as many rows as the longest; rows after its own length are never read.
+    - As in the released code, the projection has a gradient, also in the global context. Therefore
+      contexts start from noise: of equal words, singular values are 0 and the gradient is not
+      finite.
+    - The first round has as many participants as any other; official code: all clients.
+    - By default, images are not cropped randomly; see promptfl.py.
+    - Checked against the official code; the paper's text was not at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
+from fedray.core import Batch, Client, ClientState, LocalContext, algorithms
+from fedray.models import Classifier, ClassifierOutput, Inputs
+from fedray.models.clip import FrozenClip
+from fedray.models.prompted import PairedClip, PromptedClip
+from fedray.models.prompted.texts import placeholders
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AlignedOutput(ClassifierOutput):
+    """Logits of the local context, and what FedPHA's loss needs besides.
+
+    Attributes:
+        global_logits: logits of the global context [B, K].
+        texts: text features [K, d] of the local, the projected local and the global context.
+    """
+
+    global_logits: Tensor
+    texts: tuple[Tensor, Tensor, Tensor]
+
+
+class AlignedClip(PairedClip):
+    """A CLIP with a global context [m, d_t] and a local one, of which `tokens` rows are used.
+
+    Args:
+        clip: the frozen CLIP.
+        names: the names of the classes.
+        length: m.
+        local: rows of the local context.
+        ratio: see `project`.
+    """
+
+    length_key = "algorithm.length or algorithm.local_lengths"
+
+    def __init__(
+        self, clip: FrozenClip, names: Sequence[str], length: int, local: int, ratio: float
+    ) -> None:
+        super().__init__(clip, names, length)
+        self.local_context = torch.nn.Parameter(torch.zeros(local, clip.text.token_width))
+        self.tokens, self.ratio = local, ratio
+
+    def text_features(self) -> Tensor:
+        """Return unit text features [K, d] under the local context."""
+        return self._encode(self.local_context[: self.tokens])
+
+    def forward(self, x: Inputs) -> ClassifierOutput:
+        """Return an `AlignedOutput` in training, else the local context's prediction."""
+        if not self.training:
+            return super().forward(x)
+        local = self.local_context[: self.tokens]
+        with torch.autocast(local.device.type, enabled=False):
+            both = torch.stack([local, project(local, self.shared_context, self.ratio)])
+        (own, projected), shared = self._encode(both), self._encode(self.shared_context)
+        image = self.image_features(x)
+        logits, global_logits = self.logits(image, own), self.logits(image, shared)
+        return AlignedOutput(image, logits, global_logits, (own, projected, shared))
+
+    def _encode(self, contexts: Tensor) -> Tensor:
+        return self.class_texts(placeholders(contexts.shape[-2])).encode(contexts)
+
+
+def project(local: Tensor, shared: Tensor, ratio: float) -> Tensor:
+    """Return the local context [l, w] in the span of the weakest directions of the global one.
+
+    With right singular vectors v_i of `shared` [m, w], in the order of decreasing singular values,
+    V holds those from i = floor(m (1 - ratio)) on; the result is P_l V V^T.
+    """
+    _, values, vectors = torch.linalg.svd(shared, full_matrices=False)
+    weak = vectors[int(len(values) * (1 - ratio)) :]
+    projected: Tensor = local @ weak.T @ weak
+    return projected
+
+
+def alignment(own: Tensor, projected: Tensor, shared: Tensor, alpha: float) -> Tensor:
+    """Return pull plus push of text features [K, d].
+
+    Pull is the mean square of own - projected over all numbers; push is the mean over classes of
+    max(0, alpha - ||own - shared||).
+    """
+    push = F.relu(alpha - torch.linalg.vector_norm(own - shared, dim=-1)).mean()
+    return F.mse_loss(own, projected) + push
+
+
+@algorithms.add
+class FedPHA(PromptAveraging):
+    """An averaged context, and a personal context with a length of its own."""
+
+    name = "fedpha"
+    title = "FedPHA"
+    paper = "Fang et al., ICML 2025, PMLR 267"
+    travels = "one of two contexts"
+
+    class HParams(PromptAveraging.HParams):
+        length: int = Field(16, ge=1, le=64)
+        """Tokens of the global context. Official code: 16."""
+        local_lengths: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field((16,), min_length=1)
+        """Tokens of the local contexts; client i has the (i mod n)th of n. Official code: 16, or
+        one for each client, for example 4 to 32."""
+        alpha: float = Field(1.0, ge=0, le=1e6)
+        """α, distance from which on global and local features are not pushed apart. Official code:
+        1."""
+        ratio: float = Field(0.8, gt=0, le=1)
+        """Share of the global context's directions, the weakest, in which the local context is
+        projected. Official code: 0.8."""
+
+    hp: HParams
+
+    def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
+        hp = self.hp
+        return AlignedClip(clip, class_names, hp.length, max(hp.local_lengths), hp.ratio)
+
+    def shared(self, model: Classifier) -> Collection[str]:
+        return {"shared_context"}
+
+    def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
+        """Load both contexts, and set the length of the client's own."""
+        local = super().begin(client, state, down)
+        assert isinstance(local.model, AlignedClip)
+        local.model.tokens = self.hp.local_lengths[client.id % len(self.hp.local_lengths)]
+        return local
+
+    def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
+        """Return the cross-entropies of both contexts plus the alignment of their features."""
+        assert isinstance(output, AlignedOutput)
+        both = super().loss(output, batch, local) + F.cross_entropy(
+            output.global_logits, batch.labels
+        )
+        return both + alignment(*output.texts, self.hp.alpha)
