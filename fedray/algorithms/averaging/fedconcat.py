@@ -236,7 +236,7 @@ class FedConcat(FedAvg):
         self, client: core.Client, state: core.ClientState, down: None
     ) -> tuple[LabelDistribution, core.ClientState]:
         """Upload the shares of the classes among the client's training images."""
-        counts = client.class_counts.double()
+        counts = client.class_counts.cpu().double()
         return LabelDistribution(counts / counts.sum()), state
 
     def train_head(
