@@ -5,7 +5,7 @@ Multimodal Large Language Models", ICLR 2025, arXiv:2501.13904. Official code:
 github.com/linhhtran/DP-FPL, commit cce74b47, `--factorization dpfpl`.
 
     factorisation p_L = u v + r by a power iteration -> factors
-    standard deviation of the noise -> noise_std
+    standard deviation of the noise -> DPFPL.noise_std
     noisy gradients of u and v, and the gradient of p_L from them -> local_gradient
     step of the shared context on the mean gradient -> Averaging.server_step  (mean.py)
 
@@ -95,9 +95,8 @@ class DPFPL(PromptAveraging):
     def shared(self, model: Classifier) -> Collection[str]:
         return {"shared_context"}
 
-    @property
     def noise_std(self) -> float:
-        """sqrt(T ln(1/delta)) / epsilon times clip / B; 0 without noise."""
+        """Return sqrt(T ln(1/delta)) / epsilon times clip / B; 0 without noise."""
         hp, config = self.hp, self.setting.training
         if not hp.epsilon:
             return 0.0
@@ -120,7 +119,7 @@ class DPFPL(PromptAveraging):
             assert gradient is not None
             du, dv = gradient @ v.T, u.T @ gradient
             if hp.epsilon:
-                du, dv = (private(g, hp.clip, self.noise_std, random) for g in (du, dv))
+                du, dv = (private(g, hp.clip, self.noise_std(), random) for g in (du, dv))
             model.local_context.grad = hp.local_rate * local_gradient(u, v, du, dv)
 
         return fit(
