@@ -267,6 +267,6 @@ def test_it_learns_and_the_classifier_gains(run):
         "finetune_epochs": 2,
     }
     done = run("fedconcat", changes)
-    first, last = done.results[7].metrics, done.results[-1].metrics
-    assert last["global_accuracy"] > max(0.5, first["global_accuracy"])
-    assert last["finetuned_accuracy_best"] > last["local_accuracy"]
+    clusters, last = done.results[6].metrics, done.results[-1].metrics
+    assert last["local_accuracy"] > clusters["local_accuracy"] + 0.1
+    assert min(last["global_accuracy"], last["finetuned_accuracy_best"]) > 0.7
