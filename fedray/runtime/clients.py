@@ -66,7 +66,10 @@ class ClientRuntime:
         self._skeletons: dict[str, core.Skeleton] = {}
         self._isolation = Isolation(device)
         self._settings = (-1, assembly.setting)
-        check_speed(assembly.experiment.precision, device)
+        experiment = assembly.experiment
+        check_speed("precision", experiment.precision, device)
+        if assembly.algorithm.requires.prompts:
+            check_speed("model.clip_precision", experiment.model.clip_precision, device)
 
     def step(
         self,
