@@ -136,7 +136,7 @@ def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str
 def drive(uri: str, home: Path, name: str) -> None:
     """Track a sweep as its driver does, while its rounds come in."""
     os.environ.update(IMPATIENT)
-    uploader = Uploader(uri, "faults")
+    uploader = Uploader(uri)
     for count in (1, 2, 3, 4, 5, 6, 6, 6):  # the last state is tried three times
         runs = state(home, name, count)
         with contextlib.suppress(NotTaken):
@@ -161,7 +161,7 @@ def state(home: Path, name: str, count: int) -> list[TrackedRun]:
         run = tracked_run(home / trial, status, key=f"{name}-{trial}", artifacts=["result.json"])
         ended: Any = {"metrics": {"objective": 0.5}} if count == 6 else {}
         runs.append(replace(run, name=trial, parent=name, rounds=run.rounds[:count], **ended))
-    return runs
+    return [replace(run, experiment="faults") for run in runs]
 
 
 def look(home: Path, uri: str, name: str) -> str:

@@ -1,8 +1,7 @@
-"""`fedray doctor [--json]`: check this installation and suggest fixes."""
+"""`fedray doctor`: check this installation and suggest fixes."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -10,7 +9,7 @@ import socket
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
@@ -19,7 +18,7 @@ from urllib.parse import urlsplit
 import click
 
 import fedray
-from fedray.command import RUN_ERROR, Command, json_flag
+from fedray.command import RUN_ERROR, Command
 from fedray.data.known import known_sets
 from fedray.errors import FedrayError, UserError, named
 from fedray.masking import mask
@@ -63,24 +62,18 @@ class Finding:
 
 
 @click.command(cls=Command)
-@json_flag
-def command(as_json: bool) -> int:
+def command() -> int:
     """Check this installation and suggest fixes.
 
     Checks packages, hardware, Ray, folders, MLflow and plug-ins. Exit code 1: a component that
     every run needs is missing.
     """
-    findings = []
+    missing = []
     for what, check in CHECKS.items():
         for finding in findings_of(what, check):
-            findings.append(finding)
-            if not as_json:
-                print("\n".join(_lines(finding)), flush=True)
-    if as_json:
-        print(json.dumps([asdict(row) for row in findings], indent=1))
-    missing = [row.what for row in findings if row.state == "missing"]
-    if not as_json:
-        print(f"\nneeded and not there: {', '.join(missing)}" if missing else "\nruns can start")
+            print("\n".join(_lines(finding)), flush=True)
+            missing += [finding.what] if finding.state == "missing" else []
+    print(f"\nneeded and not there: {', '.join(missing)}" if missing else "\nruns can start")
     return RUN_ERROR if missing else 0
 
 

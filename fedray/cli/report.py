@@ -45,14 +45,12 @@ class ReportStyle:
     Attributes:
         folders: the folders of the command line; HTML pages take the title from them.
         formats: the formats that are written into a folder.
-        figure: the horizontal axis of a single figure file.
         columns: width of figures, in columns of a paper.
         order: labels of the rows in the order of the command line, for LaTeX.
     """
 
     folders: Sequence[Path]
     formats: Sequence[str]
-    figure: Literal["rounds", "traffic"]
     columns: Literal[1, 2]
     order: Sequence[str]
 
@@ -73,13 +71,6 @@ class ReportStyle:
     type=click.Choice(FORMATS),
     multiple=True,
     help="Format of the files in a folder; repeatable; default: md, csv and png.",
-)
-@click.option(
-    "--figure",
-    type=click.Choice(["rounds", "traffic"]),
-    default="rounds",
-    show_default=True,
-    help="Horizontal axis if --out is a figure file.",
 )
 @click.option(
     "--columns",
@@ -134,7 +125,6 @@ def command(
     folders: Sequence[Path],
     outs: Sequence[Path],
     formats: Sequence[str],
-    figure: Literal["rounds", "traffic"],
     columns: Literal[1, 2],
     wanted: Sequence[str],
     labels: Sequence[str],
@@ -157,7 +147,7 @@ def command(
     report = Report(rank_groups(groups, metrics[0], at), metrics, at, base, notes)
     print_sections([*sections(report), *caveats(report)])
     order = [member.label for member in groups]
-    style = ReportStyle(folders, formats or USUAL_FORMATS, figure, columns, order)
+    style = ReportStyle(folders, formats or USUAL_FORMATS, columns, order)
     files: list[Path] = []
     for out in outs or [default_folder(folders)]:
         if is_file(out):
@@ -199,8 +189,6 @@ def write_file(report: Report, path: Path, style: ReportStyle) -> None:
         write_atomic(path, writers[path.suffix]())
     elif path.suffix == ".csv":
         write_csv(report, path)
-    elif style.figure == "traffic":
-        figure_traffic(report.groups, report.metric, path, style.columns)
     else:
         figure_rounds(report.groups, report.metrics, path, style.columns)
 
