@@ -30,15 +30,7 @@ from fedray.config import Experiment
 from fedray.storage.environment import Environment
 from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic
 from fedray.storage.run_folder import RunFolder
-from fedray.tracking import (
-    NotTaken,
-    Store,
-    TrackedRun,
-    Upload,
-    Uploader,
-    grouped,
-    tracked_run,
-)
+from fedray.tracking import NotTaken, TrackedRun, Upload, Uploader, grouped, tracked_run
 
 TRIALS = ("trial_0", "trial_1")
 IMPATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "3", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
@@ -144,14 +136,6 @@ def drive(uri: str, home: Path, name: str) -> None:
         time.sleep(0.03)
 
 
-def upload(uri: str, home: Path, name: str) -> None:
-    """Send what the server lacks of a sweep that has ended."""
-    os.environ.update(PATIENT)
-    store = Store(uri, "faults")
-    for run in state(home, name, 6):
-        store.sync(run)
-
-
 def state(home: Path, name: str, count: int) -> list[TrackedRun]:
     """Return a sweep after so many rounds of its trials; after 6 it has ended."""
     status: Literal["FINISHED", "RUNNING"] = "FINISHED" if count == 6 else "RUNNING"
@@ -169,8 +153,11 @@ def look(home: Path, uri: str, name: str) -> str:
     from mlflow import MlflowClient
 
     before = {trial: (home / trial / "result.json").read_bytes() for trial in TRIALS}
+    os.environ.update(PATIENT)
     for _ in range(2):
-        upload(uri, home, name)
+        Uploader(uri).send(
+            [Upload(r.key, partial(replace, r)) for r in state(home, name, 6)], print
+        )
     client = MlflowClient(tracking_uri=uri)
     place = client.get_experiment_by_name("faults").experiment_id
     keys = [name, *(f"{name}-{trial}" for trial in TRIALS)]
