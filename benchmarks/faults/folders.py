@@ -45,7 +45,7 @@ OF_STUDY = {
 }
 PAGES = {"trials.csv", "best.yaml", "sweep.png", "sweep.yaml"}
 """Pages of a study and its copied file; an upload counts those that are there."""
-NOT_CHECKED = {"partition.png", ".lock", ".trial.lock", "error.txt", "tracking.json", *PAGES}
+NOT_CHECKED = {".lock", ".trial.lock", "error.txt", "tracking.json", *PAGES}
 """Files without a checksum, on which no number depends."""
 Kind = Callable[[Path, Path], object]
 

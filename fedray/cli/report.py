@@ -25,7 +25,15 @@ from fedray.results.frame import (
 )
 from fedray.results.pages.figures import FIGURES, figure_rounds, figure_traffic, swept_figures
 from fedray.results.pages.page import html, markdown
-from fedray.results.pages.report import caveats, latex, page, sections, write_csv, write_heat_maps
+from fedray.results.pages.report import (
+    caveats,
+    latex,
+    page,
+    sections,
+    write_csv,
+    write_heat_maps,
+    write_partitions,
+)
 from fedray.results.pages.terminal import print_sections
 from fedray.storage.files import make_folder, write_atomic
 from fedray.storage.metric import HEADLINE, Select
@@ -206,6 +214,7 @@ def write_folder(report: Report, out: Path, style: ReportStyle) -> list[Path]:
                 report.groups, out, report.metric, report.at, kind, style.columns
             )
             files += write_heat_maps(report.groups, out, kind)
+            files += write_partitions(report.groups, out) if kind == "png" else []
         else:
             files.append(out / ("page.html" if kind == "html" else f"table.{kind}"))
             write_file(report, files[-1], style)
