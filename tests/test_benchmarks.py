@@ -16,7 +16,13 @@ from benchmarks.overhead import start
 from fedray.runtime import devices
 from fedray.runtime.conformance import Trace
 
-COMMANDS = ("faults", "gpu", "null_tables", "numerics", "overhead", "scale", "soak", "sweep")
+COMMANDS = (
+    "anchor", "faults", "gpu", "null_tables", "numerics", "overhead", "scale", "soak", "sweep",
+)  # fmt: skip
+
+
+ANCHOR = ("anchor_cnn", "anchor_flower")
+"""Parts of the benchmark `anchor`."""
 
 
 @pytest.mark.slow
@@ -29,7 +35,7 @@ def test_every_benchmark_has_help(name):
 
 
 def test_every_benchmark_is_listed_here():
-    files = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"common", "anchor_cnn"}
+    files = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"common", *ANCHOR}
     packages = {path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py")}
     assert {*COMMANDS} == files | packages
 
