@@ -67,16 +67,20 @@ def run_trial(config: Mapping[str, Any], at: str) -> None:
     os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", str(STOPPED_SECONDS))
     with Output("") as output:
         try:
-            with closing(_fail_on_exit(reports(trial, at))) as all_reports:
-                for values in all_reports:
-                    _report_with_texts(output, values)
-            _report_with_texts(output, {})
+            _report_rounds(trial, at, output)
         except RunFailed:
             _report_with_texts(output, {})
             raise
         except Exception as error:
             RunFolder(Path(trial["folder"])).keep_error(Failure.of(error).traceback)
             _report_with_texts(output, {"failed": reason_of(error)})
+
+
+def _report_rounds(trial: Mapping[str, Any], at: str, output: Output) -> None:
+    with closing(_fail_on_exit(reports(trial, at))) as all_reports:
+        for values in all_reports:
+            _report_with_texts(output, values)
+    _report_with_texts(output, {})
 
 
 def _report_with_texts(output: Output, values: Mapping[str, Any]) -> None:
