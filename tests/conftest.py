@@ -13,8 +13,7 @@ import random
 import string
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ from fedray.data.sources.digits import Digits
 from fedray.federation import Federation
 from fedray.plugins import use
 from fedray.registry import HOMES, registry
-from fedray.runtime import observers
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.printing import text_log
 from fedray.runtime.resolve import from_tree
@@ -44,8 +42,6 @@ settings.register_profile("fedray", deadline=None, derandomize=True)
 settings.load_profile("fedray")
 
 COUNTER = itertools.count()
-Pictures = Callable[[], None]
-"""Has runs draw from now on."""
 
 SMALL: dict[str, Any] = {
     "rounds": 2,
@@ -109,25 +105,6 @@ def _digits_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Digits, "read", once)
         yield
-
-
-DRAW = observers.draw_phases
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_pictures() -> Iterator[None]:
-    """Runs of this process do not draw who holds what, which another process does."""
-    nothing = Future[bytes]()
-    nothing.set_result(b"")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(observers, "draw_phases", lambda data, plan: nothing)
-        yield
-
-
-@pytest.fixture
-def pictures(monkeypatch) -> Pictures:
-    """`pictures()` lets the runs of a test draw."""
-    return lambda: monkeypatch.setattr(observers, "draw_phases", DRAW)
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from printed import every_command
 
 from fedray.cli.dry_run import check_command
-from fedray.cli.papers import every_command, read_papers
+from fedray.cli.papers import read_papers
 from fedray.studies.file import plan_study
 
 ROOT = Path(__file__).parents[2]
