@@ -10,8 +10,6 @@ from tensors import CPU
 
 from fedray.algorithms.distillation.fml import mutual_loss
 from fedray.algorithms.losses import kl_divergence
-from fedray.core import Batch, ClientState, LocalContext
-from fedray.models import AuxiliaryOutput, ClassifierOutput, Pixels
 from fedray.runtime.clients import ClientRuntime
 
 LOGITS = torch.tensor([[log(3), 0.0], [0.0, 0.0]])  # 3/4 and 1/4; halves
@@ -38,34 +36,6 @@ def test_the_mutual_loss_by_hand():
     assert float(found) == pytest.approx(0.3 * ce + 0.7 * KL)
     assert float(mutual_loss(LOGITS, TEACHER, labels, 1.0)) == pytest.approx(ce)
     assert float(mutual_loss(LOGITS, TEACHER, labels, 0.0)) == pytest.approx(KL)
-
-
-@pytest.fixture
-def gradients(assemble):
-    """`gradients(alpha, beta, through)`: of the loss, with respect to both models' logits."""
-
-    def gradients(alpha, beta, through):
-        keys = {"algorithm.alpha": alpha, "algorithm.beta": beta}
-        method = assemble("fml", {**keys, "algorithm.teacher_gradients": through}).algorithm
-        own, small = LOGITS.clone().requires_grad_(), TEACHER.clone().requires_grad_()
-        none = torch.zeros(2, 4)
-        output = AuxiliaryOutput(none, own, ClassifierOutput(none, small))
-        batch = Batch(Pixels(torch.zeros(2, 1, 8, 8)), torch.tensor([0, 1]))
-        method.loss(output, batch, LocalContext(None, None, ClientState({}), None)).backward()
-        return own.grad, small.grad
-
-    return gradients
-
-
-def test_each_model_follows_its_own_loss_unless_asked(gradients):
-    softmax = LOGITS.softmax(1), TEACHER.softmax(1)
-    onehot = torch.eye(2)
-    own, small = gradients(1.0, 0.0, False)
-    torch.testing.assert_close(own, (softmax[0] - onehot) / 2)  # cross-entropy alone
-    torch.testing.assert_close(small, (softmax[1] - softmax[0]) / 2)  # the distance alone
-    through, again = gradients(1.0, 0.0, True)
-    torch.testing.assert_close(again, small)
-    assert not torch.allclose(through, own)  # it also moves towards the small model's outputs
 
 
 def test_gradients_of_each_model_are_clipped_to_the_bound(assemble):

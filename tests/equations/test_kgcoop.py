@@ -11,7 +11,6 @@ from prompting import empty_client, initial_prompts, loss_of
 from fedray.algorithms.prompts.kgcoop import knowledge
 from fedray.algorithms.prompts.prompt_averaging import GlobalPrompts
 from fedray.core import Batch, ClientState, LocalContext
-from fedray.errors import UserError
 from fedray.models import ImageFeatures
 
 
@@ -40,8 +39,3 @@ def test_the_loss_is_the_official_codes(assemble, template):
     score = 1.0 - torch.mean(torch.nn.CosineSimilarity(dim=1, eps=1e-07)(text, old))
     torch.testing.assert_close(loss, F.cross_entropy(logits, batch.labels) + 3.0 * score)
     assert float(gradients(model, score)["context"].abs().max()) > 0
-
-
-def test_a_template_without_a_place_for_the_name_is_refused(assemble):
-    with pytest.raises(UserError, match=r"algorithm\.template"):
-        assemble("kgcoop", {"algorithm.template": "a photo"})

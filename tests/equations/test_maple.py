@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from clips import DIGITS, clip_of, drawn
 
-from fedray.errors import UserError
 from fedray.models import PatchEmbeddings, Pixels
 from fedray.models.prompted import DualPromptClip
 from fedray.models.prompted.texts import word_embeddings
-
-
-def test_pfedme_keeps_personal_prompts_near_the_global_ones(run):
-    done = run("maple_pfedme", {"algorithm.inner_steps": 2})
-    assert done.assembly.algorithm.hp.weights == "uniform"
-    assert not torch.equal(done.models[0]["task.0"], done.models[1]["task.0"])
 
 
 def model_of(tiny_clip, length=2, depth=1, words="a photo of a"):
@@ -67,8 +59,3 @@ def test_embedded_images_give_the_features_of_images(tiny_clip):
 def test_random_words_start_from_noise(tiny_clip):
     model = model_of(tiny_clip, words=None)
     assert 0.005 < model.task[0].std() < 0.05
-
-
-def test_a_depth_beyond_the_towers_is_refused(tiny_clip):
-    with pytest.raises(UserError, match=r"algorithm\.depth to 3 or less"):
-        model_of(tiny_clip, depth=4)

@@ -140,7 +140,6 @@ class Row(NamedTuple):
     keeps: tuple[str, ...] = ()
 
 
-FEDMGP = counted(prompts=lambda s: s.n * 2 * 2 * (16 + 32), statistics=lambda s: s.n)
 CLIP_ADAPTER = counted(weights=lambda s: s.n * 2 * (s.width**2 + s.width))
 CONTEXT = counted(prompts=lambda s: s.n * 4 * 16)
 ROWS = [
@@ -201,8 +200,13 @@ ROWS = [
         )
         for changes in ({}, {"participation": 0.25, "rounds": 3})
     ),
-    *(Row("fml", counted(weights=lambda s: s.n * MLP, statistics=lambda s: s.n),
-          counted(weights=lambda s: s.n * MLP), changes) for changes in ({}, HALF)),
+    *(
+        Row(method, counted(weights=lambda s: s.n * MLP, statistics=lambda s: s.n),
+            counted(weights=lambda s: s.n * MLP), changes)
+        for method, changes in (
+            ("fml", {}), ("fml", HALF), ("fedkd", {"algorithm.compress": False}),
+        )
+    ),
     *(Row("fedavg", model_up, model_down, changes) for changes in (CNN2, CNN3)),
     Row("fedprox", model_up, model_down, CNN2),
     Row("pfedme", model_up, model_down, {**CNN2, "algorithm.lambda": 1, "algorithm.eta": 0.5}),
