@@ -7,8 +7,6 @@ from torch import nn
 from fedray.models import (
     BackboneClassifier,
     ImageFeatures,
-    PatchEmbeddings,
-    PatchFeatures,
     Pixels,
     WidthAdapter,
     build,
@@ -112,22 +110,6 @@ def test_memory_order_changes_no_value(name):
         )
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn2", "cnn4"])
-def test_stacked_models_run_as_one_program(name):
-    models = [make(name, 32), make(name, 32)]
-    with torch.no_grad():
-        models[1].head.weight.mul_(2)
-    parameters, buffers = torch.func.stack_module_state(models)
-    batch = torch.randn(2, 3, 3, 32, 32)
-
-    def logits(parameters, buffers, x):
-        return torch.func.functional_call(models[0], (parameters, buffers), (Pixels(x),)).logits
-
-    stacked = torch.vmap(logits)(parameters, buffers, batch)
-    for i, model in enumerate(models):
-        torch.testing.assert_close(stacked[i], model(Pixels(batch[i])).logits, rtol=1e-4, atol=1e-5)
-
-
 def test_a_projector_gives_the_features_and_a_model_may_end_there():
     shape = {"channels": 3, "image_size": 32, "feature_dim": 24, "hidden": 40}
     model = skeleton("cnn3", num_classes=0, **shape)
@@ -146,19 +128,6 @@ def test_a_projector_gives_the_features_and_a_model_may_end_there():
         name.startswith("head")
         for name, _ in skeleton("cnn3", num_classes=3, **shape).named_parameters()
     )
-
-
-@pytest.mark.parametrize(
-    ("wrong", "found"),
-    [
-        (PatchEmbeddings(torch.zeros(2, 3, 8, 8)), "PatchEmbeddings"),
-        (PatchFeatures(torch.zeros(2, 3, 8, 8)), "PatchFeatures"),
-        (torch.zeros(2, 3, 8, 8), "Tensor"),
-    ],
-)
-def test_another_type_of_input_is_refused(wrong, found):
-    with pytest.raises(TypeError, match=f"reads Pixels or ImageFeatures, found {found}$"):
-        make("cnn2", image_size=8)(wrong)
 
 
 def test_features_are_read_where_the_backbone_takes_them():
