@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from clips import DIGITS, clip_of, drawn
 
-from fedray.models import PatchEmbeddings, Pixels
+from fedray.models import Pixels
 from fedray.models.prompted import DualPromptClip
 from fedray.models.prompted.texts import word_embeddings
 
@@ -46,14 +46,6 @@ def test_deep_prompts_change_both_features(tiny_clip):
         after = model.text_features(), model.image_features(images)
     assert not torch.allclose(before[0], after[0], atol=1e-4)
     assert not torch.allclose(before[1], after[1], atol=1e-4)
-
-
-def test_embedded_images_give_the_features_of_images(tiny_clip):
-    model = model_of(tiny_clip, depth=3)
-    images = Pixels(torch.rand(3, 1, 8, 8) * 2 - 1)
-    with torch.no_grad():
-        embedded = PatchEmbeddings(model.clip.vision.embed(images.values))
-        assert torch.equal(model.image_features(embedded), model.image_features(images))
 
 
 def test_random_words_start_from_noise(tiny_clip):

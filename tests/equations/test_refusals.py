@@ -53,6 +53,12 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
             {"algorithm.selected": 6},
             r"selected=6 exceeds groups=5; set algorithm\.selected",
         ),
+        (
+            "fedotp",
+            {"model.clip.path": "/nowhere"},
+            r"model\.clip\.path: the file /nowhere does not",
+        ),
+        ("fedpgp", {"data.novel": True}, "data: novel=true tests on official test images"),
         ("fedmgp", {"algorithm.group": 5}, "group=5 does not exist; set algorithm.group to 0 to 4"),
         (
             "fedmgp",

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import small_runs
 import torch
-from ray import cloudpickle
 from small_runs import ROUND, VICTIM, outcome_of
 
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
@@ -18,8 +17,8 @@ from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes
 from fedray.algorithms.prototypes.fedproto import FedProto
 from fedray.core import Client, ClientState, LocalContext, Trained, algorithms
 from fedray.errors import ClientError
-from fedray.runtime import ray_executor
 from fedray.runtime.assembly import Assembly
+from fedray.runtime.conformance import Trace, compare_traces
 from fedray.runtime.resolve import from_tree
 
 NAN = float("nan")
@@ -125,17 +124,6 @@ class BadFedProto(FedProto):
         return PROTOTYPES[self.hp.bad](local.client, up, after) if is_it else (up, after)
 
 
-class Worker(ray_executor.Worker):
-    """A worker that knows this file's methods. It travels by value, with its process's registry."""
-
-    def __init__(self, *args: Any) -> None:
-        from fedray.core import algorithms
-
-        for method in (BadFedAvg, BadFedProto):
-            algorithms.add(method)
-        super().__init__(*args)
-
-
 @pytest.fixture(autouse=True, scope="module")
 def methods() -> Iterator[None]:
     """Register this file's methods, for its tests only."""
@@ -153,43 +141,24 @@ def assembly(method: str, bad: str, policy: str = "drop") -> Assembly:
 
 
 @pytest.fixture(scope="module")
-def absent(methods) -> dict[str, small_runs.Outcome]:
+def absent(methods) -> dict[str, Trace]:
     """The runs in which the client is absent from the round of its bad reply."""
     names = ("bad_fedavg", "bad_fedproto")
-    return {n: outcome_of(assembly(n, ""), small_runs.serial, absent=True) for n in names}
+    return {name: outcome_of(assembly(name, ""), absent=True)[0] for name in names}
 
 
 @pytest.mark.parametrize(("method", "bad"), CASES)
 def test_a_bad_reply_stops_the_run_or_counts_as_absence(absent, method, bad):
     with pytest.raises(ClientError, match=r"^client 1, round 2, step client_update: ") as stopped:
-        outcome_of(assembly(method, bad, "stop"), small_runs.serial)
+        outcome_of(assembly(method, bad, "stop"))
     assert "\n" not in str(stopped.value)
-    found = outcome_of(assembly(method, bad), small_runs.serial)
-    assert [client for client, what in found.events if what.startswith("failed: ")] == [VICTIM]
-    assert found.differs_from(absent[method]) == ""
+    found, events = outcome_of(assembly(method, bad))
+    assert [client for client, what in events if what.startswith("failed: ")] == [VICTIM]
+    compare_traces([absent[method]], [found])
 
 
 def test_an_unusual_order_of_tensors_changes_nothing(monkeypatch):
     turned = fields(weights=lambda m: dict(reversed(list(m.items()))))
     monkeypatch.setitem(MODELS, "turned", turned)
-    found = outcome_of(assembly("bad_fedavg", "turned", "stop"), small_runs.serial)
-    honest = outcome_of(assembly("bad_fedavg", ""), small_runs.serial)
-    assert found.differs_from(honest) == ""
-
-
-@pytest.mark.ray
-@pytest.mark.long
-def test_on_workers_it_is_the_same(absent, monkeypatch):
-    monkeypatch.setattr(small_runs, "Worker", Worker)
-    this = sys.modules[__name__]  # processes that run already cannot import it
-    cloudpickle.register_pickle_by_value(this)
-    try:
-        with small_runs.on_two_workers() as on_ray:
-            for bad in ("NaN", "one entry", "a trillion numbers", "no mapping", "an exit"):
-                found = outcome_of(assembly("bad_fedavg", bad), on_ray)
-                assert [client for client, _ in found.events] == [VICTIM], bad
-                assert found.differs_from(absent["bad_fedavg"]) == "", bad
-                with pytest.raises(ClientError, match=r"^client 1, round 2, step client_update: "):
-                    outcome_of(assembly("bad_fedavg", bad, "stop"), on_ray)
-    finally:
-        cloudpickle.unregister_pickle_by_value(this)
+    found, _ = outcome_of(assembly("bad_fedavg", "turned", "stop"))
+    compare_traces([outcome_of(assembly("bad_fedavg", ""))[0]], [found])
