@@ -327,13 +327,6 @@ def test_with_help_the_old_data_prompt_does_not_count():
     close(moved(BEFORE[0], TRAINED, weights), moved(BEFORE[0] + 5, TRAINED, weights))
 
 
-@pytest.mark.parametrize("scale", [1e-3, 40.0])
-@pytest.mark.parametrize("k", range(3))
-def test_the_scale_of_a_column_does_not_matter(k, scale):
-    scaled = [initial * scale for initial in INITIAL]
-    close(column(k, LOSSES * scale, initial=scaled), column(k))
-
-
 # --- whole rounds --------------------------------------------------------------------------------
 
 SMALL = {

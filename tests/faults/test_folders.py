@@ -1,19 +1,10 @@
-"""Commands read damaged, linked and exchanged folders rightly, or refuse them with one sentence."""
+"""The benchmark of damaged, linked and exchanged folders sees what is wrong."""
 
 from __future__ import annotations
 
 import pytest
 
 from benchmarks.faults import folders
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("count", [20, pytest.param(300, marks=pytest.mark.long)])
-def test_no_folder_gives_another_answer(inject, count):
-    outcomes = inject("folders", count)
-    assert "| refused |" in outcomes
-    assert "| same |" in outcomes
 
 
 @pytest.mark.parametrize("defect", ["published", "written", "another answer", ""])

@@ -1,4 +1,4 @@
-"""A full disk stops a run with one sentence: `python -m benchmarks.faults disk`."""
+"""A full disk stops a run with one sentence."""
 
 from __future__ import annotations
 
@@ -24,13 +24,6 @@ WORDS = (
     "--executor=serial",
     "--no-track",
 )
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("count", [3, pytest.param(9, marks=pytest.mark.long)])
-def test_a_run_on_a_disk_that_fills(inject, count):
-    inject("disk", count)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 import pytest
-import torch
 
 from fedray.config import Frozen, NoParams, component
 from fedray.errors import UserError
 from fedray.language.descriptions import Descriptions, display_name
-from fedray.language.encoders import TextEncoder, encoders
+from fedray.language.encoders import encoders
 from fedray.language.styles import TextStyle, class_texts, styles
 from fedray.language.text_cache import cached_text_embeddings
 
@@ -89,28 +88,6 @@ def test_only_what_is_worth_it_is_cached(tmp_path):
     }
     cached_text_embeddings(component("text encoder", "random", dim=8).build(), ["cat"])
     assert not (tmp_path / "cache").exists()
-
-
-def test_one_file_is_enough_for_an_encoder(monkeypatch):
-    monkeypatch.setattr(encoders, "_entries", dict(encoders._entries))
-    random = encoders.get("random")
-
-    @encoders.add
-    class Doubled(random):
-        """Random directions of twice the length."""
-
-        name = "doubled"
-
-        def build(self) -> TextEncoder:
-            encoder = super().build()
-            single = encoder.features
-            encoder.features = lambda texts: 2 * single(texts)
-            return encoder
-
-    choice = component("text encoder", "doubled").build()
-    expected = 2 * component("text encoder", "random").build().build().features(["cat"])
-    assert torch.equal(cached_text_embeddings(choice, ["cat"]), expected)
-    assert "doubled" in encoders.names()
 
 
 class RepeatParams(Frozen):
