@@ -68,17 +68,19 @@ def test_the_trained_text_is_the_sent_one_through_the_projection(assemble):
 
 def test_predictions_use_the_global_projection(run):
     """One that turns the texts around changes what the same image encoder says."""
-    done = run("fedglcl_l", {**LAYER, "rounds": 4, "data.partition": "iid"})
+    learning = {"rounds": 6, "local_epochs": 2, "optimizer.momentum": 0.9}
+    done = run("fedglcl_l", {**LAYER, **learning, "data.partition": "iid"})
     runtime, last = ClientRuntime(done.assembly, torch.device("cpu")), done.servers[-1]
     state = ClientState({}, done.memories[0])
 
     def accuracy(projection):
         down = ExtendedModel(last["model"], {}, extra=projection)
-        return runtime.test("evaluate", 4, (0,), state, down)[0].scores[0].accuracy
+        return runtime.test("evaluate", 6, (0,), state, down)[0].scores[0].accuracy
 
     as_it_is = accuracy(last["extra"])
     assert as_it_is == done.results[-1].per_client[0]
-    assert accuracy({**last["extra"], WEIGHT: -last["extra"][WEIGHT]}) < as_it_is
+    turned = accuracy({**last["extra"], WEIGHT: -last["extra"][WEIGHT]})
+    assert turned < as_it_is - 0.2
 
 
 # --- FedGLCL-L with blocks of the text encoder ---------------------------------------------------

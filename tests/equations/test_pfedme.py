@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tensors import same
+from tensors import CPU, same
 from torch import nn
 
 from fedray.algorithms.averaging.fedavg import GlobalModel, TrainedModel
 from fedray.algorithms.personalised.pfedme import PFedMe
 from fedray.core import Client, ClientState, Samples, Setting, Skeleton, TrainingConfig
 from fedray.models import Classifier, ClassifierOutput
+from fedray.runtime.clients import ClientRuntime
 
 H = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
 B = torch.tensor([1.0, -2.0])
@@ -86,11 +87,17 @@ def test_the_server_goes_beta_of_the_way_to_the_plain_mean(beta, expected):
 def test_personal_models_are_tested_and_only_the_global_one_travels(run):
     hparams = {"algorithm.lambda": 1, "algorithm.eta": 0.5}
     changes = {"model.group": "cnn2", "participation": 0.5, "lr": 0.3, "rounds": 4}
-    personal = run("pfedme", {**changes, **hparams})
-    common = run("pfedme", {**changes, **hparams, "algorithm.test": "global"})
-    assert same(personal.servers[-1]["model"], common.servers[-1]["model"])
-    assert personal.results[-1].per_client != common.results[-1].per_client
-    client = personal.results[1].participants[0]
-    assert not torch.equal(
-        personal.models[client]["head.weight"], personal.servers[-1]["model"]["head.weight"]
-    )
+    runs = [
+        run("pfedme", {**changes, **hparams, "algorithm.test": t}) for t in ("personal", "global")
+    ]
+    personal, common = (done.servers[-1]["model"] for done in runs)
+    assert same(personal, common)
+    client = runs[0].results[1].participants[0]
+    theta = runs[0].models[client]
+    assert not torch.equal(theta["head.weight"], common["head.weight"])
+    for done, tested in zip(runs, (theta, common), strict=True):
+        method, runtime = done.assembly.algorithm, ClientRuntime(done.assembly, CPU)
+        down = method.downlink(done.servers[-1], [client], done.assembly.server(CPU))[client]
+        state = ClientState(done.models.get(client, {}))
+        loaded = method.begin(runtime.client(client, 4), state, down).model.state_dict()
+        assert torch.equal(loaded["head.weight"], tested["head.weight"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from small import assert_same, numbers, on_workers, serially
+from small import assert_same, on_workers, serially
 
 from fedray.config import Experiment
 from fedray.errors import UserError
@@ -49,13 +49,6 @@ def undisturbed(experiment, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("serial")
     serially(experiment, out)
     return out
-
-
-@pytest.mark.slow
-def test_the_numbers_show_dropout(experiment, undisturbed, tmp_path):
-    """So the comparisons of this file can fail."""
-    last = numbers(undisturbed)["rounds"][-1]
-    assert last["metrics"]["finetuned_accuracy"] != last["metrics"]["local_accuracy"]
 
 
 @pytest.mark.ray
