@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from math import exp, log
 
-import numpy as np
 import pytest
 import torch
 from tensors import CPU, same
 
-from fedray.algorithms.personalised.fedgh import header_loss, mean_features
+from fedray.algorithms.personalised.fedgh import header_loss
 from fedray.algorithms.prototypes.class_prototypes import ClassFeatures
-from fedray.runtime.clients import ClientRuntime
 
 HEAD = {"weight": torch.tensor([[1.0, 0.0], [0.0, 1.0]]), "bias": torch.tensor([0.0, 0.5])}
 VECTORS = torch.tensor([[2.0, 1.0], [0.0, 3.0]])
@@ -26,17 +24,6 @@ def test_the_headers_loss_by_hand():
 def uploads(*classes: int, seed: int = 0) -> ClassFeatures:
     vectors = torch.randn(len(classes), 16, generator=torch.Generator().manual_seed(seed))
     return ClassFeatures(torch.tensor(classes), vectors)
-
-
-def test_mean_features_by_hand(assemble):
-    assembly = assemble("fedgh")
-    client = ClientRuntime(assembly, CPU).client(1, 1)
-    found = mean_features(client, client.load(client.initial()))
-    images, labels = client.train.tensors(CPU)
-    features = client.skeleton.model.eval()(client.train.batch(images, labels).inputs).features
-    assert found.classes.tolist() == np.unique(labels).tolist()
-    for c, vector in zip(found.classes, found.vectors, strict=True):
-        torch.testing.assert_close(vector, features[labels == c].mean(0))
 
 
 def test_the_server_takes_batches_of_the_clients_size(assemble):

@@ -6,9 +6,7 @@ from math import exp, inf, log
 
 import pytest
 import torch
-from tensors import CPU
 
-from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes
 from fedray.algorithms.prototypes.fedpcl import PrototypeSets, prototype_contrast
 from fedray.core import Batch, ClientState, LocalContext
 from fedray.models import ClassifierOutput, Pixels
@@ -45,33 +43,6 @@ def test_the_loss_is_both_contrasts_of_unit_features(assemble):
     loss = method.loss(output, batch, LocalContext(None, None, ClientState({}), down))
     one, two = (log(1 + exp(-cosine / 0.5)) for cosine in (1.0, 0.5))
     assert loss.item() == pytest.approx(one + (one + two) / 2)
-
-
-def test_holders_make_the_mean_and_it_fills_the_gaps(assemble):
-    assembly = assemble("fedpcl")
-    method, server = assembly.algorithm, assembly.server(CPU)
-
-    def upload(classes, values, counts):
-        vectors = torch.tensor(values).unsqueeze(1).expand(-1, 16)
-        return LocalPrototypes(torch.tensor(classes), vectors, torch.tensor(counts))
-
-    def sent(state):
-        down = method.downlink(state, range(4), server)
-        assert len({id(payload) for payload in down.values()}) == 1
-        return down[0].vectors[:, 0].tolist(), down[0].sets[:, :, 0].tolist()
-
-    first = {0: upload([0, 1], [1.0, 2.0], [9, 1]), 3: upload([0, 1], [5.0, 4.0], [9, 50])}
-    state = method.server_update(method.init_server(server), first, server)
-    mean, sets = sent(state)
-    assert mean[:3] == [3.0, 3.0, 0.0]  # holders count alike, whatever their samples
-    assert [row[:3] for row in sets] == [[1, 2, 0], [3, 3, 0], [3, 3, 0], [5, 4, 0]]
-    assert state["present"].nonzero().flatten().tolist() == [0, 1]
-
-    state = method.server_update(state, {0: upload([1, 2], [6.0, 8.0], [1, 1])}, server)
-    mean, sets = sent(state)
-    assert mean[:3] == [3.0, 6.0, 8.0]
-    # client 0 holds class 0 no longer: the gap is filled as for the others
-    assert [row[:3] for row in sets] == [[3, 6, 8], [3, 6, 8], [3, 6, 8], [5, 4, 8]]
 
 
 def test_predictions_are_the_nearest_own_prototype(assemble):

@@ -16,7 +16,6 @@ from fedray.algorithms.prototypes.fedtgp import (
     FedTGP,
     adaptive_margin,
     margin_logits,
-    trained_prototypes,
 )
 from fedray.core import ClientState, Server, Setting, TrainingConfig
 from fedray.runtime.clients import ClientRuntime
@@ -71,18 +70,6 @@ def test_eq9_averages_the_clients_prototypes_without_weights():
     means, _ = aggregate(UPLINKS, C, "uniform")
     both = (UPLINKS[0].vectors[0] + UPLINKS[1].vectors[0]) / 2
     torch.testing.assert_close(means[0], both)
-
-
-def test_the_generator_by_hand():
-    weights = {
-        "embedding": torch.tensor([[1.0, -2.0]]),
-        "w1": torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
-        "b1": torch.tensor([0.5, 0.5]),
-        "w2": torch.tensor([[2.0, 7.0], [1.0, 7.0]]),
-        "b2": torch.tensor([0.0, 10.0]),
-    }
-    # W1 e + b1 = (1.5, -1.5); ReLU gives (1.5, 0)
-    assert trained_prototypes(weights).tolist() == [[3.0, 11.5]]
 
 
 def test_the_server_takes_batches_of_the_clients_size():
