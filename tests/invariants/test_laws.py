@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import pytest
 from small import Few
@@ -15,7 +16,7 @@ from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.prototypes.fedproto import FedProto
 from fedray.core import algorithms
 from fedray.core.algorithm import SERVER_STEPS
-from fedray.errors import ServerError
+from fedray.errors import FedrayError, ServerError, one_line
 from fedray.evaluation.testing import TESTS
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.conformance import (
@@ -41,6 +42,28 @@ UNLIKE = ("fedgen", "feddistill", "fedtsp", "fedtgp")
 """Those of them that are checked with clients of unlike networks."""
 
 
+BROKEN = {
+    "number_on_self": ("self", "NumberOnSelf.steps"),
+    "array_on_self": ("self", "client_update changed ArrayOnSelf.losses"),
+    "object_on_self": ("self", "client_update changed ObjectOnSelf.record"),
+    "data_on_self": ("self", "server, round 1 changed DataOnSelf.rounds"),
+    "unseeded_draw": ("draws", "round 1: server/model/"),
+    "global_draw": ("draws", "round 0: server/model/head.weight"),
+    "edited_download": ("arguments", "changed its download in place: weights."),
+    "edited_state": ("arguments", "server, round 1 changed its state in place: model."),
+    "order_of_clients": ("order", "round 1: server/model/"),
+    "test_images": ("runs", "AttributeError: 'Client' object has no attribute 'test'"),
+    "undeclared_field": ("runs", "Losses has other fields than declared: 'images'"),
+    "undeclared_payload": (
+        "runs",
+        "a Secret cannot travel, expected a TrainedModel (`uploads`",
+    ),
+    "module_memory": ("resume", "round 1: server/model/"),
+}
+"""By method: a law that it breaks, and words of the difference."""
+OFFENDERS = Path(__file__).with_name("offenders.py")
+
+
 def subject(method: str) -> Subject:
     sets = [("model.group", "digits")] if method in UNLIKE else []
     return Subject(small_experiment(method, sets))
@@ -63,6 +86,16 @@ def test_what_is_kept_survives_an_interruption(method):
 @pytest.mark.parametrize("method", KEEPING)
 def test_two_workers_give_the_numbers_of_one_process(pool, method):
     check_same(subject(method), partial(RayExecutor, pool=Few(pool, 2)))
+
+
+@pytest.mark.parametrize("method", BROKEN)
+def test_a_method_that_breaks_a_law_is_found(method):
+    name, words = BROKEN[method]
+    (law,) = [law for law in LAWS if law.name == name]
+    broken = Subject(small_experiment(method, (), [str(OFFENDERS)]))
+    with pytest.raises(FedrayError) as raised:
+        law.check(broken, None)
+    assert words in one_line(raised.value)
 
 
 @pytest.mark.parametrize("method", ["local", "fedproto", "fedetf"])
