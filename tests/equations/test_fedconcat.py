@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from tensors import CPU, same
 
-from fedray.algorithms.averaging.fedavg import GlobalModel, TrainedModel
+from fedray.algorithms.averaging.fedavg import GlobalModel
 from fedray.algorithms.averaging.fedconcat import (
     BIAS,
     WEIGHT,
@@ -209,26 +207,6 @@ def test_the_batches_of_the_classifier_are_augmented(run):
     heads = [each.servers[-1]["head"][WEIGHT] for each in (plain, done)]
     assert not torch.equal(*heads)
     assert 0 <= done.results[-1].metrics["finetuned_accuracy"] <= 1
-
-
-def test_heads_are_averaged_without_weights(assemble):
-    changes = {**ONE_KIND, "rounds": 2, "algorithm.cluster_rounds": 1}
-    assembly = assemble("fedconcat", changes)
-    uploads = {
-        client: TrainedModel({WEIGHT: torch.full((2, 3), value)}, {}, samples)
-        for client, value, samples in [(0, 1.0, 30), (2, 5.0, 10)]
-    }
-    server = replace(assembly.server(CPU), round=2)
-    exchange = SimpleNamespace(
-        server=server, participants=[0, 2], call=lambda step, down: {"train_head": uploads}[step]
-    )
-    state = {
-        **assembly.algorithm.init_server(server),
-        "assignment": torch.zeros(4, dtype=torch.int64),
-        "head": {},
-    }
-    after = assembly.algorithm.round(state, exchange)
-    assert after["head"][WEIGHT].tolist() == [[3.0] * 3] * 2
 
 
 def test_whoever_the_encoders_have_not_reached_gets_them_later(run):

@@ -1,4 +1,4 @@
-"""FedFA's anchor loss, calibration and anchors by hand, and a whole run against a plain loop."""
+"""FedFA's anchors by hand, and a whole run against a plain loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tensors import seeded
 from fedray.algorithms.averaging.fedfa_anchors import (
     AnchoredUpdate,
     MovingAnchors,
-    anchor_loss,
     initial_anchors,
 )
 from fedray.models import Pixels
@@ -30,15 +29,6 @@ def test_initial_anchors_are_distinct_unit_vectors():
     many = initial_anchors(6, 4, seeded())
     torch.testing.assert_close(many.norm(dim=1), torch.ones(6))
     assert len({tuple(row) for row in many.tolist()}) == 6
-
-
-def test_the_anchor_loss_by_hand():
-    anchors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [9.0, 9.0]])
-    features = torch.tensor([[1.0, 2.0], [3.0, 0.0], [2.0, 1.0]])
-    # class 0: squared distances 4 and 4, mean 4; class 1: 4; class 2 is absent
-    found = anchor_loss(features, torch.tensor([0, 0, 1]), anchors)
-    assert found.item() == pytest.approx((4 + 4) / 3)
-    assert anchor_loss(anchors, torch.arange(3), anchors).item() == 0
 
 
 def test_local_anchors_by_hand():

@@ -1,11 +1,9 @@
-"""FedGen by hand: the generator, its ensemble, and what clients learn from it."""
+"""FedGen as a straight loop, its counts and its start."""
 
 from __future__ import annotations
 
 import copy
-from math import exp, log
 
-import pytest
 import torch
 import torch.nn.functional as F
 from reference import THREE, ReferenceClients
@@ -14,52 +12,12 @@ from torch import nn
 
 from fedray.algorithms.distillation.fedgen import (
     FedGen,
-    ensemble_loss,
-    generated_features,
-    generated_loss,
 )
-from fedray.runtime.clients import ClientRuntime
 
 FEW = {"algorithm.server_epochs": 5, "algorithm.hidden_dim": 24, "algorithm.noise_dim": 4}
 
 
-def test_the_generator_by_hand():
-    generator = {
-        "w1": torch.tensor([[1.0, 0.0, 4.0]]),  # one number of noise, two classes
-        "b1": torch.tensor([7.0]),  # batch norm takes it away
-        "scale": torch.tensor([2.0]),
-        "shift": torch.tensor([1.0]),
-        "w2": torch.tensor([[1.0], [-1.0]]),
-        "b2": torch.tensor([0.0, 0.5]),
-    }
-    found = generated_features(generator, torch.tensor([[2.0], [0.0]]), torch.tensor([0, 1]))
-    # 2 and 4 become -1 and 1, then -1 and 3, then 0 and 3
-    expected = torch.tensor([[0.0, 0.5], [3.0, -2.5]])
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
-
-
-def test_eq4_is_the_cross_entropy_of_the_ensembles_logits():
-    heads = {
-        "weight": torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 4.0], [0.0, 0.0]]]),
-        "bias": torch.tensor([[0.0, 0.0], [1.0, 0.0]]),
-    }
-    features = torch.tensor([[2.0, 1.0]])
-    # heads give (2, 1) and (5, 0); 3/4 and 1/4 of them (2.75, 0.75)
-    found = ensemble_loss(features, torch.tensor([1]), heads, torch.tensor([0.75, 0.25]))
-    assert float(found) == pytest.approx(log(1 + exp(2.0)))
-
-
-def test_eq5_touches_the_head_alone(assemble):
-    model = ClientRuntime(assemble("fedgen"), CPU).client(0, 1).skeleton.model
-    features = torch.ones(2, 16)
-    found = generated_loss(model.head, features, torch.tensor([3, 3]))
-    assert float(found.detach()) == pytest.approx(log(10))  # a head of zeros
-    found.backward()
-    learning = {name for name, p in model.named_parameters() if p.grad is not None}
-    assert learning == {"head.weight", "head.bias"}
-
-
-def test_two_rounds_agree_with_a_straight_loop(run):
+def test_eq4_eq5_two_rounds_agree_with_a_straight_loop(run):
     done = run("fedgen", {**THREE, **FEW, "algorithm.generated_weight": 0.5})
     straight = ReferenceClients(done)
     drawn = done.servers[0]["generator"]

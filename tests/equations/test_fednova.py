@@ -15,13 +15,6 @@ from fedray.algorithms.averaging.fednova import (
 )
 
 
-def test_effective_steps_by_hand():
-    assert effective_steps(7, 0.0) == 7
-    assert effective_steps(10, 0.9) == pytest.approx(41.381060, abs=1e-6)
-    # the sum of the momentum's geometric sums: 1, 1 + rho, 1 + rho + rho^2
-    assert effective_steps(3, 0.5) == pytest.approx(1 + 1.5 + 1.75)
-
-
 def test_unequal_steps_do_not_pull_by_hand():
     uplinks = {
         0: NormalisedModel({"w": torch.tensor([-1.0])}, {}, 1, 1.0),

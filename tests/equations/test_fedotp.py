@@ -6,7 +6,6 @@ from math import exp
 
 import pytest
 import torch
-import torch.nn.functional as F
 from clips import DIGITS, clip_of, drawn, noise
 
 from fedray.algorithms.prompts import fedotp
@@ -50,16 +49,6 @@ def test_a_tiny_epsilon_does_not_underflow():
 
 def model_of(tiny_clip, **config) -> TransportClip:
     return drawn(TransportClip(clip_of(tiny_clip), DIGITS, 4, **config))
-
-
-def test_equal_patches_give_gamma_times_the_mean_cosine(tiny_clip):
-    """All plans are uniform then."""
-    model = model_of(tiny_clip, gamma=0.7)
-    image = F.normalize(noise(2, model.clip.dim), dim=-1)
-    direction = F.normalize(noise(5, model.clip.dim, seed=2), dim=-1)
-    logits = model.logits(image[:, None].expand(-1, 4, -1), direction.expand(2, -1, -1))
-    expected = model.clip.scale * 0.7 * image @ direction.T
-    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_images_in_parts_have_the_same_logits(tiny_clip, monkeypatch):

@@ -1,4 +1,4 @@
-"""FedPAC's statistics, its quadratic programme and its two phases, by hand and on whole runs."""
+"""FedPAC's targets and its quadratic programme, by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from tensors import gaussian
 from fedray.algorithms.personalised.fedpac import (
     alignment_targets,
     head_bias,
-    head_statistics,
     head_weights,
     simplex_minimum,
 )
@@ -19,16 +18,6 @@ from fedray.algorithms.prototypes.class_prototypes import GlobalPrototypes
 def gram(k, rank, seed):
     root = gaussian(k, rank, seed=seed).double()
     return root @ root.T
-
-
-# --- statistics ----------------------------------------------------------------------------------
-
-
-def test_statistics_by_hand():
-    z = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 2.0], [0.0, 4.0]])
-    h, variance = head_statistics(z, torch.tensor([0, 0, 2, 2]), 3)
-    assert h.tolist() == [[1.0, 0.0], [0.0, 0.0], [0.0, 1.5]]
-    assert variance == pytest.approx((7.5 - 1 - 2.25) / 4)
 
 
 def test_targets_are_the_servers_then_the_own_prototypes():
@@ -54,17 +43,6 @@ def test_the_bias_is_the_gram_matrix_of_differences(client):
             assert found[j, k].item() == pytest.approx(product.item(), abs=1e-4)
     assert found[client].tolist() == found[:, client].tolist() == [0.0] * 5
     assert float(torch.linalg.eigvalsh(found).min()) > -1e-9
-
-
-def test_the_simplex_minimum_by_hand():
-    def found(rows):
-        return simplex_minimum(torch.tensor(rows)).tolist()
-
-    assert found([[5.0]]) == [1.0]
-    assert found([[1.0, 0.0], [0.0, 3.0]]) == pytest.approx([0.75, 0.25])
-    assert found([[1.0, 2.0], [2.0, 5.0]]) == pytest.approx([1.0, 0.0])  # on the border
-    assert found([[1.0, 0.5], [0.5, 1.0]]) == pytest.approx([0.5, 0.5])
-    assert sum(found([[0.0, 0.0], [0.0, 0.0]])) == 1.0
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
@@ -102,6 +80,3 @@ def test_small_weights_go_and_the_others_fill_up():
     assert head_weights(alike, variances, 0, 0.1).tolist() == pytest.approx([0.5, 0.5, 0.0])
     # all are small: all stay
     assert head_weights(alike, torch.ones(3), 0, 0.5).tolist() == pytest.approx([1 / 3] * 3)
-
-
-# --- runs ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""KgCoOp: the distance to the fixed texts by hand, and the loss from the official code's lines."""
+"""KgCoOp: the loss from the official code's lines."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ import torch.nn.functional as F
 from clips import gradients, noise
 from prompting import empty_client, initial_prompts, loss_of
 
-from fedray.algorithms.prompts.kgcoop import knowledge
 from fedray.algorithms.prompts.prompt_averaging import GlobalPrompts
 from fedray.core import Batch, ClientState, LocalContext
 from fedray.models import ImageFeatures
-
-
-def test_the_distance_by_hand_is_half_the_squared_euclidean_one():
-    text = torch.tensor([[1.0, 0.0], [0.6, 0.8]])
-    fixed = torch.tensor([[0.8, 0.6], [0.0, 1.0]])  # cosines 0.8 and 0.8
-    assert knowledge(text, fixed).item() == pytest.approx(0.2)
-    assert (text - fixed).square().sum(-1).mean().item() == pytest.approx(0.4)
 
 
 def loss_and_model(assemble, **hparams):
