@@ -1,4 +1,4 @@
-"""FedAvg by hand, and equal to centralised training where there is one client."""
+"""FedAvg: running statistics, noise, and what a plug-in may forget."""
 
 from __future__ import annotations
 
@@ -16,16 +16,6 @@ ONE_KIND = {"model.group": "cnn2"}
 def mean_model(uplinks):
     models = {client: upload.model for client, upload in uplinks.items()}
     return weighted_mean(client_weights(uplinks, "samples"), models)
-
-
-def test_algorithm_1_weighs_by_samples():
-    uplinks = {
-        0: TrainedModel({"w": torch.tensor([1.0, 0.0]), "b": torch.tensor([[4.0]])}, {}, 30),
-        5: TrainedModel({"w": torch.tensor([5.0, 8.0]), "b": torch.tensor([[0.0]])}, {}, 10),
-    }
-    found = mean_model(uplinks)
-    assert found["w"].tolist() == [2.0, 2.0]
-    assert found["b"].tolist() == [[3.0]]
 
 
 def test_running_statistics_are_averaged_and_counters_take_the_maximum():

@@ -1,24 +1,11 @@
-"""FedGH by hand: mean features, and the head that the server trains on them."""
+"""FedGH: the batches that its server takes."""
 
 from __future__ import annotations
 
-from math import exp, log
-
-import pytest
 import torch
 from tensors import CPU, same
 
-from fedray.algorithms.personalised.fedgh import header_loss
 from fedray.algorithms.prototypes.class_prototypes import ClassFeatures
-
-HEAD = {"weight": torch.tensor([[1.0, 0.0], [0.0, 1.0]]), "bias": torch.tensor([0.0, 0.5])}
-VECTORS = torch.tensor([[2.0, 1.0], [0.0, 3.0]])
-
-
-def test_the_headers_loss_by_hand():
-    # logits (2, 1.5) of class 0 and (0, 3.5) of class 1
-    expected = (log(1 + exp(-0.5)) + log(1 + exp(-3.5))) / 2
-    assert float(header_loss(HEAD, (VECTORS, torch.tensor([0, 1])))) == pytest.approx(expected)
 
 
 def uploads(*classes: int, seed: int = 0) -> ClassFeatures:

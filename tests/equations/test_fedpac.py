@@ -8,7 +8,6 @@ from tensors import gaussian
 
 from fedray.algorithms.personalised.fedpac import (
     alignment_targets,
-    head_bias,
     head_weights,
     simplex_minimum,
 )
@@ -33,18 +32,6 @@ def test_targets_are_the_servers_then_the_own_prototypes():
 # --- the weights of the heads --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("client", [0, 2])
-def test_the_bias_is_the_gram_matrix_of_differences(client):
-    means = gaussian(5, 3, 4) + 3
-    found = head_bias(means, client)
-    for j in range(5):
-        for k in range(5):
-            product = ((means[client] - means[j]) * (means[client] - means[k])).sum()
-            assert found[j, k].item() == pytest.approx(product.item(), abs=1e-4)
-    assert found[client].tolist() == found[:, client].tolist() == [0.0] * 5
-    assert float(torch.linalg.eigvalsh(found).min()) > -1e-9
-
-
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
 @pytest.mark.parametrize(("k", "rank"), [(2, 2), (6, 3), (12, 12), (40, 60)])
 def test_the_simplex_minimum_is_optimal(k, rank, scale):
@@ -60,16 +47,6 @@ def test_the_simplex_minimum_is_optimal(k, rank, scale):
     torch.testing.assert_close(
         slope[a > 1e-8], torch.full_like(slope[a > 1e-8], value), rtol=0, atol=tolerance
     )
-
-
-def test_a_foreign_head_weighs_less_the_farther_it_is():
-    means = torch.zeros(2, 1, 1)
-    means[1] = 1.0
-    # V + D = diag(1, 1 + 1)
-    weights = head_weights(means, torch.ones(2), 0, 0.0)
-    assert weights.tolist() == pytest.approx([2 / 3, 1 / 3])
-    alike = head_weights(torch.zeros(3, 1, 1), torch.tensor([1.0, 2.0, 4.0]), 1, 0.0)
-    assert alike.tolist() == pytest.approx([4 / 7, 2 / 7, 1 / 7])  # 1/V where D = 0
 
 
 def test_small_weights_go_and_the_others_fill_up():
