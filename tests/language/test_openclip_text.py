@@ -26,8 +26,6 @@ def official(model, texts: list[str]) -> Tensor:
 
 
 VARIANTS = {
-    "CLIP": {},
-    "CustomTextCLIP": {"custom": True},
     "eos": {"pool_type": "eos", "eos_id": 49407},
     "bidirectional": {"custom": True, "no_causal_mask": True, "pool_type": "last"},
     "projection with bias": {"proj_bias": True},

@@ -10,7 +10,6 @@ from fedray.models import (
     Pixels,
     WidthAdapter,
     build,
-    group_of,
     skeleton,
 )
 from fedray.models.architectures import architectures
@@ -34,10 +33,6 @@ def images(channels: int = 3, image_size: int = 32) -> Pixels:
     return Pixels(torch.randn(2, channels, image_size, image_size, generator=random))
 
 
-def test_nine_architectures_in_htfe9():
-    assert len(group_of("htfe9").members) == 9
-
-
 @pytest.mark.parametrize("name", architectures.names())
 def test_features_and_logits(name):
     size = max(32, architectures.get(name).min_image_size)
@@ -54,12 +49,6 @@ def test_features_and_logits(name):
     if name == "resnet4":
         blocks = out.features.view(2, 64, 8)
         assert torch.equal(blocks, blocks[..., :1].expand_as(blocks))
-
-
-@pytest.mark.parametrize("name", ["mlp", "cnn2", "cnn3", "resnet8s"])
-def test_digits(name):
-    out = make(name, 32, 8, 1)(images(1, 8))
-    assert out.features.shape == (2, 32)
 
 
 @pytest.mark.parametrize("name", ["cnn4", "resnet4", "resnet8s", "mobilenetv2"])
