@@ -76,6 +76,7 @@ def test_the_fastest_settings_come_first(monkeypatch, capsys):
         Measurement({}, 0.5, 10**9),
         Measurement({"workers": 2}, failure="no room"),
         Measurement({"workers": 1, "stacked": 20}, 0.25, 2 * 10**9, 3 * 10**9),
+        Measurement({"workers": 1}, 0.75, 10**9),
     ]
     monkeypatch.setattr(fit, "measure_all", lambda _: iter(found))
     assert main(["fit", "fedavg_digits", "lr=0.1"]) == 0
@@ -86,7 +87,21 @@ def test_the_fastest_settings_come_first(monkeypatch, capsys):
     assert rows[0].split()[:3] == ["1", "worker,", "stacked=20"]
     assert main(["fit", "fedavg_digits", "--json"]) == 0
     settings = [each["settings"] for each in json.loads(capsys.readouterr().out)]
-    assert settings == [{"workers": 1, "stacked": 20}, {}]
+    assert settings == [{"workers": 1, "stacked": 20}, {}, {"workers": 1}]
+
+
+def test_workers_auto_is_what_was_fastest_for_rounds_of_the_same_cost(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path))
+    with pytest.raises(UserError, match=r"run `fedray fit` with the same experiment and keys"):
+        resolve("fedavg_digits", ["workers=auto"])
+    found = [Measurement({"workers": n}, seconds) for n, seconds in ((1, 0.5), (8, 0.2), (2, 0.3))]
+    monkeypatch.setattr(fit, "measure_all", lambda _: iter(found))
+    assert main(["fit", "fedavg_digits", "workers=auto", "--json"]) == 0
+    for others in ([], ["seed=7", "lr=0.3", "rounds=2", "eval_every=0"]):
+        assert resolve("fedavg_digits", ["workers=auto", *others]).workers == 8
+    for costlier in ("local_epochs=9", "model.group=cnn3", "algorithm=fedprox", "stacked=2"):
+        with pytest.raises(UserError, match="no rounds like these were measured"):
+            resolve("fedavg_digits", ["workers=auto", costlier])
 
 
 def test_settings_that_are_impossible_say_why():
