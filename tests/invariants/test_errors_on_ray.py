@@ -16,17 +16,6 @@ from fedray.storage.run_folder import RunFolder
 pytestmark = pytest.mark.ray
 
 
-@pytest.mark.long
-def test_prompts_longer_than_the_text_found_by_the_server_actor(small, ray_nodes, tmp_path, capsys):
-    out = tmp_path / "out"
-    words = small.arguments("algorithm.prompt_length=50", "workers=1", "--no-track")
-    assert run.main([*words, "--out", str(out)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: algorithm.prompt_length=50 is more than the shortest text")
-    assert error.count("\n") == 1
-    assert not out.exists()
-
-
 def test_more_gpus_than_there_are(small, ray_nodes, tmp_path, capsys):
     out = tmp_path / "out"
     words = small.arguments("gpus=3", "workers=1", "--no-track")

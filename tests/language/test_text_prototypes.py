@@ -41,11 +41,6 @@ def under(encoder: TextEncoder, texts: list[str], v: Tensor, k: int, **options) 
     return text_prototypes(encoder, tokens, encoder.embed(tokens), v, k, **options)
 
 
-def test_mean_of_unnormalised_features_by_hand():
-    features = torch.tensor([[3.0, 0.0], [0.0, 1.0], [2.0, 2.0], [4.0, 0.0]])
-    assert mean_of_texts(features, 2).tolist() == [[1.5, 0.5], [3.0, 1.0]]
-
-
 def test_is_the_mean_over_the_texts_of_a_class(encoder):
     v = prompts(encoder, 2)
     single = [under(encoder, FLAT[i::3], v, 1) for i in range(3)]
