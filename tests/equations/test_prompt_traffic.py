@@ -12,6 +12,7 @@ from prompting import Alone, empty_client, first_exchange, trained_numbers
 from fedray.models.clip import load_clip
 from fedray.runtime.assembly import Assembly
 
+pytestmark = pytest.mark.slow  # a ViT-B/16; `test_traffic` counts every method on a small CLIP
 VIT_B_16 = {"model": "ViT-B-16-quickgelu", "pretrained": "random", "path": None}
 
 
@@ -39,32 +40,27 @@ def vit_b_16(assemble):
     return vit_b_16
 
 
-TABLE = [
-    ("zero_shot", {}, 0, 0, "prompts"),
-    ("local_prompts", {}, 8_192, 0, "prompts"),
-    ("promptfl", {}, 8_192, 8_192, "prompts"),
-    ("promptfl_fedprox", {}, 8_192, 8_192, "prompts"),
-    ("promptfl_pfedme", {}, 8_192, 8_192, "prompts"),
-    ("fedotp", {}, 16_384, 8_192, "prompts"),
-    ("promptfolio", {}, 16_384, 8_192, "prompts"),
-    ("fedpgp", {"copies": 2}, 24_832, 16_384, "prompts"),
-    ("fedpgp", {}, 12_416, 8_192, "prompts"),
-    # Table 3 has 4,208,128: FedMGP's port counts a context of 4 tokens that nothing uses.
-    ("fedtpg", {}, 4_208_128 - 4 * 512, 4_208_128 - 4 * 512, "weights"),
-    ("fedclip", {}, 525_312, 525_312, "weights"),
-    ("maple_fedavg", {}, 1_024 + 393_984, 1_024 + 393_984, "prompts"),
-    ("vpt", {}, 12 * 8 * 768, 12 * 8 * 768, "prompts"),
-    ("ivlp", {}, 12 * 2 * (768 + 512), 12 * 2 * (768 + 512), "prompts"),
-    ("lora", {}, 12 * 3 * 4 * (768 + 512), 12 * 3 * 4 * (768 + 512), "weights"),
-    ("pfedmma", {}, 8 * (65 * (768 + 512) + 64 + 33 * 32), 8 * 33 * 32, "weights"),
-]
-FIRST = ("promptfl", "fedpgp", "lora")
-"""What the first tier has of the table; `test_traffic` counts every method on a small CLIP."""
-
-
 @pytest.mark.parametrize(
     ("method", "hparams", "trained", "sent", "kind"),
-    [row if row[0] in FIRST else pytest.param(*row, marks=pytest.mark.slow) for row in TABLE],
+    [
+        ("zero_shot", {}, 0, 0, "prompts"),
+        ("local_prompts", {}, 8_192, 0, "prompts"),
+        ("promptfl", {}, 8_192, 8_192, "prompts"),
+        ("promptfl_fedprox", {}, 8_192, 8_192, "prompts"),
+        ("promptfl_pfedme", {}, 8_192, 8_192, "prompts"),
+        ("fedotp", {}, 16_384, 8_192, "prompts"),
+        ("promptfolio", {}, 16_384, 8_192, "prompts"),
+        ("fedpgp", {"copies": 2}, 24_832, 16_384, "prompts"),
+        ("fedpgp", {}, 12_416, 8_192, "prompts"),
+        # Table 3 has 4,208,128: FedMGP's port counts a context of 4 tokens that nothing uses.
+        ("fedtpg", {}, 4_208_128 - 4 * 512, 4_208_128 - 4 * 512, "weights"),
+        ("fedclip", {}, 525_312, 525_312, "weights"),
+        ("maple_fedavg", {}, 1_024 + 393_984, 1_024 + 393_984, "prompts"),
+        ("vpt", {}, 12 * 8 * 768, 12 * 8 * 768, "prompts"),
+        ("ivlp", {}, 12 * 2 * (768 + 512), 12 * 2 * (768 + 512), "prompts"),
+        ("lora", {}, 12 * 3 * 4 * (768 + 512), 12 * 3 * 4 * (768 + 512), "weights"),
+        ("pfedmma", {}, 8 * (65 * (768 + 512) + 64 + 33 * 32), 8 * 33 * 32, "weights"),
+    ],
 )
 def test_trained_and_sent(vit_b_16, method, hparams, trained, sent, kind):
     assembly = vit_b_16(method, hparams)
@@ -74,7 +70,6 @@ def test_trained_and_sent(vit_b_16, method, hparams, trained, sent, kind):
     assert up.params == ({kind: sent, "statistics": 1} if sent else {})
 
 
-@pytest.mark.slow
 def test_fedmgp_trains_five_groups_and_sends_two(vit_b_16):
     assembly = vit_b_16("fedmgp", {})
     alone = Alone(assembly, empty_client(assembly, (0,)))
@@ -84,7 +79,6 @@ def test_fedmgp_trains_five_groups_and_sends_two(vit_b_16):
     assert alone.down.params == {"prompts": 5_120}
 
 
-@pytest.mark.slow
 def test_dp2fl_sends_task_and_data_prompts_each_way(vit_b_16):
     task, data = 1_024, 393_984
     assert trained_numbers(vit_b_16("dp2fl", {"depth": 9})) == 9 * task + 3_545_856

@@ -313,10 +313,9 @@ def test_numbers_up_and_down_and_what_clients_keep(run, row):
 GLOBAL = ("fedavg", "fedlc", "fedfa_anchors", "fedproto_global", "fedtsp_global")
 
 
-@pytest.mark.parametrize("method", [*GLOBAL, "fedbn", "fedpac", "maple_pfedme"])
+@pytest.mark.parametrize("method", [*GLOBAL, "fedbn", "fedpac"])
 def test_a_global_model_is_measured_and_leaves_nothing_with_the_clients(run, method):
-    changes = {} if method == "maple_pfedme" else {**CNN3, "rounds": 1}
-    done = run(method, changes)
+    done = run(method, {**CNN3, "rounds": 1})
     assert ("global_accuracy" in done.results[-1].metrics) == (method in GLOBAL)
     assert any(done.models.values()) != (method in GLOBAL)
 
