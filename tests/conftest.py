@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from clips import save_clip
+from encoding import save_bert
 from hypothesis import settings
 from tensors import CPU, same
 from torch import Tensor
@@ -129,27 +129,6 @@ def letter_bert(tmp_path_factory) -> Path:
     letters = [*string.ascii_lowercase, *string.digits]
     words = [*WORDS.split()[:5], *string.punctuation, *letters, *(f"##{one}" for one in letters)]
     return save_bert(tmp_path_factory.mktemp("letter_bert"), words, 128)
-
-
-def save_bert(folder: Path, words: Sequence[str], positions: int) -> Path:
-    """Write a BERT with random weights and these pieces of words; return its folder."""
-    from transformers import BertConfig, BertModel, BertTokenizer
-
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
-    BertTokenizer(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
-    config = BertConfig(
-        vocab_size=len(words),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=positions,
-        initializer_range=0.5,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        BertModel(config).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

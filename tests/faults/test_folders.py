@@ -1,4 +1,4 @@
-"""Commands read damaged, linked and exchanged folders rightly, or refuse them with one sentence."""
+"""The benchmark of damaged, linked and exchanged folders sees what is wrong."""
 
 from __future__ import annotations
 
@@ -12,15 +12,6 @@ WORDS = (
     *("fedavg_digits", "algorithm=scaffold", "rounds=2", "local_epochs=1", "data.clients=3"),
     *("data.samples=240", "--executor=serial", "--no-track"),
 )
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("count", [25, pytest.param(450, marks=pytest.mark.long)])
-def test_no_folder_gives_another_answer(inject, count):
-    outcomes = inject("folders", count)
-    assert "| refused |" in outcomes
-    assert "| same |" in outcomes
 
 
 @pytest.mark.parametrize("defect", ["published", "written", "another answer", ""])
