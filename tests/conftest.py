@@ -125,6 +125,18 @@ def _no_pictures() -> Iterator[None]:
 
 
 @pytest.fixture
+def empty_data(tmp_path, monkeypatch) -> None:
+    """Every data.root is an empty folder of that name."""
+
+    def folder(root: str) -> Path:
+        path: Path = tmp_path / Path(root).name
+        path.mkdir(exist_ok=True)
+        return path
+
+    monkeypatch.setattr("fedray.config.resolution.resolve_root", folder)
+
+
+@pytest.fixture
 def pictures(monkeypatch) -> Pictures:
     """`pictures()` lets the runs of a test draw."""
     return lambda: monkeypatch.setattr(observers, "draw_phases", DRAW)

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
 from fedray.cli.dry_run import PlannedRun, check_command, plan_of_command, split_command
 from fedray.cli.papers import read_papers
 from fedray.config import Component, Experiment
@@ -33,17 +31,6 @@ class Fact(NamedTuple):
 
 
 Facts = Mapping[str, Fact]
-
-
-def use_empty_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every data.root an empty folder of that name."""
-
-    def folder(root: str) -> Path:
-        path = tmp_path / Path(root).name
-        path.mkdir(exist_ok=True)
-        return path
-
-    monkeypatch.setattr("fedray.config.resolution.resolve_root", folder)
 
 
 def of_run(experiment: Experiment, key: str) -> Any:

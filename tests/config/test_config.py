@@ -53,28 +53,13 @@ def asked(*assignments: str) -> Experiment:
         ("algorithm=fedtps", r"there is no algorithm 'fedtps'\. Did you mean 'fedtsp'\?"),
         ("data.partition=irid", r"there is no partition 'irid'\. Did you mean 'iid'\?"),
         (
-            "algorithm.lambda=-1",
-            r"algorithm\.lambda: input should be greater than or equal to 0, found -1",
-        ),
-        (
-            "algorithm.tau=0",
-            r"algorithm\.tau: input should be greater than or equal to 0\.0001, found 0",
-        ),
-        (
             "algorithm.proto_agg=mean",
             r"algorithm\.proto_agg: input should be 'weighted', .* or 'literal', found 'mean'",
         ),
         (
-            "participation=1.5",
-            r"participation: input should be less than or equal to 1, found 1\.5",
-        ),
-        ("data.clients=0", r"data\.clients: input should be greater than or equal to 1, found 0"),
-        (
             "data.split=own.json",
             r"data: split=own\.json tests on official test images, but test=local",
         ),
-        ("rounds=2.5", r"rounds: input should be a valid integer, found 2\.5"),
-        ("lr=fast", r"lr: input should be a valid number, found 'fast'"),
         ("privacy.mode=local", r"privacy: mode=local needs privacy\.clip_norm"),
         (
             "privacy.noise_multiplier=1",
@@ -87,41 +72,6 @@ def asked(*assignments: str) -> Experiment:
 def test_what_is_refused(assignment, message):
     with pytest.raises(UserError, match=message):
         asked(assignment)
-
-
-@pytest.mark.parametrize("value", ["1", "0", "'yes'", "'False'", "null"])
-@pytest.mark.parametrize("key", ["shuffle", "algorithm.learn_tau", "data.download"])
-def test_a_switch_is_true_or_false_and_nothing_else(key, value):
-    with pytest.raises(UserError, match=rf"{key}: input should be a valid boolean, found"):
-        asked(f"{key}={value}")
-
-
-def test_false_is_false():
-    assert asked("shuffle=false").shuffle is False
-    assert asked("shuffle=true").shuffle is True
-
-
-@pytest.mark.parametrize(
-    "key", ["rounds", "seed", "lr", "privacy.clip_norm", "algorithm.lambda", "data.partition.alpha"]
-)
-@pytest.mark.parametrize("value", ["true", "false"])
-def test_a_number_is_no_switch(key, value):
-    with pytest.raises(
-        UserError, match=f"{key}: input should be a valid (integer|number), found (true|false)"
-    ):
-        asked(f"{key}={value}")
-
-
-@pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
-@pytest.mark.parametrize("key", ["lr", "algorithm.lambda", "privacy.clip_norm"])
-def test_a_number_is_finite(key, value):
-    with pytest.raises(UserError, match=f"{key}: input should be a finite number"):
-        asked(f"{key}={value}")
-
-
-def test_an_algorithm_has_a_name():
-    with pytest.raises(UserError, match=r"algorithm: expected a name, .*; it has no name"):
-        load_experiment({"algorithm": {"lambda": 1}})
 
 
 @pytest.mark.parametrize(
@@ -160,6 +110,11 @@ def test_what_cannot_be_meant(assignment, message):
     with pytest.raises(UserError, match=message) as refused:
         asked(assignment)
     assert len(str(refused.value)) < 300
+
+
+def test_an_algorithm_has_a_name():
+    with pytest.raises(UserError, match=r"algorithm: expected a name, .*; it has no name"):
+        load_experiment({"algorithm": {"lambda": 1}})
 
 
 @pytest.mark.parametrize("text", ["rounds", "=5", "data.=5", ".rounds=5", "a..b=1", "a b=1"])
@@ -203,6 +158,8 @@ def test_1e_3_reaches_the_experiment():
         ("data:\n  root: a\n  root: b", r"key 'root' occurs twice in the mapping at line 2"),
         ("data: {root: a", r"x\.yaml is not valid YAML"),
         ("- a\n- b", r"x\.yaml holds list, expected a mapping of keys"),
+        ("", r"x\.yaml holds NoneType, expected a mapping of keys"),
+        ("extends: nobody", r"there is no experiment 'nobody'"),
     ],
 )
 def test_bad_files(tmp_path, text, message):
@@ -221,7 +178,9 @@ def test_missing_files(tmp_path):
 def test_what_is_written_is_what_is_read(tmp_path):
     experiment = asked("algorithm.lambda=1e-7", "text.template='λ {label}: {description}'")
     (tmp_path / "config.yaml").write_text(dump_yaml(experiment.tree()), encoding="utf-8")
-    assert from_tree(read_experiment(str(tmp_path / "config.yaml"))) == experiment
+    read = from_tree(read_experiment(str(tmp_path / "config.yaml")))
+    assert (read, read.tree()) == (experiment, experiment.tree())
+    assert read.identity("data") == experiment.identity("data")
     assert Experiment.model_validate_json(experiment.model_dump_json()) == experiment
 
 
@@ -287,13 +246,6 @@ def test_a_text_that_looks_like_something_else_is_written_as_a_text(text):
 # --- laying one tree on another ------------------------------------------------------------------
 
 
-def test_another_algorithm_keeps_all_else():
-    before, after = asked().tree(), asked("algorithm=local").tree()
-    assert after.pop("algorithm") == {"name": "local"}
-    before.pop("algorithm")
-    assert after == before
-
-
 @pytest.mark.parametrize("same", ["algorithm=fedtsp", "algorithm={name: fedtsp}"])
 def test_the_same_algorithm_keeps_its_hyper_parameters(same):
     assert asked(same) == asked()
@@ -327,13 +279,11 @@ def test_the_order_of_a_component_and_its_keys_does_not_matter():
     assert forth.algorithm.tree() == {"name": "fedproto", "lambda": 7, "proto_agg": "weighted"}
 
 
-def test_the_last_assignment_of_a_key_counts():
-    assert asked("rounds=5", "rounds=6").rounds == 6
-
-
 @pytest.mark.parametrize(
     ("first", "second", "key", "value"),
     [
+        ("rounds=5", "rounds=6", "rounds", 6),
+        ("shuffle=true", "shuffle=false", "shuffle", False),
         ("algorithm={name: fedprox, mu: 1}", "algorithm.mu=2", "algorithm.mu", 2.0),
         ("algorithm=fedavg", "algorithm={name: fedprox}", "algorithm.name", "fedprox"),
         ("data={clients: 3}", "data={clients: 5}", "data.clients", 5),
@@ -625,8 +575,3 @@ def test_a_preset_sees_the_entry_that_a_spelling_names():
     ]
     assert trees[0] == trees[1]
     assert trees[0]["text"]["encoder"]["bert_compat"] is True
-
-
-def test_another_entry_replaces_the_whole_component():
-    assert resolve("fedtsp_digits", ["algorithm=FedProto"]).algorithm.name == "fedproto"
-    assert "tau" not in resolve("fedtsp_digits", ["algorithm=FedProto"]).algorithm.params

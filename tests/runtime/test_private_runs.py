@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from rounds import serial
 
 from fedray.core import Payload, algorithms, takes_equal_mean
 from fedray.core.gate import Gate
 from fedray.errors import UserError
 from fedray.evaluation.accountant import gaussian_epsilon
 from fedray.runtime.resolve import from_tree
-from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.storage.release import Release, ReleaseLog, without_void
 from fedray.storage.run_folder import RunFolder
@@ -35,9 +35,7 @@ SEEDED = {"privacy.noise_seed": 0}
 
 
 def session(out: Path, **changes: Any) -> Session:
-    return Session(
-        from_tree(dict(SMALL), changes.items()), out, lambda parts: SerialExecutor(parts, CPU)
-    )
+    return serial(from_tree(dict(SMALL), changes.items()), out)
 
 
 def finished(out: Path, **changes: Any) -> RunFolder:

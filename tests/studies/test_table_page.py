@@ -23,11 +23,9 @@ from fedray.results.pages.table import MEAN, latex, main_cells, title_of_column
 from fedray.results.pages.table_figure import draw, draw_curves
 from fedray.runtime.assembly import read_images
 from fedray.storage.run_folder import RunFolder
-from fedray.studies import flow
-from fedray.studies.flow import Request, copy_study_file, reload
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table
-from fedray.studies.study import End, Study
+from fedray.studies.study import Study
 from fedray.table import main
 
 ROWS = {
@@ -53,10 +51,6 @@ def curve(wanted):
         wanted.place.row, 0
     )
     return [(0.0, 0.0), (value, value)]
-
-
-def curve_of_all(wanted):
-    return [(0.0, 0.0), (0.6, 0.6)]
 
 
 @pytest.fixture
@@ -267,10 +261,6 @@ def test_what_the_command_refuses(here, write, capsys):
     assert "name a table: " in capsys.readouterr().err
     assert main(["tiny", "batch_size=-1"]) == 2
     assert "mine: lr=0.02: batch_size: " in capsys.readouterr().err
-    assert main(["tiny", "--resume"]) == 2
-    assert "no table below" in capsys.readouterr().err
-    assert main(["tiny", "--scale", "paper"]) == 2
-    assert "has no paper scale, only laptop" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -344,21 +334,6 @@ def with_facts(folder: Path, **facts: Any) -> None:
     RunFolder(folder).write(replace(run, info=replace(run.info, **facts)))
 
 
-def test_what_another_process_has_finished_meanwhile_is_not_begun_again(here, write):
-    write()
-    book = asked(["tiny"])
-    book.write()
-    stale = asked(["tiny", "--resume"])
-    reasons = {"one": "it diverged: loss is nan", "two": "out of memory"}
-    book.ends = {key: End("failed", reason) for key, reason in reasons.items()}
-    book.write()
-    assert list(reload(stale).failures) == ["one"]
-    book.status = "finished"
-    book.write()
-    with pytest.raises(UserError, match="was finished by another process meanwhile"):
-        reload(stale)
-
-
 def test_a_table_goes_on_with_the_words_that_it_was_begun_with_whatever_its_file_says(
     here, write, capsys
 ):
@@ -373,40 +348,6 @@ def test_a_table_goes_on_with_the_words_that_it_was_begun_with_whatever_its_file
         assert main([*again, *words]) == 2
         said = capsys.readouterr().err
         assert "started with other arguments; pass the original ones (python -m" in said
-
-
-def test_two_tables_begun_in_the_same_second_have_a_folder_each(here, write, monkeypatch):
-    write()
-    monkeypatch.setattr(flow, "stamp", lambda: "now")
-    monkeypatch.setattr(flow, "get_ready", lambda *_, **__: 1)
-    monkeypatch.setattr(flow, "run_cells", lambda *_, **__: 0)
-    assert [main(["tiny"]), main(["tiny"])] == [0, 0]
-    homes = sorted((here / "results" / "tables" / "tiny").iterdir())
-    assert [home.name for home in homes] == ["now", "now-2"]
-    assert main(["tiny", "--plan"]) == 0
-    assert len(list(homes[0].parent.iterdir())) == 2
-
-
-def test_fedray_table_is_the_same_command(here, write, capsys):
-    from fedray.__main__ import main as plain
-
-    write(rows={})
-    assert plain(["table", "tiny"]) == 2
-    assert "table tiny.rows is empty" in capsys.readouterr().err
-
-
-def test_a_resumed_table_says_that_its_file_has_changed(here, write, capsys):
-    write()
-    book = Study(here / "out", plan_words("table", "tiny"), here / "store")
-    book.home.mkdir()
-    copy_study_file(Request("table", "tiny"), book)
-    copy_study_file(Request("table", "tiny"), book)
-    assert capsys.readouterr().out == ""
-    kept = (here / "out" / "table.yaml").read_text()
-    write(report={"seeds": [5, 6]})
-    copy_study_file(Request("table", "tiny"), book)
-    assert "tiny.yaml has changed; " in capsys.readouterr().out
-    assert (here / "out" / "table.yaml").read_text() == kept
 
 
 def test_the_command_that_makes_a_table_again_names_its_plugins(plugin, write):

@@ -71,14 +71,39 @@ def test_a_margin_is_part_of_the_claim(play):
     assert verdict(play, claims=["mine > base - 1"]).verdict == "holds"
 
 
-def test_earlier_looks_are_corrected_for_by_the_fixed_test_alone(play):
-    looked = {**SEEDS, "looked_at": [[0, 1], [0, 1, 2]]}
-    once, thrice = verdict(play), verdict(play, report=looked)
-    assert thrice.comparison.p == pytest.approx(3 * once.comparison.p)
-    assert thrice.comparison.interval.half > once.comparison.interval.half
-    anytime = [verdict(play, test="anytime", report=each) for each in (SEEDS, looked)]
-    assert anytime[0].comparison == anytime[1].comparison
-    assert anytime[0].comparison.p > once.comparison.p
+@pytest.mark.parametrize(
+    ("looked_at", "fixed", "anytime", "notes"),
+    [
+        ([], 1, 1, []),
+        (
+            [[0], [0, 1]],
+            3,
+            1,
+            [
+                "The verdicts of seed 0 were known before seed 1 was added",
+                "The verdicts of seeds 0, 1 were known before seeds 2, 3 were added",
+            ],
+        ),
+        (
+            [[3, 2, 1, 0]],
+            2,
+            2,
+            ["The verdicts of seeds 3, 2, 1, 0 were known before the table was changed"],
+        ),
+    ],
+)
+def test_what_the_file_says_is_a_look(play, looked_at, fixed, anytime, notes):
+    curve, report = numbers(null=[0.1] * 4, **CLEAR), {**SEEDS, "looked_at": looked_at}
+    study = play(curve, **ALONE, report=report)
+    found = outcome(study)
+    assert (study.plan.report.looks("fixed"), study.plan.report.looks("anytime")) == (
+        fixed,
+        anytime,
+    )
+    assert found.plan.paired_test.looks == fixed
+    assert [note for note in found.notes if note.startswith("The verdicts of")] == notes
+    alone = verdict(play).comparison
+    assert claims_of(found)[0].comparison.p == pytest.approx(min(1, fixed * alone.p))
 
 
 def test_the_page_says_which_test_and_how_many_looks(play, here):
@@ -147,17 +172,6 @@ def test_what_could_not_be_answered_was_asked_all_the_same(play):
 def test_one_seed_decides_nothing(play):
     found = verdict(play, report={"seeds": [0]})
     assert (found.verdict, found.p_holm, found.needed) == ("undecided", None, None)
-
-
-def test_a_constant_in_all_numbers_changes_no_verdict(play):
-    """Claims are about differences."""
-    before = verdict(play)
-    shifted = {name: [value + 0.1 for value in values] for name, values in CLEAR.items()}
-    found = outcome(play(numbers(null=[0.2] * 4, **shifted), **{**ALONE, "report": SEEDS})).claims[
-        0
-    ]
-    assert found.p == pytest.approx(before.comparison.p)
-    assert found.verdict == before.verdict
 
 
 def test_several_columns_are_compared_on_their_mean_seed_by_seed(play):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,16 +42,6 @@ from fedray.tracking.mlflow_store import check_installed, reason
 from tests.tracking.runs import make_round, make_run, write_run
 
 # --- names, params, metrics ----------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_importing_tracking_is_light() -> None:
-    code = (
-        "import sys, fedray.tracking; "
-        "print([m for m in ('mlflow', 'torch', 'matplotlib', 'ray') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_configuration_is_flattened_by_dotted_keys() -> None:

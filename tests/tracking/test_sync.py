@@ -233,14 +233,7 @@ def damage_metadata(folder: Path) -> None:
     (folder / "tracking.json").write_text("[]")
 
 
-def replace_by_file(folder: Path) -> None:
-    shutil.rmtree(folder)
-    folder.write_text("no folder")
-
-
-@pytest.mark.parametrize(
-    "damage", [damage_result, damage_rounds, damage_metadata, shutil.rmtree, replace_by_file]
-)
+@pytest.mark.parametrize("damage", [damage_result, damage_metadata, shutil.rmtree])
 def test_one_unreadable_folder_stops_nothing_else_and_is_to_blame(
     damage: Callable[[Path], None], tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -396,15 +389,6 @@ def is_there(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-@pytest.mark.slow
-def test_the_process_that_trains_imports_no_mlflow() -> None:
-    code = "import sys; from pathlib import Path; from fedray.tracking import Tracker;"
-    code += "Tracker('sqlite:///x', Path('x'));"
-    code += "print({'mlflow', 'pandas', 'torch'} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout == "set()\n", done.stderr
-
-
 def test_a_tracker_that_has_not_started_has_nothing_to_send(tmp_path: Path) -> None:
     tracker = Tracker("http://127.0.0.1:9", tmp_path)
     tracker.close("FAILED")
@@ -526,7 +510,7 @@ def test_upload_of_unknown_runs(tmp_path: Path, uri: str) -> None:
     assert (whole.info.run_name, cut.info.run_name) == ("fedtsp digits seed 0", "my run")
 
 
-@pytest.mark.parametrize("bad", ["damaged", "missing", "empty", "file"])
+@pytest.mark.parametrize("bad", ["damaged", "empty", "file"])
 def test_five_good_folders_behind_a_bad_one_are_uploaded(
     bad: str, tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

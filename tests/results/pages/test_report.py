@@ -3,8 +3,6 @@ from __future__ import annotations
 import csv
 import math
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -51,16 +49,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(figures, "save_figure", keep)
     return kept
-
-
-@pytest.mark.slow
-def test_importing_report_is_light() -> None:
-    code = (
-        "import sys, fedray.results.frame, fedray.results.caveats, fedray.cli.report; "
-        "print([m for m in ('mlflow', 'torch', 'matplotlib', 'ray') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 # --- groups --------------------------------------------------------------------------------------
