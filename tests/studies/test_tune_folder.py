@@ -11,7 +11,9 @@ from commands import plan_words, study_tree
 
 from fedray.cli.papers import read_papers
 from fedray.config import Experiment, parse_assignments
+from fedray.results.design import Place
 from fedray.studies.cell import Cell, check_cells, check_metrics
+from fedray.studies.plan import StudyPlan
 from fedray.studies.space import Config, corners
 
 pytestmark = pytest.mark.usefixtures("empty_data")
@@ -199,3 +201,27 @@ def test_the_tables_of_the_documentation_can_be_run(tmp_path):
         plan = plan_words("table", str(path))
         for place in plan.places:
             plan.experiment_of(place, {}, "report", 0)
+
+
+PROMPTS = [path for path in TABLES if path.stem.startswith(("fedmgp_", "dp2fl_"))]
+LONGER = ", five times the steps"
+
+
+def steps(plan: StudyPlan, row: str) -> tuple[int, int, int]:
+    """Rounds, gradient steps for each batch of a round, and the batch."""
+    cell = Cell(plan, Place(row, next(iter(plan.columns))))
+    run = cell.run_spec(cell.first[0], "report", plan.report.seeds[0]).experiment
+    on_a_batch = run.algorithm.tree().get("inner_steps", 1)
+    return run.rounds, run.local_epochs * on_a_batch, run.batch_size
+
+
+@pytest.mark.parametrize("path", PROMPTS, ids=lambda path: path.stem)
+def test_rows_of_prompt_methods_take_the_same_local_steps_but_those_that_say_otherwise(path):
+    for scale in study_tree(path)["scales"]:
+        plan = plan_words("table", str(path), scale=scale)
+        first = steps(plan, next(iter(plan.rows)))
+        for name, row in plan.rows.items():
+            if name == "zero_shot":
+                continue
+            times = 5 if row.label.endswith(LONGER) else 1
+            assert steps(plan, name) == (first[0], times * first[1], first[2]), (plan.scale, name)
