@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from commands import plan_words
 from PIL import Image
-from pretended_runs import end
+from pretended_runs import end, page_of
 from sweeps import asked
 
 from fedray.errors import UserError
@@ -69,6 +69,7 @@ def test_a_figure_that_cannot_be_written_is_as_it_was(written, here, monkeypatch
     with Image.open(here / "out" / "figure.png") as image:
         assert image.width > 800
         assert len(image.convert("P").getcolors(256)) > 10
+    assert (here / "out" / "figure.pdf").read_bytes().startswith(b"%PDF")
     before = (here / "out" / "figure.png").read_bytes()
     monkeypatch.setattr("fedray.results.pages.table_figure.draw_curves", lambda axes, *_: None)
     found.plan.__dict__["curve"] = curve_key
@@ -82,7 +83,7 @@ def test_a_figure_that_cannot_be_written_is_as_it_was(written, here, monkeypatch
     assert (here / "out" / "figure.png").read_bytes() == before
 
 
-def test_the_papers_mean_stands_beside_ours(play, here):
+def test_the_papers_mean_stands_beside_ours(play):
     said = {"mine": {"Dir(0.1)": 70, "mean": [60.5, 0.2]}, "base": {"*": 40.0}, "null": 30.0}
     for given, shown, of_null in (
         (said, ["", "Dir(0.1)", "paper", "Dir(1)", "paper", MEAN, "paper"], {2: "30", 4: "30"}),
@@ -95,8 +96,6 @@ def test_the_papers_mean_stands_beside_ours(play, here):
         assert {index: null[index] for index in of_null} == of_null
         assert (mine[-1], null[-1]) == ("60.5 ± 0.2" if given is said else "61", NOTHING)
         assert base[-1] == NOTHING  # what is of any other column is not of the mean
-    (here / "out").mkdir()
-    write_table(book)
 
 
 def test_a_table_of_one_column_has_the_papers_mean_there(play):
@@ -140,7 +139,7 @@ def test_a_row_has_the_title_of_its_method_unless_it_has_a_label(write, plugin):
         ({"mine": 0.7001, "base": 0.7}, []),  # undecided
     ],
 )
-def test_the_best_number_is_bold_where_claims_decide(play, here, numbers, bold):
+def test_the_best_number_is_bold_where_claims_decide(play, numbers, bold):
     def curve(wanted):
         noise = (wanted.seed * 7 % 5 - 2) / 100 if wanted.place.row == "mine" else 0.0
         return [(0.0, 0.0), (0.5, numbers[wanted.place.row] + noise)]
@@ -152,9 +151,6 @@ def test_the_best_number_is_bold_where_claims_decide(play, here, numbers, bold):
     lines = [line for line in text.splitlines() if "textbf" in line]
     assert [line.split(" &")[0].strip() for line in lines] == bold
     assert ("Bold: better than every other row" in text) == bool(bold)
-    (here / "out").mkdir(exist_ok=True)
-    write_table(book)
-    assert (here / "out" / "figure.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_nothing_is_bold_among_rows_that_no_claim_compares(play):
@@ -165,16 +161,13 @@ def test_nothing_is_bold_among_rows_that_no_claim_compares(play):
     assert "textbf" not in latex(outcome(play(curve, **changes)))
 
 
-def test_where_the_last_round_counts_only_the_configuration_was_chosen(play, here):
-    (here / "out").mkdir()
+def test_where_the_last_round_counts_only_the_configuration_was_chosen(play):
     best = "configuration and best round chosen on validation images"
     last = "numbers of the last round, configuration chosen on validation images"
     for at, said in (("best", best), ("final", last)):
         book = play(curve, **CHANGES, at=at)
-        write_table(book)
-        for name in ("table.md", "table.html"):
-            assert said in (here / "out" / name).read_text(), name
-        tex = (here / "out" / "table.tex").read_text()
+        assert said in page_of(book)
+        tex = latex(outcome(book))
         assert "hosen on validation images" in tex
         assert ("numbers of the last round" in tex) == (at == "final")
 
@@ -189,10 +182,9 @@ def test_a_column_without_any_word_or_number_counts_as_numbers():
     assert "{tabular}{lrl}" in lines
 
 
-def test_numbers_that_were_chosen_on_test_are_marked(play, here):
+def test_numbers_that_were_chosen_on_test_are_marked(play):
     book = play(curve, **CHANGES, select="test")
-    (here / "out").mkdir()
-    text = markdown(write_table(book))
+    text = page_of(book)
     (line,) = (line for line in text.splitlines() if line.startswith("| base |") and "±" in line)
     assert line.count("†") == 3
     assert "chosen on TEST images (†)" in text
@@ -225,10 +217,9 @@ def test_a_table_of_which_nothing_is_there_yet_is_a_page_too(play, here):
 def test_a_page_that_is_written_in_between_says_so(here, write):
     write(**CHANGES)
     book = Study(here / "out", plan_words("table", "tiny"), here / "store")
-    (here / "out").mkdir()
     while book.cells_over < 2:
         end(book, book.ask(), curve)
-    text = markdown(write_table(book))
+    text = page_of(book)
     assert "NOT FINISHED: 4 of 6 cells are still to be run" in text
     assert "no runs" in text
 

@@ -6,14 +6,12 @@ import math
 
 import pretended_runs
 import pytest
-from pretended_runs import claims_of
+from pretended_runs import claims_of, page_of
 from scipy import stats
 
-from fedray.results.pages.page import markdown
 from fedray.results.paired import PairedTest, SeedRange, Side, seeds_to_decide, verdict_of
 from fedray.results.paired import compare as compared
 from fedray.studies.outcome import outcome
-from fedray.studies.pages import write_table
 
 ROWS = {
     "mine": {"algorithm": "fedproto"},
@@ -106,20 +104,18 @@ def test_what_the_file_says_is_a_look(play, looked_at, fixed, anytime, notes):
     assert claims_of(found)[0].comparison.p == pytest.approx(min(1, fixed * alone.p))
 
 
-def test_the_page_says_which_test_and_how_many_looks(play, here):
-    (here / "out").mkdir()
+def test_the_page_says_which_test_and_how_many_looks(play):
     report = {**SEEDS, "looked_at": [[0, 1]]}
     curve = numbers(null=[0.1] * 4, **CLEAR)
-    text = markdown(write_table(play(curve, **{**ALONE, "report": report})))
+    text = page_of(play(curve, **{**ALONE, "report": report}))
     assert "with their 97.5 % t interval; p of the two-sided paired t-test, corrected" in text
     assert "It is look 2 at these claims, so each p is multiplied by 2." in text
-    text = markdown(write_table(play(curve, **{**ALONE, "report": report, "test": "anytime"})))
+    text = page_of(play(curve, **{**ALONE, "report": report, "test": "anytime"}))
     assert "95 % confidence sequence; p of the two-sided anytime-valid paired t-test, with" in text
     assert "It is look" not in text
 
 
-def test_a_fragile_verdict_is_marked_with_its_reason(play, here):
-    (here / "out").mkdir()
+def test_a_fragile_verdict_is_marked_with_its_reason(play):
     mine = [0.5 + gain / 100 for gain in (1, 8, 7, 6, 8)]
     curve = numbers(mine=mine, base=[0.5] * 5, null=[0.1] * 5)
     book = play(curve, **{**ALONE, "report": {"seeds": [0, 1, 2, 3, 4]}, "rows": {
@@ -141,7 +137,7 @@ def test_many_claims_need_more_evidence(play):
     assert many.verdict == "undecided"
 
 
-def test_two_metrics_of_a_row_are_compared_seed_by_seed(play, here):
+def test_two_metrics_of_a_row_are_compared_seed_by_seed(play):
     metrics = ["local_accuracy", "validation/local_accuracy"]
     claims = ["mine: local_accuracy < validation/local_accuracy + 1"]
     changes = {**ALONE, "metrics": metrics, "choose": "local_accuracy", "claims": claims}
@@ -154,8 +150,7 @@ def test_two_metrics_of_a_row_are_compared_seed_by_seed(play, here):
     found = claims_of(outcome(book))[0]
     assert found.comparison.differences == pytest.approx({0: 31, 1: 32, 2: 33, 3: 34})
     assert found.verdict == "holds"
-    (here / "out").mkdir()
-    text = markdown(write_table(book))
+    text = page_of(book)
     assert "| mine: validation/local_accuracy > local_accuracy - 1 |" in text
 
 
@@ -218,7 +213,7 @@ def test_the_interval_of_equal_differences_agrees_with_their_p(kind, looks, coun
     assert (found.interval.low, found.interval.high) == ends
 
 
-def test_sides_that_are_the_same_on_every_seed_are_undecided_and_said_to_be(play, here):
+def test_sides_that_are_the_same_on_every_seed_are_undecided_and_said_to_be(play):
     claims = ["mine > base + 10", "base > null + 30"]
     curve = numbers(mine=[0.6, 0.7, 0.4], base=[0.5, 0.6, 0.3], null=[0.2, 0.3, 0.1])
     seeds = {"seeds": [0, 1, 2]}
@@ -226,8 +221,7 @@ def test_sides_that_are_the_same_on_every_seed_are_undecided_and_said_to_be(play
     found, other = claims_of(outcome(book))[:2]
     assert (found.verdict, found.p_holm, found.needed) == ("undecided", 1, None)
     assert (found.comparison.is_same, other.comparison.is_same) == (True, False)
-    (here / "out").mkdir()
-    text = markdown(write_table(book))
+    text = page_of(book)
     (line,) = (line for line in text.splitlines() if line.startswith("| mine > base + 10 |"))
     assert "**undecided: the same on every seed**" in line
     assert text.count("the same on every seed") == 1
