@@ -36,7 +36,6 @@ from fedray.tracking.describe import (
     per_client_json,
     read_metadata,
     valid_name,
-    with_totals,
 )
 from fedray.tracking.mlflow_store import check_installed, reason
 from tests.tracking.runs import make_round, make_run, write_run
@@ -105,13 +104,6 @@ def test_charts_begin_with_accuracy_and_fold_the_rest() -> None:
         "traffic",
         "traffic/by kind",
     ]
-
-
-def test_totals_sum_up_the_rounds() -> None:
-    (*_, (last, totals)) = with_totals([make_round(r) for r in range(4)])
-    assert last.round == 3
-    assert totals["traffic/total_up_bytes"] == 600
-    assert totals["time/total_seconds"] == 8
 
 
 def test_per_client_table_is_clients_by_rounds() -> None:
