@@ -67,6 +67,7 @@ class Reply:
         seconds: wall time of the step.
         scores: the scores of a test, one per tested model.
         work: counts of the step's work.
+        device_bytes: most memory that the process has had in use on its accelerator so far.
     """
 
     uplink: Payload | None = None
@@ -77,6 +78,7 @@ class Reply:
     seconds: float = 0.0
     scores: Sequence[Score] = ()
     work: Work = NO_WORK
+    device_bytes: int = 0
 
 
 Task: TypeAlias = Literal["step", "sum", "test"]
@@ -169,6 +171,7 @@ class Federation:
         snapshot: the federation after the last yielded round.
         tracebacks: tracebacks of failures that the run survived; the caller clears the list.
         scores: the clients' last scores that are still valid.
+        device_bytes: most memory that a process of clients has had in use on its accelerator.
     """
 
     algorithm: Algorithm
@@ -181,6 +184,7 @@ class Federation:
     snapshot: Snapshot = field(default=Snapshot(0, {}), init=False)
     tracebacks: list[str] = field(default_factory=list, init=False)
     scores: ScoreCache = field(default_factory=ScoreCache, init=False)
+    device_bytes: int = field(default=0, init=False)
 
     def rounds(self, resume: Snapshot | None = None) -> Iterator[Round]:
         """Yield one record per round, starting with round 0; set `snapshot` before each."""
@@ -338,6 +342,7 @@ class Federation:
         for client, reply in tested.items():
             if reply.failure is not None:
                 raise ClientError(client, round_, "evaluate", reply.failure)
+            self.device_bytes = max(self.device_bytes, reply.device_bytes)
         return tested
 
     def _fine_tuned(self, exchange: RoundExchange, state: ServerState) -> list[Sequence[Score]]:
@@ -489,6 +494,7 @@ class RoundExchange(Exchange):
                 self.fail(client, step, reply.failure)
                 continue
             self.replied.add(client)
+            self._federation.device_bytes = max(self._federation.device_bytes, reply.device_bytes)
             self._federation.scores.forget(client)
             self.seconds[client] = self.seconds.get(client, 0.0) + reply.seconds
             self.work[client] = self.work.get(client, Work()).then(reply.work)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedray.config import EXECUTION_KEYS, Tree, content_of, flatten, listed, read_mapping
+from fedray.config import EXECUTION_KEYS, YOUNGER, Tree, content_of, flatten, listed, read_mapping
 from fedray.errors import UserError, shown
 from fedray.storage.entries import check_entries
 from fedray.storage.run import RunInfo
@@ -65,8 +65,7 @@ def _values(tree: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(plugins, Mapping):
         named = [plugin for plugin in listed(tree) if isinstance(plugin, Mapping)]
         plugins = {plugin.get("module"): plugin.get("sha256") for plugin in named}
-    left_out = {"stacked": 1, "data.public.name": "none"}
-    values = {**left_out, **flatten({**tree, "plugins": plugins})}
+    values = {**flatten(YOUNGER), **flatten({**tree, "plugins": plugins})}
     return {
         key: value
         for key, value in values.items()

@@ -17,9 +17,13 @@ from fedray.runtime import devices
 from fedray.runtime.conformance import Trace
 
 COMMANDS = (
-    "faults", "gpu", "null_runs", "null_tables", "numerics", "overhead", "prompts",
+    "anchor", "faults", "gpu", "null_runs", "null_tables", "numerics", "overhead", "prompts",
     "scale", "soak", "sweep", "text_tower",
 )  # fmt: skip
+
+
+ANCHOR = ("anchor_cnn", "anchor_flower")
+"""Parts of the benchmark `anchor`."""
 
 
 @pytest.mark.slow
@@ -32,7 +36,7 @@ def test_every_benchmark_has_help(name):
 
 
 def test_every_benchmark_is_listed_here():
-    files = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"common", "anchor_cnn"}
+    files = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"common", *ANCHOR}
     packages = {path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py")}
     assert {*COMMANDS} == files | packages
 

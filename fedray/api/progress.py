@@ -157,7 +157,9 @@ def print_summary(out: Path, tracker: Tracker | None, executor: str) -> None:
         f"time: {time_of(start + after)} ({time_of(start)} to the end of round 0, "
         f"{time_of(after)} for the other rounds)"
     )
-    print(f"peak memory of {process}: {size_of(done.costs.peak_rss_bytes)}")
+    on_device = done.costs.peak_device_bytes
+    device = f"; of one process on the GPU: {size_of(on_device)}" if on_device else ""
+    print(f"peak memory of {process}: {size_of(done.costs.peak_rss_bytes)}{device}")
     print(f"results: {out}")
     if tracker is not None:
         print(f"compare: {tracker.hint}")

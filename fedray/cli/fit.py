@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 WORKERS = (1, 2, 4, 8)
 """Numbers of workers that are tried, as far as there are CPUs and clients."""
 STACKED = 20
+FLOAT32_IF_STACKED = ("precision", "model.clip_precision")
+"""Keys of bfloat16 that stacked clients do not support."""
 ROUNDS, LONGEST = 3, 20.0
 """Most timed rounds of a setting, and the seconds after which no further one begins."""
 NUMERICS = (
@@ -124,7 +126,7 @@ def measure_all(with_settings: Callable[[Mapping[str, Any]], Experiment]) -> Ite
 
 
 def candidates(experiment: Experiment, cpus: int) -> Iterator[dict[str, Any]]:
-    """Yield the settings to try: executor and workers, stacked clients, precision."""
+    """Yield the settings to try: executor and workers, stacked clients, precisions."""
     import torch
 
     from fedray.core import algorithms
@@ -132,19 +134,21 @@ def candidates(experiment: Experiment, cpus: int) -> Iterator[dict[str, Any]]:
     from fedray.runtime.devices import accelerator, emulates_bfloat16
 
     clients = max(1, round(experiment.participation * experiment.data.clients))
-    can_stack = clients > 1 and not refusal(algorithms.get(experiment.algorithm.name))
+    method = algorithms.get(experiment.algorithm.name)
+    can_stack = clients > 1 and not refusal(method)
     device = torch.device(accelerator() or "cpu")
     executors: list[dict[str, Any]] = [] if experiment.gpus else [{}]
     executors += [{"workers": n} for n in WORKERS if n <= min(cpus, clients)]
     stacks: list[dict[str, Any]] = [{}, *([{"stacked": STACKED}] if can_stack else [])]
     precisions: list[dict[str, Any]] = [{}]
-    if experiment.precision == "float32" and not emulates_bfloat16(device):
-        precisions.append({"precision": "bfloat16"})
+    if not emulates_bfloat16(device):
+        precisions += [{"precision": "bfloat16"}] if experiment.precision == "float32" else []
+        precisions += [{"model.clip_precision": "bfloat16"}] if method.requires.prompts else []
+        precisions += [{"text.precision": "bfloat16"}] if method.requires.text else []
     for parts in product(executors, stacks, precisions):
         settings = {key: value for part in parts for key, value in part.items()}
-        if settings.keys() >= {"stacked", "precision"}:
-            continue  # stacked clients compute in float32
-        yield settings
+        if "stacked" not in settings or settings.keys().isdisjoint(FLOAT32_IF_STACKED):
+            yield settings
 
 
 def measure(

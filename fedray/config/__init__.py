@@ -20,6 +20,7 @@ from fedray.config.experiment import (
     PROTOCOL,
     RESOURCES,
     WEIGHT_FILES,
+    YOUNGER,
     DataConfig,
     Experiment,
     FaultConfig,

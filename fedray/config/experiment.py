@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache, reduce
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, StrictBool, field_validator, model_validator
 
@@ -45,6 +45,14 @@ DATA = Role("data")
 IMAGES = Role("images")
 """The same, and it determines the decoded images."""
 
+Precision: TypeAlias = Literal["float32", "bfloat16"]
+YOUNGER: Mapping[str, object] = {
+    "stacked": 1,
+    "data.public": {"name": "none"},
+    "text.precision": "float32",
+    "model.clip_precision": "float32",
+}
+"""Keys that earlier runs do not have, with the values that change no number."""
 MOST_ROUNDS = 100_000
 MOST_CLIENTS = 100_000
 MOST_IMAGES = 1_000_000_000
@@ -164,6 +172,9 @@ class ModelConfig(Frozen):
     clip: Annotated[Component, Chosen("CLIP", "openclip")] = default_entry("small")
     """The frozen CLIP of prompt methods, which use no other model: small, or openclip with model,
     pretrained or path (`model.clip.model=ViT-B-16-quickgelu`)."""
+    clip_precision: Annotated[Precision, PROTOCOL] = "float32"
+    """Arithmetic of the frozen CLIP's linear maps and convolutions under prompts; bfloat16 is
+    faster on a GPU, and on processors with AMX. Features that no prompt changes stay float32."""
     init: Literal["shared", "independent"] = "shared"
     """Initial weights: shared by all clients of one architecture (the official code), or
     independent."""
@@ -192,6 +203,9 @@ class TextConfig(Frozen):
     template: str = Field("A photo of a {label}: {description}", max_length=1000)
     """Text made of a class name and a description: Eq. (3) of FedTSP, with the official code's
     article."""
+    precision: Annotated[Precision, PROTOCOL] = "float32"
+    """Arithmetic of the frozen encoder's linear maps under prompts; bfloat16 is faster on a GPU,
+    and on processors with AMX. Texts without prompts stay float32."""
 
 
 class FaultConfig(Frozen):
@@ -336,7 +350,7 @@ class Experiment(Frozen):
     """Whether images are shuffled in every epoch (the official code: false)."""
     drop_last: Annotated[StrictBool, PROTOCOL] = False
     """Whether an incomplete last batch is dropped (the official code: true)."""
-    precision: Annotated[Literal["float32", "bfloat16"], PROTOCOL] = "float32"
+    precision: Annotated[Precision, PROTOCOL] = "float32"
     """Arithmetic of local training; bfloat16 is autocast with float32 weights."""
     stacked: Annotated[int, PROTOCOL] = Field(1, ge=1, le=1024)
     """Number of clients trained together as one batched model, which rounds differently; 1: each by
@@ -417,14 +431,15 @@ class Experiment(Frozen):
     def record(self) -> Tree:
         """Return `tree` for result.json and MLflow, with hashes of plug-ins and raised versions.
 
-        `stacked=1`, `data.public=none` and version 1 are left out, so that older runs stay
+        Version 1 and `YOUNGER` keys at their defaults are left out, so that older runs stay
         comparable.
         """
         tree = self.tree()
-        if self.stacked == 1:
-            del tree["stacked"]
-        if self.data.public.name == "none":
-            del tree["data"]["public"]
+        for key, default in YOUNGER.items():
+            *above, last = key.split(".")
+            holder = reduce(_item, above, tree)
+            if holder[last] == default:
+                del holder[last]
         if self.plugins:
             tree["plugins"] = {plugin.module: plugin.sha256 for plugin in self.plugins}
         use(self.plugins)  # whose entries the keys name

@@ -37,6 +37,7 @@ from fedray.federation import Plan
 from fedray.plugins import use
 from fedray.runtime.cache import shared
 from fedray.runtime.compatibility import check_data, check_masks
+from fedray.runtime.devices import check_speed
 from fedray.runtime.models import ModelProvider, feature_width, model_provider
 from fedray.runtime.privacy import privacy_of
 from fedray.streams import Streams
@@ -275,12 +276,14 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
     texts = class_texts(keys.style.build(), names, keys.descriptions, keys.template)
     choice = keys.encoder.build()
     flat_texts = tuple(text for texts_of_class in texts for text in texts_of_class)
-    insists = keys.names is not None
-    content = (choice.name, repr(choice.params), choice.identity(), len(texts), flat_texts, insists)
+    insists, half = keys.names is not None, keys.precision == "bfloat16"
+    check_speed("text.precision", keys.precision, device)
+    options = len(texts), flat_texts, insists, half
+    content = (choice.name, repr(choice.params), choice.identity(), *options)
     environment = str(device), torch.get_num_threads(), _plugin_hashes(experiment)
     return shared.get(
         "text",
         (*content, *environment),
-        lambda: TextTower(choice, texts, device, insists=insists),
+        lambda: TextTower(choice, texts, device, insists=insists, half=half),
         most=2,
     )

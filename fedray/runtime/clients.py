@@ -30,6 +30,7 @@ from fedray.runtime.devices import (
     out_of_memory,
 )
 from fedray.runtime.isolation import Isolation, PrivateCopies, generators
+from fedray.runtime.memory import peak_device_memory
 from fedray.runtime.models import SampleMaker
 from fedray.runtime.printing import of_clients
 from fedray.storage.files import is_full
@@ -65,7 +66,10 @@ class ClientRuntime:
         self._skeletons: dict[str, core.Skeleton] = {}
         self._isolation = Isolation(device)
         self._settings = (-1, assembly.setting)
-        check_speed(assembly.experiment.precision, device)
+        experiment = assembly.experiment
+        check_speed("precision", experiment.precision, device)
+        if assembly.algorithm.requires.prompts:
+            check_speed("model.clip_precision", experiment.model.clip_precision, device)
 
     def step(
         self,
@@ -163,7 +167,8 @@ class ClientRuntime:
         shared = _memory_of(context.skeleton.tensors) if any(parts) else set[int]()
         detach = partial(_detached, private, shared)
         loss = context.train_losses[-1] if context.train_losses else None
-        reply = Reply(*passed, loss, context.reports, work=work)
+        used = peak_device_memory(self.device)
+        reply = Reply(*passed, loss, context.reports, work=work, device_bytes=used)
         return reply, core.ClientState(
             *(map_tensors(detach, make_contiguous(part)) for part in parts)
         )
@@ -221,7 +226,8 @@ class ClientRuntime:
                 return [Reply(failure=self._failure(error, name, round_, client))]
             is_shared = False
         if is_shared:
-            return [Reply(scores=scores) for scores in tested]
+            used = peak_device_memory(self.device)
+            return [Reply(scores=scores, device_bytes=used) for scores in tested]
         return [self.test(name, round_, (member,), state, down)[0] for member in clients]
 
     def _failure(self, error: BaseException, step: str, round_: int, client: int) -> Failure:

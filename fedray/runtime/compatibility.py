@@ -102,11 +102,15 @@ def _check_stacked(experiment: Experiment, method: type[Algorithm]) -> None:
     stacked, reason = f"stacked={experiment.stacked}", refusal(method)
     if reason:
         raise UserError(f"{stacked}: {method.name} cannot be stacked: {reason}; set stacked=1")
-    if experiment.precision != "float32":
-        raise UserError(
-            f"{stacked} supports float32 only, but precision={experiment.precision}; set stacked=1 "
-            "or precision=float32"
-        )
+    precisions = {"precision": experiment.precision}
+    if method.requires.prompts:
+        precisions["model.clip_precision"] = experiment.model.clip_precision
+    for key, precision in precisions.items():
+        if precision != "float32":
+            raise UserError(
+                f"{stacked} supports float32 only, but {key}={precision}; set stacked=1 or "
+                f"{key}=float32"
+            )
     optimizer = experiment.optimizer.build()
     if optimizer.params.keep:
         raise UserError(

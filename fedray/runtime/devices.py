@@ -106,12 +106,14 @@ def memory_in_use() -> int | None:
 
 
 @cache
-def check_speed(precision: str, device: torch.device) -> None:
-    """Warn once per process if a device is slow in the experiment's precision."""
+def check_speed(key: str, precision: str, device: torch.device) -> None:
+    """Warn once per process if a device is slow in the precision of an experiment's key."""
     if precision == "bfloat16" and emulates_bfloat16(device):
         log.warning(
-            "precision=bfloat16, but this processor has no AVX-512 instructions for it: steps take "
-            "many times as long as with precision=float32"
+            "%s=bfloat16, but this processor has no AVX-512 instructions for it: steps take "
+            "many times as long as with %s=float32",
+            key,
+            key,
         )
 
 

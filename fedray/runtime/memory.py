@@ -6,6 +6,8 @@ import ctypes
 import resource
 import sys
 
+import torch
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 
 
@@ -13,6 +15,14 @@ def peak_rss() -> int:
     """Return the peak memory of this process in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def peak_device_memory(device: torch.device) -> int:
+    """Return the most bytes that this process's tensors have had on a device; 0 on the CPU."""
+    if device.type == "cpu":
+        return 0
+    peak = getattr(torch.get_device_module(device), "max_memory_allocated", None)
+    return 0 if peak is None else int(peak(device))  # MPS does not count
 
 
 def keep_freed_memory() -> None:

@@ -296,7 +296,10 @@ class PromptedModels(ModelProvider):
         return load_clip(choice, device, half=half, written=choice.written)
 
     def _prompted(self, device: torch.device, architecture: str) -> PromptedClip:
-        half = self._experiment.precision == "bfloat16" and device.type == "cuda"
+        keys = self._experiment
+        half = keys.model.clip_precision == "bfloat16" or (
+            keys.precision == "bfloat16" and device.type == "cuda"
+        )
         clip = self._clip(device, half=half)
         _, height, width = self._data.images.shape
         if (height, width) != (clip.vision.image_size,) * 2:

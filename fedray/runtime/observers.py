@@ -118,14 +118,15 @@ class Records:
         self.writer = self.writer or self._open()
         return self.writer
 
-    def costs(self, done: Round) -> Costs:
-        """Return the run's costs after a round."""
+    def costs(self, done: Round, device_bytes: int) -> Costs:
+        """Return the run's costs after a round, in which a process used this much of a device."""
         if done.round == 0:
             self._costs = replace(self._costs, startup_seconds=time.time() - self._began)
         self._costs = replace(
             self._costs,
             wall_seconds=self._spent + time.time() - self._started,
             peak_rss_bytes=max(self._costs.peak_rss_bytes, peak_rss()),
+            peak_device_bytes=max(self._costs.peak_device_bytes, device_bytes),
         )
         return self._costs
 

@@ -18,6 +18,7 @@ from fedray.federation import Executor, Federation
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import device_of_this_process, explain_server_memory
+from fedray.runtime.memory import peak_device_memory
 from fedray.runtime.observers import (
     EarlyStop,
     PartitionPlot,
@@ -144,7 +145,8 @@ class Session:
                     break
                 plot.begin()
                 stop.watch(done)
-                records.opened().append(done, records.costs(done))
+                used = max(federation.device_bytes, peak_device_memory(self._device))
+                records.opened().append(done, records.costs(done, used))
                 keep_survived()
                 snapshots.after_round(done)
                 yield done

@@ -154,11 +154,13 @@ class Costs:
         wall_seconds: time from the start of round 0 to the end of the last round.
         startup_seconds: time from the start of the process to the end of round 0.
         peak_rss_bytes: peak memory of the server's process.
+        peak_device_bytes: most memory that one process's tensors had on an accelerator; 0 without.
     """
 
     wall_seconds: float = 0.0
     startup_seconds: float = 0.0
     peak_rss_bytes: int = 0
+    peak_device_bytes: int = 0
 
 
 @dataclass(frozen=True, config=RECORD)

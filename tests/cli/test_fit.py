@@ -43,6 +43,14 @@ def test_only_what_the_method_and_the_processor_support_is_tried(supported):
 
 
 @pytest.mark.parametrize(
+    ("name", "key"),
+    [("promptfl_clip", "model.clip_precision"), ("fedtsp_digits", "text.precision")],
+)
+def test_a_frozen_tower_is_tried_in_bfloat16(supported, name, key):
+    assert {key: "bfloat16"} in [*candidates(resolve(name, []), 1)]
+
+
+@pytest.mark.parametrize(
     ("took", "timed"),
     [
         ([9, 5, 1, 2, 3, 4, 4], [1, 2, 3]),

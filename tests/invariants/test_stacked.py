@@ -191,6 +191,10 @@ def test_an_experiment_that_stacks_has_another_identity(small):
         (("algorithm=fedpac",), "it has its own client step"),
         (("algorithm=fedotp", "model.clip=small", "data.image_size=32"), "has not been compared"),
         (("algorithm=fedavg", "precision=bfloat16"), "precision"),
+        (
+            ("algorithm=promptfl", "data.image_size=32", "model.clip_precision=bfloat16"),
+            "set stacked=1 or model.clip_precision=float32",
+        ),
         (("algorithm=fedavg", "optimizer.momentum=0.9", "optimizer.keep=true"), "optimizer.keep"),
     ],
 )

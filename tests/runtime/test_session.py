@@ -84,12 +84,22 @@ def test_other_data_than_the_run_began_with_is_refused(tmp_path, every):
 
 def test_costs_go_on_where_the_run_stopped(tmp_path):
     folder = interrupted(tmp_path)
-    before = replace(folder.read(), costs=Costs(1000.0, 77.0, 2**50))
+    before = replace(folder.read(), costs=Costs(1000.0, 77.0, 2**50, 2**30))
     RunWriter(folder, before.info, before).close()
     assert [done.round for done in session(tmp_path).rounds()] == [2, 3]
     costs = folder.read().costs
     assert 1000 < costs.wall_seconds < 1500
     assert (costs.startup_seconds, costs.peak_rss_bytes) == (77.0, 2**50)
+    assert costs.peak_device_bytes == 2**30
+
+
+@pytest.mark.parametrize("stacked", [1, 2])
+def test_the_most_memory_that_clients_use_on_a_device_is_recorded(tmp_path, monkeypatch, stacked):
+    used = iter([0, 7_000, 9_000, *[8_000] * 99])
+    monkeypatch.setattr("fedray.runtime.clients.peak_device_memory", lambda device: next(used))
+    rounds = session(tmp_path, "rounds=1", f"stacked={stacked}").rounds()
+    assert [done.round for done in rounds] == [0, 1]
+    assert RunFolder(tmp_path).read().costs.peak_device_bytes == 9_000
 
 
 def test_a_run_that_is_resumed_in_another_environment_says_so_and_keeps_the_earlier_one(

@@ -163,6 +163,12 @@ class TokenEncoder(TextEncoder):
     def kept_bytes(self) -> int:
         """Estimated bytes of activations per token that are stored for the backward pass."""
 
+    def in_half(self) -> Self:
+        """Compute linear maps in bfloat16 from now on; prompts and outputs stay float32."""
+        raise UserError(
+            f"{type(self).__name__} computes in float32 only; set text.precision=float32"
+        )
+
     @abstractmethod
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Tokenise T texts, on the encoder's device."""
@@ -270,6 +276,13 @@ def as_stored(weight: Tensor) -> AbstractContextManager[Any]:
     if weight.dtype == torch.bfloat16:
         return torch.autocast(weight.device.type, torch.bfloat16)
     return nullcontext()
+
+
+def halve(module: torch.nn.Module) -> None:
+    """Convert the weights of linear maps and convolutions to bfloat16; see `as_stored`."""
+    for part in module.modules():
+        if isinstance(part, torch.nn.Linear | torch.nn.Conv2d):
+            part.to(torch.bfloat16)
 
 
 def freeze(module: torch.nn.Module) -> None:

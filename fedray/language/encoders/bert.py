@@ -213,6 +213,10 @@ class BertEncoder(TokenEncoder):
         """The tokenizer; loaded on first use, since texts in the node's cache need none."""
         return load_tokenizer(self._folder)
 
+    def in_half(self) -> Self:
+        self.bert.half = True
+        return self
+
     @property
     def token_width(self) -> int:
         return self.bert.width

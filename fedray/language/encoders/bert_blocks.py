@@ -133,6 +133,9 @@ class Bert:
         shape: see `TowerShape`.
         trained: True if weights need gradients; frozen weights are laid out for the processor once
             (`FrozenLinear`).
+
+    Attributes:
+        half: whether frozen linear maps compute in bfloat16; set it before the first pass.
     """
 
     def __init__(
@@ -141,6 +144,7 @@ class Bert:
         self.tensors, self.shape, self.trained = dict(tensors), shape, trained
         layers = {int(name.split(".")[2]) for name in tensors if name.startswith("encoder.layer.")}
         self.blocks = [f"encoder.layer.{layer}." for layer in sorted(layers)]
+        self.half = False
         self._maps: dict[tuple[str, ...], FrozenLinear] = {}
 
     @property
@@ -281,7 +285,7 @@ class Bert:
         if self.trained:
             return [F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True)]
         if names not in self._maps:
-            self._maps[names] = FrozenLinear(weights, biases)
+            self._maps[names] = FrozenLinear(weights, biases, half=self.half)
         return self._maps[names](x).chunk(len(names), dim=1)
 
     def _norm(self, name: str, x: Tensor) -> Tensor:

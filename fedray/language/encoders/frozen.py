@@ -25,19 +25,25 @@ class FrozenLinear:
         weights: W of one or several maps of the same inputs, each [outputs, inputs]; the outputs of
             the maps are concatenated.
         biases: b of each map, [outputs].
+        half: multiply in bfloat16; inputs and outputs stay float32.
     """
 
-    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> None:
+    def __init__(
+        self, weights: Sequence[Tensor], biases: Sequence[Tensor], *, half: bool = False
+    ) -> None:
         self.weight, self.bias = _joined(weights), _joined(biases)
+        if half:
+            self.weight, self.bias = self.weight.bfloat16(), self.bias.bfloat16()
         self._forward: Tensor | None = None
         self._backward: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map [N, inputs] to [N, outputs]."""
-        if not _laid_out(x, self.weight):
-            return F.linear(x, self.weight, self.bias)
-        output: Tensor = _Map.apply(x, self)
-        return output
+        """Map [N, inputs] to [N, outputs], of the inputs' dtype."""
+        inputs = x.to(self.weight.dtype)
+        if not _laid_out(inputs):
+            return F.linear(inputs, self.weight, self.bias).to(x.dtype)
+        output: Tensor = _Map.apply(inputs, self)
+        return output.to(x.dtype)
 
     def outputs(self, x: Tensor) -> Tensor:
         """Return the outputs without a gradient."""
@@ -65,10 +71,13 @@ class _Map(torch.autograd.Function):
         return ctx.linear.gradient(gradients[0]), None
 
 
-def _laid_out(x: Tensor, weight: Tensor) -> bool:
-    """Return True if the blocked layout applies: float32 on the CPU, without autocast."""
-    plain = x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    return plain and x.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+def _laid_out(x: Tensor) -> bool:
+    """Return True if the blocked layout applies: on the CPU, without autocast."""
+    if x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return False
+    if x.dtype == torch.bfloat16:
+        return torch.ops.mkldnn._is_mkldnn_bf16_supported()  # type: ignore[no-any-return]
+    return x.dtype == torch.float32 and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

@@ -21,6 +21,7 @@ from fedray.language.encoders.base import (
     as_stored,
     encoders,
     freeze,
+    halve,
     pick,
     same_bits,
     too_long,
@@ -81,6 +82,10 @@ class OpenClipText(TokenEncoder):
 
     def weights(self) -> Iterable[Tensor]:
         return cast(Iterable[Tensor], self._tower.parameters())
+
+    def in_half(self) -> Self:
+        halve(self._tower)
+        return self
 
     @property
     def token_width(self) -> int:
@@ -230,8 +235,10 @@ class OpenClipText(TokenEncoder):
     def _project(self, output: Tensor) -> Tensor:
         projection, output = self._tower.text_projection, self._tower.ln_final(output)
         if isinstance(projection, torch.nn.Linear):
-            return projection(output)  # type: ignore[no-any-return]
-        return output if projection is None else output @ projection
+            output = projection(output)
+        elif projection is not None:
+            output = output @ projection
+        return output.float()  # autocast gives bfloat16
 
     def to(self, device: torch.device) -> Self:
         self._tower.to(device)

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 
 from fedray.errors import UserError
-from fedray.language.encoders.base import freeze
+from fedray.language.encoders.base import freeze, halve
 from fedray.language.encoders.openclip import OpenClipText, build_clip
 from fedray.language.encoders.openclip_weights import WeightSource
 from fedray.models.clip.sources import MODEL_DEFAULT, ClipChoice
@@ -67,13 +67,8 @@ class FrozenClip:
         return self
 
     def in_half(self) -> Self:
-        """Convert the weights of linear maps and convolutions to bfloat16.
-
-        The towers then compute under autocast. Layer norms and prompts stay float32.
-        """
-        for module in self._model.modules():
-            if isinstance(module, torch.nn.Linear | torch.nn.Conv2d):
-                module.to(torch.bfloat16)
+        """Compute linear maps and convolutions in bfloat16; norms and prompts stay float32."""
+        halve(self._model)
         return self
 
 
