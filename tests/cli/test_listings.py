@@ -20,8 +20,6 @@ def test_every_entry_says_what_it_is_and_what_its_parameters_mean(kind):
     found = entries(kind)
     assert found
     for entry in found:
-        assert len(entry.summary) > 10, entry.name
-        assert entry.paper
         assert entry.file, entry.name
         for parameter in entry.parameters:
             assert len(parameter.text) > 10, f"{entry.name}.{parameter.name} has no docstring"

@@ -227,28 +227,28 @@ def without_checksum(tree: dict) -> str:
     return json.dumps(tree)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (lambda tree: None, "does not exist; name the folder of a table's invocation"),
-        (lambda tree: "{", "cannot be read: Expecting property name"),
-        (lambda tree: "[]", "cannot be read: it is not the file of a table"),
-        (lambda tree: "[" * 10**6, "cannot be read: it is nested too deeply"),
-        (lambda tree: json.dumps({**tree, "format": 1}), "has format 1, this version reads 5"),
-        (without_runs, "table.json.runs is missing"),
-        (without_checksum, "cannot be read: it has no checksum. It was damaged or edited"),
-        (edited, "cannot be read: its content does not fit its checksum. It was damaged or edited"),
-        (lambda tree: resealed(tree, cells=[]), "its cells are not those of its plan"),
-        (lambda tree: resealed(tree, metrics={}), "a run has a metric that is not declared"),
-        (lambda tree: resealed(tree, made={}), "table.json.made.command is missing"),
-        (damaged, "choice: input should be a valid number, found 'high'"),
-    ],
-)
-def test_what_holds_no_runs_is_refused_in_a_sentence(published, capsys, text, said):
+DAMAGES = [
+    (lambda tree: None, "does not exist; name the folder of a table's invocation"),
+    (lambda tree: "{", "cannot be read: Expecting property name"),
+    (lambda tree: "[]", "cannot be read: it is not the file of a table"),
+    (lambda tree: "[" * 10**6, "cannot be read: it is nested too deeply"),
+    (lambda tree: json.dumps({**tree, "format": 1}), "has format 1, this version reads 5"),
+    (without_runs, "table.json.runs is missing"),
+    (without_checksum, "cannot be read: it has no checksum. It was damaged or edited"),
+    (edited, "cannot be read: its content does not fit its checksum. It was damaged or edited"),
+    (lambda tree: resealed(tree, cells=[]), "its cells are not those of its plan"),
+    (lambda tree: resealed(tree, metrics={}), "a run has a metric that is not declared"),
+    (lambda tree: resealed(tree, made={}), "table.json.made.command is missing"),
+    (damaged, "choice: input should be a valid number, found 'high'"),
+]
+
+
+def test_what_holds_no_runs_is_refused_in_a_sentence(published, capsys):
     path = published / "table.json"
-    new = text(json.loads(path.read_text()))
-    path.unlink() if new is None else path.write_text(new)
-    assert main(["tiny", "--from", "out", "--plan"]) == 2
-    printed = capsys.readouterr().err.strip().splitlines()
-    assert len(printed) == 1
-    assert said in printed[0]
+    whole = path.read_text()
+    for text, said in DAMAGES:
+        new = text(json.loads(whole))
+        path.unlink() if new is None else path.write_text(new)
+        assert main(["tiny", "--from", "out", "--plan"]) == 2
+        (printed,) = capsys.readouterr().err.strip().splitlines()
+        assert said in printed
