@@ -147,10 +147,6 @@ def test_numbers_as_everybody_writes_them(text, value):
     assert type(found) is type(value)
 
 
-def test_1e_3_reaches_the_experiment():
-    assert asked("lr=1e-3").lr == 0.001
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -405,11 +401,6 @@ def test_a_part_of_which_nothing_determines_numbers_leaves_no_trace_in_the_ident
     assert load_experiment({}).reproducibility_key()["report"]
 
 
-def test_identity_is_the_same_in_every_process():
-    assert load_experiment({"rounds": 3}).identity() == load_experiment({"rounds": 3}).identity()
-    assert len(load_experiment({}).identity()) == 64
-
-
 # --- what is shipped -----------------------------------------------------------------------------
 
 SHIPPED = sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
@@ -430,10 +421,6 @@ def test_shipped_experiments_resolve(name, tmp_path, monkeypatch):
             find_descriptions(experiment.text.descriptions).parent
             == PACKAGE / "language" / "descriptions"
         )
-
-
-def test_there_is_one_to_start_with():
-    assert "fedtsp_digits" in SHIPPED
 
 
 @pytest.mark.parametrize("name", SHIPPED)

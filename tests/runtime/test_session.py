@@ -71,17 +71,6 @@ def test_a_plot_that_cannot_be_drawn_is_a_warning(tmp_path, monkeypatch, caplog)
     assert "the partition cannot be drawn: MemoryError: small" in caplog.text
 
 
-@pytest.mark.parametrize("every", [0, 1])
-def test_other_data_than_the_run_began_with_is_refused(tmp_path, every):
-    keys = (f"checkpoint_every={every}",)
-    folder = interrupted(tmp_path, *keys)
-    rewritten(folder, data_sha256="f" * 64)
-    with pytest.raises(
-        UserError, match=r"images or labels of .* have changed since .* started .*ffffffffffff"
-    ):
-        session(tmp_path, *keys)
-
-
 def test_costs_go_on_where_the_run_stopped(tmp_path):
     folder = interrupted(tmp_path)
     before = replace(folder.read(), costs=Costs(1000.0, 77.0, 2**50, 2**30))

@@ -414,6 +414,7 @@ def test_a_grid_has_every_combination_and_a_part_of_it_both_ends():
     assert len(every) == 6
     assert every[:2] == [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}]
     assert grid(axes, 99) == every
+    assert grid([]) == [{}]
     some = grid(axes, 3)
     assert len(some) == 3
     assert (some[0], some[-1]) == (every[0], every[-1])

@@ -373,20 +373,6 @@ def test_a_table_goes_on_with_the_rows_that_were_picked(here, write):
         asked(["tiny", "--resume", "--rows", "mine"])
 
 
-def test_a_tables_command_resolves_without_running_it(here, write):
-    from fedray.cli.dry_run import check_command
-
-    write()
-    asked = check_command("python -m fedray.table tiny rounds=3")
-    assert [each.label for each in asked] == [
-        "mine lr=0.02",
-        "mine lr=0.1",
-        "local lr=0.02",
-        "local lr=0.1",
-    ]
-    assert {each.experiment.rounds for each in asked} == {3}
-
-
 HOSTILE = "<img src=x>\x1b[31m\\input{/etc/passwd}$$%"
 
 

@@ -129,31 +129,6 @@ def test_a_fragile_verdict_is_marked_with_its_reason(play):
     assert (harder.verdict, harder.fragile) == ("holds", ["undecided without seed 1, 2 or 3"])
 
 
-def test_many_claims_need_more_evidence(play):
-    alone = verdict(play)
-    many = verdict(play, claims=["mine > base", *(f"mine > base - 0.{i}" for i in range(1, 9))])
-    assert many.comparison.p == alone.comparison.p
-    assert many.p_holm > alone.p_holm
-    assert many.verdict == "undecided"
-
-
-def test_two_metrics_of_a_row_are_compared_seed_by_seed(play):
-    metrics = ["local_accuracy", "validation/local_accuracy"]
-    claims = ["mine: local_accuracy < validation/local_accuracy + 1"]
-    changes = {**ALONE, "metrics": metrics, "choose": "local_accuracy", "claims": claims}
-
-    def curve(wanted):
-        value = wanted.seed / 10
-        return [(0.0, 0.0), (value + 0.3 + wanted.seed / 100, value)]
-
-    book = play(curve, **changes, report=SEEDS)
-    found = claims_of(outcome(book))[0]
-    assert found.comparison.differences == pytest.approx({0: 31, 1: 32, 2: 33, 3: 34})
-    assert found.verdict == "holds"
-    text = page_of(book)
-    assert "| mine: validation/local_accuracy > local_accuracy - 1 |" in text
-
-
 def test_what_could_not_be_answered_was_asked_all_the_same(play):
     """Whether a row fails must not make the others' claims easier."""
     claims = ["mine > base", "mine > lost", "base > lost"]

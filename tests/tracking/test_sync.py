@@ -337,22 +337,6 @@ def test_an_address_that_was_lost_is_named(
     assert bool(notice) is bool(says)
 
 
-@pytest.mark.slow
-def test_a_dead_server_is_said_once(tmp_path: Path) -> None:
-    uri, folder = f"http://127.0.0.1:{free_port()}", tmp_path / "a run"
-    write_run(folder, make_run(1))
-    with Following(folder, uri) as following:
-        wait_until(lambda: following.said)
-        time.sleep(0.5)  # it is tried again
-        assert not following.end("KILLED")
-    first, last = following.said
-    assert "is not up to date (ConnectionRefusedError" in first
-    assert "the run goes on" in first
-    assert "does not have all of 1 run(s) (ConnectionRefusedError" in last
-    assert first.endswith(f"fedray upload '{folder}'")
-    assert last.endswith(f"fedray upload '{folder}'")
-
-
 def test_a_server_that_comes_back_gets_everything(
     tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
