@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import pytest
 
 from fedray.cli.dry_run import PlannedRun, check_command, plan_of_command, split_command
 from fedray.cli.papers import Paper, read_papers
@@ -61,17 +60,6 @@ class Fact(NamedTuple):
 Facts = Mapping[str, Fact]
 
 
-def use_empty_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every data.root an empty folder of that name."""
-
-    def folder(root: str) -> Path:
-        path = tmp_path / Path(root).name
-        path.mkdir(exist_ok=True)
-        return path
-
-    monkeypatch.setattr("fedray.config.resolution.resolve_root", folder)
-
-
 def of_run(experiment: Experiment, key: str) -> Any:
     """Return the value at a key; the file name of a folder, None where a component lacks it."""
     value: Any = experiment
@@ -95,6 +83,12 @@ def of_plan(plan: StudyPlan, key: str) -> set[Any]:
     return {getattr(plan, key)}
 
 
+@cache
+def runs_of(command: str) -> list[PlannedRun]:
+    """Return what a command runs; several items share commands."""
+    return check_command(command)
+
+
 def assert_as_printed(paper: str, item: str, facts: Facts) -> None:
     """Compare an item's commands at scale printed with the facts."""
     [found] = [one for one in read_papers()[paper].items if one.item == item]
@@ -103,13 +97,9 @@ def assert_as_printed(paper: str, item: str, facts: Facts) -> None:
 
 def assert_commands(commands: Sequence[str], facts: Facts) -> None:
     """Compare all runs of commands at scale printed with the facts; `methods` are all methods."""
-    runs: list[PlannedRun] = []
-    plans = []
-    for command in commands:
-        word, _ = split_command(command)
-        runs += check_command(command)
-        if word in ("table", "sweep"):
-            plans.append(plan_of_command(command))
+    runs = [run for command in commands for run in runs_of(command)]
+    studies = [each for each in commands if split_command(each)[0] in ("table", "sweep")]
+    plans = [plan_of_command(command) for command in studies]
     assert {run.experiment.algorithm.name for run in runs} == facts["methods"].values
     wrong = {}
     for key, fact in facts.items():
