@@ -6,6 +6,8 @@ import json
 import re
 import subprocess
 import sys
+from functools import reduce
+from operator import getitem
 
 import pytest
 from ray.exceptions import ActorDiedError
@@ -15,6 +17,7 @@ from fedray.cli import run
 from fedray.command import Terminated
 from fedray.command import run as frame
 from fedray.config import read_mapping
+from fedray.config.experiment import YOUNGER
 from fedray.errors import UserError
 from fedray.run import main
 from fedray.runtime import server
@@ -81,7 +84,9 @@ def test_a_run_leaves_its_result_in_its_folder(tmp_path, capsys):
         "proto_agg": "weighted",
     }
     config = read_mapping(out / "config.yaml")  # with the defaults of later keys
-    assert (config.pop("stacked"), config["data"].pop("public")) == (1, {"name": "none"})
+    for key, default in YOUNGER.items():
+        *above, last = key.split(".")
+        assert reduce(getitem, above, config).pop(last) == default
     assert result["config"] == config
     assert {"python", "torch", "ray"} <= result["environment"]["versions"].keys()
     partition = json.loads((out / "partition.json").read_text())
