@@ -13,8 +13,7 @@ import random
 import string
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,19 +32,17 @@ from fedray.data.sources.digits import Digits
 from fedray.federation import Federation
 from fedray.plugins import use
 from fedray.registry import HOMES, registry
-from fedray.runtime import observers
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.printing import text_log
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
+from fedray.storage import database
 from fedray.storage.run import Round
 
 settings.register_profile("fedray", deadline=None, derandomize=True)
 settings.load_profile("fedray")
 
 COUNTER = itertools.count()
-Pictures = Callable[[], None]
-"""Has runs draw from now on."""
 
 SMALL: dict[str, Any] = {
     "rounds": 2,
@@ -111,29 +108,47 @@ def _digits_once() -> Iterator[None]:
         yield
 
 
-DRAW = observers.draw_phases
-
-
 @pytest.fixture(scope="session", autouse=True)
-def _no_pictures() -> Iterator[None]:
-    """Runs of this process do not draw who holds what, which another process does."""
-    nothing = Future[bytes]()
-    nothing.set_result(b"")
+def _no_power_cut() -> Iterator[None]:
+    """Tests kill processes and never the machine: nothing has to wait for the disk."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(observers, "draw_phases", lambda data, plan: nothing)
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(database, "_begin", lambda file, begin=database._begin: begin(_Lazy(file)))
         yield
 
 
+class _Lazy:
+    """A database whose commits do not wait for the disk."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def execute(self, words: str) -> Any:
+        return self._file.execute(words.replace("synchronous = EXTRA", "synchronous = OFF"))
+
+
 @pytest.fixture
-def pictures(monkeypatch) -> Pictures:
-    """`pictures()` lets the runs of a test draw."""
-    return lambda: monkeypatch.setattr(observers, "draw_phases", DRAW)
+def empty_data(tmp_path, monkeypatch) -> None:
+    """Every data.root is an empty folder of that name."""
+
+    def folder(root: str) -> Path:
+        path: Path = tmp_path / Path(root).name
+        path.mkdir(exist_ok=True)
+        return path
+
+    monkeypatch.setattr("fedray.config.resolution.resolve_root", folder)
 
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory) -> Path:
     """MLflow's database with its tables, which takes seconds to make: for tests to copy."""
+    from sqlalchemy import Engine, event
+
     from fedray.tracking import Store
+
+    @event.listens_for(Engine, "connect")
+    def _wait_for_no_disk(connection: Any, _: Any) -> None:
+        connection.execute("PRAGMA synchronous = OFF")
 
     path = tmp_path_factory.mktemp("database") / "mlflow.db"
     Store(f"sqlite:///{path}", "empty").connect()

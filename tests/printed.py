@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
 from fedray.cli.dry_run import PlannedRun, check_command, plan_of_command, split_command
-from fedray.cli.papers import read_papers
+from fedray.cli.papers import Paper, read_papers
 from fedray.config import Component, Experiment
 from fedray.studies.file import Kind, plan_study
 from fedray.studies.plan import StudyPlan
 
 OF_PLAN = ("seeds", "select", "metric", "row_metrics", "at", "columns")
 """Facts about a study as a whole."""
+
+
+class PaperCommand(NamedTuple):
+    """A command of an item.
+
+    Attributes:
+        paper: the name of the paper's file.
+        item: the name of the item.
+        scale: laptop, desktop, paper or printed.
+        words: the command line.
+    """
+
+    paper: str
+    item: str
+    scale: str
+    words: str
+
+
+def every_command(papers: Mapping[str, Paper]) -> list[PaperCommand]:
+    """Return the commands of all papers."""
+    return [
+        PaperCommand(name, item.item, scale, command)
+        for name, paper in papers.items()
+        for item in paper.items
+        for scale, command in item.commands()
+    ]
 
 
 class Fact(NamedTuple):
@@ -33,17 +58,6 @@ class Fact(NamedTuple):
 
 
 Facts = Mapping[str, Fact]
-
-
-def use_empty_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every data.root an empty folder of that name."""
-
-    def folder(root: str) -> Path:
-        path = tmp_path / Path(root).name
-        path.mkdir(exist_ok=True)
-        return path
-
-    monkeypatch.setattr("fedray.config.resolution.resolve_root", folder)
 
 
 def of_run(experiment: Experiment, key: str) -> Any:
@@ -69,6 +83,12 @@ def of_plan(plan: StudyPlan, key: str) -> set[Any]:
     return {getattr(plan, key)}
 
 
+@cache
+def runs_of(command: str) -> list[PlannedRun]:
+    """Return what a command runs; several items share commands."""
+    return check_command(command)
+
+
 def assert_as_printed(paper: str, item: str, facts: Facts) -> None:
     """Compare an item's commands at scale printed with the facts."""
     [found] = [one for one in read_papers()[paper].items if one.item == item]
@@ -77,13 +97,9 @@ def assert_as_printed(paper: str, item: str, facts: Facts) -> None:
 
 def assert_commands(commands: Sequence[str], facts: Facts) -> None:
     """Compare all runs of commands at scale printed with the facts; `methods` are all methods."""
-    runs: list[PlannedRun] = []
-    plans = []
-    for command in commands:
-        word, _ = split_command(command)
-        runs += check_command(command)
-        if word in ("table", "sweep"):
-            plans.append(plan_of_command(command))
+    runs = [run for command in commands for run in runs_of(command)]
+    studies = [each for each in commands if split_command(each)[0] in ("table", "sweep")]
+    plans = [plan_of_command(command) for command in studies]
     assert {run.experiment.algorithm.name for run in runs} == facts["methods"].values
     wrong = {}
     for key, fact in facts.items():

@@ -1,10 +1,21 @@
-"""The rounds that a run has written, as plain data."""
+"""Runs in this process, and the rounds that a run has written, as plain data."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
+
+from tensors import CPU
+
+from fedray.config import Experiment
+from fedray.runtime.serial import SerialExecutor
+from fedray.runtime.session import Session
+
+
+def serial(experiment: Experiment, out: Path) -> Session:
+    """Return a run of an experiment in this process."""
+    return Session(experiment, out, lambda assembly: SerialExecutor(assembly, CPU))
 
 
 def rounds_in(out: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
+from rounds import serial
 
 import fedray
 from fedray.__main__ import main
@@ -15,8 +15,6 @@ from fedray.config import parse_yaml
 from fedray.errors import UserError
 from fedray.run_config import read_config
 from fedray.runtime.resolve import resolve
-from fedray.runtime.serial import SerialExecutor
-from fedray.runtime.session import Session
 
 QUICK = ["rounds=1", "local_epochs=1", "data.clients=3", "data.samples=300", "model.group=mlp"]
 Run = Callable[..., Path]
@@ -28,7 +26,7 @@ def finished(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "finished"
     keys = [*QUICK, "algorithm={name: fedprox, mu: 0.25}", "keep.models=last"]
     experiment = resolve("fedavg_digits", keys)
-    list(Session(experiment, out, lambda a: SerialExecutor(a, torch.device("cpu"))).rounds())
+    list(serial(experiment, out).rounds())
     return out
 
 
@@ -61,20 +59,22 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+READERS = [
+    ["predict", "{run}", "{image}", "--client", "0"],
+    ["diff", "{run}", "{whole}"],
+    ["diff", "{whole}", "{run}"],
+    ["verify", "{run}"],
+    ["show", "{run}"],
+    ["cost", "{run}/config.yaml"],
+    ["analyse", "retest", "{run}", "--with", "batch_size=10"],
+    ["run", "--resume", "{run}", "--executor", "serial", "--no-track"],
+]
+
+
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["predict", "{run}", "{image}", "--client", "0"],
-        ["diff", "{run}", "{whole}"],
-        ["diff", "{whole}", "{run}"],
-        ["verify", "{run}"],
-        ["show", "{run}"],
-        ["cost", "{run}/config.yaml"],
-        ["analyse", "retest", "{run}", "--with", "batch_size=10"],
-        ["run", "--resume", "{run}", "--executor", "serial", "--no-track"],
-    ],
-    ids=lambda words: " ".join(words[:2]),
+    ("words", "damage"),
+    [*((words, "a value") for words in READERS), *((READERS[4], damage) for damage in DAMAGE)],
+    ids=lambda each: each if isinstance(each, str) else " ".join(each[:2]),
 )
 def test_every_reader_refuses_it(run, finished, tmp_path, monkeypatch, capsys, words, damage):
     monkeypatch.chdir(tmp_path)
@@ -84,9 +84,8 @@ def test_every_reader_refuses_it(run, finished, tmp_path, monkeypatch, capsys, w
     assert "config.yaml" in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_the_python_api_refuses_it(run, damage):
-    DAMAGE[damage](run)
+def test_the_python_api_refuses_it(run):
+    DAMAGE["a value"](run)
     with pytest.raises(UserError, match=r"config\.yaml"):
         fedray.load(run)
 

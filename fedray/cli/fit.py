@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedray.activity import say_next
-from fedray.command import Command, KnownName, json_flag, keys, plugins
+from fedray.command import Command, KnownName, keys, plugins
 from fedray.errors import FedrayError, UserError, one_line
 from fedray.results.pages.page import Section
 from fedray.results.pages.terminal import print_sections
@@ -65,17 +64,15 @@ class Measurement:
 @click.command(cls=Command)
 @click.argument("experiment", type=KnownName(lambda: names("experiments")))
 @keys
-@json_flag
 @plugins
-def command(experiment: str, keys: Sequence[str], as_json: bool, plugin: Sequence[str]) -> None:
+def command(experiment: str, keys: Sequence[str], plugin: Sequence[str]) -> None:
     """Measure a few rounds with other numbers of workers, stacked clients and bfloat16.
 
     EXPERIMENT is a shipped name or a YAML file. Each setting trains one round to warm up and
     up to three that are timed; no run is kept. Ray starts on this machine, or RAY_ADDRESS names
     a cluster. The fastest settings come first; workers=auto then is the fastest number.
     """
-    if not as_json:
-        say_next("importing PyTorch")
+    say_next("importing PyTorch")
     from fedray.runtime.fitted import remember
     from fedray.runtime.inputs import check_inputs
     from fedray.runtime.resolve import resolve
@@ -88,15 +85,11 @@ def command(experiment: str, keys: Sequence[str], as_json: bool, plugin: Sequenc
 
     found = []
     for measured in measure_all(with_settings):
-        if not as_json:
-            print(_progress(measured), flush=True)
+        print(_progress(measured), flush=True)
         found.append(measured)
     found.sort(key=lambda measured: measured.seconds)
     workers = [each.settings["workers"] for each in found if [*each.settings] == ["workers"]]
     remember(with_settings({}), workers[0])
-    if as_json:
-        print(json.dumps([asdict(each) for each in found if not each.failure], indent=1))
-        return
     print_sections([_section([each for each in found if not each.failure])])
     words = [*keys, *found[0].words]
     print(f"fastest here: fedray run {shlex.join([experiment, *words])}\n{NUMERICS}")

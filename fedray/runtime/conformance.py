@@ -491,7 +491,9 @@ LAWS = (
     Law("runs", "rounds in one process, payloads as declared", lambda s, _: check_unchanged(s, ())),
     Law("self", "no step changes the method", lambda s, _: check_unchanged(s, s.watch.on_method)),
     Law(
-        "arguments", "no step changes its arguments", lambda s, _: check_unchanged(s, s.watch.on_arguments)
+        "arguments",
+        "no step changes its arguments",
+        lambda s, _: check_unchanged(s, s.watch.on_arguments),
     ),
     Law("draws", "other global seeds", lambda s, _: check_same(s, serial, seed=SEEDS[1])),
     Law("order", "clients in reverse order", lambda s, _: check_same(s, backwards)),

@@ -75,18 +75,6 @@ def test_an_experiment_comes_from_a_name_a_file_or_a_mapping(tmp_path):
     assert of_name.identity != other.identity
 
 
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"lrr": 0.1}, "lr"),
-        ({"rounds": 0}, "rounds"),
-    ],
-)
-def test_what_is_wrong_is_said_before_anything_starts(keys, said):
-    with pytest.raises(UserError, match=said):
-        fedray.Experiment("fedavg_digits", keys)
-
-
 def test_a_callback_sees_every_round_and_changes_no_number(small, tmp_path):
     seen = []
 

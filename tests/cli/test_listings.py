@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,8 +20,6 @@ def test_every_entry_says_what_it_is_and_what_its_parameters_mean(kind):
     found = entries(kind)
     assert found
     for entry in found:
-        assert len(entry.summary) > 10, entry.name
-        assert entry.paper
         assert entry.file, entry.name
         for parameter in entry.parameters:
             assert len(parameter.text) > 10, f"{entry.name}.{parameter.name} has no docstring"
@@ -75,20 +71,6 @@ def test_files_are_listed_with_their_first_lines(kind, capsys):
 
 def test_the_written_listing_is_what_the_registries_say():
     assert read_entries() == {kind: entries(kind) for kind in KINDS} | {KEYS: experiment_keys()}
-
-
-@pytest.mark.slow
-def test_a_listing_is_read_without_pytorch():
-    program = (
-        "import sys; from fedray.cli.main import main; main(sys.argv[1:]);"
-        "print(*{'torch', 'pydantic', 'numpy'} & sys.modules.keys(), file=sys.stderr)"
-    )
-    for words in (["ls", "algorithms"], ["show", "fedproto"]):
-        done = subprocess.run(
-            [sys.executable, "-c", program, *words], capture_output=True, text=True, check=True
-        )
-        assert "fedproto" in done.stdout
-        assert done.stderr.split() == []
 
 
 def test_show_says_what_is_known_of_a_name(capsys):

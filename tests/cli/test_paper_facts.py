@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from printed import every_command, of_run
 
 from fedray.cli.dry_run import check_command
-from fedray.cli.papers import every_command, read_papers
+from fedray.cli.papers import read_papers
 from fedray.studies.file import plan_study
 
+pytestmark = pytest.mark.usefixtures("empty_data")
 ROOT = Path(__file__).parents[2]
 COMMANDS = every_command(read_papers())
 CLIP_AND_BERT = {"text.encoder.name": {"openclip", "bert"}}
@@ -24,18 +26,6 @@ FACTS = {
 """FedTSP: every value that the experiments of an item have, by key."""
 
 
-@pytest.fixture(autouse=True)
-def _data(tmp_path, monkeypatch):
-    """Every data.root is an empty folder of that name."""
-
-    def folder(root: str) -> Path:
-        found = tmp_path / Path(root).name
-        found.mkdir(exist_ok=True)
-        return found
-
-    monkeypatch.setattr("fedray.config.resolution.resolve_root", folder)
-
-
 def experiments(item, paper="fedtsp"):
     """Return what the item's commands would run at paper scale; of tables where nothing else is."""
     wanted = [text for *of, scale, text in COMMANDS if [*of, scale] == [paper, item, "paper"]]
@@ -43,21 +33,10 @@ def experiments(item, paper="fedtsp"):
     return [asked.experiment for command in runs for asked in check_command(command)]
 
 
-def at(experiment, key):
-    value = experiment
-    for part in key.split("."):
-        value = (
-            value.tree()[part]
-            if hasattr(value, "params") and part != "name"
-            else getattr(value, part)
-        )
-    return Path(value).name if key == "data.root" else value
-
-
 @pytest.mark.parametrize("item", FACTS)
 def test_a_figure_has_the_papers_setting(item):
     for key, expected in FACTS[item].items():
-        found = {at(each, key) for each in experiments(item)}
+        found = {of_run(each, key) for each in experiments(item)}
         assert found - {"orthogonal", "random"} == expected, key
 
 
@@ -65,17 +44,19 @@ def test_the_table_of_figs_3_and_4_has_their_groups_of_models():
     plan = plan_study("table", str(ROOT / "tune/tables/fedtsp_generalisation.yaml"), scale="paper")
     asked = check_command("python -m fedray.table fedtsp_generalisation --scale paper")
     assert {each.experiment.model.group for each in asked} == {"htfe9", "htfe3"}
-    assert {at(each.experiment, "data.partition.alpha") for each in asked} == {0.5}
+    assert {of_run(each.experiment, "data.partition.alpha") for each in asked} == {0.5}
     assert set(plan.columns) == {"HtFE9", "HtFE3"}
 
 
 def test_fig_5_right_and_fig_8_vary_what_the_paper_does():
     right, eight = experiments("Fig. 5 right"), experiments("Fig. 8")
     assert len({each.local_epochs for each in right}) > 1
-    assert {str(at(each, "text.style")) for each in right} == {str(at(right[0], "text.style"))}
+    assert {of_run(each, "text.style.name") for each in right} == {
+        of_run(right[0], "text.style.name")
+    }
     assert {each.local_epochs for each in eight} == {5}
-    assert 40 in {at(each, "algorithm.server_epochs") for each in eight}
-    assert len({at(each, "algorithm.prompt_length") for each in eight}) > 1
+    assert 40 in {of_run(each, "algorithm.server_epochs") for each in eight}
+    assert len({of_run(each, "algorithm.prompt_length") for each in eight}) > 1
 
 
 @pytest.mark.parametrize(
@@ -93,7 +74,7 @@ def test_fig_5_right_and_fig_8_vary_what_the_paper_does():
 def test_a_table_at_paper_scale_has_the_papers_setting(name, keys):
     asked = check_command(f"python -m fedray.table {name} --scale paper")
     for key, expected in keys.items():
-        assert {at(each.experiment, key) for each in asked} == expected, key
+        assert {of_run(each.experiment, key) for each in asked} == expected, key
 
 
 @pytest.mark.parametrize(("table", "domains"), [("Table 11", 6), ("Table 12", 4)])
@@ -101,11 +82,13 @@ def test_fedmgps_table_11_is_domainnet_and_12_office(table, domains):
     roots = {6: "domainnet", 4: "office_caltech10"}
     number = table.removeprefix("Table ")
     runs = experiments(table, "fedmgp")
-    assert {at(each, "data.root") for each in runs} == {roots[domains]}
+    assert {of_run(each, "data.root") for each in runs} == {roots[domains]}
     assert {each.data.clients for each in runs} == {5 * domains}
     command = f"python -m fedray.table fedmgp_table{number} --scale paper"
     assert ("fedmgp", table, "paper", command) in COMMANDS
-    assert {at(each.experiment, "data.root") for each in check_command(command)} == {roots[domains]}
+    assert {of_run(each.experiment, "data.root") for each in check_command(command)} == {
+        roots[domains]
+    }
 
 
 COMPARISON = {

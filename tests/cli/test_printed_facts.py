@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from functools import partial
 
 import pytest
-from printed import Fact, Facts, assert_as_printed, assert_numbers, of_run, use_empty_folders
+from printed import Fact, Facts, assert_as_printed, assert_numbers, of_run
 
 from fedray.cli.dry_run import check_command
 from fedray.cli.papers import read_papers
 
+pytestmark = pytest.mark.usefixtures("empty_data")
 TSP, DP2FL = ("fedtsp", "fedtsp_global"), ("dp2fl",)
 BASELINES = {
     *("fedproto", "fedtgp", "alignfed", "lg_fedavg", "fedgh", "fedgen", "feddistill"),
@@ -361,11 +362,6 @@ NUMBERS: Mapping[tuple[str, str], Mapping[str, Mapping[str, float]]] = {
     },
 }
 """Numbers that the papers print, by study, row and column."""
-
-
-@pytest.fixture(autouse=True)
-def _data(tmp_path, monkeypatch):
-    use_empty_folders(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(("paper", "item"), FACTS, ids=" ".join)

@@ -17,12 +17,12 @@ from printed import (
     assert_commands,
     assert_numbers,
     of_run,
-    use_empty_folders,
 )
 
 from fedray.cli.dry_run import check_command
 from fedray.cli.papers import read_papers
 
+pytestmark = pytest.mark.usefixtures("empty_data")
 GLCL = ("fedglcl", "fedglcl_fedprox", "fedglcl_moon", "fedglcl_l")
 ALIGN = "align"
 
@@ -453,11 +453,6 @@ NUMBERS: Mapping[str, Mapping[str, Mapping[str, float]]] = {
     "fedmgp_table8": {"l0": {"mean": 83.63}},
 }
 """Numbers that the papers print, by table, row and column."""
-
-
-@pytest.fixture(autouse=True)
-def _data(tmp_path, monkeypatch):
-    use_empty_folders(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(("paper", "item"), FACTS)

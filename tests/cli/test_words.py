@@ -96,7 +96,14 @@ RUN = "run fedavg_digits rounds=1 data.samples=300 --executor serial --out {}"
         ("main(['ls', 'algorithms'])", f"ray {STEPS} {RARE}"),
         (f"main('{RUN} --no-track'.split())", f"ray {RARE}"),
         (f"main('{RUN}'.split())", f"ray {RARE}"),
+        ("main(['show', 'fedproto'])", f"ray {STEPS} {RARE}"),
+        ("import fedray.cli.run, fedray.cli.study, fedray", "torch ray mlflow"),
         ("import fedray.runtime.server", RARE),
+        ("import fedray.results.caveats, fedray.cli.report", "mlflow torch matplotlib ray"),
+        (
+            "from fedray.tracking import Tracker; Tracker('sqlite:///x', 'x')",
+            "mlflow pandas torch matplotlib ray",
+        ),
         ("from fedray.core import algorithms; algorithms.names()", f"ray {RARE}"),
     ],
 )

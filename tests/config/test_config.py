@@ -53,28 +53,13 @@ def asked(*assignments: str) -> Experiment:
         ("algorithm=fedtps", r"there is no algorithm 'fedtps'\. Did you mean 'fedtsp'\?"),
         ("data.partition=irid", r"there is no partition 'irid'\. Did you mean 'iid'\?"),
         (
-            "algorithm.lambda=-1",
-            r"algorithm\.lambda: input should be greater than or equal to 0, found -1",
-        ),
-        (
-            "algorithm.tau=0",
-            r"algorithm\.tau: input should be greater than or equal to 0\.0001, found 0",
-        ),
-        (
             "algorithm.proto_agg=mean",
             r"algorithm\.proto_agg: input should be 'weighted', .* or 'literal', found 'mean'",
         ),
         (
-            "participation=1.5",
-            r"participation: input should be less than or equal to 1, found 1\.5",
-        ),
-        ("data.clients=0", r"data\.clients: input should be greater than or equal to 1, found 0"),
-        (
             "data.split=own.json",
             r"data: split=own\.json tests on official test images, but test=local",
         ),
-        ("rounds=2.5", r"rounds: input should be a valid integer, found 2\.5"),
-        ("lr=fast", r"lr: input should be a valid number, found 'fast'"),
         ("privacy.mode=local", r"privacy: mode=local needs privacy\.clip_norm"),
         (
             "privacy.noise_multiplier=1",
@@ -87,41 +72,6 @@ def asked(*assignments: str) -> Experiment:
 def test_what_is_refused(assignment, message):
     with pytest.raises(UserError, match=message):
         asked(assignment)
-
-
-@pytest.mark.parametrize("value", ["1", "0", "'yes'", "'False'", "null"])
-@pytest.mark.parametrize("key", ["shuffle", "algorithm.learn_tau", "data.download"])
-def test_a_switch_is_true_or_false_and_nothing_else(key, value):
-    with pytest.raises(UserError, match=rf"{key}: input should be a valid boolean, found"):
-        asked(f"{key}={value}")
-
-
-def test_false_is_false():
-    assert asked("shuffle=false").shuffle is False
-    assert asked("shuffle=true").shuffle is True
-
-
-@pytest.mark.parametrize(
-    "key", ["rounds", "seed", "lr", "privacy.clip_norm", "algorithm.lambda", "data.partition.alpha"]
-)
-@pytest.mark.parametrize("value", ["true", "false"])
-def test_a_number_is_no_switch(key, value):
-    with pytest.raises(
-        UserError, match=f"{key}: input should be a valid (integer|number), found (true|false)"
-    ):
-        asked(f"{key}={value}")
-
-
-@pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
-@pytest.mark.parametrize("key", ["lr", "algorithm.lambda", "privacy.clip_norm"])
-def test_a_number_is_finite(key, value):
-    with pytest.raises(UserError, match=f"{key}: input should be a finite number"):
-        asked(f"{key}={value}")
-
-
-def test_an_algorithm_has_a_name():
-    with pytest.raises(UserError, match=r"algorithm: expected a name, .*; it has no name"):
-        load_experiment({"algorithm": {"lambda": 1}})
 
 
 @pytest.mark.parametrize(
@@ -162,6 +112,11 @@ def test_what_cannot_be_meant(assignment, message):
     assert len(str(refused.value)) < 300
 
 
+def test_an_algorithm_has_a_name():
+    with pytest.raises(UserError, match=r"algorithm: expected a name, .*; it has no name"):
+        load_experiment({"algorithm": {"lambda": 1}})
+
+
 @pytest.mark.parametrize("text", ["rounds", "=5", "data.=5", ".rounds=5", "a..b=1", "a b=1"])
 def test_what_is_no_assignment(text):
     with pytest.raises(UserError, match=r"is not key=value, for example rounds=5"):
@@ -192,10 +147,6 @@ def test_numbers_as_everybody_writes_them(text, value):
     assert type(found) is type(value)
 
 
-def test_1e_3_reaches_the_experiment():
-    assert asked("lr=1e-3").lr == 0.001
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -203,6 +154,8 @@ def test_1e_3_reaches_the_experiment():
         ("data:\n  root: a\n  root: b", r"key 'root' occurs twice in the mapping at line 2"),
         ("data: {root: a", r"x\.yaml is not valid YAML"),
         ("- a\n- b", r"x\.yaml holds list, expected a mapping of keys"),
+        ("", r"x\.yaml holds NoneType, expected a mapping of keys"),
+        ("extends: nobody", r"there is no experiment 'nobody'"),
     ],
 )
 def test_bad_files(tmp_path, text, message):
@@ -221,7 +174,9 @@ def test_missing_files(tmp_path):
 def test_what_is_written_is_what_is_read(tmp_path):
     experiment = asked("algorithm.lambda=1e-7", "text.template='λ {label}: {description}'")
     (tmp_path / "config.yaml").write_text(dump_yaml(experiment.tree()), encoding="utf-8")
-    assert from_tree(read_experiment(str(tmp_path / "config.yaml"))) == experiment
+    read = from_tree(read_experiment(str(tmp_path / "config.yaml")))
+    assert (read, read.tree()) == (experiment, experiment.tree())
+    assert read.identity("data") == experiment.identity("data")
     assert Experiment.model_validate_json(experiment.model_dump_json()) == experiment
 
 
@@ -287,13 +242,6 @@ def test_a_text_that_looks_like_something_else_is_written_as_a_text(text):
 # --- laying one tree on another ------------------------------------------------------------------
 
 
-def test_another_algorithm_keeps_all_else():
-    before, after = asked().tree(), asked("algorithm=local").tree()
-    assert after.pop("algorithm") == {"name": "local"}
-    before.pop("algorithm")
-    assert after == before
-
-
 @pytest.mark.parametrize("same", ["algorithm=fedtsp", "algorithm={name: fedtsp}"])
 def test_the_same_algorithm_keeps_its_hyper_parameters(same):
     assert asked(same) == asked()
@@ -327,13 +275,11 @@ def test_the_order_of_a_component_and_its_keys_does_not_matter():
     assert forth.algorithm.tree() == {"name": "fedproto", "lambda": 7, "proto_agg": "weighted"}
 
 
-def test_the_last_assignment_of_a_key_counts():
-    assert asked("rounds=5", "rounds=6").rounds == 6
-
-
 @pytest.mark.parametrize(
     ("first", "second", "key", "value"),
     [
+        ("rounds=5", "rounds=6", "rounds", 6),
+        ("shuffle=true", "shuffle=false", "shuffle", False),
         ("algorithm={name: fedprox, mu: 1}", "algorithm.mu=2", "algorithm.mu", 2.0),
         ("algorithm=fedavg", "algorithm={name: fedprox}", "algorithm.name", "fedprox"),
         ("data={clients: 3}", "data={clients: 5}", "data.clients", 5),
@@ -455,11 +401,6 @@ def test_a_part_of_which_nothing_determines_numbers_leaves_no_trace_in_the_ident
     assert load_experiment({}).reproducibility_key()["report"]
 
 
-def test_identity_is_the_same_in_every_process():
-    assert load_experiment({"rounds": 3}).identity() == load_experiment({"rounds": 3}).identity()
-    assert len(load_experiment({}).identity()) == 64
-
-
 # --- what is shipped -----------------------------------------------------------------------------
 
 SHIPPED = sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
@@ -482,10 +423,6 @@ def test_shipped_experiments_resolve(name, tmp_path, monkeypatch):
         )
 
 
-def test_there_is_one_to_start_with():
-    assert "fedtsp_digits" in SHIPPED
-
-
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_file_says_how_it_is_run(name):
     head = (EXPERIMENTS / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
@@ -503,26 +440,8 @@ def is_typed(node: ast.AST) -> bool:
     )
 
 
-PLANS = {"SweepPlan", "TablePlan", "RowPlan"}
-"""What nobody writes: a file and the command line, put together."""
-TYPED = [
-    pytest.param(node, id=f"{path.stem}.{node.name}-{node.lineno}")
-    for path in sorted(PACKAGE.rglob("*.py"))
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    if is_typed(node) and node.name not in PLANS
-]
-
-
-def test_every_method_with_hyper_parameters_is_looked_at():
-    every = sum(
-        "class HParams(" in path.read_text(encoding="utf-8")
-        for path in (PACKAGE / "algorithms").rglob("*.py")
-    )
-    assert sum(param.values[0].name == "HParams" for param in TYPED) >= every > 20
-
-
-@pytest.mark.parametrize("node", TYPED)
-def test_every_key_has_its_docstring(node):
+def bare_keys(node: ast.AST) -> list[str]:
+    """The keys of a class without a docstring below them."""
     bare = []
     for key, after in zip(node.body, [*node.body[1:], None], strict=True):
         if not isinstance(key, ast.AnnAssign) or "ClassVar" in ast.unparse(key.annotation):
@@ -531,7 +450,26 @@ def test_every_key_has_its_docstring(node):
         described = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
         if not section and not described:
             bare.append(ast.unparse(key.target))
-    assert bare == []
+    return bare
+
+
+PLANS = {"SweepPlan", "TablePlan", "RowPlan"}
+"""What nobody writes: a file and the command line, put together."""
+
+
+def test_every_key_has_its_docstring():
+    texts = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+    typed = [
+        (f"{path.relative_to(PACKAGE)}, line {node.lineno}", node)
+        for path, text in texts.items()
+        for outer in ast.parse(text).body
+        for node in (outer, *getattr(outer, "body", ()))
+        if is_typed(node) and node.name not in PLANS
+    ]
+    methods = sum("class HParams(" in texts[path] for path in PACKAGE.glob("algorithms/**/*.py"))
+    assert sum(node.name == "HParams" for _, node in typed) >= methods > 20
+    found = {place: bare_keys(node) for place, node in typed}
+    assert {place: keys for place, keys in found.items() if keys} == {}
 
 
 def test_validate_names_the_key():
@@ -625,8 +563,3 @@ def test_a_preset_sees_the_entry_that_a_spelling_names():
     ]
     assert trees[0] == trees[1]
     assert trees[0]["text"]["encoder"]["bert_compat"] is True
-
-
-def test_another_entry_replaces_the_whole_component():
-    assert resolve("fedtsp_digits", ["algorithm=FedProto"]).algorithm.name == "fedproto"
-    assert "tau" not in resolve("fedtsp_digits", ["algorithm=FedProto"]).algorithm.params

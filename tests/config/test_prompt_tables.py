@@ -7,6 +7,7 @@ import pytest
 from fedray.config import flatten
 from fedray.runtime.resolve import resolve
 
+pytestmark = pytest.mark.usefixtures("empty_data")
 FEDMGP_2 = [
     "promptfl",
     "promptfl_fedprox",
@@ -22,13 +23,6 @@ TABLES = {
     "promptfl_paper": [f"{name}_paper" for name in FEDMGP_2],
     "dp2fl_caltech101_paper": [f"{name}_caltech101_paper" for name in DP2FL_1],
 }
-
-
-@pytest.fixture(autouse=True)
-def _data(tmp_path, monkeypatch):
-    for name in ("cifar100", "caltech-101", "domainnet"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
 
 
 def without_method(name):

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fedray.config import COMPONENTS, dump_yaml, flatten, load_experiment, parse_assignments
+from fedray.config import COMPONENTS, flatten, load_experiment, parse_assignments
 from fedray.errors import UserError
 from fedray.registry import parameters_of, registry
-from fedray.runtime.resolve import from_tree, resolve
+from fedray.runtime.resolve import from_tree
 
 BASE: dict[str, Any] = {
     "algorithm": "fedproto",
@@ -36,27 +36,6 @@ def test_every_parameter_at_its_default_is_written_out(key):
     }
 
 
-def test_the_components_that_are_checked_have_parameters():
-    tree = flatten(resolved().tree())
-    assert tree["algorithm.lambda"] == 1.0
-    assert tree["algorithm.proto_agg"] == "weighted"
-    assert "data.partition.min_samples" in tree
-    assert "text.encoder.pooling" in tree
-    assert "model.clip.pretrained" in tree
-    assert len([key for key in tree if key.startswith("data.augment.")]) > 1
-
-
-@pytest.mark.parametrize("name", ["fedavg_digits", "fedproto_digits", "local_digits"])
-def test_its_own_file_resolves_to_itself(name, tmp_path):
-    experiment = resolve(name, ["seed=3", "wire.up_bits=8"])
-    file = tmp_path / "config.yaml"
-    file.write_text(dump_yaml(experiment.tree()), encoding="utf-8")
-    read = resolve(str(file))
-    assert read == experiment
-    assert read.tree() == experiment.tree()
-    assert read.identity("data") == experiment.identity("data")
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -79,20 +58,6 @@ def test_other_data_is_another_identity():
     experiment = resolved()
     identities = {experiment.identity(data) for data in ("", "a", "b")}
     assert len(identities) == 3
-
-
-def test_a_preset_leaves_what_it_sets_and_not_its_name():
-    tree = {"algorithm": {"name": "fedtsp", "preset": "official_code"}}
-    experiment = load_experiment(tree)
-    assert "preset" not in experiment.algorithm.params
-    assert experiment.algorithm.tree()["proto_agg"] == "uniform"
-    written = load_experiment(experiment.tree())
-    assert written == experiment
-    by_hand = load_experiment(
-        {"algorithm": experiment.tree()["algorithm"]},
-        [(key, experiment.tree()[key]) for key in ("shuffle", "drop_last")],
-    )
-    assert by_hand.algorithm == experiment.algorithm
 
 
 @pytest.mark.parametrize("key", COMPONENTS)

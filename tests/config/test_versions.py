@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from PIL import Image
+from rounds import serial
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.averaging.fedprox import FedProx
@@ -20,7 +21,6 @@ from fedray.models.clip import load_clip
 from fedray.registry import HOMES, registry, version_of
 from fedray.results.difference import input_changes
 from fedray.runtime.resolve import resolve
-from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.plan import store_key
@@ -103,7 +103,7 @@ def test_a_version_that_a_plugin_states_for_itself_does_not_count(monkeypatch):
 def session(out) -> Session:
     keys = ["rounds=2", "local_epochs=1", "data.clients=3", "data.samples=300", "model.group=mlp"]
     experiment = resolve("fedavg_digits", keys)
-    return Session(experiment, out, lambda a: SerialExecutor(a, torch.device("cpu")))
+    return serial(experiment, out)
 
 
 def test_a_run_of_other_code_is_not_resumed(tmp_path, monkeypatch):

@@ -278,12 +278,9 @@ def test_nothing_is_kept_unasked_and_nothing_travels(run, assemble):
     [
         ("local", {"momentum": 0.9}, "Did you mean 'optimizer.momentum'?"),
         ("local", {"weight_decay": 0.1}, "Did you mean 'optimizer.weight_decay'?"),
-        ("local", {"optimizer": "sdg"}, "optimizer: there is no optimizer 'sdg'. Did you mean"),
         ("local", {"optimizer.nesterov": True}, "optimizer: nesterov=true needs momentum"),
         ("local", {"optimizer.keep": True}, "optimizer: keep=true has no effect without momentum"),
-        ("local", {"optimizer.betas": [0.9, 1]}, "unknown key 'betas' in optimizer"),
         ("local", {"optimizer": {"name": "adam", "betas": [0.9, 1]}}, r"optimizer\.betas\.1"),
-        ("local", {"clip_grad_norm": 0}, "clip_grad_norm: input should be greater than 0"),
         ("local", {"lr_schedule": "steps"}, "lr_schedule: needs either milestones or every"),
         (
             "local",

@@ -7,19 +7,11 @@ import tomllib
 from collections.abc import Callable, Iterable
 
 import pytest
-from pages import DOCS, ROOT, pages
+from pages import DOCS, ROOT, pages, pinned
 
 from fedray.core import algorithms
 
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ is not part of the wheel")
-
-
-def pinned(package: str) -> str:
-    """The version of a package in constraints.txt."""
-    (version,) = re.findall(
-        rf"^{package}==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE
-    )
-    return version
 
 
 def oldest_python() -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 FAULTS = {
-    "damage": (40, 450, (", refused |", ", same numbers |")),
-    "folders": (20, 300, ("| refused |", "| same |")),
+    "folders": (25, 450, ("| refused |", "| same |")),
     "disk": (3, 9, ()),
     "kills": (5, 20, ()),
 }

@@ -181,10 +181,6 @@ def test_code_that_exits_is_a_fault(tmp_path, capsys, what):
         (["algorithm=scaled"], "there is no algorithm 'scaled'."),
         (["algorithm=scalde", "--plugin", "mine.py"], "Did you mean 'scaled'?"),
         (["--plugin", "mien.py"], "mien.py does not exist"),
-        (
-            ["plugins=[mine.py]", "algorithm.scale=-1", "algorithm=scaled"],
-            "algorithm.scale: input should be greater than or equal to 0, found -1",
-        ),
         (["plugins=mine.py", "algorithm.sclae=1", "algorithm=scaled"], "Did you mean 'scale'?"),
     ],
 )

@@ -30,25 +30,10 @@ numbers = st.lists(st.integers(-1000, 1000).map(lambda n: n / 8), min_size=2, ma
 shares = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 
 
-def test_t_interval_by_hand():
-    # mean 2, deviation 1, t(0.975, 2 degrees) = 4.302653: 4.302653 / sqrt(3) = 2.484138
-    found = t_interval([1.0, 2.0, 3.0])
-    assert found.mean == 2.0
-    assert found.std == 1.0
-    assert found.low == pytest.approx(2 - 2.484138, abs=1e-6)
-    assert found.high == pytest.approx(2 + 2.484138, abs=1e-6)
-
-
 def test_one_value_has_an_interval_without_ends():
     found = t_interval([4.0])
     assert (found.mean, found.low, found.high, found.n) == (4.0, -math.inf, math.inf, 1)
     assert p_value([4.0]) is None
-
-
-def test_p_by_hand():
-    # two differences 1 and 3: t = 2 / (sqrt 2 / sqrt 2) = 2 with one degree of freedom, whose
-    # distribution is Cauchy's: p = 2 (1/2 - arctan(2) / pi)
-    assert p_value([1.0, 3.0]) == pytest.approx(1 - 2 * math.atan(2) / math.pi, abs=1e-12)
 
 
 @given(numbers)
@@ -78,12 +63,6 @@ def test_a_difference_and_its_opposite_are_as_likely(values):
 )
 def test_differences_without_spread_are_worth_the_agreement_of_their_signs(values, p):
     assert p_value(values) == p
-
-
-def test_an_interval_of_equal_values_has_no_width():
-    assert np.std([0.1] * 3) > 0  # numpy's mean of them is another number
-    found = t_interval([0.1] * 3)
-    assert (found.mean, found.low, found.high, found.std) == (0.1, 0.1, 0.1, 0.0)
 
 
 @given(numbers, st.floats(1, 1e9))
@@ -130,13 +109,6 @@ def test_holm_does_not_depend_on_the_order(ps, random):
 
 
 # --- how many seeds -------------------------------------------------------------------------------
-
-
-def test_power_is_what_repeated_tests_find():
-    rng = np.random.default_rng(0)
-    drawn = rng.normal(1.0, 1.0, size=(20_000, 6))
-    found = np.mean(stats.ttest_1samp(drawn, 0, axis=1).pvalue < 0.05)
-    assert power(1.0, 6, 0.05) == pytest.approx(found, abs=0.015)
 
 
 @pytest.mark.parametrize("effect", [0.3, 1.0, 4.0, 8.0, 15.0, 50.0])

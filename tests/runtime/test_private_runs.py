@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from rounds import serial
 
 from fedray.core import Payload, algorithms, takes_equal_mean
 from fedray.core.gate import Gate
 from fedray.errors import UserError
 from fedray.evaluation.accountant import gaussian_epsilon
 from fedray.runtime.resolve import from_tree
-from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.storage.release import Release, ReleaseLog, without_void
 from fedray.storage.run_folder import RunFolder
@@ -35,9 +35,7 @@ SEEDED = {"privacy.noise_seed": 0}
 
 
 def session(out: Path, **changes: Any) -> Session:
-    return Session(
-        from_tree(dict(SMALL), changes.items()), out, lambda parts: SerialExecutor(parts, CPU)
-    )
+    return serial(from_tree(dict(SMALL), changes.items()), out)
 
 
 def finished(out: Path, **changes: Any) -> RunFolder:
@@ -275,8 +273,7 @@ def test_a_method_declares_every_payload_that_it_sends(run, tiny_bert, monkeypat
     assert (up, down) == (set(declared.uploads), set(declared.downloads))
 
 
-@pytest.mark.parametrize("method", [method.name for method in algorithms.entries()])
-def test_a_payload_says_what_it_reveals(method):
-    entry = algorithms.get(method)
-    for payload in (*entry.uploads, *entry.downloads):
-        assert payload.reveals(), f"{payload.full_name()} lacks `reveals`"
+def test_a_payload_says_what_it_reveals():
+    for method in algorithms.entries():
+        for payload in (*method.uploads, *method.downloads):
+            assert payload.reveals(), f"{payload.full_name()} lacks `reveals`"

@@ -8,24 +8,20 @@ import os
 import re
 import shutil
 import time
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from subprocess import CalledProcessError
 from typing import Any
 
 import psutil
 import pytest
-import torch
+from rounds import serial
 
-from fedray.config import files_of
 from fedray.errors import UserError
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import analysis_metrics
 from fedray.results.analyses.extra_step import reopen
 from fedray.run import main
 from fedray.runtime.resolve import resolve
-from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
 from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.database import StateDatabase
@@ -41,7 +37,7 @@ QUICK = ["rounds=3", "local_epochs=1", "data.clients=3", "data.samples=300"]
 
 def session(out: Path, *assignments: str) -> Session:
     experiment = resolve("local_digits", [*QUICK, *assignments])
-    return Session(experiment, out, lambda a: SerialExecutor(a, torch.device("cpu")))
+    return serial(experiment, out)
 
 
 def interrupted(out: Path, *assignments: str) -> RunFolder:
@@ -55,33 +51,6 @@ def interrupted(out: Path, *assignments: str) -> RunFolder:
 def rewritten(folder: RunFolder, **info: Any) -> None:
     """Write other facts into result.json, with the checksum that belongs to them."""
     folder.write_head(replace(folder.read_head(), **info))
-
-
-def test_no_round_waits_for_the_plot_of_the_partition(tmp_path):
-    plot = RunFolder(tmp_path / "whole").partition_plot
-    assert [plot.exists() for _ in session(tmp_path / "whole").rounds()] == [False] * 4
-    assert plot.exists()
-    assert interrupted(tmp_path / "stopped").partition_plot.exists()
-
-
-def test_a_plot_that_cannot_be_drawn_is_a_warning(tmp_path, monkeypatch, caplog):
-    drawing = Future[bytes]()
-    drawing.set_exception(CalledProcessError(1, "draw", stderr=b"Traceback\nMemoryError: small\n"))
-    monkeypatch.setattr("fedray.runtime.observers.draw_phases", lambda data, plan: drawing)
-    folder = interrupted(tmp_path)
-    assert not folder.partition_plot.exists()
-    assert "the partition cannot be drawn: MemoryError: small" in caplog.text
-
-
-@pytest.mark.parametrize("every", [0, 1])
-def test_other_data_than_the_run_began_with_is_refused(tmp_path, every):
-    keys = (f"checkpoint_every={every}",)
-    folder = interrupted(tmp_path, *keys)
-    rewritten(folder, data_sha256="f" * 64)
-    with pytest.raises(
-        UserError, match=r"images or labels of .* have changed since .* started .*ffffffffffff"
-    ):
-        session(tmp_path, *keys)
 
 
 def test_costs_go_on_where_the_run_stopped(tmp_path):
@@ -128,12 +97,6 @@ def test_environments_whose_rounds_were_lost_are_not_kept(tmp_path):
     rewritten(folder, environment=replace(now, cpu="lost"), earlier_environments=(first,))
     list(session(tmp_path, "checkpoint_every=1").rounds())
     assert folder.read().info.earlier_environments == (first,)
-
-
-def test_a_run_that_is_resumed_in_the_same_environment_has_no_earlier_one(tmp_path):
-    interrupted(tmp_path)
-    list(session(tmp_path).rounds())
-    assert RunFolder(tmp_path).read().info.earlier_environments == ()
 
 
 def test_tracebacks_stay_with_a_resumed_run_and_not_with_one_that_starts_anew(tmp_path):
@@ -189,23 +152,21 @@ def lose_its_content(folder: RunFolder) -> None:
     (folder.path / "checkpoints" / "states.sqlite").write_bytes(b"")
 
 
-@pytest.mark.parametrize(
-    ("lose", "said"),
-    [
-        (lose_all, "has rounds up to 1 but no checkpoint"),
-        (lose_the_database, "has rounds up to 1 but no checkpoint"),
-        (lose_its_content, "has rounds up to 1 but no checkpoint"),
-    ],
-)
-def test_a_lost_checkpoint_is_a_question(tmp_path, capsys, lose, said):
+@pytest.mark.parametrize("lose", [lose_all, lose_the_database, lose_its_content])
+def test_a_lost_checkpoint_is_a_question_whose_answer_is_a_new_beginning(tmp_path, capsys, lose):
     folder = interrupted(tmp_path)
     lose(folder)
     before = folder.result.read_bytes()
     assert go_on(tmp_path) == 2
     printed = capsys.readouterr().err
-    assert re.search(said, printed)
+    assert "has rounds up to 1 but no checkpoint" in printed
+    assert "to restart at round 0, remove result.json and rounds.jsonl" in printed
     assert printed.count("\n") == 1
     assert folder.result.read_bytes() == before
+    folder.result.unlink()
+    folder.rounds_file.unlink()
+    assert go_on(tmp_path) == 0
+    assert folder.read().done == 3
 
 
 def test_damaged_analyses_are_refused_before_anything_is_changed(tmp_path, capsys):
@@ -224,17 +185,6 @@ def test_damaged_analyses_are_refused_before_anything_is_changed(tmp_path, capsy
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-def test_a_run_begins_anew_as_the_question_says(tmp_path, capsys):
-    folder = interrupted(tmp_path)
-    lose_all(folder)
-    assert go_on(tmp_path) == 2
-    assert "to restart at round 0, remove result.json and rounds.jsonl" in (capsys.readouterr().err)
-    folder.result.unlink()
-    folder.rounds_file.unlink()
-    assert go_on(tmp_path) == 0
-    assert folder.read().done == 3
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_anew(tmp_path, capsys):
@@ -273,13 +223,6 @@ def test_a_run_without_checkpoints_begins_anew_and_says_so(tmp_path, capsys):
         capsys.readouterr().out
     )
     assert [done.round for done in folder.read().rounds] == [0, 1, 2, 3]
-
-
-def test_a_finished_run_without_its_checkpoint_is_a_question_too(tmp_path):
-    list(session(tmp_path).rounds())
-    lose_all(RunFolder(tmp_path))
-    with pytest.raises(UserError, match="has rounds up to 3 but no checkpoint"):
-        list(session(tmp_path).rounds())
 
 
 def less(folder: RunFolder) -> None:
@@ -353,20 +296,6 @@ def test_nothing_is_computed_for_a_folder_that_cannot_be_written(tmp_path, monke
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path):
-    with pytest.raises(UserError, match="min_samples"):
-        session(tmp_path / "a" / "b", "data.partition.min_samples=5000")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_tidied_up_when_it_goes_on(tmp_path):
-    folder = interrupted(tmp_path)
-    (tmp_path / ".result.json.4242.tmp").write_text("half of")
-    list(session(tmp_path).rounds())
-    assert not [path for path in tmp_path.iterdir() if ".tmp" in path.name]
-    assert folder.read().done == 3
-
-
 def test_a_disk_that_fills_stops_the_run_which_goes_on_later(tmp_path, monkeypatch, capsys):
     rounds = list(session(tmp_path / "whole").rounds())
     fsync, out = os.fsync, tmp_path / "out"
@@ -390,28 +319,6 @@ def test_a_disk_that_fills_stops_the_run_which_goes_on_later(tmp_path, monkeypat
 
 
 # --- order, and what a long run holds -----------------------------------------------------------
-
-
-def scaffold(out: Path) -> Session:
-    keys = ["rounds=3", "local_epochs=1", "data.clients=7", "data.samples=420", "model.group=mlp"]
-    experiment = resolve("fedavg_digits", ["algorithm=scaffold", *keys])
-    return Session(experiment, out, lambda a: SerialExecutor(a, torch.device("cpu")))
-
-
-def losses_after_going_on(out: Path, stop: int) -> list[float]:
-    rounds = scaffold(out).rounds()
-    for done in rounds:
-        if done.round == stop:
-            break
-    rounds.close()
-    list(scaffold(out).rounds())
-    return [done.metrics["train_loss"] for done in RunFolder(out).rounds()[1:]]
-
-
-def test_scaffold_goes_on_bit_for_bit(tmp_path, monkeypatch):
-    whole = [done.metrics["train_loss"] for done in list(scaffold(tmp_path / "whole").rounds())[1:]]
-    for stop in (0, 1, 2):
-        assert losses_after_going_on(tmp_path / str(stop), stop) == whole
 
 
 def test_open_files_stay_as_many_over_a_long_run(tmp_path):
@@ -452,7 +359,7 @@ def of_texts(root: Path, out: Path) -> Session:
         "text.encoder.name=vectors", f"text.encoder.path={root / 'vectors.txt'}",
         f"text.descriptions={root / 'texts.json'}", f"text.names={root / 'names.json'}",
     ])  # fmt: skip
-    return Session(experiment, out, lambda a: SerialExecutor(a, torch.device("cpu")))
+    return serial(experiment, out)
 
 
 def texts_in(root: Path, **changed: str) -> None:
@@ -500,16 +407,6 @@ def test_other_texts_or_weights_than_the_run_began_with_are_refused(tmp_path, ch
     assert [done.round for done in of_texts(root, out).rounds()] == [2]
 
 
-def test_the_place_of_a_file_is_no_part_of_the_identity(tmp_path):
-    here, there = tmp_path / "here", tmp_path / "there"
-    for root in (here, there):
-        texts_in(root)
-    first = of_texts(here, tmp_path / "a").experiment
-    assert of_texts(there, tmp_path / "b").experiment.identity() == first.identity()
-    texts_in(there, texts=first_other(TEXTS))
-    assert of_texts(there, tmp_path / "c").experiment.identity() != first.identity()
-
-
 def test_runs_are_reused_only_with_the_files_that_they_read(tmp_path):
     root, out = tmp_path / "files", tmp_path / "out"
     texts_in(root)
@@ -520,14 +417,3 @@ def test_runs_are_reused_only_with_the_files_that_they_read(tmp_path):
     texts_in(root, texts=first_other(TEXTS))
     with pytest.raises(UserError, match=rf"have changed since 1 finished runs: .*{out}; .*anew"):
         check_current([run], "start anew")
-
-
-def test_weights_that_were_written_anew_are_other_ones(tmp_path):
-    file = tmp_path / "weights.pth"
-    found = []
-    for content in (b"some", b"other"):
-        file.write_bytes(content)
-        experiment = resolve("fedavg_digits", ["model.group=resnet18", f"model.pretrained={file}"])
-        assert files_of(experiment) == {"model.pretrained": str(file)}
-        found.append(experiment.identity())
-    assert found[0] != found[1]

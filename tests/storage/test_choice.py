@@ -58,6 +58,8 @@ def test_without_validation_images_nothing_is_chosen():
     assert run.value("local_accuracy", "best") is None
     assert run.value("local_accuracy", "final") == 0.6
     assert run.value("train_loss", "best") == pytest.approx(1 / 3), "training chooses for itself"
+    assert run.value("dice", "best") is None
+    assert (Run(run.info).best, Run(run.info).done) == (None, -1)
 
 
 def test_what_validation_images_cannot_give_is_taken_in_the_headlines_round():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sqlite3
 from collections.abc import Mapping
@@ -74,17 +73,6 @@ def test_large_trees_have_files_that_go_with_them(saved):
     assert first != second
     save(saved, {7: tree(9)})
     assert list(saved.files.iterdir()) == []
-
-
-def test_a_failure_leaves_the_moment_before(saved, tmp_path):
-    def breaks() -> Any:
-        yield 0, tree(9)
-        yield 7, tree(9, LARGE)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(OSError, match="No space"):
-        saved.save({"round": 9}, breaks())
-    assert content(tmp_path) == ({"round": 3, "trees": 3}, {0: 0, 1: 1, 7: 7})
 
 
 @pytest.mark.slow

@@ -104,15 +104,6 @@ def test_the_times_of_a_run_are_recorded(tmp_path):
     assert folder.is_finished
 
 
-def test_best_is_the_first_of_the_highest_and_final_the_last_evaluated():
-    accuracies = [0.1, 0.6, 0.6, None]
-    run = Run(INFO, [round_(number, value) for number, value in enumerate(accuracies)])
-    assert (run.best.round, run.best.local_accuracy) == (1, 0.6)
-    assert (run.final.round, run.done) == (2, 3)
-    assert Run(INFO).best is None
-    assert Run(INFO).done == -1
-
-
 def test_a_metric_means_what_was_declared():
     assert INFO.metric("train_loss").direction == "min"
     assert INFO.metric("local_accuracy_worst10").is_share
@@ -296,18 +287,6 @@ def test_of_several_families_the_longest_says_what_a_metric_means():
     for declared in ([every, domains], [domains, every]):
         assert find_metric("accuracy_in_art", declared) == domains
         assert find_metric("accuracy_art", declared) == every
-
-
-def test_a_value_is_the_best_in_its_metrics_direction_or_the_last():
-    values = [0.5, 0.2, 0.7, 0.3]
-    run = Run(
-        INFO,
-        [Round(n, 1.0, {"train_loss": v, "local_accuracy": v}) for n, v in enumerate(values)],
-    )
-    assert run.value("train_loss", "best") == 0.2
-    assert run.value("local_accuracy", "best") == 0.7
-    assert run.value("train_loss", "final") == run.value("local_accuracy", "final") == 0.3
-    assert run.value("dice", "best") is None
 
 
 def test_what_an_interrupted_run_cost_is_kept_when_the_next_one_is_killed_at_once(tmp_path):

@@ -73,36 +73,11 @@ def test_a_client_that_never_stepped_has_none(store):
     assert not store.folder.exists()
 
 
-def test_what_changes_while_it_is_saved_is_in_the_next_one(store):
-    store.put(0, written(store, 0))
-    store.put(1, state(1))
-    saving = store.begin()
-    store.put(0, written(store, 10))
-    store.put(2, state(12))
-    save(store, saving)
-    assert values(reopened(store)) == {0: 0, 1: 1}
-    assert values(store) == {0: 10, 1: 1, 2: 12}
-    save(store, store.begin())
-    assert values(reopened(store)) == {0: 10, 1: 1, 2: 12}
-    assert len(list(store.folder.iterdir())) == 1
-
-
 def test_a_state_that_was_saved_is_not_read_again_while_it_is_in_memory(store, monkeypatch):
     store.put(0, state(0))
     save(store, store.begin())
     monkeypatch.setattr(store.database, "read", None)
     assert values(store) == {0: 0}
-
-
-def test_what_is_closed_leaves_what_was_saved(store):
-    store.put(0, state(0, BIG))
-    save(store, store.begin())
-    store.put(0, written(store, 1))
-    store.write(1, state(2, BIG))
-    store.close()
-    assert store.unused_files() == []
-    assert len(list(store.folder.iterdir())) == 1
-    assert values(reopened(store)) == {0: 0}
 
 
 def test_without_a_folder_there_is_a_temporary_one_that_goes():

@@ -38,7 +38,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
-    """The working directory; results and MLflow are in it."""
+    """The working directory with folders of studies and tiny.yaml; results and MLflow are in it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

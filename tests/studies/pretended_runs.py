@@ -6,12 +6,17 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
 from fedray.results.design import Place
-from fedray.results.record import DIVERGED, TableRecord
+from fedray.results.pages.page import markdown
+from fedray.results.pages.table import page
+from fedray.results.record import DATA, DIVERGED, TableRecord
 from fedray.storage.environment import Environment
+from fedray.storage.files import write_json
+from fedray.storage.json_files import sealed
 from fedray.storage.metric import Metric
 from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic, Work
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import RunSpec
+from fedray.studies.outcome import outcome
 from fedray.studies.study import Study, StudyRun
 
 Curve = Callable[[RunSpec], Sequence[tuple[float, float]] | str | None]
@@ -74,6 +79,17 @@ def end(study: Study, run: StudyRun, curve: Curve) -> None:
     else:
         RunFolder(run.folder).write(result_of(run.spec, found))
         study.tell(run, "finished")
+
+
+def page_of(study: Study) -> str:
+    """Return the page of a table in Markdown; no file is written and no figure drawn."""
+    return markdown(page(outcome(study)))
+
+
+def publish(study: Study) -> None:
+    """Write the record of a table alone."""
+    study.home.mkdir(exist_ok=True)
+    write_json(study.home / DATA, sealed(outcome(study).tree()))
 
 
 def numbers_of(record: TableRecord, place: Place) -> dict[int, dict[str, float] | None]:

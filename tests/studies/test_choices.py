@@ -11,7 +11,8 @@ import fedray
 from fedray.core.payload import BadPayload, NotFinitePayload
 from fedray.errors import ClientError, CodeError, Failure, UserError
 from fedray.results.design import Place
-from fedray.results.pages.table import page
+from fedray.results.pages.page import markdown
+from fedray.results.pages.table import latex, page
 from fedray.results.paired import Side
 from fedray.results.record import DIVERGED, Edge, FailedRun, Measured, TableRecord
 from fedray.storage.run_folder import RunFolder
@@ -61,30 +62,6 @@ def test_the_papers_habit_chooses_on_test_and_says_so(play):
     assert [run.round for run in reported(found)] == [1, 1]
     assert [run.values["local_accuracy"] for run in reported(found)] == [0.98] * 2
     assert any("chosen on the TEST images" in note for note in found.notes)
-
-
-def test_the_last_round_counts_where_it_is_asked_for(play):
-    def falling(wanted):
-        return [(0.1, 0.1), (0.9, 0.9), (0.3, 0.4)]
-
-    study = play(falling, at="final")
-    (run, _) = reported(outcome(study))
-    assert (run.round, run.values["local_accuracy"]) == (2, 0.4)
-
-
-def test_every_seed_chooses_and_the_longer_run_of_its_choice_is_reported(play):
-    def lucky(wanted):
-        rate = wanted.experiment.lr
-        if wanted.phase == "tuning":
-            return [(0, 0), (rate if wanted.seed else 1 - rate, 0.0)]
-        return [(0, 0), (0.9 - rate, 0.9 - rate)]
-
-    study = play(lucky, tuning={"configurations": 2, "rounds": 1})
-    assert state_of(study).choices == {0: {"lr": 0.02}, 1: {"lr": 0.1}}
-    assert outcome(study).by_seed(outcome(study).against[0].better, "local_accuracy") == {
-        0: pytest.approx(88.0),
-        1: pytest.approx(80.0),
-    }
 
 
 def test_no_cell_waits_for_another(here, write):
@@ -193,24 +170,6 @@ def test_half_a_run_is_not_taken_for_a_whole_one(here, play):
     assert again.ask().spec.key == key
 
 
-def test_a_row_takes_over_the_choice_of_another(play):
-    rows = {
-        "mine": {"algorithm": "fedproto"},
-        "null": {"algorithm": "fedavg", "control": "that prototypes help", "tuned_as": "mine"},
-    }
-
-    def other(wanted):  # alone, the control would choose the lower rate
-        lr = wanted.experiment.lr
-        value = lr if wanted.place.row == "mine" else 0.5 - lr
-        return [(0.0, 0.0), (value, value)]
-
-    study = play(other, rows=rows, baselines=[], claims=["mine > null"], tuning={"extend": False})
-    assert state_of(study, Place("null", "all")).chosen == {"lr": 0.1}
-    tuned = [t.spec.place for t in study.runs.values() if t.spec.phase == "tuning"]
-    assert tuned == [MINE] * 4
-    assert not any("different numbers" in note for note in outcome(study).notes)
-
-
 def test_one_column_tunes_for_all(play):
     columns = {"x": {}, "y": {"batch_size": 8}}
     study = play(flat, columns=columns, tuning={"at": "y", "configurations": 2})
@@ -257,13 +216,11 @@ def test_a_seed_that_fails_is_left_out_of_the_pairs_and_named(play):
     found = outcome(play(one_lost, report={"seeds": [0, 1, 2]}))
     assert sorted(found.asked[0][1].differences) == [1, 2]
     assert "mine, seed 0 failed: it diverged: its loss is no number" in found.notes
-
-
-def test_a_run_that_lacks_the_metric_says_so(play):
-    study = play(flat, metrics=["local_acuracy"])
-    assert state_of(study).phase == "failed"
-    (reason, *_) = study.reasons
-    assert "no round has 'local_acuracy'" in reason
+    sentence = "a difference that of the seeds which both sides have"
+    assert sentence in markdown(page(found))
+    assert sentence in latex(found)
+    whole = outcome(play(flat, report={"seeds": [0, 1, 2]}))
+    assert sentence not in markdown(page(whole)) + latex(whole)
 
 
 def test_a_row_that_lacks_its_metric_takes_no_other_row_with_it(play):
@@ -273,6 +230,7 @@ def test_a_row_that_lacks_its_metric_takes_no_other_row_with_it(play):
     study = play(flat, rows=rows, baselines=[], claims=["mine > first"])
     phases = {cell.row: cell.phase for cell in outcome(study).cells}
     assert phases == {"first": "failed", "mine": "over", "last": "failed"}
+    assert "no round has 'local_acuracy" in study.reasons[0]
     assert study.failures == {}
 
 
@@ -451,34 +409,6 @@ def test_a_study_goes_on_where_it_was(here, write):
     assert again.failures == {trial.spec.key: "it died"}
     assert again.seconds == {trial.spec.key: 3.0}
     assert trial.spec.key != again.ask().spec.key
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_told", [True, False], ids=["written", "killed before"])
-def test_a_table_that_is_cut_off_anywhere_is_the_undisturbed_one(here, write, is_told):
-    """The short form of the kills in test_table_on_ray.py: after every run, and just before."""
-    write(**THREE)
-    curve = fragile(("mine", 0.5, 1), ("local", 0.5, 0), ("local", 0.5, 2))
-    study = Study(here / "whole", plan_words("table", "tiny"), here / "whole_store")
-    pretend(study, curve)
-    whole = told(study)
-    study = Study(here / "cut/it", plan_words("table", "tiny"), here / "cut/store")
-    study.write()
-    cuts = 0
-    while (trial := study.ask()) is not None:
-        end(study, trial, curve)
-        if is_told or trial.reason is None or cuts % 2:  # else it is run again, and fails again
-            study.write()
-        study, cuts = Study.read(here / "cut/it"), cuts + 1
-    assert cuts > len(study.cells) * 6
-    assert told(study) == whole
-
-
-def told(study: Study):
-    """All that a table says."""
-    tree = outcome(study).tree()
-    del tree["made"]
-    return tree
 
 
 def test_rows_are_chosen_by_the_metric_that_is_theirs(play):

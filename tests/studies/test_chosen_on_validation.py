@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-import torch
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
-from rounds import rounds_in
+from rounds import rounds_in, serial
 from sweeps import carry_out_all, sweep, write_sweep
 
 from fedray.config import dump_yaml
@@ -15,8 +14,6 @@ from fedray.errors import UserError
 from fedray.evaluation.score import Score
 from fedray.runtime import clients
 from fedray.runtime.resolve import resolve
-from fedray.runtime.serial import SerialExecutor
-from fedray.runtime.session import Session
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.cell import check_cells
 from fedray.studies.study import Study
@@ -141,8 +138,7 @@ def test_a_sweep_by_a_number_that_a_method_cannot_have_is_refused():
 
 def run_alone(here, name, *keys) -> RunFolder:
     experiment = resolve(str(here / "planted.yaml"), ["lr=0.1", *keys])
-    cpu = torch.device("cpu")
-    list(Session(experiment, here / name, lambda a: SerialExecutor(a, cpu)).rounds())
+    list(serial(experiment, here / name).rounds())
     return RunFolder(here / name)
 
 

@@ -32,14 +32,10 @@ class _Shown:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch) -> Path:
-    """A working directory with a sweep of short runs."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
+def _short_runs(here) -> None:
     tree = {**EXPERIMENT, "rounds": 1, "faults": {"max_failures": 1}}
-    (tmp_path / "tiny.yaml").write_text(dump_yaml(tree))
+    (here / "tiny.yaml").write_text(dump_yaml(tree))
     write_sweep()
-    return tmp_path
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from commands import plan_words
+from pretended_runs import page_of
 
 from fedray.cli.main import main
 from fedray.errors import UserError
 from fedray.results.design import Place
 from fedray.studies.outcome import outcome
-from fedray.studies.pages import write_table
 
 ROWS = {
     "mine": {"algorithm": "fedproto", "space": {"algorithm.lambda": {"grid": [1, 5]}}},
@@ -162,9 +162,7 @@ def test_each_cell_stands_beside_the_papers_number(play, here):
         return [(0.0, 0.0), (0.0, value + wanted.seed / 100)]
 
     book = play(curve, (), "printed", **TABLE)
-    (here / "out").mkdir()
-    write_table(book)
-    page = (here / "out" / "table.md").read_text()
+    page = page_of(book)
     assert outcome(book).claims == []
     assert "verdict" not in page
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines()]

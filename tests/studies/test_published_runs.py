@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 from commands import plan_words
-from pretended_runs import end, numbers_of, pretend
+from pretended_runs import end, numbers_of, page_of, pretend, publish
 from sweeps import asked
 
 from fedray.errors import UserError
 from fedray.plugins import use
 from fedray.results.design import Place
-from fedray.results.pages.page import markdown
 from fedray.storage.json_files import sealed
 from fedray.studies.forecast import runs_of
 from fedray.studies.outcome import outcome
-from fedray.studies.pages import write_table
 from fedray.studies.study import Study
 from fedray.table import main
 
@@ -44,8 +42,7 @@ def curve(wanted):
 def published(play, here) -> Path:
     """The folder of a table with two seeds."""
     book = play(curve, **CHANGES)
-    (here / "out").mkdir()
-    write_table(book)
+    publish(book)
     return here / "out"
 
 
@@ -80,7 +77,8 @@ def test_the_page_says_which_runs_were_taken_and_can_be_taken_from_itself(publis
     book = begun("--from", "out", "--out", "second")
     pretend(book, curve)
     book.write()
-    text = markdown(write_table(book))
+    publish(book)
+    text = page_of(book)
     runs = len(json.loads((here / "second" / "table.json").read_text())["runs"])
     new = sum(run.seed == 2 for run in (run.spec for run in book.runs.values()))
     assert f"- {runs - new} of {runs} runs are those of out (made " in text
@@ -113,7 +111,7 @@ def test_a_row_of_a_plugin_is_compared_with_published_ones_and_published(
     use(())  # as after a run of another row
     assert not [note for note in outcome(book).notes if note.startswith("Rows ")]
     book.write()
-    write_table(book)
+    publish(book)
     (here / "elsewhere").mkdir()
     plugin = plugin.rename(here / "elsewhere" / "mine.py")
     words = ("--from", "second", "--plugin", str(plugin))
@@ -144,15 +142,14 @@ def test_a_metric_that_was_not_published_is_measured_but_not_tuned_for_again(pub
     done = pretend(book, curve)
     assert {(run.place.row, run.phase) for run in done} == {("mine", "report"), ("base", "report")}
     book.write()
-    write_table(book)
+    publish(book)
     assert begun("--from", "second", "--out", "third").is_complete  # tuning was published, too
 
 
 def test_a_tuning_run_that_is_reported_too_is_measured_anew_for_a_new_metric(play, here, write):
     tuned = CHANGES | {"tuning": {"configurations": 2}}
     book = play(curve, **tuned)
-    (here / "out").mkdir()
-    write_table(book)
+    publish(book)
     write(**tuned | {"metrics": ["local_accuracy", "local_accuracy_weighted"]})
     again = begun("--from", "out")
     done = pretend(again, curve)
@@ -166,8 +163,7 @@ def test_a_tuning_run_that_is_reported_too_is_measured_anew_for_a_new_metric(pla
 
 def test_a_run_that_lacked_a_number_of_its_row_is_not_published_as_failed(play, here, write):
     book = play(curve, **CHANGES, metrics=["local_accuracy", "local_macro_f1"])
-    (here / "out").mkdir()
-    write_table(book)
+    publish(book)
     runs = json.loads((here / "out/table.json").read_text())["runs"].values()
     assert any("no round has" in run.get("reason", "") for run in runs)
     write(**CHANGES)
@@ -231,28 +227,28 @@ def without_checksum(tree: dict) -> str:
     return json.dumps(tree)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (lambda tree: None, "does not exist; name the folder of a table's invocation"),
-        (lambda tree: "{", "cannot be read: Expecting property name"),
-        (lambda tree: "[]", "cannot be read: it is not the file of a table"),
-        (lambda tree: "[" * 10**6, "cannot be read: it is nested too deeply"),
-        (lambda tree: json.dumps({**tree, "format": 1}), "has format 1, this version reads 5"),
-        (without_runs, "table.json.runs is missing"),
-        (without_checksum, "cannot be read: it has no checksum. It was damaged or edited"),
-        (edited, "cannot be read: its content does not fit its checksum. It was damaged or edited"),
-        (lambda tree: resealed(tree, cells=[]), "its cells are not those of its plan"),
-        (lambda tree: resealed(tree, metrics={}), "a run has a metric that is not declared"),
-        (lambda tree: resealed(tree, made={}), "table.json.made.command is missing"),
-        (damaged, "choice: input should be a valid number, found 'high'"),
-    ],
-)
-def test_what_holds_no_runs_is_refused_in_a_sentence(published, capsys, text, said):
+DAMAGES = [
+    (lambda tree: None, "does not exist; name the folder of a table's invocation"),
+    (lambda tree: "{", "cannot be read: Expecting property name"),
+    (lambda tree: "[]", "cannot be read: it is not the file of a table"),
+    (lambda tree: "[" * 10**6, "cannot be read: it is nested too deeply"),
+    (lambda tree: json.dumps({**tree, "format": 1}), "has format 1, this version reads 5"),
+    (without_runs, "table.json.runs is missing"),
+    (without_checksum, "cannot be read: it has no checksum. It was damaged or edited"),
+    (edited, "cannot be read: its content does not fit its checksum. It was damaged or edited"),
+    (lambda tree: resealed(tree, cells=[]), "its cells are not those of its plan"),
+    (lambda tree: resealed(tree, metrics={}), "a run has a metric that is not declared"),
+    (lambda tree: resealed(tree, made={}), "table.json.made.command is missing"),
+    (damaged, "choice: input should be a valid number, found 'high'"),
+]
+
+
+def test_what_holds_no_runs_is_refused_in_a_sentence(published, capsys):
     path = published / "table.json"
-    new = text(json.loads(path.read_text()))
-    path.unlink() if new is None else path.write_text(new)
-    assert main(["tiny", "--from", "out", "--plan"]) == 2
-    printed = capsys.readouterr().err.strip().splitlines()
-    assert len(printed) == 1
-    assert said in printed[0]
+    whole = path.read_text()
+    for text, said in DAMAGES:
+        new = text(json.loads(whole))
+        path.unlink() if new is None else path.write_text(new)
+        assert main(["tiny", "--from", "out", "--plan"]) == 2
+        (printed,) = capsys.readouterr().err.strip().splitlines()
+        assert said in printed

@@ -43,12 +43,6 @@ def always(config):
     return True
 
 
-def test_a_grid_is_tried_whole_and_no_axes_are_one_configuration():
-    two = axes(lr={"grid": [1, 2]}, batch_size={"grid": [8, 16]})
-    assert len(grid(two)) == 4
-    assert grid([]) == [{}]
-
-
 def test_random_draws_are_the_same_for_every_method_that_has_the_axis():
     alone = axes(lr={"loguniform": [0.001, 1.0]})
     beside = axes(rounds={"randint": [1, 9]}, lr={"loguniform": [0.001, 1.0]})
@@ -85,15 +79,6 @@ def test_a_grid_that_was_continued_goes_on_until_it_gets_worse():
     assert wanted["lr"] == pytest.approx(1.11111, rel=1e-5)
     assert edges == []
     assert continued(tried(*pairs, (1.11111, 0.0)), LR, 9, always) == ([], [])
-
-
-def test_where_the_budget_or_a_bound_ends_the_search_the_edge_is_named():
-    at_end = tried((0.01, 0.1), (0.03, 0.2), (0.1, 0.3))
-    assert continued(at_end, LR, 3, always) == ([], [Edge("lr", 0.1, "highest", "budget")])
-    edge = [Edge("lr", 0.1, "highest", "bound")]
-    assert continued(at_end, LR, 9, lambda config: config["lr"] <= 0.1) == ([], edge)
-    edge = [Edge("lr", 0.1, "highest", "off")]
-    assert continued(at_end, LR, 9, always, extend=False) == ([], edge)
 
 
 def test_a_corner_of_a_grid_goes_on_along_both_axes():
@@ -148,10 +133,6 @@ def test_what_failed_is_no_choice_and_names_have_no_edges():
     assert rank(found) == [{"optimizer": "adam"}]
     assert continued(found, names, 9, always) == ([], [])
     assert rank(found[:1]) == []
-
-
-def test_of_equals_the_first_is_chosen():
-    assert rank(tried((0.01, 0.5), (0.03, 0.5)))[0] == {"lr": 0.01}
 
 
 @pytest.mark.parametrize("least", [0.3, 0.1 + 0.2], ids=["0.3 first", "0.1 + 0.2 first"])

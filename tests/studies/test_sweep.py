@@ -15,12 +15,10 @@ from threading import Thread
 
 import psutil
 import pytest
-import torch
+from rounds import serial
 from sweeps import EXPERIMENT, laptop, write_sweep
 
 from fedray.config import Experiment, dump_yaml
-from fedray.runtime.serial import SerialExecutor
-from fedray.runtime.session import Session
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.study import Study, latest_unfinished
@@ -31,13 +29,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """A working directory with tiny.yaml and a folder of sweeps; results and MLflow beside it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDRAY_RESULTS", str(tmp_path / "results"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    (tmp_path / "tiny.yaml").write_text(dump_yaml(EXPERIMENT))
-    return tmp_path
+def _chosen_on_the_test(here):
+    (here / "tiny.yaml").write_text(dump_yaml(EXPERIMENT))
 
 
 @pytest.fixture
@@ -61,7 +54,7 @@ def ray_here():
 
 def alone(experiment: Experiment, out: Path) -> list[Round]:
     """Run one experiment by itself, in this process."""
-    session = Session(experiment, out, lambda a: SerialExecutor(a, torch.device("cpu")))
+    session = serial(experiment, out)
     return list(session.rounds())
 
 

@@ -45,19 +45,27 @@ def curve(wanted: RunSpec) -> list[tuple[float, float]]:
     return [(0.1, 0.1), (0.3 + wanted.config["lr"], 0.5 + wanted.config["lr"])]
 
 
-def begun(folder: Path) -> Study:
-    """Write the sweep tiny and return an invocation of it."""
-    write_sweep(folder)
-    return Study(folder / "home", plan_words("sweep", "tiny"), folder / "store")
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    """An invocation of the sweep tiny, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    write_sweep(tmp_path)
+    begun = Study(tmp_path / "home", plan_words("sweep", "tiny"), tmp_path / "store")
+    begun.write()
+    return begun
+
+
+@pytest.fixture
+def uri(tmp_path: Path, empty_database: Path) -> str:
+    """A database of MLflow."""
+    return f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
 
 
 def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Path
+    study: Study, uri: str
 ) -> None:
     from mlflow import MlflowClient
 
-    monkeypatch.chdir(tmp_path)
-    uri = f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
     client = MlflowClient(uri)
 
     def runs() -> list:
@@ -67,9 +75,8 @@ def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_on
         [found] = [run for run in runs() if "mlflow.parentRunId" not in run.data.tags]
         return found
 
-    begun(tmp_path).write()
     for number in range(2):  # interrupted after the first run, then resumed
-        study = Study.read(tmp_path / "home")
+        study = Study.read(study.home)
         with Following(study.home, uri) as following:
             end(study, study.ask(), curve)
             study.status = "finished" if study.is_complete else "running"
@@ -77,7 +84,7 @@ def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_on
             assert following.end()
         assert parent().info.status == ("KILLED", "FINISHED")[number]
         assert ("best_objective" in parent().data.metrics) is bool(number)
-    assert upload([str(tmp_path / "home"), "--uri", uri]) == 0
+    assert upload([str(study.home), "--uri", uri]) == 0
 
     assert [run.info.status for run in runs()] == ["FINISHED"] * 5  # parent, trials, their runs
     numbers = {"trials_finished": 2, "trials_failed": 0, "best_objective": 0.5, "best_test": 0.7}
@@ -86,12 +93,7 @@ def test_an_interrupted_sweep_has_no_final_numbers_and_a_resumed_one_has_them_on
         assert [(point.step, point.value) for point in points] == [(0, value)]
 
 
-def test_a_sweep_that_another_process_executes_keeps_its_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    study = begun(tmp_path)
-    study.write()
+def test_a_sweep_that_another_process_executes_keeps_its_state(study: Study) -> None:
     end(study, study.ask(), curve)
     going = study.ask()
     half = result_of(going.spec, curve(going.spec))
@@ -115,12 +117,7 @@ def test_a_sweep_that_another_process_executes_keeps_its_state(
     assert statuses(is_going=False) == ended
 
 
-def test_a_run_without_files_is_running_and_one_that_failed_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    study = begun(tmp_path)
-    study.write()
+def test_a_run_without_files_is_running_and_one_that_failed_is_named(study: Study) -> None:
     for _ in range(2):
         run = study.ask()
         run.status, run.ray_id = "running", f"ray_{run.number}"
@@ -141,11 +138,7 @@ def test_a_run_without_files_is_running_and_one_that_failed_is_named(
     assert runs(is_going=False) == [("FAILED", "ray_0"), ("KILLED", "ray_1")]
 
 
-def test_a_finished_run_is_finished_whoever_still_holds_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    study = begun(tmp_path)
+def test_a_finished_run_is_finished_whoever_still_holds_its_folder(study: Study) -> None:
     run = study.ask()
     end(study, run, curve)
     study.write()
@@ -156,15 +149,9 @@ def test_a_finished_run_is_finished_whoever_still_holds_its_folder(
     assert [(source.state, source.read().status) for source in found][-1] == ("FINISHED",) * 2
 
 
-def test_a_damaged_run_folder_stops_no_other_run_of_a_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Path
-) -> None:
+def test_a_damaged_run_folder_stops_no_other_run_of_a_sweep(study: Study, uri: str) -> None:
     from mlflow import MlflowClient
 
-    monkeypatch.chdir(tmp_path)
-    uri = f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
-    study = begun(tmp_path)
-    study.write()
     with Following(study.home, uri) as following:
         for damage in (True, False):
             run = study.ask()
@@ -186,12 +173,10 @@ def test_a_damaged_run_folder_stops_no_other_run_of_a_sweep(
 
 
 def test_a_run_that_ended_unknown_to_mlflow_is_ended_there_by_the_resumed_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_database: Path
+    study: Study, uri: str
 ) -> None:
     from mlflow import MlflowClient
 
-    monkeypatch.chdir(tmp_path)
-    uri = f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
     client = MlflowClient(uri)
 
     def statuses() -> list[str]:
@@ -199,7 +184,6 @@ def test_a_run_that_ended_unknown_to_mlflow_is_ended_there_by_the_resumed_sweep(
         runs = client.search_runs([place.experiment_id]) if place else []
         return [run.info.status for run in runs]
 
-    study = begun(tmp_path)
     run = study.ask()
     run.status = "running"
     study.write()
@@ -209,7 +193,7 @@ def test_a_run_that_ended_unknown_to_mlflow_is_ended_there_by_the_resumed_sweep(
         following.end()
     assert statuses() == ["KILLED"] * 3
     end(study, run, curve)
-    study = Study.read(tmp_path / "home")
+    study = Study.read(study.home)
     with Following(study.home, uri) as following:
         end(study, study.ask(), curve)
         study.status = "finished"
@@ -284,7 +268,6 @@ def test_a_real_sweep_interrupted_and_resumed_is_what_the_page_says(
     from mlflow import MlflowClient
 
     monkeypatch.chdir(tmp_path)
-    uri = f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     Path("tiny.yaml").write_text(dump_yaml(TINY))
     space = {"lr": {"grid": [0.0001, 0.1]}, "batch_size": {"grid": [8]}}

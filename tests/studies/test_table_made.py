@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pretended_runs
 import pytest
+from pretended_runs import page_of, publish
 
-from fedray.results.pages.page import markdown
 from fedray.results.record import TableRecord
 from fedray.storage.environment import Environment
 from fedray.studies.outcome import outcome
-from fedray.studies.pages import write_table
 
 SECONDS, BYTES = 3.0, 3 * 40
 """Of a pretended run: round 0 and two more."""
@@ -35,9 +34,8 @@ def by_phase(monkeypatch):
 
 
 def made(book, here) -> tuple[TableRecord, str]:
-    (here / "out").mkdir(exist_ok=True)
-    text = markdown(write_table(book))
-    return TableRecord.read(here / "out" / "table.json"), text
+    publish(book)
+    return TableRecord.read(here / "out" / "table.json"), page_of(book)
 
 
 @pytest.mark.parametrize(

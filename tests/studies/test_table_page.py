@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from commands import plan_words
 from PIL import Image
-from pretended_runs import end
+from pretended_runs import end, page_of
 from sweeps import asked
 
 from fedray.errors import UserError
@@ -23,11 +23,9 @@ from fedray.results.pages.table import MEAN, latex, main_cells, title_of_column
 from fedray.results.pages.table_figure import draw, draw_curves
 from fedray.runtime.assembly import read_images
 from fedray.storage.run_folder import RunFolder
-from fedray.studies import flow
-from fedray.studies.flow import Request, copy_study_file, reload
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table
-from fedray.studies.study import End, Study
+from fedray.studies.study import Study
 from fedray.table import main
 
 ROWS = {
@@ -55,10 +53,6 @@ def curve(wanted):
     return [(0.0, 0.0), (value, value)]
 
 
-def curve_of_all(wanted):
-    return [(0.0, 0.0), (0.6, 0.6)]
-
-
 @pytest.fixture
 def written(play, here):
     """The book, its record, and its page in Markdown."""
@@ -75,6 +69,7 @@ def test_a_figure_that_cannot_be_written_is_as_it_was(written, here, monkeypatch
     with Image.open(here / "out" / "figure.png") as image:
         assert image.width > 800
         assert len(image.convert("P").getcolors(256)) > 10
+    assert (here / "out" / "figure.pdf").read_bytes().startswith(b"%PDF")
     before = (here / "out" / "figure.png").read_bytes()
     monkeypatch.setattr("fedray.results.pages.table_figure.draw_curves", lambda axes, *_: None)
     found.plan.__dict__["curve"] = curve_key
@@ -88,7 +83,7 @@ def test_a_figure_that_cannot_be_written_is_as_it_was(written, here, monkeypatch
     assert (here / "out" / "figure.png").read_bytes() == before
 
 
-def test_the_papers_mean_stands_beside_ours(play, here):
+def test_the_papers_mean_stands_beside_ours(play):
     said = {"mine": {"Dir(0.1)": 70, "mean": [60.5, 0.2]}, "base": {"*": 40.0}, "null": 30.0}
     for given, shown, of_null in (
         (said, ["", "Dir(0.1)", "paper", "Dir(1)", "paper", MEAN, "paper"], {2: "30", 4: "30"}),
@@ -101,8 +96,6 @@ def test_the_papers_mean_stands_beside_ours(play, here):
         assert {index: null[index] for index in of_null} == of_null
         assert (mine[-1], null[-1]) == ("60.5 ± 0.2" if given is said else "61", NOTHING)
         assert base[-1] == NOTHING  # what is of any other column is not of the mean
-    (here / "out").mkdir()
-    write_table(book)
 
 
 def test_a_table_of_one_column_has_the_papers_mean_there(play):
@@ -146,7 +139,7 @@ def test_a_row_has_the_title_of_its_method_unless_it_has_a_label(write, plugin):
         ({"mine": 0.7001, "base": 0.7}, []),  # undecided
     ],
 )
-def test_the_best_number_is_bold_where_claims_decide(play, here, numbers, bold):
+def test_the_best_number_is_bold_where_claims_decide(play, numbers, bold):
     def curve(wanted):
         noise = (wanted.seed * 7 % 5 - 2) / 100 if wanted.place.row == "mine" else 0.0
         return [(0.0, 0.0), (0.5, numbers[wanted.place.row] + noise)]
@@ -158,9 +151,6 @@ def test_the_best_number_is_bold_where_claims_decide(play, here, numbers, bold):
     lines = [line for line in text.splitlines() if "textbf" in line]
     assert [line.split(" &")[0].strip() for line in lines] == bold
     assert ("Bold: better than every other row" in text) == bool(bold)
-    (here / "out").mkdir(exist_ok=True)
-    write_table(book)
-    assert (here / "out" / "figure.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_nothing_is_bold_among_rows_that_no_claim_compares(play):
@@ -171,16 +161,13 @@ def test_nothing_is_bold_among_rows_that_no_claim_compares(play):
     assert "textbf" not in latex(outcome(play(curve, **changes)))
 
 
-def test_where_the_last_round_counts_only_the_configuration_was_chosen(play, here):
-    (here / "out").mkdir()
+def test_where_the_last_round_counts_only_the_configuration_was_chosen(play):
     best = "configuration and best round chosen on validation images"
     last = "numbers of the last round, configuration chosen on validation images"
     for at, said in (("best", best), ("final", last)):
         book = play(curve, **CHANGES, at=at)
-        write_table(book)
-        for name in ("table.md", "table.html"):
-            assert said in (here / "out" / name).read_text(), name
-        tex = (here / "out" / "table.tex").read_text()
+        assert said in page_of(book)
+        tex = latex(outcome(book))
         assert "hosen on validation images" in tex
         assert ("numbers of the last round" in tex) == (at == "final")
 
@@ -195,10 +182,9 @@ def test_a_column_without_any_word_or_number_counts_as_numbers():
     assert "{tabular}{lrl}" in lines
 
 
-def test_numbers_that_were_chosen_on_test_are_marked(play, here):
+def test_numbers_that_were_chosen_on_test_are_marked(play):
     book = play(curve, **CHANGES, select="test")
-    (here / "out").mkdir()
-    text = markdown(write_table(book))
+    text = page_of(book)
     (line,) = (line for line in text.splitlines() if line.startswith("| base |") and "±" in line)
     assert line.count("†") == 3
     assert "chosen on TEST images (†)" in text
@@ -231,10 +217,9 @@ def test_a_table_of_which_nothing_is_there_yet_is_a_page_too(play, here):
 def test_a_page_that_is_written_in_between_says_so(here, write):
     write(**CHANGES)
     book = Study(here / "out", plan_words("table", "tiny"), here / "store")
-    (here / "out").mkdir()
     while book.cells_over < 2:
         end(book, book.ask(), curve)
-    text = markdown(write_table(book))
+    text = page_of(book)
     assert "NOT FINISHED: 4 of 6 cells are still to be run" in text
     assert "no runs" in text
 
@@ -267,10 +252,6 @@ def test_what_the_command_refuses(here, write, capsys):
     assert "name a table: " in capsys.readouterr().err
     assert main(["tiny", "batch_size=-1"]) == 2
     assert "mine: lr=0.02: batch_size: " in capsys.readouterr().err
-    assert main(["tiny", "--resume"]) == 2
-    assert "no table below" in capsys.readouterr().err
-    assert main(["tiny", "--scale", "paper"]) == 2
-    assert "has no paper scale, only laptop" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -344,21 +325,6 @@ def with_facts(folder: Path, **facts: Any) -> None:
     RunFolder(folder).write(replace(run, info=replace(run.info, **facts)))
 
 
-def test_what_another_process_has_finished_meanwhile_is_not_begun_again(here, write):
-    write()
-    book = asked(["tiny"])
-    book.write()
-    stale = asked(["tiny", "--resume"])
-    reasons = {"one": "it diverged: loss is nan", "two": "out of memory"}
-    book.ends = {key: End("failed", reason) for key, reason in reasons.items()}
-    book.write()
-    assert list(reload(stale).failures) == ["one"]
-    book.status = "finished"
-    book.write()
-    with pytest.raises(UserError, match="was finished by another process meanwhile"):
-        reload(stale)
-
-
 def test_a_table_goes_on_with_the_words_that_it_was_begun_with_whatever_its_file_says(
     here, write, capsys
 ):
@@ -373,40 +339,6 @@ def test_a_table_goes_on_with_the_words_that_it_was_begun_with_whatever_its_file
         assert main([*again, *words]) == 2
         said = capsys.readouterr().err
         assert "started with other arguments; pass the original ones (python -m" in said
-
-
-def test_two_tables_begun_in_the_same_second_have_a_folder_each(here, write, monkeypatch):
-    write()
-    monkeypatch.setattr(flow, "stamp", lambda: "now")
-    monkeypatch.setattr(flow, "get_ready", lambda *_, **__: 1)
-    monkeypatch.setattr(flow, "run_cells", lambda *_, **__: 0)
-    assert [main(["tiny"]), main(["tiny"])] == [0, 0]
-    homes = sorted((here / "results" / "tables" / "tiny").iterdir())
-    assert [home.name for home in homes] == ["now", "now-2"]
-    assert main(["tiny", "--plan"]) == 0
-    assert len(list(homes[0].parent.iterdir())) == 2
-
-
-def test_fedray_table_is_the_same_command(here, write, capsys):
-    from fedray.__main__ import main as plain
-
-    write(rows={})
-    assert plain(["table", "tiny"]) == 2
-    assert "table tiny.rows is empty" in capsys.readouterr().err
-
-
-def test_a_resumed_table_says_that_its_file_has_changed(here, write, capsys):
-    write()
-    book = Study(here / "out", plan_words("table", "tiny"), here / "store")
-    book.home.mkdir()
-    copy_study_file(Request("table", "tiny"), book)
-    copy_study_file(Request("table", "tiny"), book)
-    assert capsys.readouterr().out == ""
-    kept = (here / "out" / "table.yaml").read_text()
-    write(report={"seeds": [5, 6]})
-    copy_study_file(Request("table", "tiny"), book)
-    assert "tiny.yaml has changed; " in capsys.readouterr().out
-    assert (here / "out" / "table.yaml").read_text() == kept
 
 
 def test_the_command_that_makes_a_table_again_names_its_plugins(plugin, write):
@@ -439,20 +371,6 @@ def test_a_table_goes_on_with_the_rows_that_were_picked(here, write):
         assert list(asked(["tiny", "--resume", *words]).plan.rows) == ["local"]
     with pytest.raises(UserError, match="was started with other arguments"):
         asked(["tiny", "--resume", "--rows", "mine"])
-
-
-def test_a_tables_command_resolves_without_running_it(here, write):
-    from fedray.cli.dry_run import check_command
-
-    write()
-    asked = check_command("python -m fedray.table tiny rounds=3")
-    assert [each.label for each in asked] == [
-        "mine lr=0.02",
-        "mine lr=0.1",
-        "local lr=0.02",
-        "local lr=0.1",
-    ]
-    assert {each.experiment.rounds for each in asked} == {3}
 
 
 HOSTILE = "<img src=x>\x1b[31m\\input{/etc/passwd}$$%"

@@ -551,11 +551,6 @@ def test_less_is_more_the_other_way_round():
     assert (claim.better.row, claim.worse.row, claim.margin) == ("b-c", "a", -1.0)
 
 
-def test_a_claim_of_each_column_is_as_many_claims():
-    found = parse_claims([{"claim": "a > b", "on": "each"}], ["a", "b"], ["x", "y"], ["m"])
-    assert [claim.better.column for claim in found] == ["x", "y"]
-
-
 @pytest.mark.parametrize(
     "entries",
     [

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import commands
 import pytest
+from pretended_runs import publish
 
 from fedray.results.difference import Gap, gaps, verdict
 from fedray.results.record import TableRecord
 from fedray.storage.json_files import sealed, unsealed
 from fedray.storage.run_folder import RunFolder, find_runs
-from fedray.studies.pages import write_table
 
 ONE, OTHER = "a processor (AVX2)", "a processor (AVX512)"
 
@@ -122,8 +122,7 @@ def test_two_runs_are_compared(made, here, capsys):
 def test_the_runs_of_a_table_are_made_again(here, play, capsys):
     """First the pretended numbers are found, then those that the new run has are confirmed."""
     study = play(lambda wanted: [(0.1, 0.1), (0.4, 0.5), (0.6, 0.7)])
-    study.home.mkdir(exist_ok=True)
-    write_table(study)
+    publish(study)
     assert commands.verify(["out", "--sample", "1"]) == 1
     text = capsys.readouterr().out
     assert "different: the partition: p" in text

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from rounds import rounds_in
+from rounds import rounds_in, serial
 
 from fedray.config import Experiment, dump_yaml
 from fedray.models.clip import load_clip
@@ -20,7 +19,6 @@ from fedray.runtime.cache import shared
 from fedray.runtime.ray_executor import MOST_RUNTIMES
 from fedray.runtime.resolve import resolve
 from fedray.runtime.serial import SerialExecutor
-from fedray.runtime.session import Session
 from fedray.storage.run import MEASURED_SECONDS
 from fedray.studies.study import Study
 from fedray.studies.trials import sweep_outcome
@@ -53,8 +51,7 @@ def numbers(out: Path) -> Any:
 def run(words: list[str], out: Path) -> Any:
     """Run in this process as it is; what came out."""
     experiment = resolve(words[0], words[1:])
-    device = torch.device("cpu")
-    list(Session(experiment, out, lambda a: SerialExecutor(a, device)).rounds())
+    list(serial(experiment, out).rounds())
     return numbers(out)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,22 +36,11 @@ from fedray.tracking.describe import (
     per_client_json,
     read_metadata,
     valid_name,
-    with_totals,
 )
 from fedray.tracking.mlflow_store import check_installed, reason
 from tests.tracking.runs import make_round, make_run, write_run
 
 # --- names, params, metrics ----------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_importing_tracking_is_light() -> None:
-    code = (
-        "import sys, fedray.tracking; "
-        "print([m for m in ('mlflow', 'torch', 'matplotlib', 'ray') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_configuration_is_flattened_by_dotted_keys() -> None:
@@ -117,13 +104,6 @@ def test_charts_begin_with_accuracy_and_fold_the_rest() -> None:
         "traffic",
         "traffic/by kind",
     ]
-
-
-def test_totals_sum_up_the_rounds() -> None:
-    (*_, (last, totals)) = with_totals([make_round(r) for r in range(4)])
-    assert last.round == 3
-    assert totals["traffic/total_up_bytes"] == 600
-    assert totals["time/total_seconds"] == 8
 
 
 def test_per_client_table_is_clients_by_rounds() -> None:

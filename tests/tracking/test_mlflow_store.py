@@ -100,7 +100,8 @@ def test_a_run_grows_and_ends(uri: str) -> None:
     ]
     assert [(each.rounds, each.params) for each in added] == [(0, 1), (2, 0), (0, 0), (2, 0)]
     assert held.run().info.status == "RUNNING"
-    ended = tracked(rounds=ROUNDS, status="FINISHED", seconds=20.0, metrics={"objective": 0.5})
+    numbers = {"objective": 0.5, "objective_std": float("nan")}
+    ended = tracked(rounds=ROUNDS, status="FINISHED", seconds=20.0, metrics=numbers)
     for store_again in (store, Store(uri, "digits")):
         store_again.sync(ended)
     run = held.run()
@@ -109,6 +110,7 @@ def test_a_run_grows_and_ends(uri: str) -> None:
     assert run.info.end_time - run.info.start_time == 20_000
     assert (run.data.params, run.data.tags["git"]) == ({"a": "1"}, "x")
     assert held.history(run, "objective") == [(5, 0.5)]
+    assert len(held.history(run, "objective_std")) == 1
     assert held.history(run, "time/total_seconds") == [(r, 2.0 * (r + 1)) for r in range(6)]
     points = held.client.get_metric_history(run.info.run_id, "time/seconds")
     stamps = {point.step: point.timestamp - run.info.start_time for point in points}
@@ -198,15 +200,6 @@ def test_more_than_a_batch_and_more_than_a_name_can_hold(uri: str) -> None:
     assert [step for step, _ in held.history(run, "time/seconds")] == list(range(6))
 
 
-def test_final_numbers_are_there_once(uri: str) -> None:
-    numbers = {"objective": 0.5, "objective_std": float("nan")}
-    for _ in range(2):
-        Store(uri, "digits").sync(tracked(rounds=ROUNDS, status="FINISHED", metrics=numbers))
-    held = Held(uri)
-    assert len(held.history(held.run(), "objective")) == 1
-    assert len(held.history(held.run(), "objective_std")) == 1
-
-
 def test_files_are_sent_once_and_again_when_they_have_changed(tmp_path: Path, uri: str) -> None:
     for seed in (0, 1):
         (tmp_path / f"seed_{seed}").mkdir()
@@ -222,17 +215,6 @@ def test_files_are_sent_once_and_again_when_they_have_changed(tmp_path: Path, ur
     assert held.artifacts(held.run()) == {"per_client.json", "seed_0", "seed_1"}
     assert held.artifact(held.run(), "seed_0/result.json") == "{ }"
     assert held.artifact(held.run(), "seed_1/per_client.json") == "[1]"
-
-
-@pytest.mark.slow
-def test_an_odd_folder_name_is_no_obstacle(tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path}/re sults 50%/mlflow.db"
-    (tmp_path / "it's").write_text("a file")
-    run = tracked("it's", status="FINISHED", files=[(tmp_path / "it's", "")])
-    Store(uri, "it's an experiment").sync(run)
-    held = Held(uri)
-    assert held.artifacts(held.run("it's an experiment")) == {"it's"}
-    assert (tmp_path / "re sults 50%" / "mlartifacts").is_dir()
 
 
 # --- requests that fail --------------------------------------------------------------------------
@@ -497,7 +479,7 @@ def test_an_error_of_a_file_names_a_remedy(tmp_path: Path) -> None:
 # --- what users do to a store ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["a%20b", "a?b", "a#b", "a b", "100%", "ä&b=c", "a%2Fb?c"])
+@pytest.mark.parametrize("name", ["a%20b", "a%2Fb?c#d", "100% ä&b=c it's"])
 def test_a_results_folder_may_have_any_name(
     name: str, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -507,12 +489,13 @@ def test_a_results_folder_may_have_any_name(
     uri = resolve_uri(results)
     assert sqlite_path(uri) == results / "mlflow.db"
     shutil.copy(empty_database, results)
-    note = tmp_path / "note.txt"
+    note = tmp_path / "it's.txt"
     note.write_text("kept")
-    Store(uri, "digits").sync(tracked(status="FINISHED", files=[(note, "")]))
+    run = tracked("it's", status="FINISHED", files=[(note, "")])
+    Store(uri, "it's an experiment").sync(run)
     assert [path.name for path in (tmp_path / "place").iterdir()] == [name]
     assert {path.name for path in results.iterdir()} >= {"mlflow.db", "mlartifacts"}
-    assert Held(uri).artifact(Held(uri).run(), "note.txt") == "kept"
+    assert Held(uri).artifact(Held(uri).run("it's an experiment"), "it's.txt") == "kept"
     assert shlex.quote(uri) in ui_command(uri)
 
 
@@ -577,11 +560,6 @@ def test_a_database_of_another_version_says_the_whole_command(tmp_path: Path, ur
     assert f"mlflow db upgrade {uri}; " in said
     assert not refused(caught.value)
     assert 'upgrade "$MLFLOW_TRACKING_URI"' in reason(caught.value, "postgresql://a:secret@h/db")
-
-
-def test_a_reason_is_whole() -> None:
-    long = "word " * 100 + "and the remedy at its end"
-    assert reason(RuntimeError(long)) == f"RuntimeError: {long}"
 
 
 def test_a_file_that_cannot_be_read_concerns_its_run_only(

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from commands import analyse as main
+from rounds import serial
 
 from fedray.errors import UserError
 from fedray.evaluation.similarity import matrix_agreement
 from fedray.results.analyses import agreement, phases
 from fedray.results.frame import group, load
-from fedray.runtime.serial import SerialExecutor
-from fedray.runtime.session import Session
 from fedray.storage.run_folder import RunFolder
 
 CPU = torch.device("cpu")
@@ -28,7 +27,7 @@ def finished(assemble, tmp_path):
         changes = {"rounds": 2, "model.group": "cnn2", "data.samples": 160, **(changes or {})}
         experiment = assemble(method, changes).experiment
         out = tmp_path / "runs" / name
-        for _ in Session(experiment, out, lambda a: SerialExecutor(a, CPU)).rounds():
+        for _ in serial(experiment, out).rounds():
             pass
         return out
 
