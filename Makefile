@@ -16,7 +16,7 @@ test: $(VENV)/installed  ## the quick tests: no other process, no server, no Ray
 test-all: $(VENV)/installed  ## everything that is checked without a GPU or a download
 	$(QUIET) $(RUN) pytest $(IN_TWO) -m "not long"
 
-test-isa: $(VENV)/installed  ## the equation tests under every instruction set of this processor (ISA=--extremes: two)
+test-isa: $(VENV)/installed  ## the equation tests under every instruction set of this processor (ISA=--lowest: one)
 	$(QUIET) RAY_AUTH_MODE=disabled HF_HUB_OFFLINE=1 $(VENV)/bin/python tests/instruction_sets.py $(ISA)
 
 # Environments beside .venv with the oldest and the newest versions that pyproject.toml allows.

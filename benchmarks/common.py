@@ -196,22 +196,17 @@ def tree_memory(pid: int) -> int:
 
 
 class PeakMemory:
-    """The largest memory of a process tree while a `with` block runs, sampled by a thread.
+    """The largest memory of a process tree while a `with` block runs, sampled twice a second.
 
     Args:
         pid: the root of the process tree.
-        measure: returns the memory in bytes, given the pid.
-        seconds: seconds between two samples.
 
     Attributes:
         bytes: the largest sample so far.
     """
 
-    def __init__(
-        self, pid: int, measure: Callable[[int], int] = tree_memory, seconds: float = 0.5
-    ) -> None:
-        self.bytes = 0
-        self._pid, self._measure, self._seconds = pid, measure, seconds
+    def __init__(self, pid: int) -> None:
+        self.bytes, self._pid = 0, pid
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
@@ -225,8 +220,8 @@ class PeakMemory:
 
     def _sample(self) -> None:
         while True:
-            self.bytes = max(self.bytes, self._measure(self._pid))
-            if self._over.wait(self._seconds):
+            self.bytes = max(self.bytes, tree_memory(self._pid))
+            if self._over.wait(0.5):
                 return
 
 

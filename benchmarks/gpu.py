@@ -2,8 +2,6 @@
 
     python -m benchmarks.gpu                                   all variants, at most nine minutes
     python -m benchmarks.gpu --only cnn4 --workers 2 4 --seconds 20
-    python -m benchmarks.gpu --counts                          without a GPU: steps of all methods
-    python -m benchmarks.gpu --counts fedavg moon
 
 One process per number of workers runs the rounds of all workloads on Ray; its workers share one
 GPU. After one warm-up round, rounds are timed for some seconds. A step is one update of a client's
@@ -12,11 +10,6 @@ backward, without stacking; beside them stands the rate of a large matrix produc
 Utilisation is the share of time in which the GPU runs any kernel, averaged over nvidia-smi's
 samples; memory is the largest sample, of all processes together. Variants that do not fit into
 --minutes are listed at the end. If a variant fails, the others still run.
-
-With --counts, every method runs two rounds of small batches on the pretended accelerator of
-`fedray check`. It counts operators (calls that compute), copies to the device and synchronisations
-(results that the CPU waits for), see `tests/pretended_device.py`: per batch, without the
-first batch of an epoch, and per client step, including its batches.
 """
 
 from __future__ import annotations
@@ -50,11 +43,11 @@ WORKLOADS: dict[str, Workload | None] = {
     "cnn4": overhead.WORKLOADS["W2"],
     "resnet18": Workload(
         "50 clients x 100 CIFAR-size images, 20 %, 1 epoch, batch 50, ResNet-18",
-        50, 100, 0.2, 1, 50, "resnet18", 1, 1, {},
+        50, 100, 0.2, 1, 50, "resnet18", 1, 1,
     ),
     "anchor": Workload(
         "1,000 clients x 50 CIFAR-size images, 5 %, 1 epoch, batch 10, pfl-research's CNN",
-        1000, 50, 0.05, 1, 10, "anchor_cnn", 1, 1, {}, feature_dim=128,
+        1000, 50, 0.05, 1, 10, "anchor_cnn", 1, 1, feature_dim=128,
         plugins=(str(Path(__file__).with_name("anchor_cnn.py")),),
     ),
     "prompts": None,
@@ -241,42 +234,19 @@ def matrix_rate(device: str, side: int = 8192) -> dict[str, float]:
     return rates
 
 
-def count(methods: Sequence[str]) -> None:
-    """Print the counts of a batch and a client step of each method on the pretended accelerator."""
-    from fedray.core import algorithms
-    from fedray.runtime.conformance import small_experiment
-    from tests.device_laws import count_steps
-    from tests.pretended_device import device
-
-    device()  # before autograd runs
-
-    kinds = ("operators", "copies", "synchronisations")
-    print("| method | batch: " + " | ".join(kinds) + " | step: " + " | ".join(kinds) + " |")
-    print("|---" * 7 + "|")
-    for method in methods or algorithms.names():
-        counts = count_steps(small_experiment(method))
-        cells = [counts.inside[kind] / max(1, counts.batches) for kind in kinds]
-        cells += [counts.whole[kind] / max(1, counts.steps) for kind in kinds]
-        print("|", " | ".join([method, *(f"{cell:.4g}" for cell in cells)]), "|", flush=True)
-
-
 def main() -> None:
-    """Parse the command line; measure or count."""
+    """Parse the command line and measure."""
     cli = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     cli.add_argument("--only", nargs="*", choices=list(WORKLOADS), default=list(WORKLOADS))
     cli.add_argument("--workers", nargs="*", type=int, default=list(WORKERS))
     cli.add_argument("--seconds", type=float, default=4, help="timed seconds per variant")
     cli.add_argument("--minutes", type=float, default=9, help="start no variant after this time")
     cli.add_argument("--cpu", action="store_true", help="measure the CPU, to try this program")
-    cli.add_argument("--counts", nargs="*", metavar="METHOD", help="count steps of these, or all")
     cli.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     args = cli.parse_args()
     if args.serve:
         workers, gpus, root = args.serve
         serve_rounds(int(workers), int(gpus), Path(root))
-        return
-    if args.counts is not None:
-        count(args.counts)
         return
     from fedray.runtime.devices import KINDS, accelerator
 

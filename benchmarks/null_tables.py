@@ -1,27 +1,39 @@
-"""Rates of false verdicts in simulated tables with equal rows, and of detecting a planted gain.
+"""Rates of false verdicts in tables with equal rows, and of detecting a planted gain.
 
     python -m benchmarks.null_tables
     python -m benchmarks.null_tables --tables 1000 --seed 1
+    python -m benchmarks.null_tables --runs pool.json     200 tables of real runs; half an hour
 
 The claims of a table compare the first row with each other row. All rows have the same
 configurations, of equal or of different true values; each run has a validation score and a
 correlated test score. Each seed selects the configuration whose test score is compared. The
 p-values and their correction are those of `fedray.results.paired`. There are three looks at the
-verdicts: with 3 seeds, half of them, and all.
+verdicts: with 3 seeds, half of them, and all; `anytime` looks after every seed.
 
 A gain of two spreads (standard deviations of the paired differences) is planted in the first claim.
+
+The rows of the real runs are FedAvg under eight names, which differ in the order of batches. Runs
+of 24 seeds are made once and stored in the file; tables draw seeds and names from them.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedray.cli.main import main as command
+from fedray.config import dump_yaml
 from fedray.results.paired import ALPHA, PairedTest, holm
+from fedray.storage.run_folder import RunFolder
 
 CLAIMS, SEEDS, CONFIGURATIONS = (1, 5, 20), (5, 10), (2, 3, 4, 5)
 CORRELATION = 0.5
@@ -74,21 +86,22 @@ def first(tests: Sequence[PairedTest]) -> Callable[[Numbers], NDArray[np.bool_]]
     return stopped
 
 
-ANYTIME = [PairedTest("anytime")] * 3
+def seed_by_seed(paired: Numbers) -> NDArray[np.bool_]:
+    """Apply a protocol: look after every seed from the second on, stop at the first verdict."""
+    looks = range(2, paired.shape[-1] + 1)
+    return np.any([verdicts(ANYTIME, paired[..., :n]).any(-1) for n in looks], axis=0)
+
+
+ANYTIME = PairedTest("anytime")
 PROTOCOLS: dict[str, Callable[[Numbers], NDArray[np.bool_]]] = {
     "fixed, all seeds": last(1),
     "fixed, all seeds, p x 3": last(3),
     "fixed, first verdict": first([PairedTest()] * 3),
     "fixed, first verdict, p x 1, 2, 3": first([PairedTest(looks=k) for k in (1, 2, 3)]),
     "fixed, first verdict, p x 3": first([PairedTest(looks=3)] * 3),
-    "anytime, first verdict": first(ANYTIME),
+    "anytime, seed by seed": seed_by_seed,
 }
 """Protocols by name: functions that return True for tables with a verdict."""
-
-
-def batches(tables: int) -> Iterable[int]:
-    """Yield the sizes of batches of tables."""
-    yield from (min(AT_ONCE, tables - start) for start in range(0, tables, AT_ONCE))
 
 
 def values_of(configurations: int, differ: bool) -> Numbers:
@@ -101,8 +114,8 @@ def false_rates(rng: np.random.Generator, tables: int, claims: int, seeds: int) 
     rates = []
     for configurations, differ in product(CONFIGURATIONS, (False, True)):
         values, counts = values_of(configurations, differ), np.zeros(len(PROTOCOLS))
-        for size in batches(tables):
-            drawn = differences(rng, size, claims, seeds, values)
+        for start in range(0, tables, AT_ONCE):
+            drawn = differences(rng, min(AT_ONCE, tables - start), claims, seeds, values)
             counts += [has_verdict(drawn).sum() for has_verdict in PROTOCOLS.values()]
         rates.append(counts / tables)
     means, largest = 100 * np.mean(rates, axis=0), 100 * np.max(rates, axis=0)
@@ -120,15 +133,10 @@ def found_rate(rng: np.random.Generator, tables: int, claims: int, test: PairedT
     return float(min(rates))
 
 
-def main() -> None:
-    """Print the rates as tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tables", type=int, default=8000, help="per setting (default: 8000)")
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    rng = np.random.default_rng(args.seed)
+def print_simulated(rng: np.random.Generator, tables: int) -> None:
+    """Print the rates of simulated tables and of planted gains."""
     cells = list(product(CLAIMS, SEEDS))
-    columns = [false_rates(rng, args.tables, claims, seeds) for claims, seeds in cells]
+    columns = [false_rates(rng, tables, claims, seeds) for claims, seeds in cells]
     heads = [f"{claims} x {seeds}" for claims, seeds in cells]
     print("Any false verdict, %: mean over the settings of configurations (largest)\n")
     print(f"| claims x seeds | {' | '.join(heads)} |\n|:--|{'--:|' * len(cells)}")
@@ -136,10 +144,117 @@ def main() -> None:
         print(f"| {name} | {' | '.join(rates)} |")
     print(f"\n| gain of {GAIN:g} spreads found with {GAIN_SEEDS} seeds, % | 1 claim | 5 claims |")
     print("|:--|--:|--:|")
-    tests = {"fixed": PairedTest(), "fixed, p x 3": PairedTest(looks=3), "anytime": ANYTIME[0]}
+    tests = {"fixed": PairedTest(), "fixed, p x 3": PairedTest(looks=3), "anytime": ANYTIME}
     for name, test in tests.items():
-        shares = [100 * found_rate(rng, args.tables, claims, test) for claims in (1, 5)]
+        shares = [100 * found_rate(rng, tables, claims, test) for claims in (1, 5)]
         print(f"| {name} | {shares[0]:.1f} | {shares[1]:.1f} |")
+
+
+# --- real runs ------------------------------------------------------------------------------------
+
+EXPERIMENT = {
+    "name": "small",
+    "algorithm": "mine",
+    "rounds": 8,
+    "local_epochs": 3,
+    "batch_size": 16,
+    "model": {"group": "mlp", "feature_dim": 16},
+    "data": {
+        "clients": 3,
+        "samples": 600,
+        "partition": {"name": "dirichlet", "alpha": 1.0},
+        "validation_fraction": 0.2,
+    },
+}
+PLUGIN = """\
+from dataclasses import replace
+
+from fedray.plugin import FedAvg, algorithms
+
+
+@algorithms.add
+class Mine(FedAvg):
+    \"\"\"FedAvg with batches in an order of its own.\"\"\"
+
+    name = "mine"
+
+    def client_update(self, client, state, down):
+        setting = replace(client.setting, seed=client.setting.seed * 100 + {order})
+        return super().client_update(replace(client, setting=setting), state, down)
+"""
+NAMES, RATES, POOL = 8, (0.4, 0.6, 0.8), 24
+"""The number of FedAvg's names, its learning rates, and the number of seeds."""
+SIZES = ((1, 5), (1, 10), (5, 5), (5, 10), (7, 10))
+"""Pairs of the numbers of claims and seeds of a table."""
+
+
+def pool(path: Path) -> Numbers:
+    """Return validation and test accuracies [names, rates, seeds, 2]; make the missing runs."""
+    stored: dict[str, list[float]] = json.loads(path.read_text()) if path.exists() else {}
+    for name, rate, seed in product(range(NAMES), RATES, range(POOL)):
+        key = f"{name} {rate} {seed}"
+        if key not in stored:
+            stored[key] = list(_accuracies(name, rate, seed))
+            path.write_text(json.dumps(stored))
+    values = [stored[f"{n} {r} {s}"] for n, r, s in product(range(NAMES), RATES, range(POOL))]
+    return np.array(values).reshape(NAMES, len(RATES), POOL, 2)
+
+
+def _accuracies(name: int, rate: float, seed: int) -> tuple[float, float]:
+    """Make a run; return the validation and the test accuracy of its best round."""
+    with tempfile.TemporaryDirectory(prefix="fedray-null-runs-") as folder:
+        experiment, plugin, out = (Path(folder) / name for name in ("small.yaml", "mine.py", "run"))
+        experiment.write_text(dump_yaml(EXPERIMENT))
+        plugin.write_text(PLUGIN.format(order=name))
+        words = ["run", str(experiment), f"lr={rate}", f"seed={seed}", "--plugin", str(plugin)]
+        with redirect_stdout(StringIO()):
+            code = command([*words, "--executor", "serial", "--no-track", "--out", str(out)])
+        assert code == 0
+        run = RunFolder(out).read()
+    best = max(run.rounds[1:], key=lambda done: done.metrics["validation/local_accuracy"])
+    return best.metrics["validation/local_accuracy"], best.metrics["local_accuracy"]
+
+
+def print_real(rng: np.random.Generator, path: Path, tables: int) -> None:
+    """Print how many tables of real runs have a false verdict, by protocol."""
+    values = pool(path)
+    print(f"\nAny false verdict in {tables} tables of real runs, %\n")
+    print(f"| claims x seeds | {' | '.join(f'{c} x {n}' for c, n in SIZES)} |")
+    print(f"|:--|{'--:|' * len(SIZES)}")
+    for title, has_verdict in PROTOCOLS.items():
+        rates = []
+        for claims, seeds in SIZES:
+            differences = np.array(
+                [_differences(rng, values, claims, seeds) for _ in range(tables)]
+            )
+            rates.append(f"{100 * has_verdict(differences).mean():.1f}")
+        print(f"| {title} | {' | '.join(rates)} |")
+
+
+def _differences(rng: np.random.Generator, values: Numbers, claims: int, seeds: int) -> Numbers:
+    """Draw a table; return its paired differences [claims, seeds]."""
+    names = rng.choice(NAMES, claims + 1, replace=False)
+    drawn = rng.choice(POOL, seeds, replace=False)
+    rows = values[names][:, :, drawn]
+    choice = rows[..., 0].argmax(axis=1, keepdims=True)
+    reported = np.take_along_axis(rows[..., 1], choice, 1)[:, 0]
+    return reported[0] - reported[1:]
+
+
+def main() -> None:
+    """Parse the command line and print the rates."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--tables", type=int, help="per setting: 8000 simulated or 200 of real runs"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--runs", type=Path, metavar="FILE", help="real runs, from this file")
+    args = parser.parse_args()
+    rng = np.random.default_rng(args.seed)
+    if args.runs is None:
+        print_simulated(rng, args.tables or 8000)
+    else:
+        print_real(rng, args.runs.absolute(), args.tables or 200)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Numbers of every method on an accelerator against those on the CPU.
 
     python -m benchmarks.numerics                      all methods, on this machine's accelerator
-    python -m benchmarks.numerics fedavg moon --json numerics.json
+    python -m benchmarks.numerics fedavg moon
     python -m benchmarks.numerics --device pretended   without one, to try this program
 
 Each method runs the small experiment of `fedray check` (two rounds in float32, three clients) on
@@ -14,16 +14,14 @@ the first two runs bit for bit; operators that torch names as not deterministic 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 ROW = "| {:<20} | {:>8} | {:<44} | {:<10} | {:>8} | {} |"
@@ -122,7 +120,6 @@ def main() -> None:
     cli.add_argument("methods", nargs="*", metavar="METHOD", help="default: all")
     cli.add_argument("--device", choices=("accelerator", "pretended"), default="accelerator")
     cli.add_argument("--processes", type=int, default=max(1, len(os.sched_getaffinity(0)) // 2))
-    cli.add_argument("--json", type=Path, metavar="FILE", help="also write the comparison here")
     args = cli.parse_args()
     from fedray.core import algorithms
     from fedray.runtime.devices import KINDS, accelerator
@@ -131,17 +128,12 @@ def main() -> None:
         raise SystemExit(f"torch finds no accelerator here ({', '.join(KINDS)})")
     print(ROW.format("method", "differs", "most in", "same twice", "TF32", "not deterministic"))
     print("|---" * 6 + "|", flush=True)
-    results = []
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with ProcessPoolExecutor(args.processes, mp_context=get_context("spawn")) as pool:
         methods = args.methods or algorithms.names()
         waiting = [pool.submit(compare, method, args.device) for method in methods]
         for done in as_completed(waiting):
-            results.append(done.result())
-            print(results[-1].row(), flush=True)
-            if args.json is not None:
-                text = json.dumps([asdict(result) for result in results], indent=1)
-                args.json.write_text(text + "\n", encoding="utf-8")
+            print(done.result().row(), flush=True)
 
 
 if __name__ == "__main__":

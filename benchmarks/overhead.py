@@ -1,7 +1,7 @@
 """Overhead of the executors: seconds of a round as a ratio to a plain PyTorch loop.
 
     python -m benchmarks.overhead                      W1, W2, W3, W3-stacked and W4
-    python -m benchmarks.overhead --only W3 --turns 20 --json overhead.json
+    python -m benchmarks.overhead --only W3 --turns 20
 
 For each workload four processes stay alive and work in turn: a plain single-process PyTorch loop,
 the same loop with the allocator settings of fedray's workers (`keep_freed_memory`), fedray's serial
@@ -20,13 +20,12 @@ tree.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,6 @@ class Workload:
         group: `model.group`.
         block: rounds per turn.
         turns: timed turns.
-        aims: the largest acceptable ratio of Ray, by baseline.
         eval_every: rounds between tests of all clients; 0 for none.
         threads: threads of the loops and of the serial executor.
         stacked: clients that fedray trains together; the loops train clients one by one.
@@ -73,7 +71,6 @@ class Workload:
     group: str
     block: int
     turns: int
-    aims: Mapping[str, float]
     eval_every: int = 0
     threads: int = 2
     stacked: int = 1
@@ -81,30 +78,23 @@ class Workload:
     plugins: tuple[str, ...] = ()
 
 
+SMALL = Workload(
+    "100 clients of digits, perceptron 64-128-10, 20 %, 1 epoch, batch 16",
+    100, 0, 0.2, 1, 16, "mlp", 50, 10, threads=1, feature_dim=128,
+)  # fmt: skip
+STACKED, TESTED = "W3, all clients of a round trained together", "W3, all clients tested each round"
 WORKLOADS = {
     "W1": Workload(
         "20 clients x 250 CIFAR-size images, 5 epochs, batch 100, CNN4",
-        20, 250, 1.0, 5, 100, "cnn4", 1, 6, {"loop": 0.70, "loop-kept": 1.0},
+        20, 250, 1.0, 5, 100, "cnn4", 1, 6,
     ),
     "W2": Workload(
         "200 clients x 20 images, 20 % participation, 1 epoch, batch 10, CNN4",
-        200, 20, 0.2, 1, 10, "cnn4", 4, 8, {"loop": 0.75, "loop-kept": 0.9},
+        200, 20, 0.2, 1, 10, "cnn4", 4, 8,
     ),
-    "W3": Workload(
-        "100 clients of digits, perceptron 64-128-10, 20 %, 1 epoch, batch 16",
-        100, 0, 0.2, 1, 16, "mlp", 50, 10, {"loop": 1.25, "loop-kept": 1.25}, threads=1,
-        feature_dim=128,
-    ),
-    "W3-stacked": Workload(
-        "W3, all clients of a round trained together (stacked=20)",
-        100, 0, 0.2, 1, 16, "mlp", 50, 10, {"loop": 0.3, "loop-kept": 0.3}, stacked=20, threads=1,
-        feature_dim=128,
-    ),
-    "W4": Workload(
-        "W3, and every client tested after every round",
-        100, 0, 0.2, 1, 16, "mlp", 20, 10, {"loop": 1.0, "loop-kept": 1.0}, eval_every=1, threads=1,
-        feature_dim=128,
-    ),
+    "W3": SMALL,
+    "W3-stacked": replace(SMALL, summary=STACKED, stacked=20),
+    "W4": replace(SMALL, summary=TESTED, block=20, eval_every=1),
 }  # fmt: skip
 
 
@@ -361,12 +351,11 @@ def _largest_difference(loop: Any, mine: Any) -> float:
     )
 
 
-def print_rows(name: str, rows: dict[str, Any]) -> None:
+def print_rows(rows: dict[str, Any]) -> None:
     """Print the measurements of one workload."""
     for mode, row in rows.items():
         ratios = "  ".join(
             f"of {loop} {median:5.2f} [{least:.2f}, {largest:.2f}]"
-            + (f" (aim {WORKLOADS[name].aims[loop]:.2f})" if mode == "ray" else "")
             for loop, (median, least, largest) in row["ratios"].items()
         )
         print(
@@ -382,25 +371,20 @@ def main() -> None:
     cli = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     cli.add_argument("--only", nargs="*", choices=list(WORKLOADS), default=list(WORKLOADS))
     cli.add_argument("--turns", type=int, help="timed turns per workload")
-    cli.add_argument("--json", type=Path, metavar="FILE", help="also write the measurements here")
     cli.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     args = cli.parse_args()
     if args.serve:
         serve_rounds(args.serve[0], args.serve[1], Path(args.serve[2]))
         return
     print(f"{os.cpu_count()} cores", flush=True)
-    results: dict[str, Any] = {"cores": os.cpu_count(), "workloads": {}}
     with tempfile.TemporaryDirectory() as folder:
         for name in args.only:
             workload = WORKLOADS[name]
             print(f"\n{name}: {workload.summary}; threads: {workload.threads}", flush=True)
             rows = compare(name, args.turns or workload.turns, Path(folder))
-            print_rows(name, rows)
+            print_rows(rows)
             if not max(row["difference"] for row in rows.values()) <= 1e-4:
                 raise SystemExit(f"{name}: the modes did not do the same work")
-            results["workloads"][name] = rows
-            if args.json:
-                args.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -51,7 +51,6 @@ class Case:
     model: str
     participation: float
     rounds: int
-    evaluates: bool = False
 
     @property
     def cohort(self) -> int:
@@ -71,7 +70,7 @@ def experiment(case: Case, root: Path) -> Any:
     return from_tree(
         {
             "algorithm": KINDS[case.kind],
-            "rounds": case.rounds + WARM_UP + 1,  # the last round evaluates
+            "rounds": case.rounds + WARM_UP,
             "participation": case.cohort / case.clients,
             "local_epochs": 1,
             "batch_size": 8,
@@ -125,12 +124,7 @@ def run(case: Case, root: Path) -> dict[str, Any]:
         "start_up_s": start_up,
         "server_bytes": memory(os.getpid()),
         "states_bytes": sum(p.stat().st_size for p in (root / "out").glob("checkpoints/**/*")),
-        "evaluation_s": 0.0,
     }
-    if case.evaluates:
-        clock = time.perf_counter()
-        next(rounds)
-        measured["evaluation_s"] = time.perf_counter() - clock
     rounds.close()
     pool.close()
     return measured
@@ -211,17 +205,12 @@ def figure(rows: Sequence[Row], path: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line and measure."""
-    cli = argparse.ArgumentParser(
-        prog="python -m benchmarks.scale",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    cli = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     cli.add_argument("--clients", nargs="+", type=int, default=list(SIZES))
     cli.add_argument("--kind", nargs="+", choices=list(KINDS), default=list(KINDS))
     cli.add_argument("--model", nargs="+", choices=list(MODELS), default=["mlp"])
     cli.add_argument("--participation", nargs="+", type=float, default=[0, 0.01])
     cli.add_argument("--rounds", type=int, default=6)
-    cli.add_argument("--evaluate", action="store_true", help="test all clients in a last round")
     cli.add_argument("--out", type=Path, default=Path("scale"))
     cli.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     args = cli.parse_args(argv)
@@ -235,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for model, kind, share, clients in product(
         args.model, args.kind, args.participation, args.clients
     ):
-        case = Case(clients, kind, model, share, args.rounds, args.evaluate)
+        case = Case(clients, kind, model, share, args.rounds)
         measured = [(row["clients"], row["kind"], row["model"], row["cohort"]) for row in rows]
         if (clients, kind, model, case.cohort) in measured:
             continue

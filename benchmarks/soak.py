@@ -111,11 +111,7 @@ def report(samples: list[dict[str, float]]) -> bool:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the soak and print the table; return 1 if something grows."""
-    cli = argparse.ArgumentParser(
-        prog="python -m benchmarks.soak",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    cli = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     cli.add_argument("--only", choices=["serial", "ray"])
     cli.add_argument("--rounds", type=int, default=1000, help="at least 12")
     args = cli.parse_args(argv)

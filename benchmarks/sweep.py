@@ -1,7 +1,7 @@
 """The share of a sweep's processor time that is training: its trials alone against the sweep.
 
     python -m benchmarks.sweep
-    python -m benchmarks.sweep fedproto_lambda rounds=3 --num-samples 4 --json sweep.json
+    python -m benchmarks.sweep fedproto_lambda rounds=3 --num-samples 4
 
 Efficiency is the training time of all trials, each measured alone, divided by the sweep's wall time
 times its cores. The trials alone run one after the other in one process on one thread; only time in
@@ -13,14 +13,13 @@ Run this benchmark on an idle machine.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common import Child, environment, serve
@@ -140,16 +139,11 @@ def measure(arguments: Sequence[str], alone: int) -> Efficiency:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line and measure; return the exit code."""
-    cli = argparse.ArgumentParser(
-        prog="python -m benchmarks.sweep",
-        description=__doc__,
-        epilog="All other arguments go to fedray.sweep: NAME key=value --num-samples N.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    others = "All other arguments go to fedray.sweep: NAME key=value --num-samples N."
+    cli = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog=others)
     cli.add_argument(
         "--alone", type=int, default=0, metavar="N", help="measure only N trials alone"
     )
-    cli.add_argument("--json", type=Path, metavar="FILE", help="also write the measurements here")
     cli.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     args, words = cli.parse_known_args(argv)
     if args.train is not None:
@@ -157,9 +151,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     measured = measure(words or ["fedtsp_lambda"], args.alone)
     print(f"\n{measured.sweep}\n{measured.table()}")
-    if args.json is not None:
-        text = json.dumps({**asdict(measured), "efficiency": measured.efficiency}, indent=1)
-        args.json.write_text(text + "\n", encoding="utf-8")
     return 0
 
 

@@ -130,7 +130,25 @@ class KnownName(click.ParamType[str]):
 
 def keys(function: F) -> F:
     """Add the arguments KEY=VALUE, passed as `keys`."""
-    return click.argument("keys", nargs=-1, metavar="[KEY=VALUE]...")(function)
+    words = click.argument("keys", nargs=-1, metavar="[KEY=VALUE]...", callback=_refuse_flags)
+    return words(function)
+
+
+def _refuse_flags(
+    ctx: click.Context, param: click.Parameter, words: Sequence[str]
+) -> Sequence[str]:
+    """Return the words; raise `UserError` for one that names a flag, such as `scale=paper`."""
+    options = [option for option in ctx.command.params if isinstance(option, click.Option)]
+    flags = {
+        name.strip("-").replace("-", "_"): option for option in options for name in option.opts
+    }
+    for word in words:
+        key, is_set, value = word.partition("=")
+        option = flags.get(key.strip().casefold().replace("-", "_"))
+        if option is not None and is_set:
+            flag = option.opts[-1] if option.is_flag else f"{option.opts[-1]} {shlex.quote(value)}"
+            raise UserError(f"{shown(word)} names a flag, not a key: write {flag}")
+    return words
 
 
 def json_flag(function: F) -> F:

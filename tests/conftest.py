@@ -13,15 +13,14 @@ import random
 import string
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from clips import save_clip
+from encoding import save_bert
 from hypothesis import settings
 from tensors import CPU, same
 from torch import Tensor
@@ -33,7 +32,6 @@ from fedray.data.sources.digits import Digits
 from fedray.federation import Federation
 from fedray.plugins import use
 from fedray.registry import HOMES, registry
-from fedray.runtime import observers
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.printing import text_log
 from fedray.runtime.resolve import from_tree
@@ -45,8 +43,6 @@ settings.register_profile("fedray", deadline=None, derandomize=True)
 settings.load_profile("fedray")
 
 COUNTER = itertools.count()
-Pictures = Callable[[], None]
-"""Has runs draw from now on."""
 
 SMALL: dict[str, Any] = {
     "rounds": 2,
@@ -131,19 +127,6 @@ class _Lazy:
         return self._file.execute(words.replace("synchronous = EXTRA", "synchronous = OFF"))
 
 
-DRAW = observers.draw_phases
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_pictures() -> Iterator[None]:
-    """Runs of this process do not draw who holds what, which another process does."""
-    nothing = Future[bytes]()
-    nothing.set_result(b"")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(observers, "draw_phases", lambda data, plan: nothing)
-        yield
-
-
 @pytest.fixture
 def empty_data(tmp_path, monkeypatch) -> None:
     """Every data.root is an empty folder of that name."""
@@ -154,12 +137,6 @@ def empty_data(tmp_path, monkeypatch) -> None:
         return path
 
     monkeypatch.setattr("fedray.config.resolution.resolve_root", folder)
-
-
-@pytest.fixture
-def pictures(monkeypatch) -> Pictures:
-    """`pictures()` lets the runs of a test draw."""
-    return lambda: monkeypatch.setattr(observers, "draw_phases", DRAW)
 
 
 @pytest.fixture(scope="session")
@@ -190,27 +167,6 @@ def letter_bert(tmp_path_factory) -> Path:
     letters = [*string.ascii_lowercase, *string.digits]
     words = [*WORDS.split()[:5], *string.punctuation, *letters, *(f"##{one}" for one in letters)]
     return save_bert(tmp_path_factory.mktemp("letter_bert"), words, 128)
-
-
-def save_bert(folder: Path, words: Sequence[str], positions: int) -> Path:
-    """Write a BERT with random weights and these pieces of words; return its folder."""
-    from transformers import BertConfig, BertModel, BertTokenizer
-
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
-    BertTokenizer(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
-    config = BertConfig(
-        vocab_size=len(words),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=positions,
-        initializer_range=0.5,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        BertModel(config).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from fedray.config import Experiment
 from fedray.core import Batch, Client, Downlinks, Total, training
 from fedray.federation import Reply, Task
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import Trace, Violation, compare_traces, serial, trace
+from fedray.runtime.conformance import Subject, Violation, check_same, trace
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from tests.pretended_device import COUNTS, device
@@ -30,9 +30,9 @@ FEW = 4
 
 def check_device(experiment: Experiment) -> None:
     """Compare runs on the CPU and on a pretended accelerator."""
+    on_device = partial(SerialExecutor, device=device())
     with sdpa_kernel(SDPBackend.MATH):  # the only attention that both devices support
-        on_cpu = trace(Assembly(experiment), serial)
-    compare_traces(on_cpu, _on_device(experiment), ROUNDING)
+        check_same(Subject(experiment), on_device, device=device(), tolerance=ROUNDING)
 
 
 @dataclass
@@ -83,7 +83,8 @@ def count_steps(experiment: Experiment) -> StepCounts:
 
     training._batches = counted
     try:
-        _on_device(experiment, Counting)
+        with sdpa_kernel(SDPBackend.MATH):
+            trace(Assembly(experiment), partial(Counting, device=device()), device())
     finally:
         training._batches = batches
     return counts
@@ -98,10 +99,3 @@ def check_batches(experiment: Experiment) -> None:
             f"{' and '.join(transfers)} in the batches of two rounds; create or move tensors "
             "before the batches, and do not read any on the CPU"
         )
-
-
-def _on_device(
-    experiment: Experiment, executor: type[SerialExecutor] = SerialExecutor
-) -> list[Trace]:
-    with sdpa_kernel(SDPBackend.MATH):
-        return trace(Assembly(experiment), partial(executor, device=device()), device())

@@ -8,13 +8,39 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedray.cli.dry_run import PlannedRun, check_command, plan_of_command, split_command
-from fedray.cli.papers import read_papers
+from fedray.cli.papers import Paper, read_papers
 from fedray.config import Component, Experiment
 from fedray.studies.file import Kind, plan_study
 from fedray.studies.plan import StudyPlan
 
 OF_PLAN = ("seeds", "select", "metric", "row_metrics", "at", "columns")
 """Facts about a study as a whole."""
+
+
+class PaperCommand(NamedTuple):
+    """A command of an item.
+
+    Attributes:
+        paper: the name of the paper's file.
+        item: the name of the item.
+        scale: laptop, desktop, paper or printed.
+        words: the command line.
+    """
+
+    paper: str
+    item: str
+    scale: str
+    words: str
+
+
+def every_command(papers: Mapping[str, Paper]) -> list[PaperCommand]:
+    """Return the commands of all papers."""
+    return [
+        PaperCommand(name, item.item, scale, command)
+        for name, paper in papers.items()
+        for item in paper.items
+        for scale, command in item.commands()
+    ]
 
 
 class Fact(NamedTuple):

@@ -104,6 +104,9 @@ def test_a_failure_is_one_line_too():
             "No such option '--zzz'; write keys of the experiment without dashes: zzz=...",
         ),
         (["--numbr", "1"], "No such option '--numbr'; did you mean --number?"),
+        (["number=1"], "'number=1' names a flag, not a key: write --number 1"),
+        (["Out=a b"], "'Out=a b' names a flag, not a key: write --out 'a b'"),
+        (["debug=true"], "'debug=true' names a flag, not a key: write --debug"),
     ],
 )
 def test_wrong_words_are_one_sentence(argv, said, capsys):

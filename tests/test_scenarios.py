@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from io import BytesIO
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from fedray.errors import UserError
 from fedray.evaluation.score import Score, TopK, within_top
 from fedray.models import Pixels
 from fedray.runtime.assembly import partition_images
-from fedray.runtime.observers import draw_phases
 
 EVOLVING = {"data.evolution.phases": [{"round": 2, "partition": {"alpha": 50}}], "rounds": 3}
 GROUPS = {
@@ -151,15 +149,6 @@ def test_scores_are_plain_counts():
 # --- what is written ------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_every_phase_is_drawn_and_newcomers_are_named(assemble):
-    from PIL import Image
-
-    sizes = []
+def test_a_partition_of_several_phases_can_be_written(assemble):
     for changes in ({}, EVOLVING, GROUPS):
-        assembly = assemble("local", changes)
-        drawing = draw_phases(assembly.data, assembly.plan)
-        with Image.open(BytesIO(drawing.result())) as image:
-            sizes.append(image.height)
-    assert sizes[1] > 1.8 * sizes[0]
-    assert json.dumps(assembly.data.manifest())
+        assert json.dumps(assemble("local", changes).data.manifest())

@@ -1,8 +1,9 @@
 """Read damaged, cut, edited, linked and exchanged files of runs and studies by every command.
 
-A finished run, an interrupted run and a finished sweep are copied to the results folder; one entry
-of the copy is damaged. Every command must then give the undisturbed answer, or exit with 2 and one
-sentence. None may hang, write outside of the results, or show or publish a private file.
+A finished and an interrupted run of two methods, and a finished sweep, are copied to the results
+folder; one entry of the copy is damaged. Every command must then give the undisturbed answer, or
+exit with 2 and one sentence, after which the copy is as it was. None may hang, write outside of the
+results, or show or publish a private file.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.faults.damage import EDITS, METHODS, contents, kind_of
 from benchmarks.faults.harness import SERIAL, Tally, Victim, difference, prepare, run_undisturbed
 from benchmarks.faults.sweeps import write_sweep
 
 LIMIT_SECONDS = 60.0
 PRIVATE = "a private line"
+METHODS = ("scaffold", "fedtsp")
+FINISHED, INTERRUPTED, OTHER = "finished {}", "interrupted {}", "another {}"
 RUN, STUDY = Path("runs", "it"), Path("small_sweep", "1")
-ENTRY = {"finished run": RUN, "interrupted run": RUN, "study": STUDY}
+ENTRY = {form.format(name): RUN for form in (FINISHED, INTERRUPTED) for name in METHODS}
+ENTRY["study"] = STUDY
 SWEEP_WORDS = ("sweep", "small_sweep.yaml", "--resume", "--out", "{it}", "--no-track")
 READERS = {
     "report": ("report", "{it}"),
     "upload": ("upload", "{it}", "--uri", "sqlite:///{home}/out/mlflow.db"),
-    "diff": ("diff", "{it}", "{home}/templates/finished run/runs/it"),
+    "diff": ("diff", "{it}", "{whole}"),
     "verify": ("verify", "{it}"),
     "predict": ("predict", "{it}", "{home}/image.png", "--client", "0"),
     "show": ("show", "{it}/config.yaml"),
@@ -42,9 +45,27 @@ OF_STUDY = {
 }
 PAGES = {"trials.csv", "best.yaml", "sweep.png", "sweep.yaml"}
 """Pages of a study and its copied file; an upload counts those that are there."""
-NOT_CHECKED = {"partition.png", ".lock", ".trial.lock", "error.txt", "tracking.json", *PAGES}
+NOT_CHECKED = {".lock", ".trial.lock", "error.txt", "tracking.json", *PAGES}
 """Files without a checksum, on which no number depends."""
 Kind = Callable[[Path, Path], object]
+
+
+def patch(draw: random.Random, old: bytes, pattern: bytes, bits: list[int]) -> bytes:
+    """Flip bits of one byte that matches a pattern, or of the last byte."""
+    places = [match.start() for match in re.finditer(pattern, old, re.DOTALL)] or [len(old) - 1]
+    place = draw.choice(places)
+    return old[:place] + bytes([old[place] ^ draw.choice(bits)]) + old[place + 1 :]
+
+
+OTHERS = (b"{}", b"[]", b"null", b"\xff\x00", b"3", b'{"checksum": 1}', b"[" * 100_000)
+EDITS: dict[str, Callable[[random.Random, bytes], bytes | None]] = {
+    "bit flipped": lambda draw, old: patch(draw, old, b".", [1 << bit for bit in range(8)]),
+    "digit changed": lambda draw, old: patch(draw, old, b"[0-7]", [*range(1, 8)]),
+    "cut": lambda draw, old: old[: draw.choice([0, draw.randrange(len(old)), len(old) - 1])],
+    "bytes appended": lambda draw, old: old + draw.choice([draw.randbytes(9), old[-9:], old]),
+    "replaced": lambda draw, old: draw.choice([*OTHERS, draw.randbytes(200)]),
+    "removed": lambda draw, old: None,
+}
 
 
 def bind(path: Path, _: Path) -> None:
@@ -66,7 +87,7 @@ KINDS: dict[str, Kind] = {
 
 
 def make_templates(folder: Path, experiments: dict[str, Path]) -> None:
-    """Write the results of two finished runs, an interrupted one, and a sweep to resume."""
+    """Write the results of finished and interrupted runs, and of a sweep to resume."""
     import torch
     from PIL import Image
 
@@ -78,14 +99,14 @@ def make_templates(folder: Path, experiments: dict[str, Path]) -> None:
     from fedray.studies.tune import config_of, reports
 
     Image.new("L", (8, 8)).save(folder / "image.png")
-    for seed, name in enumerate(("finished run", "another")):
-        out = folder / "templates" / name / RUN
-        chosen = resolve(str(experiments[METHODS[0]]), [f"seed={seed}"])
+    for method, (seed, form) in itertools.product(METHODS, enumerate((FINISHED, OTHER))):
+        out = folder / "templates" / form.format(method) / RUN
+        chosen = resolve(str(experiments[method]), [f"seed={seed}"])
         session = Session(chosen, out, lambda parts: SerialExecutor(parts, torch.device("cpu")))
         for done in session.rounds():
             if done.round == 2 and not seed:
                 session.settle()
-                shutil.copytree(out, folder / "templates" / "interrupted run" / RUN)
+                shutil.copytree(out, folder / "templates" / INTERRUPTED.format(method) / RUN)
     os.environ["FEDRAY_RESULTS"] = str(folder / "results")
     file = write_sweep(folder, experiments[METHODS[0]], {"workers": 1, "rounds": 2})
     words = [str(file), "--out", str(folder / "results" / STUDY)]
@@ -103,7 +124,8 @@ def make_templates(folder: Path, experiments: dict[str, Path]) -> None:
 def call(folder: Path, subject: str, reader: str) -> tuple[str, str]:
     """Call a command in the results; return its output without durations, and its defect."""
     words = (OF_STUDY if subject == "study" else READERS)[reader]
-    names = {"it": folder / "results" / ENTRY[subject], "home": folder}
+    whole = folder / "templates" / FINISHED.format(method_of(subject)) / RUN
+    names = {"it": folder / "results" / ENTRY[subject], "home": folder, "whole": whole}
 
     def work() -> int:
         from fedray.cli.main import main
@@ -124,17 +146,25 @@ def call(folder: Path, subject: str, reader: str) -> tuple[str, str]:
     return (text if end.code == 0 else "refused"), end.fault or failed
 
 
+def method_of(subject: str) -> str:
+    """Return the method of a template."""
+    return METHODS[0] if subject == "study" else subject.split()[-1]
+
+
 def judge(folder: Path, subject: str, reader: str, name: str, undisturbed: str) -> tuple[str, str]:
     """Return the outcome and the defect of a command on a damaged copy."""
+    before = contents(folder / "results")
     text, wrong = call(folder, subject, reader)
     published = [path for path in folder.glob("out/**/*") if path.is_file()]
     outside = (folder / "private").read_text() != PRIVATE
     if outside or any(PRIVATE.encode() in path.read_bytes() for path in published):
         return "", f"{reader}: a private file was changed or published"
+    if text == "refused" and contents(folder / "results") != before:
+        wrong = wrong or "refused, but the folder has changed"
     if wrong or text == "refused":
         return "refused", wrong and f"{reader}: {wrong}"
     if reader == "resume" and subject != "study":
-        whole = folder / "templates" / "finished run" / RUN
+        whole = folder / "templates" / FINISHED.format(method_of(subject)) / RUN
         return "same", difference(folder / "results" / RUN, whole)
     differs = PRIVATE in text or (text != undisturbed and Path(name).name not in NOT_CHECKED)
     return "same", f"{reader}: another answer: {text[-400:]}" if differs else ""
@@ -156,7 +186,8 @@ def do_damage(draw: random.Random, folder: Path, subject: str, name: str, damage
     if damage in EDITS:
         new = EDITS[damage](draw, old) if old else b"{}"
     elif damage == "exchanged":
-        others = contents(folder / "templates" / "another")
+        form = draw.choice([OTHER, INTERRUPTED])
+        others = contents(folder / "templates" / form.format(method_of(subject)))
         alike = [text for other, text in others.items() if kind_of(other) == kind_of(name)]
         new = draw.choice(alike or [b""])
     path.unlink()
@@ -196,6 +227,18 @@ def run(count: int, seed: int, folder: Path) -> Tally:
             outcome, wrong = judge(folder, subject, reader, name, answers[subject, reader])
             tally.add([f"{subject}, {damage}"], outcome, wrong and f"{name}: {wrong}")
     return tally
+
+
+def kind_of(name: str) -> str:
+    """Return a path with every number or hash replaced by a star."""
+    return re.sub(r"\w*\d\w*", "*", name)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the regular files of a folder by path, without pictures and locks."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+    kept = [path for path in paths if path.suffix != ".png" and path.name != ".lock"]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in kept}
 
 
 def names_of(folder: Path, subject: str) -> list[str]:

@@ -37,7 +37,7 @@ _IMPORTED = (
 )
 _FILES = {
     *(".lock", "checkpoints", "config.yaml", "error.txt", "matrices.json"),
-    *("partition.json", "partition.png", "result.json", "rounds.jsonl", "tracking.json"),
+    *("partition.json", "result.json", "rounds.jsonl", "tracking.json"),
 }
 """The files that a finished run may leave."""
 

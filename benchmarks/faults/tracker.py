@@ -30,15 +30,7 @@ from fedray.config import Experiment
 from fedray.storage.environment import Environment
 from fedray.storage.run import Costs, Round, Run, RunInfo, Traffic
 from fedray.storage.run_folder import RunFolder
-from fedray.tracking import (
-    NotTaken,
-    Store,
-    TrackedRun,
-    Upload,
-    Uploader,
-    grouped,
-    tracked_run,
-)
+from fedray.tracking import NotTaken, TrackedRun, Upload, Uploader, grouped, tracked_run
 
 TRIALS = ("trial_0", "trial_1")
 IMPATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "3", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
@@ -136,20 +128,12 @@ def log_badly(home: Path, port: int, draw: random.Random, name: str) -> list[str
 def drive(uri: str, home: Path, name: str) -> None:
     """Track a sweep as its driver does, while its rounds come in."""
     os.environ.update(IMPATIENT)
-    uploader = Uploader(uri, "faults")
+    uploader = Uploader(uri)
     for count in (1, 2, 3, 4, 5, 6, 6, 6):  # the last state is tried three times
         runs = state(home, name, count)
         with contextlib.suppress(NotTaken):
             uploader.send([Upload(r.key, partial(replace, r), state=count) for r in runs], print)
         time.sleep(0.03)
-
-
-def upload(uri: str, home: Path, name: str) -> None:
-    """Send what the server lacks of a sweep that has ended."""
-    os.environ.update(PATIENT)
-    store = Store(uri, "faults")
-    for run in state(home, name, 6):
-        store.sync(run)
 
 
 def state(home: Path, name: str, count: int) -> list[TrackedRun]:
@@ -161,7 +145,7 @@ def state(home: Path, name: str, count: int) -> list[TrackedRun]:
         run = tracked_run(home / trial, status, key=f"{name}-{trial}", artifacts=["result.json"])
         ended: Any = {"metrics": {"objective": 0.5}} if count == 6 else {}
         runs.append(replace(run, name=trial, parent=name, rounds=run.rounds[:count], **ended))
-    return runs
+    return [replace(run, experiment="faults") for run in runs]
 
 
 def look(home: Path, uri: str, name: str) -> str:
@@ -169,8 +153,11 @@ def look(home: Path, uri: str, name: str) -> str:
     from mlflow import MlflowClient
 
     before = {trial: (home / trial / "result.json").read_bytes() for trial in TRIALS}
+    os.environ.update(PATIENT)
     for _ in range(2):
-        upload(uri, home, name)
+        Uploader(uri).send(
+            [Upload(r.key, partial(replace, r)) for r in state(home, name, 6)], print
+        )
     client = MlflowClient(tracking_uri=uri)
     place = client.get_experiment_by_name("faults").experiment_id
     keys = [name, *(f"{name}-{trial}" for trial in TRIALS)]

@@ -8,6 +8,6 @@ listing.py        registered names, read from listing.json; catalogue.py reads t
 cost.py, data.py, check.py, doctor.py, predict.py, report.py, analyse.py, verify.py, diff.py,
 upload.py, papers.py
                   one subcommand each
-dry_run.py        resolves a command without running it, for `fedray papers --check` and tests
+dry_run.py        resolves a command without running it, for `fedray papers` and tests
 new.py            `fedray new`, which copies templates/
 """

@@ -15,7 +15,7 @@ from fedray.command import RUN_ERROR, Command, plugins
 from fedray.errors import UserError
 
 if TYPE_CHECKING:
-    from fedray.runtime.conformance import LawResult
+    from fedray.runtime.conformance import Law
 
 
 @click.command(cls=Command)
@@ -31,7 +31,7 @@ def command(words: Sequence[str], plugin: Sequence[str]) -> int:
     say_next("importing PyTorch")
     from fedray.config import parse_assignments
     from fedray.core import algorithms
-    from fedray.runtime.conformance import Conformance, small_experiment
+    from fedray.runtime.conformance import Workers, check, small_experiment
 
     methods = [word for word in words if "=" not in word]
     sets = list(parse_assignments(word for word in words if "=" in word))
@@ -39,24 +39,27 @@ def command(words: Sequence[str], plugin: Sequence[str]) -> int:
         raise UserError("name a method to check, for example fedavg, or all")
     methods = list(algorithms.names()) if methods == ["all"] else methods
     experiments = [small_experiment(method, sets, plugin) for method in methods]
-    with closing(Conformance()) as conformance:
+    with closing(Workers()) as workers:
         broken = [
-            verdict
+            difference
             for method, experiment in zip(methods, experiments, strict=True)
-            for verdict in print_verdicts(method, conformance.check(experiment))
-            if verdict.difference
+            for difference in print_verdicts(method, check(experiment, workers))
+            if difference
         ]
     return RUN_ERROR if broken else 0
 
 
-def print_verdicts(method: str, verdicts: Iterable[LawResult]) -> Iterator[LawResult]:
-    """Print and yield each verdict on a method when it is reached, then the elapsed time."""
+def print_verdicts(method: str, verdicts: Iterable[tuple[Law, str]]) -> Iterator[str]:
+    """Print each verdict on a method when it is reached, then the elapsed time; yield differences.
+
+    A difference is "" if the law holds.
+    """
     started = time.monotonic()
     print(method, flush=True)
-    for verdict in verdicts:
-        result = "BROKEN" if verdict.difference else "holds"
-        print(f"  {result:<7} {verdict.law:<12} {verdict.description}", flush=True)
-        if verdict.difference:
-            print(indent(fill(verdict.difference, 70), " " * 10), flush=True)
-        yield verdict
+    for law, difference in verdicts:
+        result = "BROKEN" if difference else "holds"
+        print(f"  {result:<7} {law.name:<12} {law.description}", flush=True)
+        if difference:
+            print(indent(fill(difference, 70), " " * 10), flush=True)
+        yield difference
     print(f"  {time.monotonic() - started:.1f} s", flush=True)

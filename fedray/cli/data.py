@@ -182,7 +182,7 @@ def _draw(out: Path | None, look: Look, data: FederatedData | None) -> None:
     plot_samples(look.samples, look.class_names, out / "samples.png")
     print(f"wrote {out / 'samples.png'}")
     if data is not None:
-        plot_partition(data.histogram(), data.class_names, out / "partition.png")
+        plot_partition({"": data.histogram()}, data.class_names, out / "partition.png")
         print(f"wrote {out / 'partition.png'}")
 
 

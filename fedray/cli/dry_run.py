@@ -1,4 +1,4 @@
-"""Resolution of a command's experiments without running them, for `fedray papers --check`."""
+"""Resolution of a command's experiments without running them, for `fedray papers` and tests."""
 
 from __future__ import annotations
 

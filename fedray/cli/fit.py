@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedray.activity import say_next
-from fedray.command import Command, KnownName, json_flag, keys, plugins
+from fedray.command import Command, KnownName, keys, plugins
 from fedray.errors import FedrayError, UserError, one_line
 from fedray.results.pages.page import Section
 from fedray.results.pages.terminal import print_sections
@@ -65,37 +64,36 @@ class Measurement:
 @click.command(cls=Command)
 @click.argument("experiment", type=KnownName(lambda: names("experiments")))
 @keys
-@json_flag
 @plugins
-def command(experiment: str, keys: Sequence[str], as_json: bool, plugin: Sequence[str]) -> None:
+def command(experiment: str, keys: Sequence[str], plugin: Sequence[str]) -> None:
     """Measure a few rounds with other numbers of workers, stacked clients and bfloat16.
 
     EXPERIMENT is a shipped name or a YAML file. Each setting trains one round to warm up and
-    up to three that are timed; nothing is kept. Ray starts on this machine, or RAY_ADDRESS names
-    a cluster. The fastest settings come first.
+    up to three that are timed; no run is kept. Ray starts on this machine, or RAY_ADDRESS names
+    a cluster. The fastest settings come first; workers=auto then is the fastest number.
     """
-    if not as_json:
-        say_next("importing PyTorch")
+    say_next("importing PyTorch")
+    from fedray.runtime.fitted import remember
     from fedray.runtime.inputs import check_inputs
     from fedray.runtime.resolve import resolve
 
-    check_inputs(resolve(experiment, keys, plugin))
-
     def with_settings(settings: Mapping[str, Any]) -> Experiment:
-        return resolve(experiment, [*keys, *(f"{k}={v}" for k, v in settings.items())], plugin)
+        set_here = {"workers": 1, **settings}  # the file may say auto
+        return resolve(experiment, [*keys, *(f"{k}={v}" for k, v in set_here.items())], plugin)
+
+    check_inputs(with_settings({}))
 
     found = []
     for measured in measure_all(with_settings):
-        if not as_json:
-            print(_progress(measured), flush=True)
+        print(_progress(measured), flush=True)
         found.append(measured)
     found.sort(key=lambda measured: measured.seconds)
-    if as_json:
-        print(json.dumps([asdict(each) for each in found if not each.failure], indent=1))
-        return
+    workers = [each.settings["workers"] for each in found if [*each.settings] == ["workers"]]
+    remember(with_settings({}), workers[0])
     print_sections([_section([each for each in found if not each.failure])])
     words = [*keys, *found[0].words]
     print(f"fastest here: fedray run {shlex.join([experiment, *words])}\n{NUMERICS}")
+    print(f"workers=auto means workers={workers[0]} from now on, for rounds like these")
 
 
 def measure_all(with_settings: Callable[[Mapping[str, Any]], Experiment]) -> Iterator[Measurement]:

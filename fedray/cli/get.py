@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ import click
 from filelock import FileLock, Timeout
 
 from fedray.activity import end_waiting
-from fedray.command import Command, KnownName, json_flag
+from fedray.command import Command, KnownName
 from fedray.data.known import KnownSet, known_sets
 from fedray.downloads import NotTheFile, Unreachable, check_disk_space, fetch, fetch_hub, unpack
 from fedray.errors import UserError, nearest
@@ -33,16 +32,14 @@ def _names() -> list[str]:
 )
 @click.argument("names", nargs=-1, type=KnownName(_names), metavar="NAME...")
 @click.option("--list", "lists", is_flag=True, help="List all names and what is on this machine.")
-@json_flag
-def command(names: Sequence[str], lists: bool, as_json: bool) -> None:
+def command(names: Sequence[str], lists: bool) -> None:
     """Fetch public data sets and weights of the papers.
 
     Files are downloaded, compared with their known checksums, unpacked and counted. What must be
     fetched with a browser is named, and unpacked and checked once it is there.
     """
     if lists or not names:
-        rows = list(_rows())
-        print(json.dumps(rows, indent=1) if as_json else "\n".join(_table(rows)))
+        print("\n".join(_table(list(_rows()))))
         return
     unknown = [name for name in names if name not in _names()]
     if unknown:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,8 +13,8 @@ from pydantic import Field
 
 import fedray
 from fedray.cli.dry_run import check_command, plan_of_command
-from fedray.command import WORD, Command, json_flag
-from fedray.config import Frozen, MissingRoot, missing_roots_allowed, read_mapping, validate
+from fedray.command import WORD, Command
+from fedray.config import Frozen, missing_roots_allowed, read_mapping, validate
 from fedray.errors import UserError, nearest
 from fedray.shipped import files
 from fedray.studies.file import SCALES, Kind, read_study
@@ -89,22 +88,6 @@ class Paper(NamedTuple):
     paper: str
     items: list[Item]
     printed: str = ""
-
-
-class PaperCommand(NamedTuple):
-    """A command of an item.
-
-    Attributes:
-        paper: the name of the paper's file.
-        item: the name of the item.
-        scale: laptop, desktop, paper or printed.
-        words: the command line.
-    """
-
-    paper: str
-    item: str
-    scale: str
-    words: str
 
 
 def read_papers() -> dict[str, Paper]:
@@ -192,41 +175,19 @@ def _commands(kind: str, name: str, scale: str, item: StudyItem) -> Iterator[str
         yield f"fedray {word} {folder}" + (f" --{flags}" if flags else "")
 
 
-def every_command(papers: Mapping[str, Paper]) -> list[PaperCommand]:
-    """Return the commands of all papers."""
-    return [
-        PaperCommand(name, item.item, scale, command)
-        for name, paper in papers.items()
-        for item in paper.items
-        for scale, command in item.commands()
-    ]
-
-
 # --- the command ---------------------------------------------------------------------------------
 
 
 @click.command(cls=Command)
 @click.argument("paper", required=False, type=WORD)
 @click.argument("item", required=False, type=WORD)
-@click.option("--check", "checks", is_flag=True, help="Check all commands without running them.")
-@json_flag
-def command(paper: str | None, item: str | None, checks: bool, as_json: bool) -> int:
+def command(paper: str | None, item: str | None) -> None:
     """List the papers' tables and figures with the commands that reproduce them.
 
     PAPER is fedtsp, fedglcl, dp2fl or fedmgp; ITEM is for example "Table 4", or the beginning of an
     item's name.
     """
-    papers = select(read_papers(), paper, item)
-    if checks:
-        return check_commands(every_command(papers))
-    if as_json:
-        trees = {
-            name: {**entry._asdict(), "items": [one.model_dump(mode="json") for one in entry.items]}
-            for name, entry in papers.items()
-        }
-        print(json.dumps(trees, indent=1, ensure_ascii=False))
-        return 0
-    for number, (name, entry) in enumerate(papers.items()):
+    for number, (name, entry) in enumerate(select(read_papers(), paper, item).items()):
         print(f"{'' if number == 0 else chr(10)}{entry.title} ({name}): {entry.paper}")
         if paper is not None and entry.printed:
             print("\n".join(_wrapped(f"Scale printed: {entry.printed}")))
@@ -234,7 +195,6 @@ def command(paper: str | None, item: str | None, checks: bool, as_json: bool) ->
             print("\n".join(_summary_lines(one) if paper is None else _detail_lines(one)))
             for sentence, scales in {} if item is None else missing_of(one).items():
                 print("\n".join(_wrapped(f"missing at {' and '.join(scales)}: {sentence}")))
-    return 0
 
 
 def missing_of(item: Item) -> dict[str, list[str]]:
@@ -280,22 +240,6 @@ def select(papers: dict[str, Paper], name: str | None, item: str | None) -> dict
 
 def _folded(name: str) -> str:
     return " ".join(name.casefold().replace(".", " ").split())
-
-
-def check_commands(commands: Sequence[PaperCommand]) -> int:
-    """Resolve commands and print those that fail; return the exit code."""
-    failed, without_data = 0, 0
-    for checked in commands:
-        try:
-            check_command(checked.words)
-        except MissingRoot as error:
-            without_data += 1
-            print(f"{checked.paper}, {checked.item} [{checked.scale}]: {error}")
-        except UserError as error:
-            failed += 1
-            print(f"{checked.paper}, {checked.item} [{checked.scale}]: {checked.words}: {error}")
-    print(f"{len(commands)} commands, {failed} wrong, {without_data} whose data is not here")
-    return int(failed > 0)
 
 
 def _summary_lines(item: Item) -> list[str]:

@@ -29,12 +29,9 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", "
     type=click.IntRange(0, MOST_CLIENTS - 1),
     help="Client whose model predicts; not needed if all clients share one model.",
 )
-@click.option("--last", is_flag=True, help="Use the model of the last round, not of the best.")
 @json_flag
 @trust_flag
-def command(
-    run: Path, images: Sequence[Path], client: int | None, last: bool, as_json: bool
-) -> None:
+def command(run: Path, images: Sequence[Path], client: int | None, as_json: bool) -> None:
     """Classify images with the saved models of a run.
 
     RUN is the folder of the run; IMAGES are files or folders.
@@ -42,7 +39,7 @@ def command(
     paths = [path for folder in images for path in _files(folder)]
     from fedray.trained import open_models
 
-    model = open_models(run.resolve(), "last" if last else None).model(client)
+    model = open_models(run.resolve()).model(client)
     lines = json_lines if as_json else text_lines
     for line in lines(model, paths, model.predict(paths)):
         print(line)

@@ -25,7 +25,15 @@ from fedray.results.frame import (
 )
 from fedray.results.pages.figures import FIGURES, figure_rounds, figure_traffic, swept_figures
 from fedray.results.pages.page import html, markdown
-from fedray.results.pages.report import caveats, latex, page, sections, write_csv, write_heat_maps
+from fedray.results.pages.report import (
+    caveats,
+    latex,
+    page,
+    sections,
+    write_csv,
+    write_heat_maps,
+    write_partitions,
+)
 from fedray.results.pages.terminal import print_sections
 from fedray.storage.files import make_folder, write_atomic
 from fedray.storage.metric import HEADLINE, Select
@@ -45,14 +53,12 @@ class ReportStyle:
     Attributes:
         folders: the folders of the command line; HTML pages take the title from them.
         formats: the formats that are written into a folder.
-        figure: the horizontal axis of a single figure file.
         columns: width of figures, in columns of a paper.
         order: labels of the rows in the order of the command line, for LaTeX.
     """
 
     folders: Sequence[Path]
     formats: Sequence[str]
-    figure: Literal["rounds", "traffic"]
     columns: Literal[1, 2]
     order: Sequence[str]
 
@@ -73,13 +79,6 @@ class ReportStyle:
     type=click.Choice(FORMATS),
     multiple=True,
     help="Format of the files in a folder; repeatable; default: md, csv and png.",
-)
-@click.option(
-    "--figure",
-    type=click.Choice(["rounds", "traffic"]),
-    default="rounds",
-    show_default=True,
-    help="Horizontal axis if --out is a figure file.",
 )
 @click.option(
     "--columns",
@@ -134,7 +133,6 @@ def command(
     folders: Sequence[Path],
     outs: Sequence[Path],
     formats: Sequence[str],
-    figure: Literal["rounds", "traffic"],
     columns: Literal[1, 2],
     wanted: Sequence[str],
     labels: Sequence[str],
@@ -157,7 +155,7 @@ def command(
     report = Report(rank_groups(groups, metrics[0], at), metrics, at, base, notes)
     print_sections([*sections(report), *caveats(report)])
     order = [member.label for member in groups]
-    style = ReportStyle(folders, formats or USUAL_FORMATS, figure, columns, order)
+    style = ReportStyle(folders, formats or USUAL_FORMATS, columns, order)
     files: list[Path] = []
     for out in outs or [default_folder(folders)]:
         if is_file(out):
@@ -199,8 +197,6 @@ def write_file(report: Report, path: Path, style: ReportStyle) -> None:
         write_atomic(path, writers[path.suffix]())
     elif path.suffix == ".csv":
         write_csv(report, path)
-    elif style.figure == "traffic":
-        figure_traffic(report.groups, report.metric, path, style.columns)
     else:
         figure_rounds(report.groups, report.metrics, path, style.columns)
 
@@ -218,6 +214,7 @@ def write_folder(report: Report, out: Path, style: ReportStyle) -> list[Path]:
                 report.groups, out, report.metric, report.at, kind, style.columns
             )
             files += write_heat_maps(report.groups, out, kind)
+            files += write_partitions(report.groups, out) if kind == "png" else []
         else:
             files.append(out / ("page.html" if kind == "html" else f"table.{kind}"))
             write_file(report, files[-1], style)

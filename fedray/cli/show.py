@@ -52,12 +52,9 @@ def _completions() -> list[str]:
 @click.command(cls=Command)
 @click.argument("name", type=KnownName(_completions))
 @keys
-@click.option("--changed", is_flag=True, help="Omit settings that keep their defaults.")
 @json_flag
 @with_plugins
-def command(
-    name: str, keys: Sequence[str], changed: bool, as_json: bool, plugin: Sequence[str]
-) -> None:
+def command(name: str, keys: Sequence[str], as_json: bool, plugin: Sequence[str]) -> None:
     """Show the settings of an experiment, or explain a method, model, metric, ...
 
     For an experiment, every setting and where it is set; KEY=VALUE overrides a setting as in
@@ -68,8 +65,6 @@ def command(
         name = f"{name}/config.yaml"
     if keys or is_experiment(name):
         rows = settings(name, keys, plugin)
-        if changed:
-            rows = [row for row in rows if row.source != DEFAULT]
         print(_as_json(rows)) if as_json else print_settings(rows)
         return
     plugins = load_plugins(plugin)

@@ -91,17 +91,11 @@ def table(**words: Any) -> int:
 
 def _run(kind: Kind, words: dict[str, Any]) -> int:
     """Run or resume the study of a command line; return the exit code."""
-    _import()
-    request = request_of(kind, **words)
+    say_next("importing PyTorch")
+    import_quickly("torch")  # takes two seconds
     from fedray.studies.flow import carry_out
 
-    return carry_out(request)[1]
-
-
-def _import() -> None:
-    """Import what a study needs, which takes two seconds."""
-    say_next("importing PyTorch")
-    import_quickly("torch")
+    return carry_out(request_of(kind, **words))[1]
 
 
 def request_of(

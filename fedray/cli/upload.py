@@ -63,7 +63,7 @@ class Uploaded:
         return f"{self.folder}: added {added}{runs}{lacks}"
 
 
-def upload(folders: Sequence[Path], uri: str, experiment: str | None = None) -> list[Uploaded]:
+def upload(folders: Sequence[Path], uri: str) -> list[Uploaded]:
     """Upload what MLflow lacks of every run and study in and below the folders.
 
     A second call sends nothing. A run that cannot be read, or that MLflow refuses, holds up no
@@ -72,13 +72,11 @@ def upload(folders: Sequence[Path], uri: str, experiment: str | None = None) -> 
     Args:
         folders: folders of runs, sweeps or tables.
         uri: an absolute tracking URI.
-        experiment: MLflow experiment for runs that are new to MLflow; None: that of the study, or
-            `experiment_name`.
 
     Raises:
         FedrayError: if MLflow fails.
     """
-    uploader, uploaded = Uploader(uri, experiment), []
+    uploader, uploaded = Uploader(uri), []
     for folder, sources in _found(folders):
         try:
             added = uploader.send(sources, say)
@@ -184,29 +182,28 @@ def _study_follower(home: Path) -> Callable[[RunStatus | None], Iterable[Upload]
 @click.command(cls=Command)
 @click.argument("folders", nargs=-1, required=True, type=PATH)
 @click.option("--uri", type=WORD, help="Default: $MLFLOW_TRACKING_URI, or the results' database.")
-@click.option("--experiment", type=WORD, help="MLflow experiment for runs that are new to MLflow.")
 @click.option(
     "--follow",
     "follows",
     is_flag=True,
     help="Follow one run, sweep or table while it grows, until standard input ends.",
 )
-def command(folders: Sequence[Path], uri: str | None, experiment: str | None, follows: bool) -> int:
+def command(folders: Sequence[Path], uri: str | None, follows: bool) -> int:
     """Upload results to MLflow, as far as MLflow lacks them.
 
     FOLDERS contain runs, sweeps or tables, at any depth. The command can be repeated.
     """
     uri = uri or resolve_uri(results_home())
     if follows:
-        if len(folders) > 1 or experiment:
-            raise UserError("--follow takes one folder, and no --experiment")
+        if len(folders) > 1:
+            raise UserError("--follow takes one folder")
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `ray job stop` sends it to all processes
         with os.fdopen(os.dup(1), "w") as lines:
             os.dup2(2, 1)  # keeps MLflow's output apart from ours
             is_complete = follow(folders[0], uri, partial(print, file=lines, flush=True))
         os._exit(0 if is_complete else 1)  # at once: a thread may still wait for the server
     failed: list[str] = []
-    for uploaded in upload(folders, uri, experiment):
+    for uploaded in upload(folders, uri):
         print(uploaded)
         failed += uploaded.failed
     if failed:

@@ -13,6 +13,7 @@ resolution.py   from a tree to a complete experiment: presets, names and default
 """
 
 from fedray.config.experiment import (
+    DATA,
     EXECUTION,
     EXECUTION_KEYS,
     IMAGES,

@@ -1,14 +1,8 @@
-"""Plots of a partition and of samples. `begin_plot` runs this file, which needs no fedray code."""
+"""Plots of a partition and of samples."""
 
 from __future__ import annotations
 
-import hashlib
-import pickle
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -23,8 +17,6 @@ if TYPE_CHECKING:
 
 Histogram = NDArray[np.int64]
 Pixels = NDArray[np.uint8]
-_DRAWERS = ThreadPoolExecutor(1, "plot")
-"""The thread that waits for the drawing processes."""
 MOST_ROWS = 20
 """Number of classes of which samples are drawn."""
 MOST_CELLS = 2000
@@ -40,11 +32,7 @@ class _Layout(NamedTuple):
 
 
 def plot_partition(
-    histogram: Histogram,
-    class_names: Sequence[str],
-    path: Path | str | BinaryIO,
-    later: Sequence[tuple[str, Histogram]] = (),
-    title: str = "",
+    histograms: Mapping[str, Histogram], class_names: Sequence[str], path: Path | str | BinaryIO
 ) -> None:
     """Plot the number of images of each class that each client holds, as a PNG.
 
@@ -52,67 +40,25 @@ def plot_partition(
     none. Small tables show the numbers, too.
 
     Args:
-        histogram: int64 [N, C].
+        histograms: by title, int64 [N, C] of the same clients; drawn below each other.
         class_names: C names.
         path: the PNG's path, or a file that is open for writing.
-        later: further histograms of the same clients with their titles, drawn below each other.
-        title: title of the first histogram.
-
-    Raises:
-        ValueError: if the number of names does not fit a histogram.
     """
-    panels = [(title, histogram), *later]
-    for _, counts in panels:
-        if len(class_names) != counts.shape[1]:
-            raise ValueError(f"{len(class_names)} class names for {counts.shape[1]} classes")
-    clients, classes = histogram.shape
+    clients, classes = next(iter(histograms.values())).shape
     small = max(clients, classes) <= 30
     layout = _Layout(cell=0.42 if small else 0.13, numbered=small, named=classes <= 100)
-    figure = _figure(clients, class_names, layout, len(panels))
-    for number, (panel_title, counts) in enumerate(panels):
-        axes = figure.add_subplot(len(panels), 1, number + 1)
+    figure = _figure(clients, class_names, layout, len(histograms))
+    for number, (title, counts) in enumerate(histograms.items(), 1):
+        axes = figure.add_subplot(len(histograms), 1, number)
         mesh = _draw_cells(axes, counts)
         if layout.numbered:
             _write_counts(axes, counts)
         _label_clients(axes, clients)
         _label_classes(axes, class_names, layout)
         axes.tick_params(length=2)
-        axes.set_title(panel_title + _title(counts), fontsize=10)
+        axes.set_title(title + _title(counts), fontsize=10)
         figure.colorbar(mesh, ax=axes, label="images", shrink=0.8, fraction=0.05, aspect=30)
     figure.savefig(path, format="png", metadata={"Software": None})
-
-
-def begin_plot(*arguments: Any) -> Future[bytes]:
-    """Draw a plot in a separate process, which takes a second or two, or read it from the cache.
-
-    Args:
-        arguments: `histogram`, `class_names`, `later` and `title` of `plot_partition`.
-
-    Returns:
-        A future of the PNG; its error is a `CalledProcessError` with the process's stderr.
-    """
-    return _DRAWERS.submit(_draw, arguments)
-
-
-def _draw(arguments: tuple[Any, ...]) -> bytes:
-    from fedray.storage.files import cache_folder, node_lock, replace_whole
-
-    pickled = pickle.dumps(arguments)
-    key = hashlib.sha256(pickled + Path(__file__).read_bytes() + version("matplotlib").encode())
-    path = cache_folder() / "plots" / f"{key.hexdigest()[:32]}.png"
-    try:
-        with node_lock(path):
-            if not path.is_file():
-                image = _draw_in_process(pickled)
-                replace_whole(path, lambda temporary: temporary.write_bytes(image))
-            return path.read_bytes()
-    except OSError:  # the cache cannot be written
-        return _draw_in_process(pickled)
-
-
-def _draw_in_process(pickled: bytes) -> bytes:
-    command = [sys.executable, "-P", __file__]
-    return subprocess.run(command, input=pickled, capture_output=True, check=True).stdout
 
 
 def plot_samples(
@@ -233,8 +179,3 @@ def _title(histogram: Histogram) -> str:
     least, most = sizes.min(), sizes.max()
     size = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     return f"{sizes.sum():,} images, {len(histogram)} clients with {size} each"
-
-
-if __name__ == "__main__":
-    histogram, names, later, title = pickle.load(sys.stdin.buffer)
-    plot_partition(histogram, names, sys.stdout.buffer, later, title)

@@ -1,4 +1,4 @@
-"""Values that consecutive runs of one process share: partitioned data, text encoders, plots."""
+"""Values that consecutive runs of one process share: partitioned data, text encoders."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Checks of the laws that every method must obey, by running it (`fedray check`).
+"""The laws that every method must obey, checked by running it: `fedray check`, and the tests.
 
 A method's steps are pure functions: (client, its state, download) -> (upload, new state), and
-(server state, uploads) -> new state. Each law reruns one small experiment under a change that does
-not affect pure steps, and reports the first number that differs.
+(server state, uploads) -> new state. Each law is a function of an experiment, and of an executor
+where executors differ. It reruns the experiment under a change that does not affect pure steps, and
+raises a `Violation` with the first number that differs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -79,21 +80,6 @@ CHEAP: Mapping[str, int] = {
     "blocks": 0,
 }
 """Cheap values of hyper-parameters, for methods that have them; a CLIP trains no blocks of text."""
-
-
-@dataclass(frozen=True)
-class LawResult:
-    """The result of checking one law.
-
-    Attributes:
-        law: its name.
-        description: how the law is checked.
-        difference: the first difference; "" if the law holds.
-    """
-
-    law: str
-    description: str
-    difference: str = ""
 
 
 class Violation(FedrayError):
@@ -233,6 +219,11 @@ class Reversed(SerialExecutor):
         return alone, sums.total
 
 
+def backwards(assembly: Assembly) -> Reversed:
+    """Return a serial executor that runs the clients in reverse order."""
+    return Reversed(assembly, CPU)
+
+
 class Forgetful(SerialExecutor):
     """A serial executor that rebuilds method, models and data for each step, like a new process."""
 
@@ -267,13 +258,13 @@ class Watch:
     """A record of the changes that a run's steps made to objects that they must not change.
 
     Attributes:
-        changed_self: descriptions of steps that changed the method.
-        changed_arguments: descriptions of steps that changed their state or download in place.
+        on_method: descriptions of steps that changed the method.
+        on_arguments: descriptions of steps that changed their state or download in place.
     """
 
     def __init__(self) -> None:
-        self.changed_self: list[str] = []
-        self.changed_arguments: list[str] = []
+        self.on_method: list[str] = []
+        self.on_arguments: list[str] = []
 
     @contextmanager
     def step(self, where: str, algorithm: core.Algorithm, arguments: StateTree) -> Iterator[None]:
@@ -284,12 +275,12 @@ class Watch:
         )
         yield
         tensors_after, attributes_after = dict(leaves(arguments)), attributes(algorithm)
-        self.changed_self += [
+        self.on_method += [
             f"{where} changed {type(algorithm).__name__}.{name}"
             for name in sorted({*attributes_before, *attributes_after})
             if attributes_before.get(name) != attributes_after.get(name)
         ]
-        self.changed_arguments += [
+        self.on_arguments += [
             f"{where} changed its {path[0]} in place: {'.'.join(path[1:])}"
             for path, tensor in leaves(tensors_before)
             if path not in tensors_after or not torch.equal(tensors_after[path], tensor)
@@ -341,97 +332,72 @@ def attributes(algorithm: core.Algorithm) -> dict[str, bytes]:
 # --- the laws ------------------------------------------------------------------------------------
 
 
-class Conformance:
-    """Checks methods one after the other; the first check on Ray starts the workers."""
+class Subject:
+    """An experiment under check, with the trace of its first run.
 
-    def __init__(self) -> None:
-        self._pools: list[WorkerPool] = []
+    Args:
+        experiment: a small one.
 
-    def check(self, experiment: Experiment) -> Iterator[LawResult]:
-        """Yield a verdict for each law; stop after the first if the experiment does not run."""
-        first: list[Trace] = []
-        for law, description, check in self._laws(experiment, first):
-            difference = ""
-            try:
-                check()
-            except FedrayError as error:
-                difference = one_line(error)
-            yield LawResult(law, description, difference)
-            if not first:
-                return
+    Attributes:
+        watch: what the steps of the first run changed.
+    """
 
-    def _laws(
-        self, experiment: Experiment, first: list[Trace]
-    ) -> Iterator[tuple[str, str, Callable[[], None]]]:
-        """Yield the name, description and check of each law."""
-        watch = Watch()
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+        self.watch = Watch()
 
-        def again(make_executor: MakeExecutor, seed: int = SEEDS[0]) -> None:
-            with _global_seed(seed):
-                compare_traces(first, trace(Assembly(experiment), make_executor))
+    @cached_property
+    def first(self) -> list[Trace]:
+        """Run the experiment in this process; return the trace of each round."""
+        return self.watch.trace(Assembly(self.experiment))
 
-        description = f"{experiment.rounds} rounds in one process, payloads as declared"
-        yield "runs", description, lambda: first.extend(watch.trace(Assembly(experiment)))
-        yield "self", "no step changes the method", lambda: _check_none(watch.changed_self)
-        unchanged = partial(_check_none, watch.changed_arguments)
-        yield "arguments", "no step changes its arguments", unchanged
-        yield "draws", "other seeds of the global generators", lambda: again(serial, SEEDS[1])
-        reverse = partial(Reversed, device=CPU)
-        yield "order", "clients in reverse order", lambda: again(reverse)
-        description = "resumed after every round, new objects for every step"
-        yield "resume", description, lambda: compare_traces(first, resumed(experiment))
-        yield "one worker", "one Ray worker", lambda: again(self._on_ray(1))
-        yield "two workers", "two Ray workers", lambda: again(self._on_ray(2))
-        if not core.algorithms.get(experiment.algorithm.name).requires.prompts:
-            description = "networks with dropout, other seeds, clients in reverse order"
-            yield "dropout", description, lambda: check_dropout(experiment)
-        description = "a subclass with an entry in the server's state that its steps do not name"
-        yield "entries", description, lambda: check_state_entries(experiment, first)
-        if core.algorithms.get(experiment.algorithm.name).stacks:
-            stacked = Assembly(experiment.model_copy(update={"stacked": 2}))
-            description = "two clients trained together, states to 1e-3"
-            yield (
-                "stacked",
-                description,
-                lambda: compare_traces(first, trace(stacked, serial), STACKING),
-            )
-
-    def _on_ray(self, workers: int) -> MakeExecutor:
-        """Return a function that makes executors with a number of workers; start all pools once.
-
-        Call it before the experiment is assembled, because resolving an experiment here changes the
-        active plug-ins.
-        """
-        if not self._pools:
-            connect()
-            for count in (1, 2):
-                shares = {"workers": count, "cpus": 0.01}
-                self._pools.append(WorkerPool(from_tree(SMALL, shares.items())))
-        return partial(RayExecutor, pool=self._pools[workers - 1])
-
-    def close(self) -> None:
-        """End the Ray workers."""
-        for pool in self._pools:
-            pool.close()
+    @property
+    def method(self) -> type[core.Algorithm]:
+        """Return the class of the experiment's method."""
+        return core.algorithms.get(self.experiment.algorithm.name)
 
 
-def _global_seed(seed: int) -> AbstractContextManager[None]:
-    return Isolation(CPU).step(seed)
+def check_same(
+    subject: Subject,
+    make_executor: MakeExecutor,
+    *,
+    seed: int = SEEDS[0],
+    device: torch.device = CPU,
+    tolerance: float = 0.0,
+) -> None:
+    """Compare with a run on another executor, from another global seed or on another device."""
+    expected = subject.first
+    with _global_seed(seed):
+        found = trace(Assembly(subject.experiment), make_executor, device)
+    compare_traces(expected, found, tolerance)
 
 
-def _check_none(changes: Sequence[str]) -> None:
+def check_unchanged(subject: Subject, changes: Sequence[str]) -> None:
+    """Raise a `Violation` if the first run made one of these forbidden changes."""
+    _ = subject.first
     if changes:
         raise Violation(changes[0])
 
 
-def check_dropout(experiment: Experiment) -> None:
+def check_resume(subject: Subject) -> None:
+    """Compare with a run that is resumed after every round, with new objects for every step."""
+    compare_traces(subject.first, resumed(subject.experiment))
+
+
+def check_stacked(subject: Subject, clients: int = 2, tolerance: float = STACKING) -> None:
+    """Compare with a run that trains so many clients together."""
+    stacked = subject.experiment.model_copy(update={"stacked": clients})
+    compare_traces(subject.first, trace(Assembly(stacked), serial), tolerance)
+
+
+def check_dropout(subject: Subject) -> None:
     """Compare runs of networks with dropout, which draws from the global generators.
 
     Few test images hide what was drawn, so the sums of all features after dropout are compared.
     """
 
     def run(seed: int, executor: type[SerialExecutor]) -> tuple[list[Trace], list[float]]:
-        assembly, sums = Assembly(experiment), list[float]()
+        assembly, sums = Assembly(subject.experiment), list[float]()
         empty = assembly.models.empty
 
         def drop(layer: Module, inputs: object, features: Tensor) -> Tensor:
@@ -457,12 +423,12 @@ def check_dropout(experiment: Experiment) -> None:
 ENTRY = "entry_of_a_subclass"
 
 
-def check_state_entries(experiment: Experiment, expected: Sequence[Trace]) -> None:
+def check_state_entries(subject: Subject) -> None:
     """Compare with a subclass that adds an entry to the server's state.
 
     Its server step returns only the entries that it changes, so that the others must stay.
     """
-    assembly = Assembly(experiment)
+    expected, assembly = subject.first, Assembly(subject.experiment)
     kind: Any = type(assembly.algorithm)
     is_summing = getattr(kind, "server_update", None) is core.SummingMethod.server_update
     step = "server_step" if is_summing else "server_update"
@@ -482,3 +448,83 @@ def check_state_entries(experiment: Experiment, expected: Sequence[Trace]) -> No
         if done.tensors.pop(f"server/{ENTRY}", None) is None:
             raise Violation(f"round {done.round}: the server's state has lost the entry {ENTRY!r}")
     compare_traces(expected, traces)
+
+
+def _global_seed(seed: int) -> AbstractContextManager[None]:
+    return Isolation(CPU).step(seed)
+
+
+class Workers:
+    """Pools of one and two Ray workers, which the first use starts."""
+
+    def __init__(self) -> None:
+        self._pools: list[WorkerPool] = []
+
+    def __call__(self, count: int) -> MakeExecutor:
+        """Return a function that makes executors on so many workers.
+
+        Call it before the experiment is assembled, because resolving an experiment here changes the
+        active plug-ins.
+        """
+        if not self._pools:
+            connect()
+            for workers in (1, 2):
+                shares = {"workers": workers, "cpus": 0.01}
+                self._pools.append(WorkerPool(from_tree(SMALL, shares.items())))
+        return partial(RayExecutor, pool=self._pools[count - 1])
+
+    def close(self) -> None:
+        """End the Ray workers."""
+        for pool in self._pools:
+            pool.close()
+
+
+class Law(NamedTuple):
+    """A law: its name, how it is checked, and a function that raises a `FedrayError`."""
+
+    name: str
+    description: str
+    check: Callable[[Subject, Workers], None]
+
+
+LAWS = (
+    Law("runs", "rounds in one process, payloads as declared", lambda s, _: check_unchanged(s, ())),
+    Law("self", "no step changes the method", lambda s, _: check_unchanged(s, s.watch.on_method)),
+    Law(
+        "arguments",
+        "no step changes its arguments",
+        lambda s, _: check_unchanged(s, s.watch.on_arguments),
+    ),
+    Law("draws", "other global seeds", lambda s, _: check_same(s, serial, seed=SEEDS[1])),
+    Law("order", "clients in reverse order", lambda s, _: check_same(s, backwards)),
+    Law(
+        "resume",
+        "resumed after every round, new objects for each step",
+        lambda s, _: check_resume(s),
+    ),
+    Law("one worker", "one Ray worker", lambda s, workers: check_same(s, workers(1))),
+    Law("two workers", "two Ray workers", lambda s, workers: check_same(s, workers(2))),
+    Law("dropout", "networks with dropout, other seeds and order", lambda s, _: check_dropout(s)),
+    Law("entries", "a subclass with another server entry", lambda s, _: check_state_entries(s)),
+    Law("stacked", "two clients trained together, to 1e-3", lambda s, _: check_stacked(s)),
+)
+
+
+def laws_of(method: type[core.Algorithm]) -> list[Law]:
+    """Return the laws that a method must obey, in the order of `fedray check`."""
+    exempt = {"dropout": method.requires.prompts, "stacked": not method.stacks}
+    return [law for law in LAWS if not exempt.get(law.name)]
+
+
+def check(experiment: Experiment, workers: Workers) -> Iterator[tuple[Law, str]]:
+    """Yield each law with the first difference, "" if it holds; end if the first run fails."""
+    subject = Subject(experiment)
+    for law in laws_of(subject.method):
+        difference = ""
+        try:
+            law.check(subject, workers)
+        except FedrayError as error:
+            difference = one_line(error)
+        yield law, difference
+        if law is LAWS[0] and difference:
+            return

@@ -1,33 +1,28 @@
-"""What a session does after a round: records, early stopping, snapshots, the plot."""
+"""What a session does after a round: records, early stopping, snapshots."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
-from subprocess import CalledProcessError
 from typing import Any, Literal
 
 from fedray.config import dump_yaml
 from fedray.core.payload import split_payload
-from fedray.data import FederatedData
-from fedray.data.plot import begin_plot
 from fedray.errors import UserError, nearest
 from fedray.evaluation.metrics import declared_metrics
 from fedray.evaluation.protocols import HasGlobalModel, analysis_metrics
-from fedray.federation import Federation, Plan
+from fedray.federation import Federation
 from fedray.plugins import write_copies
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.cache import shared
 from fedray.runtime.memory import peak_rss
 from fedray.runtime.privacy import privacy_statement
 from fedray.runtime.resume import resumed_info
 from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.database import Entry, Pin
 from fedray.storage.environment import environment
-from fedray.storage.files import replace_whole, write_atomic
+from fedray.storage.files import write_atomic
 from fedray.storage.kept_models import Downloads, ModelFacts, Which, pin_of
 from fedray.storage.metric import BEST, HEADLINE
 from fedray.storage.release import Release
@@ -239,51 +234,6 @@ class Snapshots:
                     trees.append(self._store.states.hold(tensors))
                 of_client.append(positions[id(down)])
         return Downloads(facts, trees, of_client)
-
-
-class PartitionPlot:
-    """Draws the partition during the first rounds of a run, and saves the plot at the end."""
-
-    def __init__(self, folder: RunFolder, assembly: Assembly) -> None:
-        self._folder, self._assembly = folder, assembly
-
-    def close(self) -> None:
-        """Save the plot, if the run has rounds and no plot yet."""
-        if not self._folder.has_result or (drawing := self.begin()) is None:
-            return
-        try:
-            image = drawing.result()
-        except CalledProcessError as error:
-            reason = error.stderr.decode(errors="replace").strip().rpartition("\n")[-1]
-            log.warning("the partition cannot be drawn: %s", reason)
-            return
-        path = self._folder.partition_plot
-        replace_whole(path, lambda temporary: temporary.write_bytes(image))
-
-    def begin(self) -> Future[bytes] | None:
-        """Start to draw at the first call; return the future image, or None if the plot exists."""
-        if self._folder.partition_plot.exists():
-            return None
-        return draw_phases(self._assembly.data, self._assembly.plan)
-
-
-def draw_phases(data: FederatedData, plan: Plan) -> Future[bytes]:
-    """Plot which client holds which images, per phase; a process draws each plot once."""
-    starts = [first for first, _ in data.phases]
-    titles = [
-        f"rounds {max(first, 1)} to {end - 1}: " if data.later else ""
-        for first, end in zip(starts, [*starts[1:], plan.rounds + 1], strict=True)
-    ]
-    if plan.join.clients:
-        newcomers = f"{plan.newcomers[0]} to {plan.newcomers[-1]}"
-        titles[0] = f"clients {newcomers} join in round {plan.join.round}\n{titles[0]}"
-
-    def draw() -> Future[bytes]:
-        counts = [phase.histogram() for _, phase in data.phases]
-        later = list(zip(titles, counts, strict=True))[1:]
-        return begin_plot(counts[0], data.class_names, later, titles[0])
-
-    return shared.get("partition plot", (data.sha256, data.class_names, *titles), draw)
 
 
 def run_info(assembly: Assembly, retested: Mapping[str, Any] | None = None) -> RunInfo:

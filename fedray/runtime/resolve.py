@@ -17,6 +17,7 @@ from fedray.config import (
     with_read_plugins,
 )
 from fedray.runtime.compatibility import check_compatible
+from fedray.runtime.fitted import with_measured_workers
 from fedray.runtime.inputs import missing_weights
 
 
@@ -44,7 +45,7 @@ def from_tree(tree: Tree, pairs: Iterable[tuple[str, Any]] = ()) -> Experiment:
     """Resolve an experiment from a tree and parsed assignments."""
     pairs = list(pairs)
     try:
-        experiment = load_experiment(tree, pairs)
+        experiment = with_measured_workers(tree, pairs)
     except MissingRoot as error:
         raise MissingRoot("; ".join([str(error), *_missing_weights(tree, pairs)])) from None
     check_compatible(experiment)

@@ -21,7 +21,6 @@ from fedray.runtime.devices import device_of_this_process, explain_server_memory
 from fedray.runtime.memory import peak_device_memory
 from fedray.runtime.observers import (
     EarlyStop,
-    PartitionPlot,
     Records,
     Snapshots,
     run_info,
@@ -132,18 +131,16 @@ class Session:
             assembly.streams,
             accountant_of(experiment, folder, self._before, records.note),
         )
-        plot = PartitionPlot(folder, assembly)
         keep_survived = partial(write_tracebacks, folder, federation)
         snapshots = Snapshots(self._store, assembly, federation, records, stop, self._keeps)
         with ExitStack() as closing:
-            for close in (plot.close, records.close, keep_survived, snapshots.close):
+            for close in (records.close, keep_survived, snapshots.close):
                 closing.callback(close)  # called in reverse order
             rounds = federation.rounds(snapshot)
             while not stop.is_over:
                 use(experiment.plugins)  # another run of this process may have used others
                 if (done := next(rounds, None)) is None:
                     break
-                plot.begin()
                 stop.watch(done)
                 used = max(federation.device_bytes, peak_device_memory(self._device))
                 records.opened().append(done, records.costs(done, used))

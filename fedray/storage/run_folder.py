@@ -3,7 +3,7 @@
 config.yaml      the complete experiment
 result.json      settings and environment of the run, best and final round, costs and times
 rounds.jsonl     one line per round, appended after the round
-partition.json   the assignment of images to clients, with its hash; partition.png shows it
+partition.json   the assignment of images to clients, with its hash
 matrices.json    the last and the first analyses of a method, [C, C] each, and their rounds
 releases.jsonl   releases of clients under differential privacy, if enabled
 plugins/         the plug-ins' source files, as they were run
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -44,13 +44,17 @@ from fedray.storage.metric import RECORD
 from fedray.storage.release import ReleaseLog
 from fedray.storage.run import Costs, Round, Run, RunInfo, Summary
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 SCHEMA = 5
 """Version of result.json; in versions 1 to 4, it held the rounds."""
 RESULT = "result.json"
 ROUNDS = "rounds.jsonl"
 LIST = "runs.json"
 """File in the folder of a table that lists the folders of its runs."""
-ARTIFACTS = ("config.yaml", RESULT, ROUNDS, "partition.json", "partition.png", "matrices.json")
+ARTIFACTS = ("config.yaml", RESULT, ROUNDS, "partition.json", "matrices.json")
 """The files of a run's folder that are uploaded to MLflow."""
 When = Literal["first", "last"]
 Analyses: TypeAlias = Mapping[str, Any]
@@ -113,7 +117,6 @@ class RunFolder:
         self.result = path / RESULT
         self.rounds_file = path / ROUNDS
         self.partition = path / "partition.json"
-        self.partition_plot = path / "partition.png"
         self.matrices = path / "matrices.json"
         self.releases = ReleaseLog(path / "releases.jsonl")
         self.error = path / "error.txt"
@@ -288,6 +291,24 @@ class RunFolder:
             return []
         self.check_partition()
         return [str(name) for name in _part(self.partition, list, "class_names")]
+
+    def histograms(self) -> dict[int, NDArray[np.int64]]:
+        """Return the images by client and class, int64 [N, C], by the first round of each phase."""
+        import numpy as np
+
+        self.check_partition()
+        tree = read_checked(self.partition)
+        try:
+            phases = [tree, *tree.get("later", ())]
+            shape = -1, len(tree["class_names"])
+            return {
+                int(phase.get("round", 0)): np.array(phase["histogram"], np.int64).reshape(shape)
+                for phase in phases
+            }
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise UserError(
+                f"{self.partition} cannot be read: it has no histogram; restore it from a copy"
+            ) from None
 
     def test_images(self) -> int | None:
         """Return the total number of the clients' test images; None if unknown."""

@@ -50,7 +50,7 @@ from fedray.tracking import (
     valid_name,
 )
 
-SMALL_ARTIFACTS = ("result.json", "rounds.jsonl", "partition.png")
+SMALL_ARTIFACTS = ("result.json", "rounds.jsonl")
 """Files of a run that MLflow stores; only small ones, because a study has many runs."""
 ARTIFACTS = {
     "sweep": (FILE, "sweep.yaml", "trials.csv", "sweep.png", "best.yaml"),

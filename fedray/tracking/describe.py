@@ -241,7 +241,7 @@ def per_client_json(rounds: Iterable[Round]) -> str:
 
 
 def run_note(done: Run) -> str:
-    """Return the description of a run: method, data, accuracy, traffic, partition."""
+    """Return the description of a run: method, data, accuracy, traffic."""
     info, final, best = done.info, done.final, done.best
     data = info.config["data"]
     up = Traffic.total(round_.up for round_ in done.rounds).total_bytes
@@ -261,7 +261,7 @@ def run_note(done: Run) -> str:
         lines.append(f"Local accuracy in the last round: {100 * final.local_accuracy:.2f} %.")
     lines.append(f"Sent: up {size_of(up)}, down {size_of(down)}.")
     lines.append("Repeat: `python -m fedray.run config.yaml`, with the file from the artifacts.")
-    return "\n\n".join([*lines, picture("images by class and client", "partition.png")])
+    return "\n\n".join(lines)
 
 
 def picture(what: str, file: str) -> str:

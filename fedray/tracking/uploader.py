@@ -84,7 +84,6 @@ class Uploader:
 
     Args:
         uri: an absolute tracking URI; see `resolve_uri`.
-        experiment: MLflow experiment of runs that are new there; None: as the runs say.
 
     Attributes:
         refused: why runs cannot be read, or MLflow refuses them, by the names of their uploads.
@@ -92,12 +91,11 @@ class Uploader:
         page: how to open the view of the runs; "" before the first run is there.
     """
 
-    def __init__(self, uri: str, experiment: str | None = None) -> None:
+    def __init__(self, uri: str) -> None:
         self.uri = uri
         self.refused: dict[str, str] = {}
         self.due: dict[str, None] = {}
         self.page = ""
-        self._experiment = experiment
         self._stores: dict[str, Store] = {}
         self._sent: dict[str, object] = {}  # the stamps of uploads by name
 
@@ -136,8 +134,8 @@ class Uploader:
             self._sent.pop(name, None)
 
     def _sync(self, run: TrackedRun, say: Callable[[str], object]) -> Added:
-        name = self._experiment or run.experiment
-        store = self._stores.setdefault(name, Store(self.uri, name, run.question))
+        new = Store(self.uri, run.experiment, run.question)
+        store = self._stores.setdefault(run.experiment, new)
         try:
             _open(store)
             added = within(SYNC_SECONDS, partial(store.sync, run))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 
 import pytest
 
@@ -76,6 +76,7 @@ def test_the_fastest_settings_come_first(monkeypatch, capsys):
         Measurement({}, 0.5, 10**9),
         Measurement({"workers": 2}, failure="no room"),
         Measurement({"workers": 1, "stacked": 20}, 0.25, 2 * 10**9, 3 * 10**9),
+        Measurement({"workers": 1}, 0.75, 10**9),
     ]
     monkeypatch.setattr(fit, "measure_all", lambda _: iter(found))
     assert main(["fit", "fedavg_digits", "lr=0.1"]) == 0
@@ -84,9 +85,20 @@ def test_the_fastest_settings_come_first(monkeypatch, capsys):
     assert "fastest here: fedray run fedavg_digits lr=0.1 workers=1 stacked=20" in lines
     rows = [line for line in lines if " GB" in line]
     assert rows[0].split()[:3] == ["1", "worker,", "stacked=20"]
-    assert main(["fit", "fedavg_digits", "--json"]) == 0
-    settings = [each["settings"] for each in json.loads(capsys.readouterr().out)]
-    assert settings == [{"workers": 1, "stacked": 20}, {}]
+
+
+def test_workers_auto_is_what_was_fastest_for_rounds_of_the_same_cost(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDRAY_CACHE", str(tmp_path))
+    with pytest.raises(UserError, match=r"run `fedray fit` with the same experiment and keys"):
+        resolve("fedavg_digits", ["workers=auto"])
+    found = [Measurement({"workers": n}, seconds) for n, seconds in ((1, 0.5), (8, 0.2), (2, 0.3))]
+    monkeypatch.setattr(fit, "measure_all", lambda _: iter(found))
+    assert main(["fit", "fedavg_digits", "workers=auto"]) == 0
+    for others in ([], ["seed=7", "lr=0.3", "rounds=2", "eval_every=0"]):
+        assert resolve("fedavg_digits", ["workers=auto", *others]).workers == 8
+    for costlier in ("local_epochs=9", "model.group=cnn3", "algorithm=fedprox", "stacked=2"):
+        with pytest.raises(UserError, match="no rounds like these were measured"):
+            resolve("fedavg_digits", ["workers=auto", costlier])
 
 
 def test_settings_that_are_impossible_say_why():
@@ -99,7 +111,10 @@ def test_settings_that_are_impossible_say_why():
 @pytest.mark.ray
 def test_an_experiment_is_measured(capsys):
     words = ["fedavg_digits", "data.samples=60", "data.clients=2", "model.group=mlp"]
-    assert main(["fit", *words, "precision=bfloat16", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {tuple(each["settings"]) for each in found} >= {(), ("workers",)}
-    assert all(0 < each["seconds"] < 60 and each["memory"] > 10**8 for each in found)
+    assert main(["fit", *words, "precision=bfloat16"]) == 0
+    out = capsys.readouterr().out
+    assert "fastest here: fedray run fedavg_digits data.samples=60 " in out
+    for setting in ("one process", "1 worker"):
+        [seconds] = re.findall(rf"^{setting}: (\S+) s a round$", out, re.MULTILINE)
+        assert 0 < float(seconds) < 60
+    assert re.search(r"1 worker .* \d+ MB", out)

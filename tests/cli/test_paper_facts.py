@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from printed import of_run
+from printed import every_command, of_run
 
 from fedray.cli.dry_run import check_command
-from fedray.cli.papers import every_command, read_papers
+from fedray.cli.papers import read_papers
 from fedray.studies.file import plan_study
 
 pytestmark = pytest.mark.usefixtures("empty_data")

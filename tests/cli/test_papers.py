@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from commands import study_tree
+from printed import PaperCommand, every_command
 from stand_ins import Tiny
 
 import fedray
 from _build.papers import papers_page
 from fedray.cli.dry_run import check_command, split_command
 from fedray.cli.main import main
-from fedray.cli.papers import (
-    PAPERS,
-    Item,
-    Paper,
-    PaperCommand,
-    every_command,
-    numbers_of,
-    read_papers,
-    select,
-)
+from fedray.cli.papers import PAPERS, Item, Paper, numbers_of, read_papers, select
 from fedray.config import MissingRoot
 from fedray.errors import UserError
 from fedray.shipped import files
@@ -148,8 +139,6 @@ def test_papers_lists_shows_and_refuses(page_of, capsys):
     shown = capsys.readouterr().out
     assert "How much?" in shown
     assert "Table 1" not in shown
-    assert main(["papers", "fedx", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["fedx"]["items"][1]["offline"] == "Nothing."
     assert main(["papers", "fedy"]) == 2
     assert capsys.readouterr().err == "error: there is no paper 'fedy'. Did you mean 'fedx'?\n"
     assert main(["papers", "fedx", "Table 2"]) == 2
@@ -181,16 +170,13 @@ def test_a_table_of_a_paper_has_both_commands(capsys):
     assert "numbers of the paper stand beside the results" in text
 
 
-def test_check_says_what_does_not_resolve(page_of, capsys, monkeypatch):
+def test_an_item_says_what_this_machine_lacks(page_of, capsys, monkeypatch):
     monkeypatch.delenv("FEDRAY_DATA", raising=False)
-    page_of(GOOD)
-    assert main(["papers", "--check"]) == 0
-    assert capsys.readouterr().out.endswith("3 commands, 0 wrong, 1 whose data is not here\n")
-    page_of(GOOD.replace("seed=3", "sede=3"))
-    assert main(["papers", "--check"]) == 1
-    out = capsys.readouterr().out
-    assert "fedx, Table 1 [laptop]: python -m fedray.run local_digits sede=3: " in out
-    assert "3 commands, 1 wrong, 1 whose data is not here" in out
+    page_of(GOOD.replace("laptop: [python -m fedray cost", "printed: [python -m fedray cost"))
+    assert main(["papers", "fedx", "Table 1"]) == 0
+    assert "missing at paper: " in capsys.readouterr().out
+    assert main(["papers", "fedx", "Fig. 2"]) == 0
+    assert "missing" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

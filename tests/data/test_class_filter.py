@@ -51,14 +51,6 @@ def test_a_domain_without_the_classes_is_left_out(root):
     )
 
 
-def test_a_split_file_lists_the_chosen_classes_alone(root):
-    lists = {"train": ["art/cat/0.png", "art/cat/1.png", "photo/cat/0.png", "photo/cat/1.png"]}
-    lists["test"] = ["art/cat/2.png", "photo/cat/2.png"]
-    (root / "split.json").write_text(json.dumps(lists))
-    found = load_images("domain_folder", root, ReadOptions(classes=("cat",), split="split.json"))
-    assert found.origin.tolist() == [TRAIN, TRAIN, TEST] * 2
-
-
 def test_a_split_file_may_list_the_other_classes_too(root):
     paths = sorted(path.relative_to(root).as_posix() for path in root.glob("*/*/*.png"))
     lists = {"train": [p for p in paths if "0" not in p], "test": [p for p in paths if "0" in p]}

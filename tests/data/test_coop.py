@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-from image_files import write_aircraft
 from PIL import Image
 
 from fedray.config import DataConfig, component, load_experiment, parse_assignments, read_experiment
@@ -64,16 +63,6 @@ def test_the_split_file_says_labels_names_and_splits(tmp_path, name):
     assert images.origin.tolist() == [TRAIN] * 4 + [VALIDATION] * 2 + [TEST] * 2
     assert images.images[:, 0, 3, 3].tolist() == list(range(8))
     assert images.shape == (3, 6, 6)
-
-
-def test_aircraft_has_the_official_lists(tmp_path):
-    images = load_images(
-        "coop", write_aircraft(tmp_path / "fgvc_aircraft"), ReadOptions(image_size=6)
-    )
-    assert images.class_names == ("707-320", "Cessna 172")
-    assert images.labels.tolist() == [1, 0] * 3
-    assert images.origin.tolist() == [TRAIN, TRAIN, VALIDATION, VALIDATION, TEST, TEST]
-    assert images.images[:, 0, 3, 3].tolist() == [0, 20, 50, 70, 100, 120]
 
 
 def test_images_are_scaled_bicubically(tmp_path):

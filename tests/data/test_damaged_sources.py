@@ -228,11 +228,8 @@ def deep_png(channels: int) -> bytes:
 
 
 PARQUET = [
-    *[(at("train-0.parquet", damage), "train-0.parquet " + match) for damage, match in PLACES[:3]],
+    *[(at("train-0.parquet", damage), "train-0.parquet " + match) for damage, match in PLACES[:2]],
     (at("train-0.parquet", content(b"")), "train-0.parquet cannot be read as parquet"),
-    (at("train-0.parquet", content(b"PAR1" * 50)), "train-0.parquet cannot be read as parquet"),
-    (at("train-0.parquet", torn), "train-0.parquet cannot be read as parquet"),
-    (at("train-0.parquet", flip(0.02)), "train-0.parquet cannot be read as parquet"),
     (at("train-0.parquet", flip(0.1)), "train-0.parquet cannot be read as parquet"),
     (lambda root: [path.unlink() for path in root.iterdir()], "no .*.parquet file below data.root"),
     (rows(images=[], labels=pa.array([], pa.int64())), "cat, dog: only test images, no image to"),
@@ -241,13 +238,9 @@ PARQUET = [
     (rows(labels=[0, 2]), "row 1: label 2 is outside the 2 classes"),
     (rows(labels=[0, -1]), "row 1: label -1 stands for an image without a label"),
     (rows(labels=pa.array([0, 2**63], pa.uint64())), "row 1: label 9223372036854775808 is outside"),
-    (rows(labels=[0.0, 1.0]), "row 0: label 0.0 is not an integer"),
-    (rows(labels=["cat", "dog"]), "row 0: label 'cat' is not an integer"),
     (rows(labels=[True, False]), "row 0: label True is not an integer"),
-    (rows(labels=[[0], [1]]), r"row 0: label \[0\] is not an integer"),
     (rows(images=[PNG, None, PNG]), "row 1: column 'image' contains no image bytes"),
     (rows(images=["a.png", "b.png", "c.png"]), "row 0: column 'image' contains no image bytes"),
-    (rows(images=[[1], [2], [3]]), "row 0: column 'image' contains no image bytes"),
     (rows(images=[{"path": "a.png"}] * 3), "row 0: column 'image' contains no image bytes"),
     (
         rows(images=[{"bytes": None, "path": "a"}] * 3),
@@ -262,7 +255,6 @@ PARQUET = [
         "has the columns x;",
     ),
     (meta("{"), "the metadata `huggingface` of train-0.parquet is not valid JSON"),
-    (meta("[]"), "the class names of data.root=.* are unknown"),
     (meta('{"info": [1]}'), "the class names of data.root=.* are unknown"),
     (meta('{"info": {"features": {"label": {"names": "ab"}}}}'), "names must be a list of strings"),
     (
@@ -273,13 +265,8 @@ PARQUET = [
         lambda root: table(root / "train-b.parquet", metadata=described(["dog", "cat"])),
         "disagree on the class names",
     ),
-    *[
-        (at("dataset_info.json", content(text)), f"dataset_info.json {match}")
-        for text, match in JSONS
-    ],
-    (at("dataset_info.json", lambda path: path.symlink_to("/nowhere")), "info.json cannot be read"),
+    (at("dataset_info.json", content("{")), "dataset_info.json is not valid JSON"),
     (at("dataset_info.json", os.mkfifo), "dataset_info.json is not a regular file"),
-    (at("dataset_info.json", content('{"class_names": []}')), "must be a list of strings"),
     (at("dataset_info.json", content('{"class_names": [1, 2]}')), "must be a list of strings"),
     (at("dataset_info.json", content('{"class_names": ["a", " "]}')), "class 1 has an empty name"),
     (
@@ -294,31 +281,24 @@ PARQUET = [
 IMAGES = [
     *[(at("cat/0.png", damage), "cat/0.png " + match) for damage, match in PLACES],
     (at("cat/0.png", content(b"")), "cat/0.png is not an image"),
-    (at("cat/0.png", content("<svg/>")), "cat/0.png is not an image"),
     (at("cat/0.png", torn), "cat/0.png cannot be"),
     (at("cat/0.png", flip(0.5)), "cat/0.png cannot be"),
     (at("cat/0.png", content(bomb(30_000))), "cat/0.png cannot be read as an image: Image size"),
-    (at("cat/0.png", content(bomb(2**31 - 1))), "cat/0.png cannot be read as an image"),
     (
         at("cat/0.png", content(encoded(size=(8, 6)))),
         "images differ in size: .* set data.image_siz",
     ),
-    (at("cat/0.png", content(encoded(size=(9, 8)))), "images differ in size"),
     (at("cat/0.png", content(animated("GIF"))), "cat/0.png contains 2 images, expected one"),
     (at("cat/0.png", content(animated("PNG"))), "cat/0.png contains 2 images, expected one"),
-    (at("cat/0.png", content(animated("WEBP"))), "cat/0.png contains 2 images, expected one"),
-    (at("cat/0.png", content(animated("TIFF"))), "cat/0.png contains 2 images, expected one"),
     (at("cat/0.png", content(deep_png(1))), "cat/0.png has pixels of mode I;16, more than 8 bits"),
     (at("cat/0.png", content(deep_png(3))), "cat/0.png has pixels of mode RGB, more than 8 bits"),
     (at("cat/0.png", content(encoded("TIFF", "F"))), "cat/0.png has pixels of mode F"),
-    (at("cat/0.png", content(encoded("TIFF", "I"))), "cat/0.png has pixels of mode I,"),
     (
         lambda root: [(root / "cat" / f"{i}.png").unlink() for i in range(2)],
         "cat contains no image",
     ),
     (lambda root: (root / "eel").mkdir(), "eel contains no image"),
     (link_to("nowhere", "eel"), "eel cannot be read: No such file"),
-    (link_to("eel", "eel"), "eel cannot be read: Too many levels"),
     (link_to(".", "eel"), "eel contains no image"),
     (
         lambda root: (root / "cat").rename(os.fsdecode(os.fsencode(root) + b"/caf\xe9")),
@@ -329,14 +309,12 @@ IMAGES = [
 MASKS = [
     (at("classes.json", pipe), "classes.json cannot be read: it is not a regular file"),
     (at("classes.json", missing), "classes.json cannot be read: .*No such file"),
-    *[(at("classes.json", content(text)), f"classes.json {match}") for text, match in JSONS],
-    (at("classes.json", content('["a", "a"]')), "the classes 0 and 1 are both called 'a'"),
+    (at("classes.json", content(NOT_UTF8)), "classes.json cannot be read: 'utf-8' codec"),
     (at("classes.json", content('["one"]')), "at least 2 items .*expected a list of two to 256"),
     (at("classes.json", content('{"a": 1}')), r"should be a valid array, found {'a': 1}; expected"),
     (at("classes.json", content('["a", 1]')), "classes.json: 1: input should be a valid string"),
-    *[(at("x/train/images/0.png", damage), "0.png " + match) for damage, match in PLACES],
+    (at("x/train/images/0.png", pipe), "0.png is not a regular file"),
     (at("x/train/masks/0.png", pipe), "0.png has no mask"),
-    (at("x/train/masks/0.png", missing), "0.png has no mask"),
     (at("x/train/masks/0.png", content(PNG)), "has pixels of mode RGB, expected one class id"),
     (
         at("x/train/masks/0.png", content(encoded(mode="L", size=(9, 8)))),
@@ -344,7 +322,6 @@ MASKS = [
     ),
     (at("x/train/masks/0.png", content(encoded(mode="L"))), "contains class .*, but there are 2"),
     (at("x/train/masks/0.png", torn), "masks/0.png cannot be"),
-    (at("x/train/masks/0.png", content(b"x")), "masks/0.png is not an image; replace or remove it"),
     (lambda root: (root / "y").symlink_to("gone"), "y cannot be read: No such file"),
     (at("x/train/masks", shutil.rmtree), "train/masks is missing; a split has the folders images"),
     (at("x/train/images/0.png", missing), "train/images contains no image .*fill or remove"),
@@ -357,18 +334,14 @@ MASKS = [
 
 SPLIT = "split_zhou_OxfordPets.json"
 COOP = [
-    *[(at(SPLIT, content(text)), f"{SPLIT} {match}") for text, match in JSONS],
     (at(SPLIT, content("<html>")), f"{SPLIT} is not valid JSON"),
-    (at(SPLIT, content("[]")), "expected the lists train, val and test of .*: replace it"),
     (at(SPLIT, content('{"train": {}, "val": [], "test": []}')), "train: input should be a valid"),
     (rewritten(lambda split: split.pop("val")), "val: field required"),
     (added("train", [[[[[]]]]]), r"train.2.0: .* found \[\[\[\["),
     (added("test", ["a", None, "cat"]), "test.2.1: input should be a valid integer, found None"),
     (added("train", ["a.png", "0", "cat"]), "train.2.1: input should be a valid int.*, found '0'"),
     (added("test", ["../a.png", 0, "cat"]), "test.2.0: the path leads out of the images' folder"),
-    (added("test", ["/a.png", 0, "cat"]), "test.2.0: the path leads out of the images' folder"),
     (added("test", ["a.png", -1, "cat"]), "test.2.1: input should be greater than or equal to 0"),
-    (added("test", ["a.png", True, "cat"]), "test.2.1: input should be a valid integer, found T"),
     (added("test", "a.png"), "test.2: input should be a valid array, found 'a.png'; expected the"),
     (added("test", ["cat0.png", 0, "cat"]), "json names 'cat0.png' twice; get OxfordPets from"),
     (
@@ -386,8 +359,6 @@ COOP = [
     (added("test", ["gone.png", 1, "dog"]), "gone.png and 0 more of the "),
     (rewritten(one_name_twice), "the classes 0 and 1 are both called 'guinea pig'"),
     (at("images/cat0.png", pipe), "cat0.png and 0 more of the "),
-    (at("images/cat0.png", dangling), "cat0.png and 0 more of the "),
-    (at("images/cat0.png", content(b"")), "cat0.png is not an image"),
 ]
 
 AIRCRAFT = [
@@ -395,7 +366,6 @@ AIRCRAFT = [
     (at("variants.txt", content("707-320\n707-320\nCessna 172\n")), "without a gap"),
     (at("variants.txt", pipe), "variants.txt is missing"),
     (at("images_variant_val.txt", content("10 Concorde\n")), "names a variant that"),
-    (at("images_variant_val.txt", content(b"\xff\xff")), "variant_val.txt cannot be read: 'utf-8'"),
     (
         at("images_variant_val.txt", content(b"\xff\xfea")),
         "variant_val.txt cannot be read: 'utf-16",
@@ -405,13 +375,8 @@ AIRCRAFT = [
 
 RAW = "FashionMNIST/raw"
 TORCHVISION = [
-    *[
-        (at(f"{RAW}/t10k-labels-idx1-ubyte", damage), f"ubyte {match}")
-        for damage, match in PLACES[:3]
-    ],
+    (at(f"{RAW}/t10k-labels-idx1-ubyte", pipe), "ubyte is not a regular file"),
     (at(f"{RAW}/t10k-labels-idx1-ubyte", folder), "are incomplete"),
-    (idx("train-images-idx3-ubyte", b""), "are incomplete"),
-    (idx("train-images-idx3-ubyte", b"\x00" * 40), "are incomplete"),
     (idx("train-images-idx3-ubyte", struct.pack(">IIII", 2051, 9, 28, 28)), "are incomplete"),
     (
         idx("train-images-idx3-ubyte", struct.pack(">IIII", 2051, 0, 28, 28)),
@@ -429,7 +394,7 @@ CASES = [
     for source, make, damages in (
         ("parquet", parquet, PARQUET),
         ("image_folder", image_folder, IMAGES),
-        ("domain_folder", domain_folder, [(lambda r, d=d: d(r / "amazon"), m) for d, m in IMAGES]),
+        ("domain_folder", domain_folder, [(lambda r: pipe(r / "amazon/cat/0.png"), PLACES[0][1])]),
         ("mask_folder", mask_folder, MASKS),
         ("coop", coop, COOP),
         ("coop", write_aircraft, AIRCRAFT),
@@ -470,11 +435,8 @@ SPLITS = [
     ("null", ": input should be .*; expected the lists `train` and `test`, once or for ever"),
     ("[]", r"split.json: input should be an object, found \[\]; expected the lists"),
     ('{"train": ["cat/0.png"]}', "split.json: test: field required"),
-    ('{"train": "cat/0.png", "test": []}', "split.json: train: input should be a valid array"),
-    ('{"x": ["cat/0.png"]}', r"split.json: x: input should be .*, found \['cat/0.png'\]"),
     ('{"train": [], "test": {}}', "split.json: test: input should be a valid array, found {}"),
     ('{"train": [["cat/0.png"]], "test": []}', r"train.0: .* found \['cat/0.png'\]; expected the"),
-    ('{"train": [null], "test": []}', "train.0: input should be a valid string, found None"),
     (
         '{"train": ["cat/0.png", "7.png"], "test": ["cat/1.png", "8.png"]}',
         r"do not match: 2 like '7.png', which the data does not have \(it has 'cat/0.png', ...\)",

@@ -9,7 +9,6 @@ from fedray.config import DataConfig, component
 from fedray.data import federate
 from fedray.data.imageset import TEST, TRAIN, ImageSet
 from fedray.data.partitions.dominant_class import DominantClass, proportional
-from fedray.data.partitions.iid import Iid
 from fedray.data.validation import hold_out
 from fedray.errors import UserError
 from fedray.streams import Streams
@@ -155,15 +154,6 @@ def test_validation_is_part_of_what_identifies_the_data():
     manifest = data.manifest()["clients"][0]
     assert manifest["validation"] == data.validation[0].tolist()
     assert "validation" not in bare.manifest()["clients"][0]
-
-
-def test_held_out_validation_images_are_training_images_no_more():
-    whole = federate(images(), Iid(), DataConfig(clients=4), Streams(0).numpy)
-    data = hold_out(whole, 0.2, Streams(0).numpy)
-    for before, train, validation in zip(whole.train, data.train, data.validation, strict=True):
-        assert sorted([*train, *validation]) == sorted(before)
-        assert len(validation) == np.ceil(0.2 * len(before))
-    assert all(np.array_equal(a, b) for a, b in zip(whole.test, data.test, strict=True))
 
 
 def test_a_protocol_with_validation_images_refuses_others():

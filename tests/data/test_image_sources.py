@@ -16,7 +16,6 @@ from image_files import (
     encode,
     filled,
     structs,
-    write_fashion_mnist,
     write_names,
     write_table,
 )
@@ -58,12 +57,6 @@ def test_digits():
     assert images.images[original.images[:, None] == 8][0] == 128  # round(8 * 255 / 16)
 
 
-def test_digits_resized():
-    images = load_images("digits", options=ReadOptions(image_size=32, channels=3))
-    assert images.images.shape == (1797, 3, 32, 32)
-    assert np.array_equal(images.images[:, 0], images.images[:, 2])
-
-
 # --- decoding ------------------------------------------------------------------------------------
 
 
@@ -78,12 +71,6 @@ def test_shorter_side_then_centre_crop():
     )
     assert tall.shape == (1, 1, 5, 5)
     assert (tall[0, 0, 2] == 200).all()
-
-
-def test_enlarging_is_bilinear():
-    image = Image.fromarray(np.array([[0, 100], [0, 100]], np.uint8))
-    made = decode([encode(image)], str, ReadOptions(image_size=4))
-    assert np.array_equal(made[0, 0], np.asarray(image.resize((4, 4), Image.Resampling.BILINEAR)))
 
 
 def test_channels_follow_the_images():
@@ -142,18 +129,6 @@ def test_parquet_decodes_once_until_a_file_changes(tmp_path, monkeypatch):
     assert load_images("parquet", tmp_path).class_names == ("cat", "wolf")
 
 
-def test_names_from_hugging_face_metadata(tmp_path):
-    write_parquet(
-        tmp_path / "data/train-0.parquet",
-        two(),
-        [0, 1],
-        names=["cat", "dog"],
-        image="img",
-        label="fine_label",
-    )
-    assert load_images("parquet", tmp_path).class_names == ("cat", "dog")
-
-
 def test_names_from_hugging_face_dataset_info(tmp_path):
     write_parquet(tmp_path / "data.parquet", two(), [0, 1], names=["wrong", "names"])
     info = {"features": {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}
@@ -206,15 +181,6 @@ def test_domains_from_column_and_from_folders(tmp_path):
     assert images.origin.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_split_folders_and_one_folder_are_no_domains(tmp_path):
-    write_names(tmp_path)
-    write_parquet(tmp_path / "train/0.parquet", two(), [0, 1])
-    write_parquet(tmp_path / "test/0.parquet", two(), [0, 1])
-    images = load_images("parquet", tmp_path)
-    assert images.domains is None
-    assert images.origin.tolist() == [0, 0, 1, 1]
-
-
 # --- a split of one's own -------------------------------------------------------------------------
 
 
@@ -241,14 +207,6 @@ def test_a_split_file_replaces_the_official_one(tmp_path):
         0,
     ]
     assert load_images("parquet", tmp_path).sha256 == official.sha256
-
-
-def test_a_split_file_for_an_image_folder(tmp_path):
-    fill(tmp_path / "cat", 20)
-    fill(tmp_path / "dog", 10, 30)
-    write_split(tmp_path, {"train": ["dog/010.png", "cat/020.png"], "test": ["dog/030.png"]})
-    images = load_images("image_folder", tmp_path, ReadOptions(split="split.json"))
-    assert images.origin.tolist() == [0, 0, 1]
 
 
 def test_a_split_needs_unique_paths_of_images(tmp_path):
@@ -299,24 +257,6 @@ def test_image_folder(tmp_path):
     assert images.origin.tolist() == [0, 0, 0]
 
 
-def test_image_folder_with_splits(tmp_path):
-    fill(tmp_path / "train/dog", 1, 2)
-    fill(tmp_path / "train/cat", 5)
-    fill(tmp_path / "test/dog", 3)
-    fill(tmp_path / "test/cat", 4)
-    images = load_images("image_folder", tmp_path)
-    assert images.class_names == ("cat", "dog")
-    assert images.images[:, 0, 0, 0].tolist() == [5, 1, 2, 4, 3]
-    assert images.labels.tolist() == [0, 1, 1, 0, 1]
-    assert images.origin.tolist() == [0, 0, 0, 1, 1]
-
-
-def test_a_class_may_be_called_train(tmp_path):
-    fill(tmp_path / "train", 1)
-    fill(tmp_path / "bus", 2)
-    assert load_images("image_folder", tmp_path).class_names == ("bus", "train")
-
-
 def test_domain_folders(tmp_path):
     fill(tmp_path / "sketch/train/owl", 1, 2)
     fill(tmp_path / "sketch/test/owl", 3)
@@ -329,18 +269,6 @@ def test_domain_folders(tmp_path):
     assert images.images[:, 0, 0, 0].tolist() == [4, 5, 1, 2, 3]
     assert images.labels.tolist() == [0, 1, 1, 1, 1]
     assert images.origin.tolist() == [0, 0, 0, 0, 1]
-
-
-def test_a_split_file_for_domain_folders(tmp_path):
-    fill(tmp_path / "photo/owl", 1, 2)
-    fill(tmp_path / "sketch/owl", 3, 4)
-    listed = {
-        name: {"train": [f"{name}/owl/{a:03}.png"], "test": [f"{name}/owl/{b:03}.png"]}
-        for name, a, b in (("photo", 1, 2), ("sketch", 4, 3))
-    }
-    write_split(tmp_path, listed)
-    images = load_images("domain_folder", tmp_path, ReadOptions(split="split.json"))
-    assert images.origin.tolist() == [0, 1, 1, 0]
 
 
 def test_wrong_domain_folders(tmp_path):
@@ -371,17 +299,6 @@ def test_torchvision_does_not_download_unasked(tmp_path, name, folder):
 
 
 @pytest.mark.slow
-def test_torchvision_fashion_mnist(tmp_path):
-    write_fashion_mnist(tmp_path, (3, 2))
-    images = load_images("torchvision_fashion_mnist", tmp_path)
-    assert images.images.shape == (5, 1, 28, 28)
-    assert images.images[:, 0, 0, 0].tolist() == [3, 3, 3, 2, 2]
-    assert images.labels.tolist() == [0, 1, 2, 0, 1]
-    assert images.origin.tolist() == [0, 0, 0, 1, 1]
-    assert images.class_names[9] == "Ankle boot"
-
-
-@pytest.mark.slow
 def test_one_process_of_a_node_downloads_at_a_time(tmp_path, monkeypatch):
     source = sources.get("torchvision_cifar10")()
     lock = FileLock(tmp_path / "data" / ".torchvision_cifar10.lock")
@@ -398,27 +315,6 @@ def test_one_process_of_a_node_downloads_at_a_time(tmp_path, monkeypatch):
     assert held == [tmp_path / "data"]
     lock.acquire(timeout=0)
     lock.release()
-
-
-def test_torchvision_cifar10(tmp_path, monkeypatch):
-    import pickle
-
-    from torchvision.datasets import CIFAR10
-
-    monkeypatch.setattr(CIFAR10, "_check_integrity", lambda self: True)
-    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *args: True)
-    folder = tmp_path / CIFAR10.base_folder
-    folder.mkdir()
-    for name, _ in CIFAR10.train_list + CIFAR10.test_list:
-        batch = {"data": np.full((2, 3072), len(name), np.uint8), "labels": [0, 9]}
-        (folder / name).write_bytes(pickle.dumps(batch))
-    (folder / "batches.meta").write_bytes(
-        pickle.dumps({"label_names": [f"c{i}" for i in range(10)]})
-    )
-    images = load_images("torchvision_cifar10", tmp_path, ReadOptions(image_size=16))
-    assert images.images.shape == (12, 3, 16, 16)
-    assert images.origin.tolist() == [0] * 10 + [1] * 2
-    assert images.class_names[3] == "c3"
 
 
 # --- real images ---------------------------------------------------------------------------------

@@ -235,27 +235,17 @@ REFUSED = [
         lambda root: (root / "rose/x.png").symlink_to("nowhere"),
         "rose/x.png cannot be read: No such",
     ),
-    (lambda root: (root / "rose/x.png").symlink_to("x.png"), "rose/x.png cannot be read: Too many"),
-    (lambda root: (root / "rose/x.png").symlink_to("/dev/zero"), "x.png is not a regular file"),
-    (lambda root: (root / "rose/x.png").mkdir(), "rose/x.png is not a regular file"),
-    (lambda root: os.mkfifo(root / "rose/x.png"), "rose/x.png is not a regular file"),
     (lambda root: socket_at(root / "rose/x.png"), "rose/x.png is not a regular file"),
     (lambda root: (root / "rose/x.png").touch(), "rose/x.png is not an image"),
     (lambda root: not_utf8(root / "rose", b"\xe9.png").touch(), r"rose/\udce9.png is not an image"),
-    (lambda root: (root / "lost").symlink_to("nowhere"), "lost cannot be read: No such file"),
-    (lambda root: (root / "self").symlink_to("."), "self contains no image"),
-    (lambda root: not_utf8(root, b"\xe9").mkdir(), r"\udce9 contains no image"),
     (lambda root: (root / "rose").rename(not_utf8(root, b"\xe9")), "is not UTF-8; rename it"),
     (lambda root: (root / "train.parquet").touch(), "train.parquet cannot be read as parquet"),
-    (lambda root: os.mkfifo(root / "train.parquet"), "train.parquet is not a regular file"),
     (lambda root: shutil.rmtree(root / "rose"), "there is one class, daisy"),
 ]
 """What stands in a folder of flowers, and why a run would refuse it."""
 
 NAMED = [
-    (lambda root: (root / "rose/x").symlink_to("nowhere"), "rose/x;"),
     (lambda root: (root / "rose/up").symlink_to(".."), "rose/up/ (0 files);"),
-    (lambda root: os.mkfifo(root / "rose/pipe"), "rose/pipe;"),
     (lambda root: socket_at(root / "socket"), "socket;"),
     (lambda root: not_utf8(root / "rose", b"\xe9\x1b[31m").touch(), r"rose/\udce9\x1b[31m;"),
     (lambda root: (root / "rose/x.parquet").mkdir(), "rose/x.parquet/ (0 files);"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from known_layouts import LAYOUTS, coop_set, folders, ids, picture, words
 
@@ -31,7 +29,7 @@ def small_cifar(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "layout"), LAYOUTS)
-def test_a_public_layout_is_right_or_refused(tmp_path, name, layout):
+def test_a_public_layout_is_right_or_refused_by_run_and_data(tmp_path, name, layout):
     root = tmp_path / known(name).folder
     root.mkdir()
     expected = LAYOUTS[name, layout](root)
@@ -41,6 +39,10 @@ def test_a_public_layout_is_right_or_refused(tmp_path, name, layout):
     if expected.refused:
         with pytest.raises(UserError, match=expected.refused):
             load_images(expected.source, root, options)
+        if layout != "without the split" or name != "stanford_cars":  # a folder of images
+            with pytest.raises(UserError):  # noqa: PT012
+                look = inspect_folder(root, source_for(root))
+                raise UserError(look.stops[0])
         return
     images = load_images(expected.source, root, options)
     assert list(images.class_names) == list(expected.classes)
@@ -49,28 +51,9 @@ def test_a_public_layout_is_right_or_refused(tmp_path, name, layout):
     assert np.bincount(images.labels).min() == np.bincount(images.labels).max()
     assert images.shape[:0:-1] == expected.size
     assert (images.domains and images.domains.names) == (tuple(expected.domains) or None)
-
-
-@pytest.mark.parametrize(("name", "layout"), LAYOUTS)
-def test_a_folder_is_inspected_as_a_run_reads_it(tmp_path, name, layout):
-    """`fedray data` refuses what a run refuses, and finds the classes that a run finds."""
-    root = tmp_path / known(name).folder
-    root.mkdir()
-    expected = LAYOUTS[name, layout](root)
-    if expected.source == "coop":
-        root = root / known(name).folder
-    if expected.refused:
-        with pytest.raises(UserError):  # noqa: PT012
-            look = inspect_folder(root, source_for(root))
-            if look.stops:
-                raise UserError(look.stops[0])
-            if name == "stanford_cars":  # without its split file a folder of images like others
-                raise UserError("")
-        return
-    assert source_for(root) == expected.source
-    look = inspect_folder(root, expected.source)
-    if "classes" not in expected.options:
-        assert list(look.class_names) == list(expected.classes)
+    look = inspect_folder(root, source_for(root))
+    assert look.source == expected.source
+    assert "classes" in expected.options or list(look.class_names) == list(expected.classes)
     assert not look.stops
 
 
@@ -148,16 +131,6 @@ def test_a_domain_without_the_chosen_classes_is_said(tmp_path):
     images = load_images("domain_folder", tmp_path, ReadOptions(classes=("pen",)))
     assert images.domains.names == ("office", "shop")
     assert images.notes == ("no image of home has one of data.classes: left out as a domain",)
-
-
-def test_a_label_of_minus_one_is_an_image_without_label(tmp_path):
-    LAYOUTS["pacs", "hub parquet"](tmp_path)
-    file = tmp_path / "data/train-00000-of-00001.parquet"
-    table = pq.read_table(file)
-    labels = pa.array([-1] * len(table))
-    pq.write_table(table.set_column(table.column_names.index("label"), "label", labels), file)
-    with pytest.raises(UserError, match=r"row 0: label -1 stands for an image without a label"):
-        load_images("parquet", tmp_path)
 
 
 def test_a_pickle_that_would_run_code_is_refused(tmp_path):

@@ -56,16 +56,20 @@ def test_without_it_a_source_scales_as_it_did():
     assert (ours.transpose(1, 2, 0) == np.asarray(scaled.crop((11, 0, 75, 64)))).all()
 
 
-def test_masks_are_cut_as_their_images(tmp_path):
-    """97x71 pixels become 87x64, whose margin of 11.5 torchvision rounds to 12."""
+@pytest.mark.parametrize(
+    ("resize", "size", "box"),
+    [("bicubic", (87, 64), (12, 0, 76, 64)), ("squash", (64, 64), (0, 0, 64, 64))],
+)
+def test_masks_are_scaled_and_cut_as_their_images(tmp_path, resize, size, box):
+    """97x71 pixels become 87x64, whose margin of 11.5 torchvision rounds to 12, or are squashed."""
     ids = np.random.default_rng(0).integers(0, 3, (71, 97), dtype=np.uint8)
     for folder, picture in (("images", image(97, 71)), ("masks", Image.fromarray(ids))):
         (tmp_path / "a" / "train" / folder).mkdir(parents=True)
         picture.save(tmp_path / "a" / "train" / folder / "0.png")
     (tmp_path / "classes.json").write_text('["ground", "cat", "dog"]')
-    found = load_images("mask_folder", tmp_path, ReadOptions(image_size=64, resize="bicubic"))
-    scaled = Image.fromarray(ids).resize((87, 64), Image.Resampling.NEAREST)
-    assert np.array_equal(found.masks[0], np.asarray(scaled.crop((12, 0, 76, 64))))
+    found = load_images("mask_folder", tmp_path, ReadOptions(image_size=64, resize=resize))
+    scaled = Image.fromarray(ids).resize(size, Image.Resampling.NEAREST)
+    assert np.array_equal(found.masks[0], np.asarray(scaled.crop(box)))
 
 
 def test_each_way_has_its_own_images_in_the_cache(tmp_path):
@@ -105,17 +109,6 @@ def test_squash_keeps_the_sides_of_any_image():
     options = ReadOptions(image_size=16, channels=3, resize="squash")
     (ours,) = decode([encoded(Image.fromarray(pixels))], str, options)
     assert (ours > 127).mean() == pytest.approx(0.25, abs=0.01)
-
-
-def test_masks_are_squashed_as_their_images(tmp_path):
-    ids = np.random.default_rng(0).integers(0, 3, (71, 97), dtype=np.uint8)
-    for folder, picture in (("images", image(97, 71)), ("masks", Image.fromarray(ids))):
-        (tmp_path / "a" / "train" / folder).mkdir(parents=True)
-        picture.save(tmp_path / "a" / "train" / folder / "0.png")
-    (tmp_path / "classes.json").write_text('["ground", "cat", "dog"]')
-    found = load_images("mask_folder", tmp_path, ReadOptions(image_size=64, resize="squash"))
-    squashed = Image.fromarray(ids).resize((64, 64), Image.Resampling.NEAREST)
-    assert np.array_equal(found.masks[0], np.asarray(squashed))
 
 
 @pytest.mark.parametrize("name", ["office", "domainnet"])

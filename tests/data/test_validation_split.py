@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from fedray.config import DataConfig, component
 from fedray.data import federate
-from fedray.data.evolution import federate_phases
 from fedray.data.federated import GLOBAL_TEST, with_every_domain, with_global_test
 from fedray.data.imageset import TEST, TRAIN, Domains, ImageSet
 from fedray.data.partitions.iid import Iid
@@ -131,16 +130,6 @@ def test_shared_sets_have_their_counterparts_among_validation_images():
     assert (
         federate(images(), DIRICHLET, DataConfig(clients=3), Streams(0).numpy).validation_sets == {}
     )
-
-
-def test_a_later_phase_validates_on_the_same_images():
-    phases = [{"round": 3, "partition": {"name": "dirichlet", "alpha": 5.0}}]
-    evolution = component("data evolution", "repartition", phases=phases)
-    partition = component("partition", "dirichlet", alpha=0.5)
-    keys = DataConfig(clients=3, partition=partition, evolution=evolution, validation_fraction=0.2)
-    data = federate_phases(images(), keys, Streams(0).numpy)
-    then = data.at(3)
-    assert np.array_equal(*(np.sort(np.concatenate(d.validation)) for d in (data, then)))
 
 
 def test_whether_there_will_be_validation_images_is_known_without_them():

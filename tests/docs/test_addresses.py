@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ is not part of 
 HOME = re.compile(
     r"(?:https?://|git@|git\+)[^\s\"'<>)]*fedray[^\s\"'<>)]*"  # a site, a repository, an image
     r"|\bfedray\.(?:github|readthedocs)\.io"
-    r"|\bpip install (?:-U )?[\"']?fedray\b(?!\[[\w{}]+\][\"'])",
+    r"|\bpip install (?:-U |--upgrade )?[\"']?fedray\b(?!\[[\w{}]+\][\"'])",
     re.IGNORECASE,
 )
 """An extra of an installed fedray (`pip install "fedray[text]"`) needs no home."""

@@ -25,7 +25,7 @@ PROMISES = {
     "Control characters do not reach your terminal.": "cli/test_terminal_text",
 }
 """The promises about files of other people, and the tests of each."""
-OWN = {"runtime/messages.py", "data/plot.py"}
+OWN = {"runtime/messages.py"}
 """Modules that unpickle what another process of the same run has written."""
 
 

@@ -1,4 +1,4 @@
-"""CoCoOp: the official code's loop over images, a shift by hand, and its gradients."""
+"""CoCoOp: the official code's loop over images, and its gradients."""
 
 from __future__ import annotations
 
@@ -14,20 +14,6 @@ from fedray.models.prompted import ContextClip
 
 def model_of(folder):
     return drawn(ConditionalClip(clip_of(folder), DIGITS, 4, "a photo of a"))
-
-
-def test_the_shift_by_hand(tiny_clip):
-    model = model_of(tiny_clip)  # d = 24, so one hidden unit
-    with torch.no_grad():
-        model.first.weight.zero_()[0, 0] = 2.0
-        model.first.bias.fill_(-1.0)
-        model.second.weight.fill_(3.0)
-        model.second.bias.fill_(0.5)
-    image = torch.zeros(2, 24)
-    image[0, 0], image[1, 1] = 1.0, 1.0  # relu(2 - 1) = 1 and relu(-1) = 0
-    assert model.shifts(image)[:, 0].tolist() == [3.5, 0.5]
-    moved = model.contexts(image) - model.context
-    torch.testing.assert_close(moved[0], torch.full((4, 16), 3.5))
 
 
 def test_the_logits_are_those_of_a_loop_over_images_and_all_is_trained(tiny_clip, monkeypatch):

@@ -58,9 +58,6 @@ NUMBERED = [row for row in ROWS if row[1].startswith("Eq. (")]
 def test_a_numbered_equation_is_tagged_and_has_a_test_of_its_number(method, label, file, names):
     number = re.fullmatch(r"Eq\. \((\d+)\)", label)[1]
     assert any(label in (lookup(file, name).__doc__ or "") for name in names)
-    mirrored = TESTS.parent / Path(file).parent / f"test_{Path(file).stem}.py"
-    models = (TESTS.parent / "algorithms").glob("test_*.py")  # of the methods' prompts
-    files = [p for p in (TESTS / f"test_{method}.py", mirrored, *models) if p.is_file()]
-    tests = [node for path in files for node in ast.parse(path.read_text()).body]
+    tests = ast.parse((TESTS / f"test_{method}.py").read_text()).body
     functions = [node.name for node in tests if isinstance(node, ast.FunctionDef)]
     assert [name for name in functions if re.match(rf"test_(eq\d+_)*eq{number}_", name)]

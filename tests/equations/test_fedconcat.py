@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from tensors import CPU, same
 
-from fedray.algorithms.averaging.fedavg import GlobalModel, TrainedModel
+from fedray.algorithms.averaging.fedavg import GlobalModel
 from fedray.algorithms.averaging.fedconcat import (
     BIAS,
     WEIGHT,
@@ -59,10 +57,6 @@ def test_no_cluster_is_empty_or_too_large(seed):
     assert sizes.sum() == 10
     assert sizes.min() >= 1
     assert sizes.max() <= 3
-
-
-def test_equal_clients_are_still_cut_into_clusters():
-    assert sorted(np.bincount(cluster(np.ones((4, 2)), 3, 2, draws())).tolist()) == [1, 1, 2]
 
 
 def test_clients_say_how_their_images_spread(assemble):
@@ -215,26 +209,6 @@ def test_the_batches_of_the_classifier_are_augmented(run):
     assert 0 <= done.results[-1].metrics["finetuned_accuracy"] <= 1
 
 
-def test_heads_are_averaged_without_weights(assemble):
-    changes = {**ONE_KIND, "rounds": 2, "algorithm.cluster_rounds": 1}
-    assembly = assemble("fedconcat", changes)
-    uploads = {
-        client: TrainedModel({WEIGHT: torch.full((2, 3), value)}, {}, samples)
-        for client, value, samples in [(0, 1.0, 30), (2, 5.0, 10)]
-    }
-    server = replace(assembly.server(CPU), round=2)
-    exchange = SimpleNamespace(
-        server=server, participants=[0, 2], call=lambda step, down: {"train_head": uploads}[step]
-    )
-    state = {
-        **assembly.algorithm.init_server(server),
-        "assignment": torch.zeros(4, dtype=torch.int64),
-        "head": {},
-    }
-    after = assembly.algorithm.round(state, exchange)
-    assert after["head"][WEIGHT].tolist() == [[3.0] * 3] * 2
-
-
 def test_whoever_the_encoders_have_not_reached_gets_them_later(run):
     changes = {
         **ONE_KIND,
@@ -254,19 +228,3 @@ def test_whoever_the_encoders_have_not_reached_gets_them_later(run):
     algorithm = done.assembly.algorithm
     down = algorithm.downlink(done.servers[2], range(4), done.assembly.server(CPU))
     assert [c for c in range(4) if not isinstance(down[c], ConcatenatedHead)] == away
-
-
-def test_it_learns_and_the_classifier_gains(run):
-    changes = {
-        **ONE_KIND,
-        "rounds": 16,
-        "local_epochs": 2,
-        "optimizer.momentum": 0.9,
-        "algorithm.cluster_rounds": 6,
-        "data.partition.alpha": 0.1,
-        "finetune_epochs": 2,
-    }
-    done = run("fedconcat", changes)
-    clusters, last = done.results[6].metrics, done.results[-1].metrics
-    assert last["local_accuracy"] > clusters["local_accuracy"] + 0.1
-    assert min(last["global_accuracy"], last["finetuned_accuracy_best"]) > 0.7

@@ -4,39 +4,14 @@ from __future__ import annotations
 
 from math import cos, pi
 
-import pytest
 import torch
 import torch.nn.functional as F
 from reference import THREE, ReferenceClients, set_parameters, weighted_mean
-from tensors import CPU, same
+from tensors import same
 
-from fedray.algorithms.averaging.fedavg import TrainedModel
-from fedray.algorithms.distillation.feddf import cosine
 from fedray.models import buffer_names
 
 SMALL = {"algorithm.server_epochs": 2, "algorithm.server_batch_size": 16}
-
-
-def test_the_learning_rate_falls_along_a_cosine():
-    assert [cosine(share) for share in (0.0, 0.5, 1.0)] == pytest.approx([1.0, 0.5, 0.0])
-
-
-def test_the_teacher_is_the_plain_mean_of_all_uploads_logits(assemble):
-    assembly = assemble("feddf", THREE)
-    method, server = assembly.algorithm, assembly.server(CPU)
-    uploads, expected = {}, 0
-    for client, name in enumerate(server.architectures):
-        weights = assembly.models.initial(name, client)
-        weights = {n: t + 0.1 * (client + 1) for n, t in weights.items()}
-        model = assembly.models.empty(name)
-        uploads[client] = TrainedModel.of(model, weights, samples=10 ** (client + 1))
-        model.load_state_dict(weights)
-        with torch.no_grad():
-            batch = server.public.batch(*server.public.tensors(CPU))
-            expected = expected + model.eval()(batch.inputs).logits / 3
-    found = method.ensemble(uploads, server)
-    assert found.shape == (len(server.public), 10)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_algorithm_3_as_a_straight_loop(run):
@@ -92,13 +67,6 @@ def test_without_steps_it_is_fedavg_inside_each_architecture(run):
     assert not same(plain.servers[-1]["models"]["cnn3"], taught.servers[-1]["models"]["cnn3"])
     buffers = buffer_names(taught.assembly.models.empty("cnn3"))
     assert buffers <= taught.servers[-1]["models"]["cnn3"].keys()
-
-
-def test_labels_of_public_images_are_not_read(run):
-    labels = {"name": "share", "fraction": 0.2, "labelled": False}
-    blind, seeing = run("feddf", {**SMALL, "data.public": labels}), run("feddf", SMALL)
-    for name, model in seeing.servers[-1]["models"].items():
-        assert same(blind.servers[-1]["models"][name], model)
 
 
 def test_an_architecture_without_participants_learns_from_the_others(run):

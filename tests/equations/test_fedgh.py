@@ -1,80 +1,16 @@
-"""FedGH by hand: mean features, and the head that the server trains on them."""
+"""FedGH: the batches that its server takes."""
 
 from __future__ import annotations
 
-from math import exp, log
-
-import numpy as np
-import pytest
 import torch
-import torch.nn.functional as F
 from tensors import CPU, same
 
-from fedray.algorithms.personalised.fedgh import header_loss, mean_features
 from fedray.algorithms.prototypes.class_prototypes import ClassFeatures
-from fedray.runtime.clients import ClientRuntime
-
-HEAD = {"weight": torch.tensor([[1.0, 0.0], [0.0, 1.0]]), "bias": torch.tensor([0.0, 0.5])}
-VECTORS = torch.tensor([[2.0, 1.0], [0.0, 3.0]])
-
-
-def test_the_headers_loss_by_hand():
-    # logits (2, 1.5) of class 0 and (0, 3.5) of class 1
-    expected = (log(1 + exp(-0.5)) + log(1 + exp(-3.5))) / 2
-    assert float(header_loss(HEAD, (VECTORS, torch.tensor([0, 1])))) == pytest.approx(expected)
 
 
 def uploads(*classes: int, seed: int = 0) -> ClassFeatures:
     vectors = torch.randn(len(classes), 16, generator=torch.Generator().manual_seed(seed))
     return ClassFeatures(torch.tensor(classes), vectors)
-
-
-def updated(assemble, uplinks, **hparams):
-    """The server's head before and after a step."""
-    assembly = assemble("fedgh", {f"algorithm.{key}": value for key, value in hparams.items()})
-    method, server = assembly.algorithm, assembly.server(CPU)
-    before = method.init_server(server)
-    return before["head"], method.server_update(before, uplinks, server)["head"]
-
-
-def test_one_epoch_is_one_sgd_step_on_all_uploads(assemble):
-    uplinks = {0: uploads(1, 4), 2: uploads(4, seed=1)}
-    before, after = updated(assemble, uplinks, server_epochs=1, server_lr=0.1)
-    weights = {name: tensor.clone().requires_grad_() for name, tensor in before.items()}
-    vectors = torch.cat([upload.vectors for upload in uplinks.values()])
-    logits = vectors @ weights["weight"].T + weights["bias"]
-    objective = F.cross_entropy(logits, torch.tensor([1, 4, 4]))
-    gradients = torch.autograd.grad(objective, [*weights.values()])
-    for name, gradient in zip(weights, gradients, strict=True):
-        torch.testing.assert_close(after[name], before[name] - 0.1 * gradient)
-
-
-def test_the_head_moves_only_by_the_uploads_and_the_loss_falls(assemble):
-    uplinks = {0: uploads(1, 4)}
-    before, after = updated(assemble, uplinks)
-    losses = [header_loss(h, (uplinks[0].vectors, uplinks[0].classes)) for h in (before, after)]
-    assert losses[1] < losses[0]
-    # what learns are combinations of the two uploaded vectors
-    moved = after["weight"] - before["weight"]
-    assert int(torch.linalg.matrix_rank(moved, rtol=1e-4)) <= 2
-    same_before, nothing = updated(assemble, {})
-    assert same(same_before, nothing)
-
-
-def test_mean_features_by_hand(assemble):
-    assembly = assemble("fedgh")
-    client = ClientRuntime(assembly, CPU).client(1, 1)
-    found = mean_features(client, client.load(client.initial()))
-    images, labels = client.train.tensors(CPU)
-    features = client.skeleton.model.eval()(client.train.batch(images, labels).inputs).features
-    assert found.classes.tolist() == np.unique(labels).tolist()
-    for c, vector in zip(found.classes, found.vectors, strict=True):
-        torch.testing.assert_close(vector, features[labels == c].mean(0))
-
-
-def test_a_class_that_nobody_holds_is_never_a_target(assemble):
-    before, after = updated(assemble, {0: uploads(1, 2), 1: uploads(2, seed=3)})
-    assert bool((after["bias"][[0, *range(3, 10)]] < before["bias"][[0, *range(3, 10)]]).all())
 
 
 def test_the_server_takes_batches_of_the_clients_size(assemble):

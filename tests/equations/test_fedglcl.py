@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 from tensors import same
 
 from fedray.algorithms.averaging.extra_parameters import ExtendedModel
 from fedray.algorithms.text_guided.fedglcl import BIAS, WEIGHT, cosines, text_contrast
 from fedray.config import component
-from fedray.core import ClientState, LocalContext, algorithms
+from fedray.core import ClientState, LocalContext
 from fedray.language.tower import TextTower
 from fedray.language.trainable import TowerShape, class_embeddings
 from fedray.runtime.clients import ClientRuntime
 
 ONE_KIND = {"model.group": "cnn3", "model.projector": 24}
-HEADLESS = {"num_classes": 0, "hidden": 24}
 
 
 def draw(*shape, seed=0):
@@ -35,41 +33,9 @@ def test_eq7_by_hand():
     assert text_contrast(delta, y, 1.0, "all").item() == pytest.approx(0.598139, abs=1e-6)
 
 
-def test_eq7_forms_differ_by_one_softplus():
-    delta, y = draw(6, 5).clamp(-1, 1), torch.tensor([0, 1, 2, 3, 4, 0])
-    for i in range(6):
-        one = delta[i : i + 1], y[i : i + 1], 0.07
-        printed, code = text_contrast(*one, "negatives"), text_contrast(*one, "all")
-        torch.testing.assert_close(code, F.softplus(printed), rtol=1e-10, atol=1e-10)
-
-
-def test_eq7_well_classified_samples_keep_full_weight_in_the_printed_form():
-    delta = torch.tensor([[1.0, -1.0, -1.0]], requires_grad=True)
-    text_contrast(delta, torch.tensor([0]), 0.07, "negatives").backward()
-    assert delta.grad[0, 0].item() == pytest.approx(-1 / 0.07)
-
-
-def test_rotations_and_scales_change_nothing():
-    images, text = draw(4, 6), draw(3, 6, seed=1)
-    turn, _ = torch.linalg.qr(draw(6, 6, seed=2))
-    torch.testing.assert_close(cosines(images @ turn, text @ turn), cosines(images, text))
-    scale = torch.tensor([[0.1], [3.0], [50.0]], dtype=torch.float64)
-    torch.testing.assert_close(cosines(7 * images, text * scale), cosines(images, text))
-
-
-def test_one_hot_texts_make_it_cross_entropy_on_normalised_logits():
-    logits, y = draw(4, 3).float(), torch.tensor([0, 2, 1, 1])
-    ours = text_contrast(cosines(logits, torch.eye(3)), y, 1.0, "all")
-    torch.testing.assert_close(ours, F.cross_entropy(F.normalize(logits, dim=1), y))
-
-
 # --- FedGLCL-L ------------------------------------------------------------------------------------
 
 LAYER = {**ONE_KIND, "algorithm.blocks": 0}
-
-
-def test_the_whole_encoder_is_trained_by_default():
-    assert algorithms.get("fedglcl_l").HParams().blocks == "all"
 
 
 def test_the_trained_text_is_the_sent_one_through_the_projection(assemble):
@@ -85,35 +51,30 @@ def test_the_trained_text_is_the_sent_one_through_the_projection(assemble):
     assert torch.equal(text(sent, algorithm.extra_parameters()), sent)
 
 
-def test_before_round_1_the_trained_text_is_fedglcls(run):
-    plain, trained = run("fedglcl", ONE_KIND), run("fedglcl_l", LAYER)
-    assert trained.results[0].per_client == plain.results[0].per_client
-    assert set(trained.servers[0]["extra"]) == {WEIGHT, BIAS}
-    assert same(trained.servers[0]["model"], plain.servers[0]["model"])
-
-
 def test_predictions_use_the_global_projection(run):
     """One that turns the texts around changes what the same image encoder says."""
-    done = run("fedglcl_l", {**LAYER, "rounds": 4, "data.partition": "iid"})
+    learning = {"rounds": 6, "local_epochs": 2, "optimizer.momentum": 0.9}
+    done = run("fedglcl_l", {**LAYER, **learning, "data.partition": "iid"})
     runtime, last = ClientRuntime(done.assembly, torch.device("cpu")), done.servers[-1]
     state = ClientState({}, done.memories[0])
 
     def accuracy(projection):
         down = ExtendedModel(last["model"], {}, extra=projection)
-        return runtime.test("evaluate", 4, (0,), state, down)[0].scores[0].accuracy
+        return runtime.test("evaluate", 6, (0,), state, down)[0].scores[0].accuracy
 
     as_it_is = accuracy(last["extra"])
     assert as_it_is == done.results[-1].per_client[0]
-    assert accuracy({**last["extra"], WEIGHT: -last["extra"][WEIGHT]}) < as_it_is
+    turned = accuracy({**last["extra"], WEIGHT: -last["extra"][WEIGHT]})
+    assert turned < as_it_is - 0.2
 
 
 # --- FedGLCL-L with blocks of the text encoder ---------------------------------------------------
 
-PARTS = [1, 2, "all"]
+PARTS = [0, 1, 2, "all"]
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("blocks", PARTS)
+@pytest.mark.parametrize("blocks", PARTS[1:])
 def test_the_blocks_that_learn_compute_what_the_encoder_does(tiny_bert, blocks, pooling):
     choice = component("text encoder", "bert", path=str(tiny_bert), pooling=pooling).build()
     texts = [["a photo of zero", "zero"], ["small round one with a long line", "one : two"]]
@@ -138,7 +99,11 @@ def test_before_round_1_a_text_encoder_that_learns_is_fedglcl(run, blocks):
     trained = run("fedglcl_l", {**changes, "algorithm.blocks": blocks})
     assert trained.results[0].per_client == plain.results[0].per_client
     start, end = (trained.servers[i]["extra"] for i in (0, 1))
+    assert same(trained.servers[0]["model"], plain.servers[0]["model"])
     moved = [name for name in start if not torch.equal(start[name], end[name])]
+    if blocks == 0:
+        assert set(start) == set(moved) == {WEIGHT, BIAS}
+        return
     silent = {name for name in start if name.endswith("key.bias")}  # softmax does not see it
     assert set(start) - set(moved) <= silent | {"text.embeddings.token_type_embeddings.weight"}
     assert any("encoder.layer.1." in name for name in moved)

@@ -1,8 +1,6 @@
-"""FedMD by hand: the consensus, its digestion, and Algorithm 1 as a straight loop."""
+"""FedMD: Algorithm 1 as a straight loop."""
 
 from __future__ import annotations
-
-from math import exp, log
 
 import numpy as np
 import pytest
@@ -10,21 +8,7 @@ import torch
 import torch.nn.functional as F
 from reference import THREE, ReferenceClients
 
-from fedray.algorithms.distillation.fedmd import PublicLogits, digest_loss
-
-OURS = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-THEIRS = torch.tensor([[0.0, 0.0], [3.0, 2.0]])
 FEW = {"algorithm.public_epochs": 1, "algorithm.private_epochs": 1}
-
-
-def test_the_digestion_by_hand():
-    assert float(digest_loss(OURS, PublicLogits(THEIRS, 5.0), "l1")) == 1.0  # (1 + 0 + 3 + 0) / 4
-    a, b = 1 / (1 + exp(-0.5)), exp(1) / (1 + exp(1))  # with T = 2: (0.5, 0) and (0, 1)
-    first = 0.5 * log(0.5 / a) + 0.5 * log(0.5 / (1 - a))
-    p = 1 / (1 + exp(-0.5))  # (1.5, 1)
-    second = p * log(p / (1 - b)) + (1 - p) * log((1 - p) / b)
-    found = float(digest_loss(OURS, PublicLogits(THEIRS, 2.0), "kl"))
-    assert found == pytest.approx(4 * (first + second) / 2, abs=1e-5)
 
 
 def batches(images, targets, stream, size):

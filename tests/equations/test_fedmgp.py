@@ -8,7 +8,6 @@ import pytest
 import torch
 from clips import CPU, DIGITS, clip_of, drawn
 from prompting import empty_client, initial_prompts, loss_of
-from torch import Tensor
 
 from fedray.algorithms.mean import client_weights
 from fedray.algorithms.prompts.fedmgp import (
@@ -94,18 +93,6 @@ def test_eq9_groups_are_averaged_by_rank(how, expected):
     assert mean["text"].flatten().tolist() == pytest.approx(expected)
 
 
-def test_write_back_touches_the_drawn_slots_alone(assemble):
-    mean = rank_mean(client_weights(uploads(), "samples"), uploads())
-    expected = [[58, 2, 31.5], [10, 31.5, 58], [31.5, 58, 300]]
-    algorithm = assemble("fedmgp").algorithm
-    for values, draw, after in zip(PROMPTS, DRAWS, expected, strict=True):
-        before = torch.tensor(values).reshape(3, 1, 1)
-        state = ClientState({"text": before}, {"drawn": {"text": torch.tensor(draw)}})
-        _, found = algorithm.write_back(None, state, GlobalGroups(mean))
-        assert found.model["text"].flatten().tolist() == pytest.approx(after)
-        assert before.flatten().tolist() == values  # nothing is changed in place
-
-
 def test_eq7_a_client_that_was_sent_new_prompts_ranks_by_these(assemble):
     """Else by those that it took over last."""
     near = {"algorithm.tau": 1e-3, "algorithm.selected": 1}
@@ -133,22 +120,6 @@ def test_eq4_distances(measure, expected):
     assert float(diversity(pair, measure, "attract", "sum")) == pytest.approx(
         2 * expected, abs=1e-5
     )
-
-
-@pytest.mark.parametrize("measure", ["cos", "l1", "l2"])
-@pytest.mark.parametrize(("sign", "rises"), [("repel", False), ("attract", True)])
-def test_one_step_raises_or_lowers_the_distance_of_groups(measure, sign, rises):
-    raw = torch.randn(3, 4, 16, generator=torch.Generator().manual_seed(1), requires_grad=True)
-
-    def cosine(groups: Tensor) -> float:
-        unit = torch.nn.functional.normalize(groups, dim=-1)
-        pairs = torch.stack([(unit[i] * unit[j]).sum(-1) for i, j in ((0, 1), (0, 2), (1, 2))])
-        return float(pairs.mean())
-
-    unit = torch.nn.functional.normalize(raw, dim=-1)
-    diversity(unit, measure, sign, "mean").backward()
-    after = raw.detach() - 0.5 * raw.grad
-    assert (cosine(after) > cosine(raw.detach())) == rises
 
 
 def test_eq3_the_loss_is_each_groups_own_not_that_of_the_mean():
@@ -202,47 +173,6 @@ def test_who_missed_the_last_round_is_sent_its_groups(run):
     for before, found in pairwise(result.results[1:]):
         missed = set(found.participants) - set(before.participants)
         assert found.down.params["prompts"] == (2 + len(missed)) * per_group
-
-
-def test_frequencies_of_drawing_are_measured(run):
-    for found in run("fedmgp", {"rounds": 2}).results[1:]:
-        for name in ("text", "visual"):
-            shares = [found.metrics[f"client/drawn_{name}_{group}"] for group in range(5)]
-            assert sum(shares) == pytest.approx(2)
-
-
-def test_all_groups_without_diversity_is_fedavg_of_every_group(run):
-    """CAM with s = G: after a round everybody holds the weighted mean, slot by slot."""
-    changes = {"rounds": 1, "algorithm.aggregation": "all", "algorithm.groups": 2}
-    result = run("fedmgp", changes)
-    for model in result.models.values():
-        assert torch.equal(model["text"], result.servers[-1]["prompts"]["text"])
-        assert torch.equal(model["visual"], result.servers[-1]["prompts"]["visual"])
-
-
-def test_one_group_is_fedavg_of_shallow_prompts(run):
-    one = {"algorithm.groups": 1, "algorithm.selected": 1, "rounds": 2}
-    result = run("fedmgp", one)
-    values = [model["text"] for model in result.models.values()]
-    assert all(torch.equal(values[0], other) for other in values)
-    assert run("fedmgp", {**one, "algorithm.diversity": 0}).same_clients_as(result)
-
-
-@pytest.mark.parametrize("changes", [{"algorithm.visual_length": 0}, {"algorithm.text_length": 0}])
-def test_one_modality(run, changes):
-    result = run("fedmgp", changes)
-    assert len(result.servers[-1]["prompts"]) == 1
-    assert result.results[-1].metrics["train_loss"] < result.results[1].metrics["train_loss"]
-
-
-def test_lost_visual_prompts_as_in_the_released_code(run):
-    result = run("fedmgp", {"rounds": 2, "algorithm.preset": "official"})
-    assert not result.assembly.algorithm.hp.keep_visual
-    runtime = ClientRuntime(result.assembly, CPU)
-    client = runtime.client(0, 3)
-    local = result.assembly.algorithm.begin(client, ClientState(result.models[0]), None)
-    assert torch.equal(local.model.visual, initial_prompts(result.assembly)["visual"])
-    assert torch.equal(local.model.text, result.models[0]["text"])
 
 
 def test_eq5_attraction_is_the_published_loss(assemble):

@@ -14,15 +14,6 @@ from fedray.algorithms.averaging.fednova import (
     normalised_average,
 )
 
-ONE_KIND = {"model.group": "cnn2"}
-
-
-def test_effective_steps_by_hand():
-    assert effective_steps(7, 0.0) == 7
-    assert effective_steps(10, 0.9) == pytest.approx(41.381060, abs=1e-6)
-    # the sum of the momentum's geometric sums: 1, 1 + rho, 1 + rho + rho^2
-    assert effective_steps(3, 0.5) == pytest.approx(1 + 1.5 + 1.75)
-
 
 def test_unequal_steps_do_not_pull_by_hand():
     uplinks = {
@@ -39,15 +30,6 @@ def test_the_normalised_average_by_hand():
     x, trained = {"w": torch.tensor([2.0])}, {"w": torch.tensor([0.5]).double()}
     found = normalised_average(x, 3.0, 0.75, trained)
     assert found["w"].item() == 2 - 3 * (2 * 0.75 - 0.5)
-
-
-def test_unequal_steps_are_not(run):
-    unequal = {**ONE_KIND, "rounds": 2, "data.partition.alpha": 0.2}
-    nova, plain = run("fednova", unequal), run("fedavg", unequal)
-    steps = {-(-len(indices) // 16) for indices in plain.assembly.data.train}
-    assert len(steps) > 1
-    ours, fedavgs = (done.servers[-1]["model"]["head.weight"] for done in (nova, plain))
-    assert not torch.allclose(ours, fedavgs, atol=1e-5)
 
 
 def test_running_statistics_are_averaged_as_in_fedavg(run):

@@ -13,13 +13,10 @@ from fedray.algorithms.mean import aggregate
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     LocalPrototypes,
-    local_prototypes,
     prototype_distance,
 )
 from fedray.algorithms.prototypes.fedproto import prototype_loss
-from fedray.data import FederatedData
 from fedray.models import ClassifierOutput
-from fedray.runtime.clients import ClientRuntime
 
 FEATURES = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 LABELS = torch.tensor([0, 1])
@@ -58,18 +55,6 @@ def test_a_missing_class_is_no_penalty_rather_than_a_pull_to_zero():
     assert gradient.tolist() == [[0.0, 0.0], [0.0, 2 * 2 / 4]]
     without = prototype_loss(OUTPUT, LABELS, prototypes(False, False), 2.0)
     assert float(without) == pytest.approx(log(2))
-
-
-def test_identical_clients_have_the_global_prototypes(run, assemble):
-    changes = {"data.clients": 2, "shuffle": False, "model.group": "cnn2"}
-    data = assemble("fedproto", changes).data
-    twins = FederatedData(data.images, (data.train[0],) * 2, (data.test[0],) * 2)
-    pair = run("fedproto", changes, data=twins)
-    client = ClientRuntime(pair.assembly, CPU).client(0, 2)
-    expected = local_prototypes(client, client.load(pair.models[0]))
-    state = pair.servers[-1]
-    assert state["present"].nonzero().flatten().tolist() == expected.classes.tolist()
-    torch.testing.assert_close(state["vectors"][expected.classes], expected.vectors)
 
 
 def test_a_class_that_nobody_uploads_keeps_its_prototype(assemble):

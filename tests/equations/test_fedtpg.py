@@ -1,4 +1,4 @@
-"""FedTPG: among which classes clients train; only the network travels."""
+"""FedTPG: among which classes clients train, and what the network makes of their names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from clips import DIGITS, clip_of, drawn, gradients, noise
+from clips import DIGITS, clip_of, drawn, noise
 from prompting import empty_client, initial_prompts, loss_of
 
 from fedray.algorithms.averaging.fedavg import GlobalModel
@@ -44,39 +44,17 @@ def test_a_client_of_one_class_has_no_gradient_on_its_subset_but_on_all_classes(
     assert moved("all")
 
 
-def test_after_training_tests_have_all_classes(run):
-    done = run("fedtpg", {"lr": 0.5})
-    assert done.assembly.algorithm.hp.weights == "uniform"
-    assert len({tuple(result.per_client.values()) for result in done.results}) > 1
-    every = run("fedtpg", {"lr": 0.5, "algorithm.classes": "all"})
-    assert not torch.equal(
-        every.servers[-1]["model"]["generator.queries"],
-        done.servers[-1]["model"]["generator.queries"],
-    )
-
-
 @pytest.fixture
 def model(tiny_clip):
     return drawn(GeneratorClip(clip_of(tiny_clip), DIGITS, 4))
 
 
-def test_the_context_is_that_of_pytorchs_own_attention():
+def test_the_attention_starts_as_pytorchs():
     generator = PromptGenerator(3, 16, 16)
     generator.initialise(torch.Generator().manual_seed(0))
-    names = noise(5, 16)
-    attention = torch.nn.MultiheadAttention(16, 4, batch_first=True)
-    maps = (generator.to_queries, generator.to_keys, generator.to_values)
-    with torch.no_grad():
-        attention.in_proj_weight.copy_(torch.cat([layer.weight for layer in maps]))
-        attention.in_proj_bias.copy_(torch.cat([layer.bias for layer in maps]))
-        attention.out_proj.load_state_dict(generator.out.state_dict())
-        normed = F.layer_norm(names, (16,))
-        x = attention(F.layer_norm(generator.queries, (16,)), normed, normed)[0]
-        wide, gate = generator.widen(F.layer_norm(x, (16,))).chunk(2, dim=-1)
-        expected = generator.narrow(wide * F.gelu(gate)) + x
-        torch.testing.assert_close(generator(names), expected)
-    bound = (6 / (3 * 16 + 16)) ** 0.5
-    assert 0.9 * bound < float(attention.in_proj_weight.detach().abs().max()) <= bound
+    bound = (6 / (3 * 16 + 16)) ** 0.5  # of queries, keys and values together
+    for layer in (generator.to_queries, generator.to_keys, generator.to_values):
+        assert 0.9 * bound < float(layer.weight.detach().abs().max()) <= bound
 
 
 def test_the_order_of_the_names_does_not_matter_and_the_set_does(model):
@@ -94,13 +72,3 @@ def test_the_classes_in_scope_write_the_context(model):
         torch.testing.assert_close(model.texts(), alone.texts())
         expected = model.class_texts("X X X X {}.").encode(context)
         torch.testing.assert_close(model.texts(), expected)
-
-
-def test_every_part_of_the_network_learns_and_nothing_else(model):
-    logits = model(ImageFeatures(noise(5, model.clip.dim))).logits
-    found = gradients(model, F.cross_entropy(logits, torch.arange(5)))
-    assert all(name.startswith("generator.") for name in found)
-    # Softmax does not see what is added to all keys.
-    still = {name for name, value in found.items() if float(value.abs().max()) < 1e-9}
-    assert still <= {"generator.to_keys.bias"}
-    assert {"generator.queries", "generator.to_keys.weight", "generator.narrow.weight"} <= {*found}

@@ -50,11 +50,3 @@ def test_without_prompts_the_text_stays(run):
     assert done.results[0].up.params == {}
     assert torch.equal(done.servers[-1]["vectors"], done.servers[0]["vectors"])
     assert done.servers[-1]["present"].any()
-
-
-def test_it_learns_and_its_fine_tuned_form_is_measured(run):
-    changes = {**ONE_KIND, **MILD, "rounds": 5, "local_epochs": 2, "optimizer.momentum": 0.9}
-    done = run("fedtsp_global", {**changes, "finetune_epochs": 3, "data.partition.alpha": 0.1})
-    first, last = done.results[0].metrics, done.results[-1].metrics
-    assert last["global_accuracy"] > first["global_accuracy"] + 0.2
-    assert last["finetuned_accuracy_best"] > first["local_accuracy"] + 0.1

@@ -1,4 +1,4 @@
-"""KgCoOp: the distance to the fixed texts by hand, and the loss from the official code's lines."""
+"""KgCoOp: the loss from the official code's lines."""
 
 from __future__ import annotations
 
@@ -8,18 +8,9 @@ import torch.nn.functional as F
 from clips import gradients, noise
 from prompting import empty_client, initial_prompts, loss_of
 
-from fedray.algorithms.prompts.kgcoop import knowledge
 from fedray.algorithms.prompts.prompt_averaging import GlobalPrompts
 from fedray.core import Batch, ClientState, LocalContext
-from fedray.errors import UserError
 from fedray.models import ImageFeatures
-
-
-def test_the_distance_by_hand_is_half_the_squared_euclidean_one():
-    text = torch.tensor([[1.0, 0.0], [0.6, 0.8]])
-    fixed = torch.tensor([[0.8, 0.6], [0.0, 1.0]])  # cosines 0.8 and 0.8
-    assert knowledge(text, fixed).item() == pytest.approx(0.2)
-    assert (text - fixed).square().sum(-1).mean().item() == pytest.approx(0.4)
 
 
 def loss_and_model(assemble, **hparams):
@@ -40,8 +31,3 @@ def test_the_loss_is_the_official_codes(assemble, template):
     score = 1.0 - torch.mean(torch.nn.CosineSimilarity(dim=1, eps=1e-07)(text, old))
     torch.testing.assert_close(loss, F.cross_entropy(logits, batch.labels) + 3.0 * score)
     assert float(gradients(model, score)["context"].abs().max()) > 0
-
-
-def test_a_template_without_a_place_for_the_name_is_refused(assemble):
-    with pytest.raises(UserError, match=r"algorithm\.template"):
-        assemble("kgcoop", {"algorithm.template": "a photo"})

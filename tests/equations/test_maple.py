@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from clips import DIGITS, clip_of, drawn
 
-from fedray.errors import UserError
-from fedray.models import PatchEmbeddings, Pixels
 from fedray.models.prompted import DualPromptClip
 from fedray.models.prompted.texts import word_embeddings
-
-
-def test_pfedme_keeps_personal_prompts_near_the_global_ones(run):
-    done = run("maple_pfedme", {"algorithm.inner_steps": 2})
-    assert done.assembly.algorithm.hp.weights == "uniform"
-    assert not torch.equal(done.models[0]["task.0"], done.models[1]["task.0"])
 
 
 def model_of(tiny_clip, length=2, depth=1, words="a photo of a"):
@@ -45,30 +36,6 @@ def test_longer_prompts_leave_the_names_alone(tiny_clip):
     assert not torch.allclose(features[0], features[1], atol=1e-4)
 
 
-def test_deep_prompts_change_both_features(tiny_clip):
-    model = model_of(tiny_clip, depth=3)
-    images = Pixels(torch.rand(3, 1, 8, 8) * 2 - 1)
-    with torch.no_grad():
-        before = model.text_features(), model.image_features(images)
-        model.task[2].mul_(100)
-        after = model.text_features(), model.image_features(images)
-    assert not torch.allclose(before[0], after[0], atol=1e-4)
-    assert not torch.allclose(before[1], after[1], atol=1e-4)
-
-
-def test_embedded_images_give_the_features_of_images(tiny_clip):
-    model = model_of(tiny_clip, depth=3)
-    images = Pixels(torch.rand(3, 1, 8, 8) * 2 - 1)
-    with torch.no_grad():
-        embedded = PatchEmbeddings(model.clip.vision.embed(images.values))
-        assert torch.equal(model.image_features(embedded), model.image_features(images))
-
-
 def test_random_words_start_from_noise(tiny_clip):
     model = model_of(tiny_clip, words=None)
     assert 0.005 < model.task[0].std() < 0.05
-
-
-def test_a_depth_beyond_the_towers_is_refused(tiny_clip):
-    with pytest.raises(UserError, match=r"algorithm\.depth to 3 or less"):
-        model_of(tiny_clip, depth=4)

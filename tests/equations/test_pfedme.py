@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tensors import same
+from tensors import CPU, same
 from torch import nn
 
 from fedray.algorithms.averaging.fedavg import GlobalModel, TrainedModel
-from fedray.algorithms.personalised.pfedme import PFedMe, outer_step
+from fedray.algorithms.personalised.pfedme import PFedMe
 from fedray.core import Client, ClientState, Samples, Setting, Skeleton, TrainingConfig
 from fedray.models import Classifier, ClassifierOutput
+from fedray.runtime.clients import ClientRuntime
 
 H = torch.tensor([[3.0, 1.0], [1.0, 2.0]])
 B = torch.tensor([1.0, -2.0])
@@ -66,32 +67,6 @@ def test_one_inner_step_is_one_gradient_step():
     torch.testing.assert_close(sent, theta)  # eta lambda = 1
 
 
-def test_every_batch_has_its_inner_steps_and_then_an_outer_one():
-    sent, theta = step(images=4, inner_steps=2)
-    w, expected = W.clone(), W.clone()
-    for _ in range(2):
-        for _ in range(2):
-            expected = expected - 0.02 * (H @ expected - B + 15 * (expected - w))
-        w = w - 0.005 * 15 * (w - expected)
-    torch.testing.assert_close(theta, expected)
-    torch.testing.assert_close(sent, w)
-
-
-def test_a_large_lambda_keeps_the_personal_model_at_w():
-    def distance(lambda_):
-        lr = 0.5 / lambda_
-        return float((step(lr=lr, inner_steps=100, lambda_=lambda_, eta=1e-6)[1] - W).norm())
-
-    assert distance(1e3) == pytest.approx(10 * distance(1e4), rel=0.05)
-    assert distance(1e5) < 1e-3
-
-
-def test_the_outer_step_by_hand():
-    model, w = Point(), {"p": torch.tensor([2.0, 4.0])}
-    outer_step(w, model, 0.25)
-    assert w["p"].tolist() == [1.5, 3.0]
-
-
 @pytest.mark.parametrize(("beta", "expected"), [(1.0, 6.0), (0.5, 4.0), (2.0, 10.0)])
 def test_the_server_goes_beta_of_the_way_to_the_plain_mean(beta, expected):
     method = PFedMe(PFedMe.HParams(beta=beta), SimpleNamespace())
@@ -112,20 +87,17 @@ def test_the_server_goes_beta_of_the_way_to_the_plain_mean(beta, expected):
 def test_personal_models_are_tested_and_only_the_global_one_travels(run):
     hparams = {"algorithm.lambda": 1, "algorithm.eta": 0.5}
     changes = {"model.group": "cnn2", "participation": 0.5, "lr": 0.3, "rounds": 4}
-    personal = run("pfedme", {**changes, **hparams})
-    common = run("pfedme", {**changes, **hparams, "algorithm.test": "global"})
-    assert same(personal.servers[-1]["model"], common.servers[-1]["model"])
-    assert personal.results[-1].per_client != common.results[-1].per_client
-    client = personal.results[1].participants[0]
-    assert not torch.equal(
-        personal.models[client]["head.weight"], personal.servers[-1]["model"]["head.weight"]
-    )
-
-
-def test_on_prompts_contexts_move_and_personal_ones_differ(run):
-    changes = {"algorithm.length": 4, "lr": 0.2}
-    ours = run("promptfl_pfedme", {**changes, "algorithm.lambda": 2, "algorithm.eta": 0.2})
-    contexts = [state["model"]["context"] for state in ours.servers]
-    assert not torch.equal(contexts[-1], contexts[0])
-    thetas = [model["context"] for model in ours.models.values()]
-    assert all(not torch.equal(thetas[0], theta) for theta in thetas[1:])
+    runs = [
+        run("pfedme", {**changes, **hparams, "algorithm.test": t}) for t in ("personal", "global")
+    ]
+    personal, common = (done.servers[-1]["model"] for done in runs)
+    assert same(personal, common)
+    client = runs[0].results[1].participants[0]
+    theta = runs[0].models[client]
+    assert not torch.equal(theta["head.weight"], common["head.weight"])
+    for done, tested in zip(runs, (theta, common), strict=True):
+        method, runtime = done.assembly.algorithm, ClientRuntime(done.assembly, CPU)
+        down = method.downlink(done.servers[-1], [client], done.assembly.server(CPU))[client]
+        state = ClientState(done.models.get(client, {}))
+        loaded = method.begin(runtime.client(client, 4), state, down).model.state_dict()
+        assert torch.equal(loaded["head.weight"], tested["head.weight"])

@@ -53,6 +53,12 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
             {"algorithm.selected": 6},
             r"selected=6 exceeds groups=5; set algorithm\.selected",
         ),
+        (
+            "fedotp",
+            {"model.clip.path": "/nowhere"},
+            r"model\.clip\.path: the file /nowhere does not",
+        ),
+        ("fedpgp", {"data.novel": True}, "data: novel=true tests on official test images"),
         ("fedmgp", {"algorithm.group": 5}, "group=5 does not exist; set algorithm.group to 0 to 4"),
         (
             "fedmgp",
@@ -82,6 +88,31 @@ ORTHOGONAL = {"text.encoder": {"name": "orthogonal", "dim": 16}}
             {"algorithm.length": 4, "algorithm.words": "a photo"},
             r"length=4, but 'a photo' has only 2 tokens.*length to 2 or",
         ),
+        *(
+            (method, {"algorithm.depth": 4}, r"algorithm\.depth to 3 or less")
+            for method in ("vpt", "ivlp", "pfedmma", "maple_fedavg")
+        ),
+        *(
+            ("pfedmoap", {f"algorithm.{key}": n}, "gating_dim")
+            for key, n in (("gating_dim", 10), ("heads", 5))
+        ),
+        ("flexlora", {"algorithm.ranks": [17]}, r"rank 17 .* 16 wide; set algorithm\.rank"),
+        *(
+            ("fedpha", {"algorithm.local_lengths": lengths}, "local_lengths")
+            for lengths in ([], [0])
+        ),
+        ("kgcoop", {"algorithm.template": "a photo"}, r"algorithm\.template"),
+        (
+            "alignfed",
+            {"algorithm.lambda_end": 0},
+            "lambda_end=0 cannot be reached geometrically",
+        ),
+        (
+            "fedmrl",
+            {"algorithm.small_dim": 17},
+            r"small_dim=17 .* model.feature_dim=16.* at most 16",
+        ),
+        ("fedgen", {"batch_size": 1}, "uses batch normalisation, but batch_size=1; set batch_size"),
         *(
             (
                 "zero_shot",

@@ -125,6 +125,7 @@ PROMPTED = [
         "promptfl_pfedme", {**SHORT, "inner_steps": 1, "lambda": 4, "eta": 0.25}, "promptfl",
         {"batch_size": 1000}, base_keys={**SHORT, "weights": "uniform"}, **ROUNDED,
     ),
+    Switch("pfedmoap", {**SHORT, "experts": 1}, "promptfl", base_keys=SHORT, same_scores=False),
     Switch(
         "fedmgp", {"groups": 1, "selected": 1, "diversity": 0}, "fedmgp",
         base_keys={"groups": 1, "selected": 1},

@@ -1,4 +1,4 @@
-"""VPT and IVLP: prompts of the image tower, and of both towers, by a straight loop."""
+"""VPT and IVLP: prompts of the image tower by a straight loop; how those of both start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from clips import DIGITS, clip_of, drawn, gradients, noise
 
 from fedray.algorithms.prompts.ivlp import IndependentClip
 from fedray.algorithms.prompts.vpt import VisualPromptClip
-from fedray.errors import UserError
 from fedray.models import Pixels
 from fedray.models.prompted.texts import unit, word_embeddings
 
@@ -55,23 +54,3 @@ def test_prompts_of_both_towers_start_as_words_and_noise(tiny_clip):
     assert not torch.allclose(deep.text_features(), deep.fixed_texts(), atol=1e-3)
     for gradient in gradients(deep, deep(IMAGES).logits.logsumexp(1).sum()).values():
         assert float(gradient.abs().amax((1, 2)).min()) > 0
-
-
-def test_the_text_prompts_of_deeper_blocks_replace_those_before(tiny_clip):
-    model = drawn(IndependentClip(clip_of(tiny_clip), DIGITS, 2, words="a photo of a"))
-    tower, texts = model.clip.towers["text tower"], model.class_texts()
-    with torch.no_grad():
-        model.text.mul_(20)
-        x = texts.embeddings
-        for i, block in enumerate(tower.transformer.resblocks):
-            x = torch.cat([x[:, :1], model.text[i].expand(5, -1, -1), x[:, 3:]], 1)
-            x = x + tower.positional_embedding[: x.shape[1]] if i == 0 else x
-            x = block(x, attn_mask=tower.attn_mask[: x.shape[1], : x.shape[1]])
-        x = tower.ln_final(x)[torch.arange(5), texts.tokens.read] @ tower.text_projection
-        torch.testing.assert_close(model.text_features(), unit(x), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("model", [VisualPromptClip, IndependentClip])
-def test_a_depth_beyond_the_towers_is_refused(tiny_clip, model):
-    with pytest.raises(UserError, match=r"algorithm\.depth to 3 or less"):
-        model(clip_of(tiny_clip), DIGITS, 2, 4)

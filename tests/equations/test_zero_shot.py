@@ -26,8 +26,7 @@ def test_nothing_is_trained(run):
 
 def test_the_accuracy_is_that_of_the_text_that_is_asked_for(run):
     texts = {"algorithm.template": "a drawing of a {}, by hand"}
-    plain, other = run("zero_shot"), run("zero_shot", texts)
-    assert plain.results[0].per_client != other.results[0].per_client
+    other = run("zero_shot", texts)
     runtime = ClientRuntime(other.assembly, CPU)
     client = runtime.client(0, 1)
     features, labels = runtime.held_out(0, 1).test.tensors(CPU)

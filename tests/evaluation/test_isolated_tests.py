@@ -13,26 +13,9 @@ from torch import nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import algorithms, is_tested_together
-from fedray.models.architectures import architectures
-from fedray.plugin import architecture
 from fedray.runtime.clients import ClientRuntime
-from fedray.runtime.stacked import StackedRuntime
 
 CPU = torch.device("cpu")
-SETS = {"model.group": "dropping", "rounds": 1, "finetune_epochs": 4, "lr": 2.0}
-
-
-@pytest.fixture
-def dropping(monkeypatch):
-    """Register a network with dropout for one test."""
-    architectures.names()  # loads the shipped ones, which must stay
-    monkeypatch.setattr(architectures, "_entries", dict(architectures._entries))
-
-    @architecture("dropping")
-    def build(channels: int, image_size: int) -> nn.Module:
-        """Build a hidden layer with dropout."""
-        inputs = channels * image_size**2
-        return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 64), nn.ReLU(), nn.Dropout(0.5))
 
 
 def prepared(assemble, method: str, changes: dict[str, Any], kind=ClientRuntime):
@@ -41,28 +24,6 @@ def prepared(assemble, method: str, changes: dict[str, Any], kind=ClientRuntime)
     server = assembly.server(CPU)
     state = assembly.algorithm.init_server(server)
     return kind(assembly, CPU), assembly.algorithm.downlink(state, range(4), server)
-
-
-def scores_in_order(assemble, name: str, order: list[int], kind=ClientRuntime, **changes: Any):
-    """Return each client's scores in a test, with the clients in an order."""
-    runtime, down = prepared(assemble, "fedavg", {**SETS, **changes}, kind)
-    replies = {client: runtime.test(name, 1, (client,), None, down[client])[0] for client in order}
-    assert all(reply.failure is None for reply in replies.values())
-    return {client: replies[client].scores for client in sorted(replies)}
-
-
-def test_fine_tuning_with_dropout_depends_on_no_other_client(dropping, assemble):
-    in_order = scores_in_order(assemble, "finetune", [0, 1, 2, 3])
-    assert scores_in_order(assemble, "finetune", [3, 1, 0, 2]) == in_order
-    torch.manual_seed(5)
-    assert scores_in_order(assemble, "finetune", [2]) == {2: in_order[2]}
-    assert scores_in_order(assemble, "finetune", [0, 1, 2, 3], seed=1) != in_order
-
-
-def test_stacked_runs_test_like_others(dropping, assemble):
-    alone = scores_in_order(assemble, "finetune", [0, 1, 2, 3])
-    stacked = scores_in_order(assemble, "finetune", [2, 1, 3, 0], StackedRuntime, stacked=2)
-    assert stacked == alone
 
 
 def torch_noise(shape: torch.Size) -> torch.Tensor:

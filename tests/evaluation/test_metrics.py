@@ -121,15 +121,6 @@ def test_which_rounds_are_evaluated(run, every, evaluated):
     assert [r.round for r in done.results if "local_accuracy" in r.metrics] == evaluated
 
 
-def test_evaluation_changes_nothing(run):
-    often, never = (run("local", {"model.group": "cnn3", "eval_every": e}) for e in (1, 0))
-    assert all(
-        torch.equal(often.models[client][name], never.models[client][name])
-        for client in range(4)
-        for name in often.models[client]
-    )
-
-
 def test_what_fedtsp_says_about_its_prototypes(run):
     done = run("fedtsp", {"algorithm.tau": 0.1, "rounds": 1})
     found, state = done.results[1].metrics, done.servers[1]
@@ -313,7 +304,6 @@ def test_a_run_counts_by_the_clients_own_training_images(run):
     found = done.results[-1].metrics
     assert found["accuracy_majority"] == pytest.approx(np.mean(large))
     assert found["accuracy_minority"] == pytest.approx(np.mean(small))
-    assert found["accuracy_majority"] > found["accuracy_minority"]
 
 
 def test_f1_is_scikit_learns_and_its_micro_average_is_the_accuracy():

@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 WITH_ONE_MODEL = [method.name for method in algorithms.entries() if method.one_model]
 SHORT = {
     "model.group": "cnn2",
-    "rounds": 3,
+    "rounds": 2,
     "participation": 0.5,
     "eval_every": 1,
     "data.validation_fraction": 0.2,

@@ -1,19 +1,17 @@
-"""Commands read damaged, linked and exchanged folders rightly, or refuse them with one sentence."""
+"""The benchmark of damaged, linked and exchanged folders sees what is wrong."""
 
 from __future__ import annotations
 
 import pytest
 
 from benchmarks.faults import folders
+from benchmarks.faults.harness import difference
+from fedray import run
 
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("count", [20, pytest.param(300, marks=pytest.mark.long)])
-def test_no_folder_gives_another_answer(inject, count):
-    outcomes = inject("folders", count)
-    assert "| refused |" in outcomes
-    assert "| same |" in outcomes
+WORDS = (
+    *("fedavg_digits", "algorithm=scaffold", "rounds=2", "local_epochs=1", "data.clients=3"),
+    *("data.samples=240", "--executor=serial", "--no-track"),
+)
 
 
 @pytest.mark.parametrize("defect", ["published", "written", "another answer", ""])
@@ -27,3 +25,11 @@ def test_the_benchmark_sees_what_is_wrong(tmp_path, monkeypatch, defect):
     monkeypatch.setattr(folders, "call", lambda *_: (text, ""))
     _, wrong = folders.judge(tmp_path, "study", "report", "rounds.jsonl", "92 %")
     assert bool(wrong) == bool(defect)
+
+
+def test_the_benchmark_sees_other_numbers(tmp_path):
+    mine, other = tmp_path / "0", tmp_path / "1"
+    for out in (mine, other):
+        assert run.main([*WORDS, f"seed={out.name}", "--out", str(out)]) == 0
+    assert difference(mine, mine) == ""
+    assert difference(other, mine).startswith("round 0: ")

@@ -1,4 +1,4 @@
-"""A full disk stops a run with one sentence: `python -m benchmarks.faults disk`."""
+"""A full disk stops a run with one sentence."""
 
 from __future__ import annotations
 
@@ -8,29 +8,10 @@ import sqlite3
 import pytest
 import torch
 
-from fedray import run
 from fedray.errors import RunFailed
 from fedray.storage import database
 from fedray.storage.database import StateDatabase
 from fedray.storage.files import explain_disk_full
-
-WORDS = (
-    "fedavg_digits",
-    "rounds=2",
-    "local_epochs=1",
-    "model.group=mlp",
-    "data.clients=3",
-    "data.samples=240",
-    "--executor=serial",
-    "--no-track",
-)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("count", [3, pytest.param(9, marks=pytest.mark.long)])
-def test_a_run_on_a_disk_that_fills(inject, count):
-    inject("disk", count)
 
 
 @pytest.mark.parametrize(
@@ -86,23 +67,3 @@ def test_a_database_without_room_is_a_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(database, "_connect", small)
     with pytest.raises(OSError, match=r"No space left on device \(database or disk is full\)"):
         StateDatabase(tmp_path).save({}, [(0, {"w": torch.zeros(20_000)})])
-
-
-def test_a_checkpoint_that_finds_no_room(tmp_path, monkeypatch, capsys):
-    begin, full = database._begin, True
-
-    def fails_once(*args):
-        if full:
-            raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
-        begin(*args)
-
-    monkeypatch.setattr(database, "_begin", fails_once)
-    out = tmp_path / "out"
-    assert run.main([*WORDS, "--out", str(out)]) == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "No space left on device" in said
-    assert f"--resume {out}" in said
-    assert not (out / "error.txt").exists()
-    full = False
-    assert run.main(["--resume", str(out), "--executor=serial", "--no-track"]) == 0

@@ -1,18 +1,9 @@
-"""A run that is killed again and again, in short: `python -m benchmarks.faults kills`."""
+"""What killed processes left is removed."""
 
 from __future__ import annotations
 
-import pytest
-
 from fedray import run
 from fedray.storage.files import remove_torn, write_json
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("count", [5, pytest.param(20, marks=pytest.mark.long)])
-def test_a_run_killed_again_and_again_equals_the_undisturbed_one(inject, count):
-    inject("kills", count)
 
 
 def test_what_killed_processes_had_begun_to_write_is_removed(tmp_path):

@@ -1,4 +1,4 @@
-"""Nodes that die under runs and sweeps: `python -m benchmarks.faults nodes`."""
+"""A node that dies under a sweep whose nodes share no folder."""
 
 from __future__ import annotations
 
@@ -18,13 +18,6 @@ from benchmarks.faults.nodes import SPARE, Stage
 with Stage(Path(sys.argv[1]), shared=False) as stage:
     print(stage.sweep(SPARE, 1, "0")[0])
 """
-
-
-@pytest.mark.ray
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-def test_a_node_that_dies_is_replaced_by_a_spare_one(inject):
-    inject("nodes", 1)
 
 
 @pytest.mark.ray

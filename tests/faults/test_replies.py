@@ -1,4 +1,7 @@
-"""A reply that is not what its method declares is the failure of its client and reaches nobody."""
+"""A reply that is not what its method declares is the failure of its client and reaches nobody.
+
+What is refused of an upload is in tests/core/test_payload.py.
+"""
 
 from __future__ import annotations
 
@@ -10,39 +13,21 @@ from typing import Any
 import pytest
 import small_runs
 import torch
-from ray import cloudpickle
 from small_runs import ROUND, VICTIM, outcome_of
 
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
-from fedray.algorithms.prototypes.class_prototypes import LocalPrototypes
-from fedray.algorithms.prototypes.fedproto import FedProto
 from fedray.core import Client, ClientState, LocalContext, Trained, algorithms
 from fedray.errors import ClientError
-from fedray.runtime import ray_executor
 from fedray.runtime.assembly import Assembly
+from fedray.runtime.conformance import compare_traces
 from fedray.runtime.resolve import from_tree
 
-NAN = float("nan")
 Reply = Callable[[Client, Any, ClientState], Any]
 
 
-def last_tensor(change: Callable[[torch.Tensor], Any]) -> Reply:
-    """Change the last tensor of the weights."""
-
-    def reply(client: Client, up: Any, after: ClientState) -> Any:
-        name = list(up.weights)[-1]
-        return replace(up, weights={**up.weights, name: change(up.weights[name])}), after
-
-    return reply
-
-
-def fields(**changes: Callable[[Any], Any]) -> Reply:
-    """Change fields of the upload."""
-
-    def reply(client: Client, up: Any, after: ClientState) -> Any:
-        return replace(up, **{n: make(getattr(up, n)) for n, make in changes.items()}), after
-
-    return reply
+def weights(change: Callable[[Mapping[str, torch.Tensor]], Any]) -> Reply:
+    """Change the weights of the upload."""
+    return lambda client, up, after: (replace(up, weights=change(up.weights)), after)
 
 
 def leave(client: Client, up: Any, after: ClientState) -> Any:
@@ -55,46 +40,24 @@ def report(client: Client, up: Any, after: ClientState) -> Any:
 
 
 def loss(client: Client, up: Any, after: ClientState) -> Any:
-    client.train_losses.append(NAN)
+    client.train_losses.append(float("nan"))
     return up, after
 
 
-MODELS: Mapping[str, Reply] = {
-    "NaN": last_tensor(lambda t: t * NAN),
-    "infinity": last_tensor(lambda t: t / 0),
-    "one entry": last_tensor(lambda t: t[:1].clone()),
-    "a dimension more": last_tensor(lambda t: t.unsqueeze(0)),
-    "integers": last_tensor(lambda t: t.long()),
-    "float64": last_tensor(lambda t: t.double()),
-    "a trillion numbers": last_tensor(lambda t: torch.zeros(1).expand(10**12)),
-    "no tensor": last_tensor(lambda t: None),
-    "a list": last_tensor(lambda t: t.tolist()),
-    "a tensor too many": fields(weights=lambda m: {**m, "extra": torch.zeros(3)}),
-    "a tensor too few": fields(weights=lambda m: dict(list(m.items())[:-1])),
-    "no mapping": fields(weights=lambda m: None),
-    "negative samples": fields(samples=lambda n: -50),
-    "samples in words": fields(samples=str),
+BAD: Mapping[str, Reply] = {
+    "NaN": weights(lambda m: {name: t * torch.nan for name, t in m.items()}),
+    "a trillion numbers": weights(
+        lambda m: {name: torch.zeros(1).expand(10**12) for name, t in m.items()}
+    ),
+    "no mapping": weights(lambda m: None),
     "no upload": lambda client, up, after: (None, after),
-    "an undeclared type": lambda client, up, after: (dict(vars(up)), after),
     "three": lambda client, up, after: (up, after, 1),
     "no state": lambda client, up, after: (up, None),
-    "a number in the state": lambda client, up, after: (up, replace(after, memory={"steps": 3})),
     "a report in words": report,
     "a loss of NaN": loss,
     "an exit": leave,
 }
-PROTOTYPES: Mapping[str, Reply] = {
-    "a class that does not exist": fields(classes=lambda t: t + 10),
-    "one class twice": fields(classes=lambda t: t[:1].repeat(len(t))),
-    "narrow vectors": fields(vectors=lambda t: t[:, :-1]),
-    "a vector too few": fields(vectors=lambda t: t[:-1]),
-    "more images than there are": fields(counts=lambda t: t + 10**6),
-}
-CASES = [*(("bad_fedavg", n) for n in MODELS), *(("bad_fedproto", n) for n in PROTOTYPES)]
-
-
-def is_bad(method: Any, client: Client) -> bool:
-    return bool(method.hp.bad) and (client.id, client.round) == (VICTIM, ROUND)
+TURNED = weights(lambda m: dict(reversed(list(m.items()))))
 
 
 class BadFedAvg(FedAvg):
@@ -107,94 +70,38 @@ class BadFedAvg(FedAvg):
 
     def finish(self, local: LocalContext, trained: Trained) -> tuple[TrainedModel, ClientState]:
         up, after = super().finish(local, trained)
-        is_it = is_bad(self, local.client)
-        return MODELS[self.hp.bad](local.client, up, after) if is_it else (up, after)
-
-
-class BadFedProto(FedProto):
-    """FedProto with one bad reply."""
-
-    name = "bad_fedproto"
-
-    class HParams(FedProto.HParams):
-        bad: str = ""
-
-    def finish(self, local: LocalContext, trained: Trained) -> tuple[LocalPrototypes, ClientState]:
-        up, after = super().finish(local, trained)
-        is_it = is_bad(self, local.client)
-        return PROTOTYPES[self.hp.bad](local.client, up, after) if is_it else (up, after)
-
-
-class Worker(ray_executor.Worker):
-    """A worker that knows this file's methods. It travels by value, with its process's registry."""
-
-    def __init__(self, *args: Any) -> None:
-        from fedray.core import algorithms
-
-        for method in (BadFedAvg, BadFedProto):
-            algorithms.add(method)
-        super().__init__(*args)
+        client = local.client
+        if not self.hp.bad or (client.id, client.round) != (VICTIM, ROUND):
+            return up, after
+        return {**BAD, "turned": TURNED}[self.hp.bad](client, up, after)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def methods() -> Iterator[None]:
-    """Register this file's methods, for its tests only."""
+def _method() -> Iterator[None]:
+    """Register this file's method, for its tests only."""
     algorithms.names()  # loads all: what is loaded later would be forgotten again
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(algorithms, "_entries", dict(algorithms._entries))
-        for method in (BadFedAvg, BadFedProto):
-            algorithms.add(method)
+        algorithms.add(BadFedAvg)
         yield
 
 
-def assembly(method: str, bad: str, policy: str = "drop") -> Assembly:
-    keys = {"algorithm": {"name": method, "bad": bad}, "faults.on_client_error": policy}
+def assembly(bad: str = "", policy: str = "drop") -> Assembly:
+    keys = {"algorithm": {"name": "bad_fedavg", "bad": bad}, "faults.on_client_error": policy}
     return Assembly(from_tree(dict(small_runs.TREE), keys.items()))
 
 
-@pytest.fixture(scope="module")
-def absent(methods) -> dict[str, small_runs.Outcome]:
-    """The runs in which the client is absent from the round of its bad reply."""
-    names = ("bad_fedavg", "bad_fedproto")
-    return {n: outcome_of(assembly(n, ""), small_runs.serial, absent=True) for n in names}
-
-
-@pytest.mark.parametrize(("method", "bad"), CASES)
-def test_a_bad_reply_may_count_as_absence(absent, method, bad):
-    found = outcome_of(assembly(method, bad), small_runs.serial)
-    assert [client for client, what in found.events if what.startswith("failed: ")] == [VICTIM]
-    assert found.differs_from(absent[method]) == ""
-
-
-@pytest.mark.parametrize(("method", "bad"), CASES)
-def test_a_bad_reply_stops_the_run_with_one_sentence(method, bad):
-    with pytest.raises(ClientError) as stopped:
-        outcome_of(assembly(method, bad, "stop"), small_runs.serial)
-    assert str(stopped.value).startswith("client 1, round 2, step client_update: ")
+@pytest.mark.parametrize("bad", BAD)
+def test_a_bad_reply_stops_the_run_or_counts_as_absence(bad):
+    with pytest.raises(ClientError, match=r"^client 1, round 2, step client_update: ") as stopped:
+        outcome_of(assembly(bad, "stop"))
     assert "\n" not in str(stopped.value)
+    found, events = outcome_of(assembly(bad))
+    assert [client for client, what in events if what.startswith("failed: ")] == [VICTIM]
+    absent, _ = outcome_of(assembly(), absent=True)
+    compare_traces([absent], [found])
 
 
-def test_an_unusual_order_of_tensors_changes_nothing(monkeypatch):
-    turned = fields(weights=lambda m: dict(reversed(list(m.items()))))
-    monkeypatch.setitem(MODELS, "turned", turned)
-    found = outcome_of(assembly("bad_fedavg", "turned", "stop"), small_runs.serial)
-    honest = outcome_of(assembly("bad_fedavg", ""), small_runs.serial)
-    assert found.differs_from(honest) == ""
-
-
-@pytest.mark.ray
-@pytest.mark.long
-def test_on_workers_it_is_the_same(absent, monkeypatch):
-    monkeypatch.setattr(small_runs, "Worker", Worker)
-    this = sys.modules[__name__]  # processes that run already cannot import it
-    cloudpickle.register_pickle_by_value(this)
-    try:
-        with small_runs.on_two_workers() as on_ray:
-            for bad in ("NaN", "one entry", "a trillion numbers", "no mapping", "an exit"):
-                found = outcome_of(assembly("bad_fedavg", bad), on_ray)
-                assert [client for client, _ in found.events] == [VICTIM], bad
-                assert found.differs_from(absent["bad_fedavg"]) == "", bad
-                with pytest.raises(ClientError, match=r"^client 1, round 2, step client_update: "):
-                    outcome_of(assembly("bad_fedavg", bad, "stop"), on_ray)
-    finally:
-        cloudpickle.unregister_pickle_by_value(this)
+def test_an_unusual_order_of_tensors_changes_nothing():
+    (found, _), (honest, _) = outcome_of(assembly("turned", "stop")), outcome_of(assembly())
+    compare_traces([honest], [found])

@@ -10,13 +10,12 @@ from typing import Any, ClassVar
 import pytest
 import small_runs
 import torch
-from ray import cloudpickle
 from rounds import rounds_in
 
 from fedray.algorithms.averaging.scaffold import Scaffold
 from fedray.core import Server, ServerState, Uplinks, algorithms
 from fedray.errors import ClientError, ServerError
-from fedray.runtime import ray_executor
+from fedray.runtime.conformance import serial
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.session import Session
 from fedray.storage.checkpoint import CheckpointStore
@@ -49,16 +48,6 @@ class Breaking(Scaffold):
         return super().server_update(state, uplinks, server)
 
 
-class Worker(ray_executor.Worker):
-    """A worker that knows this file's method. It travels by value, with its process's registry."""
-
-    def __init__(self, *args: Any) -> None:
-        from fedray.core import algorithms
-
-        algorithms.add(Breaking)
-        super().__init__(*args)
-
-
 @pytest.fixture(autouse=True)
 def knows(monkeypatch):
     algorithms.names()  # all are read: what is read later would be forgotten again
@@ -66,10 +55,10 @@ def knows(monkeypatch):
     algorithms.add(Breaking)
 
 
-def run(out: Path, make: small_runs.MakeExecutor, every: int, **keys: Any) -> list[Any]:
-    tree = {**small_runs.TREE, "rounds": 5, "participation": 0.5, "checkpoint_every": every, **keys}
+def run(out: Path, every: int) -> list[Any]:
+    tree = {**small_runs.TREE, "rounds": 5, "participation": 0.5, "checkpoint_every": every}
     experiment = from_tree({**tree, "algorithm": {"name": "breaking"}}, ())
-    return list(Session(experiment, out, make).rounds())
+    return list(Session(experiment, out, serial).rounds())
 
 
 def numbers(out: Path) -> list[Any]:
@@ -86,27 +75,10 @@ def undisturbed(tmp_path_factory):
     algorithms.add(Breaking)
     try:
         out = tmp_path_factory.mktemp("undisturbed")
-        run(out, small_runs.serial, 1)
+        run(out, 1)
         return numbers(out)
     finally:
         del algorithms._entries["breaking"]
-
-
-def assert_stops_and_goes_on(
-    out: Path, make: small_runs.MakeExecutor, every: int, undisturbed: Any, monkeypatch: Any
-) -> str:
-    """The run stops in round 4 with the last checkpoint; the cured one ends as the undisturbed."""
-    with pytest.raises(ServerError) as stopped:
-        run(out, make, every)
-    last = 3 - 3 % every
-    assert checkpointed(out) == last
-    assert len(numbers(out)) == 4
-    text = (out / "error.txt").read_text()
-    assert "test_server_step.py" in text
-    monkeypatch.setattr(Breaking, "fault", None)
-    assert [done.round for done in run(out, make, every)] == list(range(last + 1, 6))
-    assert numbers(out) == undisturbed
-    return str(stopped.value)
 
 
 @pytest.mark.parametrize(
@@ -117,19 +89,28 @@ def assert_stops_and_goes_on(
         (leave, 2, "SystemExit: 0"),
     ],
 )
-def test_it_stops_the_run_after_a_whole_round(
+def test_it_stops_the_run_after_a_whole_round_and_goes_on_when_cured(
     undisturbed, tmp_path, monkeypatch, fault, every, cause
 ):
     monkeypatch.setattr(Breaking, "fault", staticmethod(fault))
-    said = assert_stops_and_goes_on(tmp_path, small_runs.serial, every, undisturbed, monkeypatch)
+    with pytest.raises(ServerError) as stopped:
+        run(tmp_path, every)
     kept = tmp_path / "error.txt"
-    assert said == f"server, round 4, step server_update: {cause} (traceback in {kept})"
+    named = f"server, round 4, step server_update: {cause}"
+    assert str(stopped.value) == f"{named} (traceback in {kept})"
+    assert "test_server_step.py" in kept.read_text()
+    last = 3 - 3 % every
+    assert checkpointed(tmp_path) == last
+    assert len(numbers(tmp_path)) == 4
+    monkeypatch.setattr(Breaking, "fault", None)
+    assert [done.round for done in run(tmp_path, every)] == list(range(last + 1, 6))
+    assert numbers(tmp_path) == undisturbed
 
 
 def test_without_checkpoints_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(Breaking, "fault", staticmethod(divide))
     with pytest.raises(ServerError):
-        run(tmp_path, small_runs.serial, 0)
+        run(tmp_path, 0)
     assert checkpointed(tmp_path) is None
 
 
@@ -144,9 +125,9 @@ def test_a_client_that_stops_a_run_leaves_its_checkpoint_too(undisturbed, tmp_pa
     with monkeypatch.context() as patch:
         patch.setattr(Breaking, "finish", finish)
         with pytest.raises(ClientError):
-            run(tmp_path, small_runs.serial, 2)
+            run(tmp_path, 2)
     assert checkpointed(tmp_path) == 2
-    run(tmp_path, small_runs.serial, 2)
+    run(tmp_path, 2)
     assert numbers(tmp_path) == undisturbed
 
 
@@ -159,17 +140,4 @@ def test_a_download_that_is_not_as_declared_is_the_server_s_fault(tmp_path, monk
         Breaking, "server_update", lambda self, s, u, server: nan(honest(self, s, u, server))
     )
     with pytest.raises(ServerError, match=r"^server, round 2, step round: .*holds a NaN"):
-        run(tmp_path, small_runs.serial, 1)
-
-
-@pytest.mark.ray
-def test_on_workers_it_is_the_same(undisturbed, tmp_path, monkeypatch):
-    monkeypatch.setattr(small_runs, "Worker", Worker)
-    monkeypatch.setattr(Breaking, "fault", staticmethod(spoil))
-    this = sys.modules[__name__]  # which processes that are there already cannot import
-    cloudpickle.register_pickle_by_value(this)
-    try:
-        with small_runs.on_two_workers() as on_ray:
-            assert_stops_and_goes_on(tmp_path, on_ray, 5, undisturbed, monkeypatch)
-    finally:
-        cloudpickle.unregister_pickle_by_value(this)
+        run(tmp_path, 1)

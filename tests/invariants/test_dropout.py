@@ -1,17 +1,15 @@
-"""A network with dropout: equal numbers in serial, with any number of workers, and resumed."""
+"""A network with dropout: equal numbers in serial and with any number of workers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from small import assert_same, numbers, on_workers, serially, stop_after, with_server_actor
+from small import assert_same, on_workers, serially
 
 from fedray.config import Experiment
 from fedray.errors import UserError
-from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.resolve import resolve
-from fedray.runtime.session import Session
 
 NETWORK = '''
 """A network with dropout."""
@@ -53,32 +51,10 @@ def undisturbed(experiment, tmp_path_factory) -> Path:
     return out
 
 
-@pytest.mark.slow
-def test_the_numbers_show_dropout(experiment, undisturbed, tmp_path):
-    """So the comparisons of this file can fail."""
-    last = numbers(undisturbed)["rounds"][-1]
-    assert last["metrics"]["finetuned_accuracy"] != last["metrics"]["local_accuracy"]
-
-
 @pytest.mark.ray
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_any_number_of_workers(experiment, undisturbed, pool, tmp_path, count):
     on_workers(experiment, tmp_path, pool, count)
-    assert_same(undisturbed, tmp_path)
-
-
-@pytest.mark.ray
-def test_a_server_actor_with_its_own_workers(experiment, undisturbed, ray_nodes, tmp_path):
-    with_server_actor(experiment, tmp_path)
-    assert_same(undisturbed, tmp_path)
-
-
-@pytest.mark.ray
-def test_stopped_in_this_process_and_resumed_on_workers(experiment, undisturbed, pool, tmp_path):
-    rounds = Session(experiment, tmp_path, lambda a: RayExecutor(a, pool)).rounds()
-    stop_after(rounds, 1)
-    rounds.close()
-    serially(experiment, tmp_path)
     assert_same(undisturbed, tmp_path)
 
 

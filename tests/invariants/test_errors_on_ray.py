@@ -16,17 +16,6 @@ from fedray.storage.run_folder import RunFolder
 pytestmark = pytest.mark.ray
 
 
-@pytest.mark.long
-def test_prompts_longer_than_the_text_found_by_the_server_actor(small, ray_nodes, tmp_path, capsys):
-    out = tmp_path / "out"
-    words = small.arguments("algorithm.prompt_length=50", "workers=1", "--no-track")
-    assert run.main([*words, "--out", str(out)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: algorithm.prompt_length=50 is more than the shortest text")
-    assert error.count("\n") == 1
-    assert not out.exists()
-
-
 def test_more_gpus_than_there_are(small, ray_nodes, tmp_path, capsys):
     out = tmp_path / "out"
     words = small.arguments("gpus=3", "workers=1", "--no-track")
@@ -59,31 +48,22 @@ def test_an_accelerator_that_is_not_there(small, ray_nodes, tmp_path, capsys, ke
     assert not out.exists()
 
 
-WRONG_PROMPTS = {
-    "promptfl-size": ("data.image_size=16", "the images have 16x16 pixels, but the CLIP of"),
-    "promptfl-length": ("algorithm.length=30", "algorithm.length=30 leaves no room for the class"),
-    "fedmgp-length": ("algorithm.text_length=30", "algorithm.text_length=30 leaves no room for"),
-    "fedmgp-selected": ("algorithm.selected=6", "algorithm: selected=6 exceeds groups=5"),
-    "maple_local-depth": (
-        "algorithm.depth=4",
-        "algorithm.depth=4, but a tower of model.clip has only 3 blocks",
-    ),
-    "fedotp-path": ("model.clip.path=/nowhere", "model.clip.path: the file /nowhere does not"),
-    "fedpgp-novel": ("data.novel=true", "data: novel=true tests on official test images"),
-}
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("case", WRONG_PROMPTS)
-def test_wrong_prompts(small, tiny_clip, ray_nodes, tmp_path, capsys, case):
-    key, sentence = WRONG_PROMPTS[case]
-    found_by_the_server_actor = ["ray"] if case in ("promptfl-size", "fedmgp-length") else []
+@pytest.mark.parametrize(
+    ("method", "key", "sentence"),
+    [
+        ("promptfl", "data.image_size=16", "the images have 16x16 pixels, but the CLIP of"),
+        ("fedmgp", "algorithm.text_length=30", "algorithm.text_length=30 leaves no room for"),
+    ],
+)
+def test_wrong_prompts_found_by_the_server_actor(
+    small, tiny_clip, ray_nodes, tmp_path, capsys, method, key, sentence
+):
     out = tmp_path / "out"
-    method = case.split("-")[0]
     asked = [f"algorithm={method}", f"model.clip.path={tiny_clip}", key, "--no-track"]
-    words = small.arguments("workers=1", *asked)
-    for executor in ("serial", *found_by_the_server_actor):
-        assert run.main([*words, "--executor", executor, "--out", str(out)]) == 2
+    for executor in ("serial", "ray"):
+        words = small.arguments("workers=1", *asked, "--executor", executor, "--out", str(out))
+        assert run.main(words) == 2
         error = capsys.readouterr().err
         assert error.startswith(f"error: {sentence}")
         assert error.count("\n") == 1

@@ -99,22 +99,12 @@ def test_large_states_rest_in_files_wherever_the_workers_are(
     assert len(files) == len(stepped) + 1, "the clients' and the server's"
 
 
-REMEMBERING = (
-    *("scaffold", "moon", "fedbn", "fedglcl_moon", "fedpac", "fedpcl", "fedbabu", "fedetf"),
-    *("fedconcat", "fedfa_augmentation", "fedglcl_l", "fedtsp_global", "pfedme"),
-)
-"""Methods whose clients, or server, keep something between rounds."""
-SMALL_MODELS = ("fml", "fedkd", "fedmrl")
-UNLIKE = ("fedgen", "feddistill")
-"""Of clients with unlike networks, under what the server keeps."""
-PROMPTED = ("promptfolio", "fedotp", "fedpgp", "promptfl_pfedme", "fedtpg")
 CLIP = "model.clip.path={clip}"
-HALF = "participation=0.5"
 AUGMENTED = ("algorithm=fedavg", "model.group=mlp", "data.augment=flip_rotate")
 DENSE = (
     *("algorithm=fedglcl", "data.source=shapes", "data.image_size=16", "data.clients=4"),
     *("data.partition=domains", "model.group=unet_tiny", "model.feature_dim=16"),
-    *("text.encoder={name: orthogonal, dim: 16}", HALF),
+    *("text.encoder={name: orthogonal, dim: 16}", "participation=0.5"),
 )
 EXCHANGES = (
     *("algorithm=dp2fl", "algorithm.union_test=true", CLIP, "data.validation_fraction=0.2"),
@@ -128,13 +118,6 @@ STAGED = (
 """Two stages, of which the second begins with encoders that some clients get late."""
 
 
-def remembering(method: str) -> tuple[str, ...]:
-    if method in PROMPTED:
-        return (f"algorithm={method}", HALF, CLIP, "algorithm.length=4")
-    group = "digits" if method in UNLIKE else "cnn3"
-    return (f"algorithm={method}", f"model.group={group}", HALF)
-
-
 def asked(words, clip: Path) -> list[str]:
     return [word.replace("{clip}", str(clip)) for word in words]
 
@@ -146,11 +129,6 @@ def asked(words, clip: Path) -> list[str]:
         *(((f"workers={count}",), count) for count in (1, 2, 3)),
         (("data.clients=3", "workers=3"), 3),
         (PARTIAL, 3),
-        *(
-            ((f"algorithm={method}", "model.group=mlp", "rounds=2", HALF), 2)
-            for method in ("fedavg", "fedproto", "fedtgp", "alignfed")
-        ),
-        *((remembering(method), 2) for method in (*REMEMBERING, *UNLIKE, *PROMPTED)),
         *((words, 2) for words in (DENSE, AUGMENTED, EXCHANGES, STAGED)),
     ],
 )
@@ -162,12 +140,7 @@ def test_workers_give_the_serial_numbers(small, tiny_clip, pool, tmp_path, words
 
 @pytest.mark.parametrize(
     ("words", "round_"),
-    [
-        *((remembering(method), 2) for method in (*REMEMBERING, *SMALL_MODELS, *UNLIKE, *PROMPTED)),
-        (AUGMENTED, 1),
-        (EXCHANGES, 2),
-        *((STAGED, round_) for round_ in (1, 3, 4)),
-    ],
+    [(AUGMENTED, 1), (EXCHANGES, 2), *((STAGED, round_) for round_ in (1, 3, 4))],
 )
 def test_what_is_remembered_survives_an_interruption(small, tiny_clip, tmp_path, words, round_):
     words = asked(words, tiny_clip)

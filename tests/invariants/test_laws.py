@@ -1,36 +1,105 @@
-"""`fedray check` finds tests that are not isolated, and server states that lose entries."""
+"""The laws of `fedray check` hold for methods of every kind, and find what breaks them.
+
+`make check` runs all laws for all methods.
+"""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
 
 import pytest
+from small import Few
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.prototypes.fedproto import FedProto
 from fedray.core import algorithms
 from fedray.core.algorithm import SERVER_STEPS
-from fedray.errors import ServerError
+from fedray.errors import FedrayError, ServerError, one_line
 from fedray.evaluation.testing import TESTS
-from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.conformance import (
+    LAWS,
+    Subject,
     Violation,
-    Watch,
     check_dropout,
+    check_resume,
+    check_same,
     check_state_entries,
     small_experiment,
 )
+from fedray.runtime.ray_executor import RayExecutor
+
+KEEPING = (
+    *("scaffold", "moon", "fedbn", "fedglcl_moon", "fedpac", "fedpcl", "fedbabu", "fedetf"),
+    *("fedconcat", "fedfa_augmentation", "fedglcl_l", "fedtsp", "fedtsp_global", "pfedme"),
+    *("fml", "fedkd", "fedmrl", "fedgen", "feddistill", "alignfed", "fedtgp", "dp2fl"),
+    *("promptfolio", "fedotp", "fedpgp", "promptfl_pfedme", "fedtpg", "pfedmoap"),
+)
+"""Methods whose clients, or server, keep something between rounds."""
+UNLIKE = ("fedgen", "feddistill", "fedtsp", "fedtgp")
+"""Those of them that are checked with clients of unlike networks."""
 
 
-def traces(experiment):
-    return Watch().trace(Assembly(experiment))
+BROKEN = {
+    "number_on_self": ("self", "NumberOnSelf.steps"),
+    "array_on_self": ("self", "client_update changed ArrayOnSelf.losses"),
+    "object_on_self": ("self", "client_update changed ObjectOnSelf.record"),
+    "data_on_self": ("self", "server, round 1 changed DataOnSelf.rounds"),
+    "unseeded_draw": ("draws", "round 1: server/model/"),
+    "global_draw": ("draws", "round 0: server/model/head.weight"),
+    "edited_download": ("arguments", "changed its download in place: weights."),
+    "edited_state": ("arguments", "server, round 1 changed its state in place: model."),
+    "order_of_clients": ("order", "round 1: server/model/"),
+    "test_images": ("runs", "AttributeError: 'Client' object has no attribute 'test'"),
+    "undeclared_field": ("runs", "Losses has other fields than declared: 'images'"),
+    "undeclared_payload": (
+        "runs",
+        "a Secret cannot travel, expected a TrainedModel (`uploads`",
+    ),
+    "module_memory": ("resume", "round 1: server/model/"),
+}
+"""By method: a law that it breaks, and words of the difference."""
+OFFENDERS = Path(__file__).with_name("offenders.py")
+
+
+def subject(method: str) -> Subject:
+    sets = [("model.group", "digits")] if method in UNLIKE else []
+    return Subject(small_experiment(method, sets))
+
+
+@pytest.mark.parametrize(
+    "law", [law for law in LAWS if "worker" not in law.name], ids=lambda x: x.name
+)
+@pytest.mark.parametrize("method", ["fedavg", "fedproto"])
+def test_a_law_holds(method, law):
+    law.check(subject(method), None)
+
+
+@pytest.mark.parametrize("method", KEEPING)
+def test_what_is_kept_survives_an_interruption(method):
+    check_resume(subject(method))
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("method", KEEPING)
+def test_two_workers_give_the_numbers_of_one_process(pool, method):
+    check_same(subject(method), partial(RayExecutor, pool=Few(pool, 2)))
+
+
+@pytest.mark.parametrize("method", BROKEN)
+def test_a_method_that_breaks_a_law_is_found(method):
+    name, words = BROKEN[method]
+    (law,) = [law for law in LAWS if law.name == name]
+    broken = Subject(small_experiment(method, (), [str(OFFENDERS)]))
+    with pytest.raises(FedrayError) as raised:
+        law.check(broken, None)
+    assert words in one_line(raised.value)
 
 
 @pytest.mark.parametrize("method", ["local", "fedproto", "fedetf"])
 def test_dropout_in_tests_that_are_not_isolated_is_found(monkeypatch, method):
-    experiment = small_experiment(method)
-    check_dropout(experiment)
     isolated = ClientRuntime._isolated
 
     def only_steps(self, name, client, round_=0):
@@ -38,21 +107,20 @@ def test_dropout_in_tests_that_are_not_isolated_is_found(monkeypatch, method):
 
     monkeypatch.setattr(ClientRuntime, "_isolated", only_steps)
     with pytest.raises(Violation):
-        check_dropout(experiment)
+        check_dropout(subject(method))
 
 
 @pytest.mark.parametrize("method", [FedAvg, FedProto])
 def test_states_that_are_not_merged_are_found(monkeypatch, method):
-    experiment = small_experiment(method.name)
-    expected = traces(experiment)
-    check_state_entries(experiment, expected)
+    checked = subject(method.name)
+    assert checked.first
     monkeypatch.setattr("fedray.core.algorithm._merging", lambda step: step)
     for kind in method.__mro__:
         for step in SERVER_STEPS:
             if hasattr(vars(kind).get(step), "__wrapped__"):
                 monkeypatch.setattr(kind, step, vars(kind)[step].__wrapped__)
     with pytest.raises(Violation, match="has lost the entry"):
-        check_state_entries(experiment, expected)
+        check_state_entries(checked)
 
 
 def test_a_method_that_minds_another_entry_is_found(monkeypatch):
@@ -67,6 +135,5 @@ def test_a_method_that_minds_another_entry_is_found(monkeypatch):
             (model,) = state.values()
             return super().downlink({"model": model}, clients, server)
 
-    experiment = small_experiment("counting")
     with pytest.raises(ServerError):
-        check_state_entries(experiment, traces(experiment))
+        check_state_entries(subject("counting"))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import json
-
 import numpy as np
 import pytest
 import ray
+from image_files import encode, structs, write_names, write_table
+from PIL import Image
 from small import numbers, on_workers
 
 from fedray.runtime.memory import peak_rss
@@ -19,20 +18,13 @@ CLIENTS = 1000
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     """A parquet folder with four tiny images for each client."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-    from PIL import Image
-
     root = tmp_path_factory.mktemp("images")
     rng = np.random.default_rng(0)
-    encoded = []
-    for pixels in rng.integers(0, 256, (4 * CLIENTS, 8, 8), dtype=np.uint8):
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "png")
-        encoded.append({"bytes": file.getvalue(), "path": None})
+    pixels = rng.integers(0, 256, (4 * CLIENTS, 8, 8), dtype=np.uint8)
+    images = structs([encode(Image.fromarray(one)) for one in pixels])
     labels = rng.permutation(4 * CLIENTS) % 2
-    pq.write_table(pa.table({"image": encoded, "label": labels}), root / "train.parquet")
-    (root / "dataset_info.json").write_text(json.dumps({"class_names": ["one", "other"]}))
+    write_table(root / "train.parquet", {"image": images, "label": labels})
+    write_names(root, ["one", "other"])
     return root
 
 

@@ -30,12 +30,6 @@ from fedray.storage.writer import RunWriter
 
 PARTIAL = ("participation=0.5", "faults.drop=0.2")
 LONGER = ("local_epochs=12", "rounds=4")
-EVOLVING = (
-    "data.evolution.phases=[{round: 2, partition: {alpha: 9}}, {round: 3, partition: iid}]",
-    "data.evolution.tests=redrawn",
-    "evaluation.global_test=true",
-    "evaluation.top_k=3",
-)
 
 
 class Killed(BaseException):
@@ -104,14 +98,6 @@ def test_stopped_after_any_round(small, tmp_path, round_, variant):
     rounds = [record.round for record in serially(experiment, tmp_path)]
     assert rounds == list(range(round_ + 1, 4))
     assert_same(tmp_path, small.undisturbed(*variant))
-
-
-@pytest.mark.parametrize("round_", [1, 2])
-def test_stopped_before_the_data_changes(small, tmp_path, round_):
-    experiment = small.experiment(*EVOLVING)
-    stop_after(Session(experiment, tmp_path, small.serial).rounds(), round_)
-    serially(experiment, tmp_path)
-    assert_same(tmp_path, small.undisturbed(*EVOLVING))
 
 
 @pytest.mark.ray

@@ -13,6 +13,7 @@ from small import assert_same, on_workers
 from torch import Tensor
 
 from fedray.algorithms.averaging.fedavg import FedAvg
+from fedray.config import Experiment
 from fedray.core import Batch, ClientState, LocalContext, algorithms
 from fedray.core.stacked import Stretch, runs_of_epoch, stacks_of
 from fedray.errors import UserError
@@ -20,59 +21,45 @@ from fedray.federation import Federation
 from fedray.models import ClassifierOutput
 from fedray.runtime import stacked
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import CHEAP, Trace, compare_traces, serial, trace
-from fedray.runtime.resolve import from_tree
+from fedray.runtime.conformance import Trace, compare_traces, serial, small_experiment, trace
 
 CLOSE = 1e-5
 MOMENTUM = ("optimizer", {"name": "sgd", "momentum": 0.9, "weight_decay": 1e-3})
 TINY: dict[str, Any] = {
-    "rounds": 20,
-    "local_epochs": 1,
+    "rounds": 5,
     "batch_size": 8,
-    "lr": 0.05,
     "participation": 0.75,
     "eval_every": 0,
-    "report": {"select": "test"},
-    "data": {
-        "source": "digits",
-        "clients": 5,
-        "samples": 100,
-        "partition": "dirichlet",
-        "validation_fraction": 0.2,
-    },
-    "model": {"group": "mlp", "feature_dim": 16},
+    "data.clients": 5,
+    "data.samples": 100,
+    "data.partition": "dirichlet",
+    "data.evolution": {"name": "none"},
+    "model.group": "mlp",
+    "model.feature_dim": 16,
+    "finetune_epochs": 0,
 }
 """Clients with unlike numbers of batches, the last of unlike sizes; four take part in a round."""
-ROUNDS = {"fedtsp": 5, "fedtsp_global": 5, "fedmgp": 2}
-"""Rounds, not 20: FedTSP's server amplifies rounding, as it does a changed last digit of `lr`;
-FedMGP is slow, and so the other prompts have 5."""
 STACKABLE = sorted(method.name for method in algorithms.entries() if method.stacks)
 
 
-def tree(method: str) -> dict[str, Any]:
+def experiment(method: str, *sets: tuple[str, Any]) -> Experiment:
     """Return a small experiment of a method."""
-    wanted, made = algorithms.get(method), dict(TINY)
-    fields = wanted.HParams.model_fields
-    made["algorithm"] = {"name": method, **{k: v for k, v in CHEAP.items() if k in fields}}
-    if "prompt_length" in fields:
-        made["algorithm"]["prompt_length"] = 0
-    if "blocks" in fields:
-        made["algorithm"]["blocks"] = 0
-    if wanted.requires.prompts:
-        made |= {"lr": 0.001, "model": {"clip": "small"}, "rounds": 5}
-        made["data"] = {**TINY["data"], "image_size": 32, "samples": 50, "clients": 3}
+    made = dict(TINY)
+    if "prompt_length" in algorithms.get(method).HParams.model_fields:
+        made["algorithm.prompt_length"] = 0
+    if algorithms.get(method).requires.prompts:
+        made = {key: value for key, value in TINY.items() if not key.startswith("model")}
+        made |= {"lr": 0.001, "rounds": 3, "data.clients": 3, "data.samples": 50}
     if method == "feddf":  # Adam's first step has the size of its rate, however small a gradient
-        made["algorithm"]["server_lr"] = 1e-5
-    if wanted.requires.public:
-        made["data"] = {**TINY["data"], "public": {"fraction": 0.1}}
-    if wanted.requires.text:
-        made["text"] = {"encoder": {"name": "orthogonal", "dim": 16}, "style": "handcrafted"}
-    return made
+        made["algorithm.server_lr"] = 1e-5
+    if algorithms.get(method).requires.text:
+        made["text.encoder"] = {"name": "orthogonal", "dim": 16}
+    return small_experiment(method, [*made.items(), *sets])
 
 
 def last(method: str, *sets: tuple[str, Any]) -> list[Trace]:
     """Return the trace of the last round of a small experiment."""
-    return trace(Assembly(from_tree(tree(method), sets)), serial)[-1:]
+    return trace(Assembly(experiment(method, *sets)), serial)[-1:]
 
 
 @pytest.fixture
@@ -91,10 +78,9 @@ def trained(monkeypatch) -> list[int]:
 
 @pytest.mark.parametrize("method", STACKABLE)
 def test_a_method_that_stacks_has_the_numbers_of_each_client_by_itself(method, trained):
-    sets = (MOMENTUM, ("rounds", ROUNDS.get(method, tree(method)["rounds"])))
-    alone = last(method, *sets)
+    alone = last(method, MOMENTUM)
     assert not trained
-    together = last(method, *sets, ("stacked", 2))
+    together = last(method, MOMENTUM, ("stacked", 2))
     assert max(trained) == 2
     compare_traces(alone, together, CLOSE)
     events, work = "events", "metric work/images"
@@ -122,7 +108,7 @@ def test_every_way_of_training_can_be_stacked(sets):
 
 def test_what_clients_did_is_counted_as_by_themselves():
     def work(*sets: tuple[str, Any]) -> list[Any]:
-        a = Assembly(from_tree(tree("moon"), (("rounds", 3), *sets)))
+        a = Assembly(experiment("moon", ("rounds", 3), *sets))
         cpu = torch.device("cpu")
         federation = Federation(a.algorithm, serial(a), a.gate, a.plan, a.server(cpu), a.streams)
         return [(done.client_work, done.server_work) for done in federation.rounds()]
@@ -258,7 +244,7 @@ def test_a_client_whose_loss_is_not_finite_fails_alone(odd):
 
     Odd.begin = with_images
     try:
-        sizes = [len(index) for index in Assembly(from_tree(tree("fedavg"))).data.train]
+        sizes = [len(index) for index in Assembly(experiment("fedavg")).data.train]
         fewest = min(sizes)
         alone, together = odd(diverge, 1), odd(diverge)
     finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 import clips
 import pytest
 import torch
+from encoding import save_bert
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] a photo of cat dog : an animal with fur small big round . ##s"
@@ -39,24 +40,7 @@ def text_tower_of(assemble):
 
 @pytest.fixture(scope="session")
 def bert_folder(tmp_path_factory) -> Path:
-    from transformers import BertConfig, BertModel, BertTokenizer
-
-    folder = tmp_path_factory.mktemp("bert")
-    words = WORDS.split()
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
-    BertTokenizer(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(words),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=24,
-        initializer_range=0.5,
-    )
-    BertModel(config).save_pretrained(folder)
-    return folder
+    return save_bert(tmp_path_factory.mktemp("bert"), WORDS.split(), 24, width=32)
 
 
 @pytest.fixture(scope="session")

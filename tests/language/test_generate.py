@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -146,11 +143,32 @@ def test_a_cache_that_cannot_be_written(endpoint, server, monkeypatch, tmp_path)
     assert not server.asked
 
 
+BAD = [
+    "I like cats.",
+    '{"Short Label": "cat"',
+    json.dumps({**entry("cat"), "Fine-grained Descriptions": ["one"]}),
+    json.dumps({key: value for key, value in entry("cat").items() if key != "Long Description"}),
+]
+"""Answers of the wrong form."""
+
+
 @pytest.mark.slow
-def test_busy_then_good(endpoint, server):
-    server.plan = [(429, {"Retry-After": "0"}, "busy"), (503, {}, "later")]
+@pytest.mark.parametrize(
+    "plan",
+    [
+        [(429, {"Retry-After": "0"}, "busy"), (503, {}, "later")],
+        [completion(f"Here:\n```json\n{json.dumps(entry('cat'))}\n```\n")],
+        *([completion(bad)] for bad in BAD),
+    ],
+)
+def test_a_server_that_is_busy_or_answers_badly_is_asked_again(endpoint, server, plan):
+    server.plan, fenced = list(plan), "Here" in plan[0][2]
     assert generate_descriptions(["cat"], endpoint) == {"cat": entry("cat")}
-    assert len(server.asked) == 3
+    assert len(server.asked) == len(plan) + (not fenced)
+    if plan[0][0] == 200 and not fenced:  # with the reason
+        roles = [message["role"] for message in server.asked[1]["messages"]]
+        assert roles == ["system", "user", "assistant", "user"]
+        assert "not the wanted JSON object: the answer" in server.asked[1]["messages"][3]["content"]
 
 
 @pytest.mark.slow
@@ -164,37 +182,17 @@ def test_retry_after_is_respected(endpoint, server, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "bad",
+    ("answer", "message", "times"),
     [
-        "I like cats.",
-        '{"Short Label": "cat"',
-        json.dumps({**entry("cat"), "Fine-grained Descriptions": ["one"]}),
-        json.dumps(
-            {key: value for key, value in entry("cat").items() if key != "Long Description"}
-        ),
+        (completion("no"), "tiny gave 3 answers of the wrong form about class 'cat'", 3),
+        ((200, {}, "<html>"), "did not answer with a chat completion", 1),
     ],
 )
-def test_a_bad_answer_is_retried_with_the_reason(endpoint, server, bad):
-    server.plan = [completion(bad)]
-    assert generate_descriptions(["cat"], endpoint) == {"cat": entry("cat")}
-    assert len(server.asked) == 2
-    roles = [message["role"] for message in server.asked[1]["messages"]]
-    assert roles == ["system", "user", "assistant", "user"]
-    assert "not the wanted JSON object: the answer" in server.asked[1]["messages"][3]["content"]
-
-
-@pytest.mark.slow
-def test_a_fenced_answer_will_do(endpoint, server):
-    server.plan = [completion(f"Here:\n```json\n{json.dumps(entry('cat'))}\n```\n")]
-    assert generate_descriptions(["cat"], endpoint) == {"cat": entry("cat")}
-
-
-@pytest.mark.slow
-def test_answers_that_never_get_better(endpoint, server):
-    server.always = completion("no")
-    with pytest.raises(UserError, match=r"tiny gave 3 answers of the wrong form about class 'cat'"):
+def test_answers_that_never_get_better(endpoint, server, answer, message, times):
+    server.always = answer
+    with pytest.raises(UserError, match=message):
         generate_descriptions(["cat"], endpoint)
-    assert len(server.asked) == 3
+    assert len(server.asked) == times
 
 
 @pytest.mark.slow
@@ -229,13 +227,6 @@ def test_nobody_there(endpoint):
         generate_descriptions(["cat"], nobody)
 
 
-@pytest.mark.slow
-def test_something_else_answers(endpoint, server):
-    server.always = (200, {}, "<html>")
-    with pytest.raises(UserError, match="did not answer with a chat completion"):
-        generate_descriptions(["cat"], endpoint)
-
-
 def test_classes(tmp_path):
     (tmp_path / "lines.txt").write_text("cat\n\nice cream\n")
     assert read_classes("cat, ice cream,") == ["cat", "ice cream"]
@@ -249,25 +240,21 @@ def test_classes(tmp_path):
             read_classes(text)
 
 
-@pytest.mark.slow
-def test_the_command_runs_and_exits_with_2():
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDRAY_LLM")}
-    for more, message in (
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
         ({}, "error: FEDRAY_LLM_BASE_URL is not set"),
-        ({"FEDRAY_LLM_BASE_URL": "http://x"}, "error: FEDRAY_LLM_MODEL is not set"),
-        ({"FEDRAY_LLM_BASE_URL": "x", "FEDRAY_LLM_MODEL": "y"}, "is not an http(s) URL"),
-        (
-            {"FEDRAY_LLM_BASE_URL": "http://127.0.0.1:9", "FEDRAY_LLM_MODEL": "y"},
-            "error: --out: the folder /no does not exist",
-        ),
-    ):
-        ran = subprocess.run(
-            [sys.executable, "-m", "fedray", "generate", "--classes=a", "--out=/no/where"],
-            env={**kept, **more},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert (ran.returncode, ran.stdout) == (2, "")
-        assert message in ran.stderr
-        assert ran.stderr.count("\n") == 1
+        ({"BASE_URL": "http://x"}, "error: FEDRAY_LLM_MODEL is not set"),
+        ({"BASE_URL": "x", "MODEL": "y"}, "is not an http(s) URL"),
+        ({"BASE_URL": "http://127.0.0.1:9", "MODEL": "y"}, "error: --out: the folder /no does not"),
+    ],
+)
+def test_what_is_not_set_is_one_sentence(monkeypatch, capsys, settings, message):
+    for name in ("BASE_URL", "MODEL", "API_KEY"):
+        monkeypatch.delenv(f"FEDRAY_LLM_{name}", raising=False)
+    for name, value in settings.items():
+        monkeypatch.setenv(f"FEDRAY_LLM_{name}", value)
+    assert fedray(["generate", "--classes=a", "--out=/no/where"]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert (said.err.count("\n"), said.out) == (1, "")

@@ -26,8 +26,6 @@ def official(model, texts: list[str]) -> Tensor:
 
 
 VARIANTS = {
-    "CLIP": {},
-    "CustomTextCLIP": {"custom": True},
     "eos": {"pool_type": "eos", "eos_id": 49407},
     "bidirectional": {"custom": True, "no_causal_mask": True, "pool_type": "last"},
     "projection with bias": {"proj_bias": True},
@@ -85,25 +83,16 @@ def test_only_the_text_tower_is_there_and_mapped(clip_folder):
         assert str(clip_folder / "open_clip_model.safetensors") in maps.read()
 
 
-@pytest.mark.parametrize("form", ["bare", "nested", "half"])
-def test_other_files_of_weights(clip_folder, clip_config, tmp_path, form):
+def test_weights_in_half_precision_are_read(clip_folder, clip_config, tmp_path):
     import open_clip
     from safetensors.torch import load_file
 
     (tmp_path / "tiny-test.json").write_text(json.dumps(clip_config))
     open_clip.add_model_config(tmp_path)
     state = load_file(clip_folder / "open_clip_model.safetensors")
-    if form == "nested":
-        state = {
-            "state_dict": {f"module.{name}": value for name, value in state.items()},
-            "epoch": 3,
-        }
-    if form == "half":
-        state = {name: value.half() for name, value in state.items()}
-    torch.save(state, tmp_path / "weights.pt")
+    torch.save({name: value.half() for name, value in state.items()}, tmp_path / "weights.pt")
     found = load(tmp_path / "weights.pt", model="tiny-test")
-    close = 0.02 if form == "half" else 1e-6
-    assert torch.allclose(run(found, TEXTS), run(load(clip_folder), TEXTS), atol=close)
+    assert torch.allclose(run(found, TEXTS), run(load(clip_folder), TEXTS), atol=0.02)
 
 
 def test_random_weights_have_their_own_generator():
@@ -115,13 +104,6 @@ def test_random_weights_have_their_own_generator():
     assert (first.dim, first.token_width) == (1024, 512)
     assert first.identity == choice.identity()
     assert run(first, ["a dog"]).std() > 0
-
-
-def test_long_texts_are_cut_with_a_warning(clip_folder, caplog):
-    tokens = load(clip_folder).tokenize(["dog", "cat " * 40])
-    assert tokens.ids.shape == (2, 32)
-    assert tokens.read.tolist() == [2, 31]
-    assert "1 of 2 texts have more than the 32 tokens" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -165,11 +147,3 @@ def test_wrong_files(clip_folder, tmp_path):
     (tmp_path / "torn.pt").write_bytes(b"torn")
     with pytest.raises(UserError, match=r"torn\.pt is not a weight file"):
         load(tmp_path / "torn.pt", model="ViT-B-32")
-
-
-def test_openai_archives_need_quickgelu(tmp_path):
-    torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "ViT-B-32.pt"))
-    with pytest.raises(
-        UserError, match=r"OpenAI's archive .* trained with QuickGELU; set .*-quick"
-    ):
-        load(tmp_path / "ViT-B-32.pt", model="ViT-B-32")

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from fedray.config import component
 from fedray.errors import UserError
@@ -84,25 +83,6 @@ def test_gradients_of_trained_weights_are_those_of_transformers(bert_folder, poo
     for name, tensor in trained.items():
         if "word_embeddings" not in name:
             torch.testing.assert_close(tensor.grad, gradients[name], atol=1e-5 * largest, rtol=1e-4)
-
-
-def test_older_names_of_weights_are_read(bert_folder, tmp_path):
-    names = encoder(bert_folder).bert.tensors
-    assert names.keys() == transformers_model(bert_folder).state_dict().keys()
-    old = shutil.copytree(bert_folder, tmp_path / "old")
-    state = load_file(old / "model.safetensors")
-    renamed = {
-        "bert." + name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): t
-        for name, t in state.items()
-    }
-    renamed["cls.bias"] = torch.zeros(3)
-    save_file(renamed, old / "model.safetensors")
-    pickled = shutil.copytree(old, tmp_path / "pickled")
-    (pickled / "model.safetensors").unlink()
-    torch.save(renamed, pickled / "pytorch_model.bin")
-    for folder in (old, pickled):
-        found = encoder(folder).bert.tensors
-        assert all(torch.equal(tensor, found[name]) for name, tensor in names.items())
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,7 @@ import torch
 from fedray.config import component, load_experiment, read_experiment
 from fedray.errors import UserError
 from fedray.language.encoders import EncoderChoice, TextEncoder
-from fedray.language.styles import class_texts
 from fedray.language.text_cache import cached_text_embeddings
-from fedray.language.tower import TextTower
 
 GLOVE = """, 9 9 9
 cat 1 0 0
@@ -119,16 +117,6 @@ def test_a_missing_file_and_one_that_is_no_gzip(tmp_path):
     (tmp_path / "v.gz").write_text(GLOVE)
     with pytest.raises(UserError, match=r"v.gz is not in GloVe's or word2vec's text format"):
         choose(tmp_path / "v.gz").build()
-
-
-def test_class_names_under_word_vectors(tmp_path):
-    names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-    choice = written(tmp_path / "v.txt", "".join(f"{name} {i} 1\n" for i, name in enumerate(names)))
-    texts = class_texts(component("text style", "name").build(), names)
-    tower = TextTower(choice, texts, torch.device("cpu"))
-    assert tower.encoder_name == "vectors"
-    assert tower.encoder.dim == 2
-    assert tower.frozen_prototypes().tolist() == [[i, 1] for i in range(10)]
 
 
 def test_an_experiment_with_word_vectors(tmp_path, text_tower_of):

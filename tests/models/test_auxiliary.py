@@ -7,7 +7,6 @@ from tensors import CPU, same
 from torch import nn
 
 from fedray.models import (
-    FusedWithAuxiliary,
     Pixels,
     WithAuxiliary,
     buffer_names,
@@ -53,20 +52,6 @@ def test_parts_are_all_parameters_once():
     together = [id(parameter) for part in parts.values() for parameter in part]
     assert sorted(together) == sorted(id(parameter) for parameter in model.parameters())
     assert {n for n in buffer_names(model) if n.startswith("auxiliary.")}
-
-
-def test_fused_features_by_hand():
-    own, small = classifier("mlp", 0), classifier("mlp", 1, d=4)
-    projector = nn.Linear(20, 16)
-    f, g = own(images()).features, small(images()).features
-    found = FusedWithAuxiliary(own, small, projector)(images())
-    r = torch.stack([projector(torch.cat([g[i], f[i]])) for i in range(5)])
-    torch.testing.assert_close(found.features, r)
-    torch.testing.assert_close(found.logits, r @ own.head.weight.T + own.head.bias)
-    begin = r[:, :4]
-    torch.testing.assert_close(found.auxiliary.features, begin)
-    expected = begin @ small.head.weight.T + small.head.bias
-    torch.testing.assert_close(found.auxiliary.logits, expected)
 
 
 def test_the_small_model_is_the_same_beside_every_architecture_and_that_of_fedavg(assemble):

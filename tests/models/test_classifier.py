@@ -7,12 +7,9 @@ from torch import nn
 from fedray.models import (
     BackboneClassifier,
     ImageFeatures,
-    PatchEmbeddings,
-    PatchFeatures,
     Pixels,
     WidthAdapter,
     build,
-    group_of,
     skeleton,
 )
 from fedray.models.architectures import architectures
@@ -36,10 +33,6 @@ def images(channels: int = 3, image_size: int = 32) -> Pixels:
     return Pixels(torch.randn(2, channels, image_size, image_size, generator=random))
 
 
-def test_nine_architectures_in_htfe9():
-    assert len(group_of("htfe9").members) == 9
-
-
 @pytest.mark.parametrize("name", architectures.names())
 def test_features_and_logits(name):
     size = max(32, architectures.get(name).min_image_size)
@@ -56,12 +49,6 @@ def test_features_and_logits(name):
     if name == "resnet4":
         blocks = out.features.view(2, 64, 8)
         assert torch.equal(blocks, blocks[..., :1].expand_as(blocks))
-
-
-@pytest.mark.parametrize("name", ["mlp", "cnn2", "cnn3", "resnet8s"])
-def test_digits(name):
-    out = make(name, 32, 8, 1)(images(1, 8))
-    assert out.features.shape == (2, 32)
 
 
 @pytest.mark.parametrize("name", ["cnn4", "resnet4", "resnet8s", "mobilenetv2"])
@@ -112,22 +99,6 @@ def test_memory_order_changes_no_value(name):
         )
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn2", "cnn4"])
-def test_stacked_models_run_as_one_program(name):
-    models = [make(name, 32), make(name, 32)]
-    with torch.no_grad():
-        models[1].head.weight.mul_(2)
-    parameters, buffers = torch.func.stack_module_state(models)
-    batch = torch.randn(2, 3, 3, 32, 32)
-
-    def logits(parameters, buffers, x):
-        return torch.func.functional_call(models[0], (parameters, buffers), (Pixels(x),)).logits
-
-    stacked = torch.vmap(logits)(parameters, buffers, batch)
-    for i, model in enumerate(models):
-        torch.testing.assert_close(stacked[i], model(Pixels(batch[i])).logits, rtol=1e-4, atol=1e-5)
-
-
 def test_a_projector_gives_the_features_and_a_model_may_end_there():
     shape = {"channels": 3, "image_size": 32, "feature_dim": 24, "hidden": 40}
     model = skeleton("cnn3", num_classes=0, **shape)
@@ -146,19 +117,6 @@ def test_a_projector_gives_the_features_and_a_model_may_end_there():
         name.startswith("head")
         for name, _ in skeleton("cnn3", num_classes=3, **shape).named_parameters()
     )
-
-
-@pytest.mark.parametrize(
-    ("wrong", "found"),
-    [
-        (PatchEmbeddings(torch.zeros(2, 3, 8, 8)), "PatchEmbeddings"),
-        (PatchFeatures(torch.zeros(2, 3, 8, 8)), "PatchFeatures"),
-        (torch.zeros(2, 3, 8, 8), "Tensor"),
-    ],
-)
-def test_another_type_of_input_is_refused(wrong, found):
-    with pytest.raises(TypeError, match=f"reads Pixels or ImageFeatures, found {found}$"):
-        make("cnn2", image_size=8)(wrong)
 
 
 def test_features_are_read_where_the_backbone_takes_them():

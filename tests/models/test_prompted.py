@@ -14,6 +14,7 @@ from fedray.algorithms.prompts.fedotp import TransportClip
 from fedray.algorithms.prompts.fedpgp import PersonalClip
 from fedray.algorithms.prompts.fedtpg import GeneratorClip
 from fedray.algorithms.prompts.lora import LowRankClip
+from fedray.algorithms.prompts.pfedmoap import ExpertClip, PFedMoAP
 from fedray.algorithms.prompts.promptfolio import PortfolioClip
 from fedray.algorithms.prompts.zero_shot import ZeroShotClip
 from fedray.models import ImageFeatures, PatchEmbeddings, PatchFeatures, Pixels
@@ -29,6 +30,9 @@ MODELS = {
     "generator": lambda clip, names: GeneratorClip(clip, names, 4),
     "dual": lambda clip, names: DualPromptClip(clip, names, 2, 1, "a photo of a"),
     "updates": lambda clip, names: LowRankClip(clip, names, 2, 1.0),
+    "experts": lambda clip, names: ExpertClip(
+        clip, names, PFedMoAP.HParams(length=4, gating_dim=12, heads=3)
+    ),
     "groups": lambda clip, names: GroupedClip(
         clip, names, groups=3, text_length=2, visual_length=2
     ),
@@ -100,7 +104,7 @@ def test_fixed_texts_are_those_of_the_classes_in_scope(tiny_clip):
         assert torch.equal(model.fixed_texts(), everything[[3, 1]])
 
 
-LEARNING = [name for name in MODELS if name not in ("fixed", "adapter")]
+LEARNING = [name for name in MODELS if name not in ("fixed", "adapter", "experts")]
 
 
 def two_sets(model):

@@ -21,8 +21,16 @@ def recorded(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("setting", ["full", "half"])
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def case(path: Path, setting: str) -> Any:
+    """A record in one setting; of prompts the first tier has half of the clients a round."""
+    is_slow = setting == "full" and "model.clip=small" in recorded(path)["values"]
+    marks = pytest.mark.slow if is_slow else ()
+    return pytest.param(path, setting, marks=marks, id=f"{path.stem}-{setting}")
+
+
+@pytest.mark.parametrize(
+    ("path", "setting"), [case(path, setting) for path in FILES for setting in ("full", "half")]
+)
 def test_a_method_equals_the_original_for_three_rounds(path, setting):
     original = recorded(path)
     assignments = [*original["values"], *original["switches"]]

@@ -8,10 +8,8 @@ import os
 import re
 import shutil
 import time
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from subprocess import CalledProcessError
 from typing import Any
 
 import psutil
@@ -53,22 +51,6 @@ def interrupted(out: Path, *assignments: str) -> RunFolder:
 def rewritten(folder: RunFolder, **info: Any) -> None:
     """Write other facts into result.json, with the checksum that belongs to them."""
     folder.write_head(replace(folder.read_head(), **info))
-
-
-def test_no_round_waits_for_the_plot_of_the_partition(tmp_path):
-    plot = RunFolder(tmp_path / "whole").partition_plot
-    assert [plot.exists() for _ in session(tmp_path / "whole").rounds()] == [False] * 4
-    assert plot.exists()
-    assert interrupted(tmp_path / "stopped").partition_plot.exists()
-
-
-def test_a_plot_that_cannot_be_drawn_is_a_warning(tmp_path, monkeypatch, caplog):
-    drawing = Future[bytes]()
-    drawing.set_exception(CalledProcessError(1, "draw", stderr=b"Traceback\nMemoryError: small\n"))
-    monkeypatch.setattr("fedray.runtime.observers.draw_phases", lambda data, plan: drawing)
-    folder = interrupted(tmp_path)
-    assert not folder.partition_plot.exists()
-    assert "the partition cannot be drawn: MemoryError: small" in caplog.text
 
 
 def test_costs_go_on_where_the_run_stopped(tmp_path):

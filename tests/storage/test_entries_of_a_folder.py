@@ -36,7 +36,7 @@ READERS = {
     "retest": ["analyse", "retest", "{run}", "--with", "batch_size=10"],
     "resume": RESUME,
 }
-ENTRIES = ["result.json", "rounds.jsonl", "partition.json", "partition.png", "tracking.json",
+ENTRIES = ["result.json", "rounds.jsonl", "partition.json", "tracking.json",
            "checkpoints/states.sqlite", "config.yaml", "error.txt"]  # fmt: skip
 Damage = Callable[[Path], object]
 

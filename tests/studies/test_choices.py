@@ -11,7 +11,8 @@ import fedray
 from fedray.core.payload import BadPayload, NotFinitePayload
 from fedray.errors import ClientError, CodeError, Failure, UserError
 from fedray.results.design import Place
-from fedray.results.pages.table import page
+from fedray.results.pages.page import markdown
+from fedray.results.pages.table import latex, page
 from fedray.results.paired import Side
 from fedray.results.record import DIVERGED, Edge, FailedRun, Measured, TableRecord
 from fedray.storage.run_folder import RunFolder
@@ -205,6 +206,21 @@ def test_a_cell_of_which_nothing_came_through_ends_without_the_others(play):
     found = outcome(study)
     assert [each.verdict for each in found.claims] == ["not asked"]
     assert found.interval(found.against[0].worse, "local_accuracy") is not None
+
+
+def test_a_seed_that_fails_is_left_out_of_the_pairs_and_named(play):
+    def one_lost(wanted):
+        lost = wanted.seed == 0 and wanted.place == MINE
+        return None if lost else flat(wanted)
+
+    found = outcome(play(one_lost, report={"seeds": [0, 1, 2]}))
+    assert sorted(found.asked[0][1].differences) == [1, 2]
+    assert "mine, seed 0 failed: it diverged: its loss is no number" in found.notes
+    sentence = "a difference that of the seeds which both sides have"
+    assert sentence in markdown(page(found))
+    assert sentence in latex(found)
+    whole = outcome(play(flat, report={"seeds": [0, 1, 2]}))
+    assert sentence not in markdown(page(whole)) + latex(whole)
 
 
 def test_a_row_that_lacks_its_metric_takes_no_other_row_with_it(play):

@@ -98,7 +98,8 @@ class Held:
 def tracked(key: str = "k", rounds: Iterable[Round] = (), **more: Any) -> TrackedRun:
     """Return a run that is still going, unless `status` says more."""
     given = {"params": {}, "tags": {}, "status": "RUNNING", "started_ms": 1_700_000_000_000}
-    return TrackedRun(key, **{"name": key, **given, "rounds": list(rounds), **more})
+    given |= {"name": key, "experiment": "digits", "rounds": list(rounds)}
+    return TrackedRun(key, **given | more)
 
 
 def wait_until(true: Callable[[], object], seconds: float = 60.0) -> None:
@@ -133,7 +134,7 @@ class Following:
             if find is None:
                 self._results.append(follow(folder, uri, self.said.append))
             else:
-                follower = Follower(folder, find, Uploader(uri, "digits"), self.said.append)
+                follower = Follower(folder, find, Uploader(uri), self.said.append)
                 self._results.append(follower.run())
 
         self._thread = threading.Thread(target=run)

@@ -91,7 +91,7 @@ def test_a_server_cannot_ask_for_an_hour_of_patience(
         Proxy(None, lambda *_: "429") as server,
         pytest.raises(NotTaken, match="429"),  # after an hour, if the server had its way
     ):
-        Uploader(server.uri, "digits").send([Upload("k", tracked)], print)
+        Uploader(server.uri).send([Upload("k", tracked)], print)
 
 
 # --- secrets -------------------------------------------------------------------------------------

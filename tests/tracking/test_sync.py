@@ -157,13 +157,13 @@ def sources(*runs: TrackedRun) -> list[Upload]:
 
 
 def test_many_runs_at_once_in_one_process(uri: str) -> None:
-    uploader, keys = Uploader(uri, "many"), [f"trial {i}" for i in range(8)]
+    uploader, keys = Uploader(uri), [f"trial {i}" for i in range(8)]
     for r in range(3):
         rounds = [make_round(i) for i in range(r + 1)]
         status = "FINISHED" if r == 2 else "RUNNING"
         uploader.send(sources(*(tracked(key, rounds, status=status) for key in keys)), print)
     held = Held(uri)
-    runs = held.runs("many")
+    runs = held.runs("digits")
     assert sorted(run.info.run_name for run in runs) == sorted(keys)
     for run in runs:
         assert run.info.status == "FINISHED"
@@ -194,7 +194,7 @@ def test_it_works_for_a_small_share_of_the_time(
 
 def test_what_has_not_changed_is_not_read_again(tmp_path: Path, uri: str) -> None:
     reads: list[str] = []
-    uploader, file = Uploader(uri, "digits"), tmp_path / "rounds.jsonl"
+    uploader, file = Uploader(uri), tmp_path / "rounds.jsonl"
 
     def read() -> TrackedRun:
         reads.append("")
@@ -209,7 +209,7 @@ def test_what_has_not_changed_is_not_read_again(tmp_path: Path, uri: str) -> Non
 
 
 def test_one_refused_run_does_not_stop_the_others(uri: str) -> None:
-    uploader, held = Uploader(uri, "digits"), Held(uri)
+    uploader, held = Uploader(uri), Held(uri)
     uploader.send(sources(tracked("a")), print)
     held.client.delete_run(held.run().info.run_id)
     new = [make_round(0)]

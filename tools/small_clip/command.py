@@ -56,7 +56,7 @@ def command(keys: Sequence[str], config: str, out: Path) -> None:
         flush=True,
     )
     if not spec.gpus:
-        check_speed(spec.precision, torch.device("cpu"))
+        check_speed("precision", spec.precision, torch.device("cpu"))
     claim = FolderClaim(RunFolder(out))
     claim.acquire()
     try:

@@ -6,11 +6,14 @@ import json
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, get_args
 
 from fedray.config import flatten
+from fedray.data.plot import plot_partition
 from fedray.results.blocks import Report
 from fedray.results.caveats import report_caveats
 from fedray.results.frame import (
@@ -43,7 +46,7 @@ from fedray.results.pages.figures import (
 )
 from fedray.results.pages.page import Picture, Section, latex_table
 from fedray.results.paired import ALPHA
-from fedray.storage.files import file_name, read_regular, write_rows
+from fedray.storage.files import file_name, read_regular, replace_whole, write_rows
 from fedray.storage.metric import BEST, Metric
 from fedray.storage.run import Traffic
 from fedray.storage.run_folder import RunFolder
@@ -521,14 +524,49 @@ def _sent(loaded: LoadedRun) -> dict[str, float]:
 
 
 def _partitions(groups: Sequence[Group]) -> list[Section]:
-    """Return the plots of the runs' distinct partitions."""
-    pictures: dict[str, Picture] = {}
+    """Return the plots of the runs' partitions."""
+    pictures = [Picture(title, image, "png") for title, image in draw_partitions(groups)]
+    return [Section("Partition", pictures=pictures)] if pictures else []
+
+
+def write_partitions(groups: Sequence[Group], out: Path) -> list[Path]:
+    """Write the plots of the runs' partitions; return the files."""
+    files = []
+    for number, (_, image) in enumerate(draw_partitions(groups), 1):
+        files.append(out / f"partition_{number}.png")
+        replace_whole(files[-1], partial(_write, image))
+    return files
+
+
+def _write(image: bytes, path: Path) -> None:
+    path.write_bytes(image)
+
+
+def draw_partitions(groups: Sequence[Group]) -> Iterator[tuple[str, bytes]]:
+    """Yield title and PNG of the first distinct partitions: the images by class and client.
+
+    Phases of evolving data stand below each other.
+    """
+    drawn: set[str | None] = set()
     for loaded in (loaded for member in groups for loaded in member.runs):
-        sha, plot = loaded.run.info.partition_sha256 or "?", RunFolder(loaded.folder).partition_plot
-        if sha not in pictures and plot.is_file() and len(pictures) < MOST_PARTITIONS:
-            title = f"images by class and client, seed {loaded.seed}"
-            pictures[sha] = Picture(title, read_regular(plot), "png")
-    return [Section("Partition", pictures=list(pictures.values()))] if pictures else []
+        folder, info = RunFolder(loaded.folder), loaded.run.info
+        if info.partition_sha256 in drawn or not folder.partition.exists():
+            continue
+        if len(drawn) == MOST_PARTITIONS:
+            return
+        drawn.add(info.partition_sha256)
+        histograms = folder.histograms()
+        ends = [*list(histograms)[1:], info.planned + 1]
+        spans = zip(histograms, ends, strict=True)
+        titles = [f"rounds {max(first, 1)} to {end - 1}: " for first, end in spans]
+        titles = titles if len(titles) > 1 else [""]
+        if (join := info.config["join"])["clients"]:
+            clients = info.config["data"]["clients"]
+            newcomers = f"clients {clients - join['clients']} to {clients - 1}"
+            titles[0] = f"{newcomers} join in round {join['round']}\n{titles[0]}"
+        panels, image = dict(zip(titles, histograms.values(), strict=True)), BytesIO()
+        plot_partition(panels, folder.class_names(), image)
+        yield f"images by class and client, seed {loaded.seed}", image.getvalue()
 
 
 # --- settings ------------------------------------------------------------------------------------

@@ -30,6 +30,10 @@ FRAGILE = "(fragile)"
 UNIT = ", %"
 """Suffix of the name of a share."""
 MEAN = "mean"
+OTHER_SEEDS = (
+    "Where seeds failed, a mean is that of the others, and a difference that of the seeds which "
+    "both sides have"
+)
 TESTS = {
     "fixed": "paired t-test",
     "anytime": "anytime-valid paired t-test, with which seeds may be added at any time",
@@ -110,6 +114,7 @@ def latex(record: TableRecord) -> str:
         f"{LATE}: the first choice diverged in {'; '.join(late)}"
         if (late := late_choices(record))
         else "",
+        OTHER_SEEDS if has_failed_seeds(record) else "",
     ]
     caption = " ".join(f"{sentence}." for sentence in sentences if sentence)
     return latex_table(["Method", *header[1:]], rows, caption, plan.name, best)
@@ -235,7 +240,12 @@ def caption(record: TableRecord, metric: Metric) -> str:
     late = late_choices(record)
     if late:
         text += f"; {LATE}: a choice diverged when it was reported: {'; '.join(late)}"
-    return text + "."
+    return f"{text}. {OTHER_SEEDS}." if has_failed_seeds(record) else f"{text}."
+
+
+def has_failed_seeds(record: TableRecord) -> bool:
+    """Return True if a cell has a number although some of its seeds failed."""
+    return any(record.reasons(cell) and record.reported(cell) for cell in record.cells)
 
 
 def sources(record: TableRecord) -> str:

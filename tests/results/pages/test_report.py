@@ -4,6 +4,7 @@ import csv
 import math
 import os
 from dataclasses import replace
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pandas
 import pytest
 from commands import report as main
+from PIL import Image
 from rich.console import Console
 from written_runs import ACCURACY, LOSS, Tree, groups_in, write_run
 
@@ -28,7 +30,7 @@ from fedray.results.pages.figures import (
     figure_sweep,
     figure_traffic,
 )
-from fedray.results.pages.report import caveats, sections
+from fedray.results.pages.report import caveats, draw_partitions, sections
 from fedray.results.pages.terminal import print_sections
 from fedray.results.paired import Interval, t_interval
 from fedray.storage.environment import Environment
@@ -346,7 +348,8 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
     first = tmp_path / "runs" / "fedtsp0"
     matrices = {"text_similarity": [[1, 0.5], [0.5, 1]]}
     RunFolder(first).write_matrices(Round(2, 1.0, {}, matrices=matrices), None)
-    RunFolder(first).write_partition({"class_names": ["cat", "dog"]})
+    partition = {"class_names": ["cat", "dog"], "histogram": [[3, 0], [1, 4]]}
+    RunFolder(first).write_partition(partition)
 
     assert main([str(tmp_path / "runs"), "--at", "final"]) == 0
     printed = capsys.readouterr().out
@@ -358,6 +361,7 @@ def test_the_command_writes_everything(tmp_path: Path, capsys: pytest.CaptureFix
         "by_round.png",
         "by_traffic.png",
         "heatmap_01_fedtsp_text_similarity.png",
+        "partition_1.png",
     }
     assert all(str(path) in printed for path in out.iterdir())
     table = (out / "table.md").read_text()
@@ -679,3 +683,24 @@ def test_a_heat_map_takes_its_colours_from_off_diagonal_values(
     )
     assert len(drawn[1].axes[0].texts) == 0
     assert "69" not in [label.get_text() for label in drawn[1].axes[0].get_yticklabels()]
+
+
+def test_every_phase_of_a_partition_is_drawn_and_newcomers_are_named(tmp_path: Path) -> None:
+    histogram = [[3, 0], [1, 4]]
+    tree = {"class_names": ["cat", "dog"], "histogram": histogram}
+    later = {"later": [{"round": 2, "histogram": histogram[::-1]}]}
+    join = {"data.clients": 2, "join.clients": 1, "join.round": 2}
+    runs = [
+        write_run(tmp_path / "plain", [0.1, 0.2, 0.3]),
+        write_run(tmp_path / "evolving", [0.1, 0.2, 0.3], join, partition="evolving"),
+        write_run(tmp_path / "twice", [0.1, 0.2, 0.3], {"seed": 3}, partition="evolving"),
+    ]
+    for folder, partition in zip(runs, (tree, tree | later, tree), strict=True):
+        RunFolder(folder).write_partition(partition)
+    drawn = list(draw_partitions(list(groups_in(tmp_path).values())))
+    assert len(drawn) == 2  # the same partition once
+    with Image.open(BytesIO(drawn[0][1])) as one, Image.open(BytesIO(drawn[1][1])) as both:
+        assert max(one.height, both.height) > 1.8 * min(one.height, both.height)
+    RunFolder(runs[0]).write_partition({"class_names": ["cat"], "histogram": "none"})
+    with pytest.raises(UserError, match="it has no histogram"):
+        list(draw_partitions(list(groups_in(tmp_path).values())))

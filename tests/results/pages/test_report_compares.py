@@ -35,7 +35,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_run(folder, [0.1, last - 0.1, last + 0.01 * seed], changes)
     partition = {"histogram": [[3, 0], [1, 4]], "class_names": ["a cat", "a dog"]}
     (home / "fedtsp-0" / "partition.json").write_text(json.dumps(sealed(partition)))
-    (home / "fedtsp-0" / "partition.png").write_bytes(b"a plot")
     return home
 
 
