@@ -69,12 +69,16 @@ def subject(method: str) -> Subject:
     return Subject(small_experiment(method, sets))
 
 
+@pytest.fixture(scope="module", params=["fedavg", "fedproto"])
+def checked(request) -> Subject:
+    return subject(request.param)
+
+
 @pytest.mark.parametrize(
     "law", [law for law in LAWS if "worker" not in law.name], ids=lambda x: x.name
 )
-@pytest.mark.parametrize("method", ["fedavg", "fedproto"])
-def test_a_law_holds(method, law):
-    law.check(subject(method), None)
+def test_a_law_holds(checked, law):
+    law.check(checked, None)
 
 
 @pytest.mark.parametrize("method", KEEPING)

@@ -262,6 +262,7 @@ def test_a_real_sweep_interrupted_and_resumed_is_what_the_page_says(
     seeds: list[int],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    uri: str,
     empty_database: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

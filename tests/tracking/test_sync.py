@@ -157,17 +157,17 @@ def sources(*runs: TrackedRun) -> list[Upload]:
 
 
 def test_many_runs_at_once_in_one_process(uri: str) -> None:
-    uploader, keys = Uploader(uri), [f"trial {i}" for i in range(20)]
-    for r in range(5):
+    uploader, keys = Uploader(uri), [f"trial {i}" for i in range(8)]
+    for r in range(3):
         rounds = [make_round(i) for i in range(r + 1)]
-        status = "FINISHED" if r == 4 else "RUNNING"
+        status = "FINISHED" if r == 2 else "RUNNING"
         uploader.send(sources(*(tracked(key, rounds, status=status) for key in keys)), print)
     held = Held(uri)
     runs = held.runs("digits")
     assert sorted(run.info.run_name for run in runs) == sorted(keys)
     for run in runs:
         assert run.info.status == "FINISHED"
-        assert held.history(run, "time/seconds") == [(r, 2.0) for r in range(5)]
+        assert held.history(run, "time/seconds") == [(r, 2.0) for r in range(3)]
 
 
 def test_it_works_for_a_small_share_of_the_time(
@@ -494,8 +494,8 @@ def test_upload_of_unknown_runs(tmp_path: Path, uri: str) -> None:
     assert (whole.info.run_name, cut.info.run_name) == ("fedtsp digits seed 0", "my run")
 
 
-@pytest.mark.parametrize("bad", ["damaged", "empty", "file"])
-def test_five_good_folders_behind_a_bad_one_are_uploaded(
+@pytest.mark.parametrize("bad", ["damaged", "empty"])
+def test_good_folders_behind_a_bad_one_are_uploaded(
     bad: str, tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = tmp_path / "bad"
@@ -503,15 +503,13 @@ def test_five_good_folders_behind_a_bad_one_are_uploaded(
         damage_rounds(write_run(first, make_run(1)))
     elif bad == "empty":
         first.mkdir()
-    elif bad == "file":
-        first.write_text("no folder")
-    good = [write_run(tmp_path / f"r{n}", make_run(1, seed=n)) for n in range(5)]
+    good = [write_run(tmp_path / f"r{n}", make_run(1, seed=n)) for n in range(2)]
     assert upload_command([str(first), *map(str, good), "--uri", uri]) == 2
     printed = capsys.readouterr()
-    assert printed.out.count(": added 2 rounds") == 5
+    assert printed.out.count(": added 2 rounds") == 2
     assert printed.err.count(str(first)) == 1
     assert printed.err.endswith("all other runs are uploaded\n")
-    assert [run.info.status for run in Held(uri).runs("digits")] == ["FINISHED"] * 5
+    assert [run.info.status for run in Held(uri).runs("digits")] == ["FINISHED"] * 2
 
 
 @pytest.mark.parametrize("text", ["nope", "[]", '{"format": 2}'])
