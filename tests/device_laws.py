@@ -17,7 +17,7 @@ from fedray.config import Experiment
 from fedray.core import Batch, Client, Downlinks, Total, training
 from fedray.federation import Reply, Task
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import Subject, Violation, check_same, trace
+from fedray.runtime.conformance import Subject, Violation, check_equal, trace
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from tests.pretended_device import COUNTS, device
@@ -32,7 +32,7 @@ def check_device(experiment: Experiment) -> None:
     """Compare runs on the CPU and on a pretended accelerator."""
     on_device = partial(SerialExecutor, device=device())
     with sdpa_kernel(SDPBackend.MATH):  # the only attention that both devices support
-        check_same(Subject(experiment), on_device, device=device(), tolerance=ROUNDING)
+        check_equal(Subject(experiment), on_device, device=device(), tolerance=ROUNDING)
 
 
 @dataclass

@@ -31,7 +31,7 @@ def command(words: Sequence[str], plugin: Sequence[str]) -> int:
     say_next("importing PyTorch")
     from fedray.config import parse_assignments
     from fedray.core import algorithms
-    from fedray.runtime.conformance import Workers, check, small_experiment
+    from fedray.runtime.conformance import Workers, small_experiment, verdicts
 
     methods = [word for word in words if "=" not in word]
     sets = list(parse_assignments(word for word in words if "=" in word))
@@ -43,20 +43,20 @@ def command(words: Sequence[str], plugin: Sequence[str]) -> int:
         broken = [
             difference
             for method, experiment in zip(methods, experiments, strict=True)
-            for difference in print_verdicts(method, check(experiment, workers))
+            for difference in print_verdicts(method, verdicts(experiment, workers))
             if difference
         ]
     return RUN_ERROR if broken else 0
 
 
-def print_verdicts(method: str, verdicts: Iterable[tuple[Law, str]]) -> Iterator[str]:
+def print_verdicts(method: str, found: Iterable[tuple[Law, str]]) -> Iterator[str]:
     """Print each verdict on a method when it is reached, then the elapsed time; yield differences.
 
     A difference is "" if the law holds.
     """
     started = time.monotonic()
     print(method, flush=True)
-    for law, difference in verdicts:
+    for law, difference in found:
         result = "BROKEN" if difference else "holds"
         print(f"  {result:<7} {law.name:<12} {law.description}", flush=True)
         if difference:

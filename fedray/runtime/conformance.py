@@ -357,7 +357,7 @@ class Subject:
         return core.algorithms.get(self.experiment.algorithm.name)
 
 
-def check_same(
+def check_equal(
     subject: Subject,
     make_executor: MakeExecutor,
     *,
@@ -372,7 +372,7 @@ def check_same(
     compare_traces(expected, found, tolerance)
 
 
-def check_unchanged(subject: Subject, changes: Sequence[str]) -> None:
+def check_untouched(subject: Subject, changes: Sequence[str]) -> None:
     """Raise a `Violation` if the first run made one of these forbidden changes."""
     _ = subject.first
     if changes:
@@ -488,22 +488,22 @@ class Law(NamedTuple):
 
 
 LAWS = (
-    Law("runs", "rounds in one process, payloads as declared", lambda s, _: check_unchanged(s, ())),
-    Law("self", "no step changes the method", lambda s, _: check_unchanged(s, s.watch.on_method)),
+    Law("runs", "rounds in one process, payloads as declared", lambda s, _: check_untouched(s, ())),
+    Law("self", "no step changes the method", lambda s, _: check_untouched(s, s.watch.on_method)),
     Law(
         "arguments",
         "no step changes its arguments",
-        lambda s, _: check_unchanged(s, s.watch.on_arguments),
+        lambda s, _: check_untouched(s, s.watch.on_arguments),
     ),
-    Law("draws", "other global seeds", lambda s, _: check_same(s, serial, seed=SEEDS[1])),
-    Law("order", "clients in reverse order", lambda s, _: check_same(s, backwards)),
+    Law("draws", "other global seeds", lambda s, _: check_equal(s, serial, seed=SEEDS[1])),
+    Law("order", "clients in reverse order", lambda s, _: check_equal(s, backwards)),
     Law(
         "resume",
         "resumed after every round, new objects for each step",
         lambda s, _: check_resume(s),
     ),
-    Law("one worker", "one Ray worker", lambda s, workers: check_same(s, workers(1))),
-    Law("two workers", "two Ray workers", lambda s, workers: check_same(s, workers(2))),
+    Law("one worker", "one Ray worker", lambda s, workers: check_equal(s, workers(1))),
+    Law("two workers", "two Ray workers", lambda s, workers: check_equal(s, workers(2))),
     Law("dropout", "networks with dropout, other seeds and order", lambda s, _: check_dropout(s)),
     Law("entries", "a subclass with another server entry", lambda s, _: check_state_entries(s)),
     Law("stacked", "two clients trained together, to 1e-3", lambda s, _: check_stacked(s)),
@@ -516,7 +516,7 @@ def laws_of(method: type[core.Algorithm]) -> list[Law]:
     return [law for law in LAWS if not exempt.get(law.name)]
 
 
-def check(experiment: Experiment, workers: Workers) -> Iterator[tuple[Law, str]]:
+def verdicts(experiment: Experiment, workers: Workers) -> Iterator[tuple[Law, str]]:
     """Yield each law with the first difference, "" if it holds; end if the first run fails."""
     subject = Subject(experiment)
     for law in laws_of(subject.method):

@@ -24,8 +24,8 @@ from fedray.runtime.conformance import (
     Subject,
     Violation,
     check_dropout,
+    check_equal,
     check_resume,
-    check_same,
     check_state_entries,
     small_experiment,
 )
@@ -89,7 +89,7 @@ def test_what_is_kept_survives_an_interruption(method):
 @pytest.mark.ray
 @pytest.mark.parametrize("method", KEEPING)
 def test_two_workers_give_the_numbers_of_one_process(pool, method):
-    check_same(subject(method), partial(RayExecutor, pool=Few(pool, 2)))
+    check_equal(subject(method), partial(RayExecutor, pool=Few(pool, 2)))
 
 
 @pytest.mark.parametrize("method", BROKEN)
