@@ -88,12 +88,14 @@ def command(experiment: str, keys: Sequence[str], plugin: Sequence[str]) -> None
         print(_progress(measured), flush=True)
         found.append(measured)
     found.sort(key=lambda measured: measured.seconds)
-    workers = [each.settings["workers"] for each in found if [*each.settings] == ["workers"]]
-    remember(with_settings({}), workers[0])
-    print_sections([_section([each for each in found if not each.failure])])
+    found = [measured for measured in found if not measured.failure]
+    print_sections([_section(found)])
     words = [*keys, *found[0].words]
     print(f"fastest here: fedray run {shlex.join([experiment, *words])}\n{NUMERICS}")
-    print(f"workers=auto means workers={workers[0]} from now on, for rounds like these")
+    workers = [each.settings["workers"] for each in found if [*each.settings] == ["workers"]]
+    if workers:
+        remember(with_settings({}), workers[0])
+        print(f"workers=auto means workers={workers[0]} from now on, for rounds like these")
 
 
 def measure_all(with_settings: Callable[[Mapping[str, Any]], Experiment]) -> Iterator[Measurement]:
