@@ -117,4 +117,4 @@ def test_an_experiment_is_measured(capsys):
     for setting in ("one process", "1 worker"):
         [seconds] = re.findall(rf"^{setting}: (\S+) s a round$", out, re.MULTILINE)
         assert 0 < float(seconds) < 60
-    assert re.search(r"1 worker .* \d+ MB", out)
+    assert re.search(r"1 worker .* [\d.]+ [MG]B", out)
