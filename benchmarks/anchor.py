@@ -25,6 +25,7 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ from benchmarks.common import Child
 
 CLIENTS, STEPS = 50, 250  # of a round
 ROUNDS = 5  # timed, in each turn
+TASK = replace(gpu.ANCHOR, threads=1)
 FLOWER = Path(__file__).with_name("anchor_flower.py")
 
 
@@ -48,8 +50,8 @@ class Round(NamedTuple):
 
 def ours(mode: str, root: Path) -> Callable[[], Round]:
     """Start fedray's process; return a function that runs `ROUNDS` rounds."""
-    overhead.WORKLOADS["anchor"] = gpu.WORKLOADS["anchor"]
-    overhead.make_images(overhead.WORKLOADS["anchor"], root)
+    overhead.WORKLOADS["anchor"] = TASK
+    overhead.make_images(TASK, root)
     words = ["-m", "benchmarks.anchor", "--serve", mode, str(root)]
     child = Child(mode, words, root / f"{mode}.log")
     child.ask("round")
@@ -135,7 +137,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args(words)
     if given.serve:
-        overhead.WORKLOADS["anchor"] = gpu.WORKLOADS["anchor"]
+        overhead.WORKLOADS["anchor"] = TASK
         overhead.serve_rounds("anchor", given.serve[0], Path(given.serve[1]))
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -38,6 +38,11 @@ PROMPTS = {
     "model": {"clip": "small"},
     "data": {"source": "digits", "clients": 20, "partition": "iid", "image_size": 32},
 }
+ANCHOR = Workload(
+    "1,000 clients x 50 CIFAR-size images, 5 %, 1 epoch, batch 10, pfl-research's CNN",
+    1000, 50, 0.05, 1, 10, "anchor_cnn", 1, 1, feature_dim=128,
+    plugins=(str(Path(__file__).with_name("anchor_cnn.py")),),
+)  # fmt: skip
 WORKLOADS: dict[str, Workload | None] = {
     "perceptron": overhead.WORKLOADS["W3"],
     "cnn4": overhead.WORKLOADS["W2"],
@@ -45,11 +50,7 @@ WORKLOADS: dict[str, Workload | None] = {
         "50 clients x 100 CIFAR-size images, 20 %, 1 epoch, batch 50, ResNet-18",
         50, 100, 0.2, 1, 50, "resnet18", 1, 1,
     ),
-    "anchor": Workload(
-        "1,000 clients x 50 CIFAR-size images, 5 %, 1 epoch, batch 10, pfl-research's CNN",
-        1000, 50, 0.05, 1, 10, "anchor_cnn", 1, 1, feature_dim=128,
-        plugins=(str(Path(__file__).with_name("anchor_cnn.py")),),
-    ),
+    "anchor": ANCHOR,
     "prompts": None,
 }  # fmt: skip
 """Workloads by name; None is PromptFL on the digits."""
