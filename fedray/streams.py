@@ -7,8 +7,10 @@ which workers run.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,3 +41,40 @@ class Streams:
         generator = torch.Generator()
         generator.manual_seed(self.entropy(purpose, round_=round_, client=client))
         return generator
+
+
+@contextmanager
+def torch_seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's global generators, which layers such as dropout use; restore them on exit.
+
+    Args:
+        seed: the seed of both generators.
+        device: the device whose generator is seeded besides the CPU's.
+    """
+    import torch
+
+    module, before = _module_of(device), torch_states(device)
+    torch.default_generator.manual_seed(seed)  # `torch.manual_seed` seeds every device
+    if module is not None:
+        module.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        if module is not None:
+            module.set_rng_state(before[1])
+
+
+def torch_states(device: torch.device) -> list[torch.Tensor]:
+    """Return the states of torch's global generators: the CPU's, and the device's if it differs."""
+    import torch
+
+    module = _module_of(device)
+    return [torch.get_rng_state(), *([] if module is None else [module.get_rng_state()])]
+
+
+def _module_of(device: torch.device) -> Any:
+    """Return torch's module of a device, which has its generator; None for the CPU."""
+    import torch
+
+    return None if device.type == "cpu" else torch.get_device_module(device)

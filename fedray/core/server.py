@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from fedray.core.payload import Payload
 from fedray.core.sums import Total
 from fedray.errors import UserError
 from fedray.models import Classifier
-from fedray.streams import Streams
+from fedray.streams import Streams, torch_seeded
 from fedray.trees import ServerState, Tensors
 
 if TYPE_CHECKING:
@@ -126,13 +126,9 @@ class Server:
         )
         return client.training_on(samples, "server batches", **config)
 
-    @contextmanager
-    def seeded(self, purpose: str) -> Iterator[None]:
+    def seeded(self, purpose: str) -> AbstractContextManager[None]:
         """Seed torch's global generators, which dropout uses; restore them on exit."""
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
-            torch.manual_seed(self.streams.entropy(purpose, round_=self.round))
-            yield
+        return torch_seeded(self.streams.entropy(purpose, round_=self.round), self.device)
 
 
 class Exchange(ABC):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedray.errors import UserError, named, plugin_line
 from fedray.models.architectures import Architecture, ConvRule, architectures
 from fedray.models.classifier import BackboneClassifier, Classifier
+from fedray.streams import torch_seeded
 
 _KNOWN_TENSORS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 
@@ -191,8 +192,7 @@ def _constructed(
             f"choose another model.group."
         )
     seed = 0 if generator is None else int(torch.randint(2**62, (), generator=generator))
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.manual_seed(seed)
+    with torch_seeded(seed, torch.device("cpu")), torch.device("cpu"):
         backbone, raw = spec.make(channels, image_size), spec.raw
         if raw is None:
             raw = width_of(spec.name, backbone, channels, image_size)

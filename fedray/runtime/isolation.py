@@ -17,6 +17,7 @@ import torch
 from numpy.random import mtrand
 from torch import Tensor
 
+from fedray.streams import torch_seeded, torch_states
 from fedray.trees import StateTree, map_tensors
 
 _Flag: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
@@ -47,47 +48,35 @@ class Isolation:
     """Runs each step with the torch flags that were set when the object was created."""
 
     def __init__(self, device: torch.device) -> None:
-        self._module = _module_of(device)
+        self._device = device
         self._flags = [read() for read, _ in FLAGS]
         self._unused: list[np.random.MT19937] = []  # a step inside a step needs its own
 
     @contextmanager
     def step(self, seed: int) -> Iterator[None]:
         """Seed the global generators, which layers such as dropout use; restore them on exit."""
-        cpu, device = torch.get_rng_state(), self._module and self._module.get_rng_state()
         python, numpy = random.getstate(), mtrand.get_bit_generator()
         own_numpy = self._unused.pop() if self._unused else np.random.MT19937()
         mtrand.set_bit_generator(own_numpy)  # swapping is faster than copying the state
-        torch.default_generator.manual_seed(seed)
-        if self._module is not None:
-            self._module.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         try:
-            yield
+            with torch_seeded(seed, self._device):
+                yield
         finally:
             for (read, restore), value in zip(FLAGS, self._flags, strict=True):
                 if read() != value:
                     restore(value)
-            torch.set_rng_state(cpu)
-            if self._module is not None:
-                self._module.set_rng_state(device)
             random.setstate(python)
             mtrand.set_bit_generator(numpy)
             self._unused.append(own_numpy)
 
 
-def _module_of(device: torch.device) -> Any:
-    """Return torch's module of a device, which has its generator; None for the CPU."""
-    return None if device.type == "cpu" else torch.get_device_module(device)
-
-
 def generators(device: torch.device) -> tuple[object, ...]:
     """Return the states of the global generators of Python, NumPy, torch's CPU and a device."""
     numpy: Any = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
-    module = _module_of(device)
-    states = [torch.get_rng_state(), *([] if module is None else [module.get_rng_state()])]
-    blocks = [state.numpy().tobytes() for state in (*states, torch.from_numpy(numpy["key"]))]
+    states = [*torch_states(device), torch.from_numpy(numpy["key"])]
+    blocks = [state.numpy().tobytes() for state in states]
     return *blocks, numpy["pos"], random.getstate()
 
 

@@ -16,6 +16,7 @@ from fedray.core.client import named_tensors
 from fedray.errors import UserError
 from fedray.models import Pixels
 from fedray.plugins import use
+from fedray.streams import torch_seeded
 from fedray.trained.images import Images, Preprocessing
 from fedray.trees import leaves
 
@@ -147,8 +148,7 @@ class TrainedModel:
     def _logits(self, pixels: Pixels) -> Tensor:
         self._local.model.eval()
         device = self._local.client.device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(0)  # for layers that draw random numbers in evaluation
+        with torch_seeded(0, device):  # for layers that draw random numbers in evaluation
             return self.owner.assembly.algorithm.predict(self._local.model(pixels), self._local)
 
     def state_dict(self) -> Tensors:

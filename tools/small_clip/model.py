@@ -18,7 +18,7 @@ from fedray.models import Pixels
 from fedray.models.clip import load_clip
 from fedray.models.clip.frozen import OPENAI_PIXELS
 from fedray.models.clip.vision import VisionTower
-from fedray.streams import Streams
+from fedray.streams import Streams, torch_seeded
 from tools.small_clip.images import decode, split_rows
 from tools.small_clip.spec import Spec
 
@@ -52,8 +52,8 @@ def build(spec: Spec, vocabulary: int) -> nn.Module:
     """Build an `open_clip.CustomTextCLIP` with random weights drawn from the seed."""
     import open_clip
 
-    with torch.random.fork_rng(devices=[]):  # open_clip draws from the global generator alone
-        torch.default_generator.manual_seed(Streams(spec.seed).entropy("pretrain_weights"))
+    seed = Streams(spec.seed).entropy("pretrain_weights")
+    with torch_seeded(seed, torch.device("cpu")):  # open_clip draws from the global generator
         model: nn.Module = open_clip.CustomTextCLIP(**model_config(spec, vocabulary))
     nn.init.constant_(
         model.get_parameter("logit_scale"), float(torch.tensor(spec.image.scale).log())
