@@ -20,7 +20,7 @@ positive.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -147,13 +147,38 @@ class FedAvg(Averaging, core.LocalTraining):
         """Return the weight of an upload in every mean: n_k, or 1 if `weights` is uniform."""
         return super().weight(upload) if self.hp.weights == "samples" else 1.0
 
+    def mean_of_groups(
+        self,
+        models: Mapping[str, core.Tensors],
+        uploads: core.Uplinks,
+        group_of: Callable[[int], str],
+        server: core.Server,
+    ) -> dict[str, core.Tensors]:
+        """Return each group's `model` after `server_step` on the uploads of its members.
+
+        Args:
+            models: the models before, by group; one without uploads stays.
+            uploads: the uploads by client.
+            group_of: returns the group of a client.
+            server: the server.
+        """
+        members: dict[str, dict[int, Any]] = {}
+        for client, upload in uploads.items():
+            members.setdefault(group_of(client), {})[client] = upload
+        totals = {group: core.total_of(self.summand, of) for group, of in members.items()}
+        means = {
+            group: self.server_step({"model": models[group]}, total, server)["model"]
+            for group, total in totals.items()
+        }
+        return {**models, **means}
+
     def init_client(self, client: core.Client) -> core.ClientState:
         personal = self.personal(client.skeleton.model)
         return core.ClientState(select(client.initial(), personal) if personal else {})
 
     def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
-        """Load the global model and the client's personal tensors."""
-        model = client.load({**state.model, **down.model})
+        """Load the global model, with the client's own tensors where it has some."""
+        model = client.load({**down.model, **state.model})
         return core.LocalContext(client, model, state, down)
 
     def finish(

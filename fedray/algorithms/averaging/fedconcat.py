@@ -220,13 +220,11 @@ class FedConcat(FedAvg):
         self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
     ) -> core.ServerState:
         """Average the uploads inside each cluster; a cluster without uploads keeps its model."""
-        clusters = dict(state["clusters"])
-        for g in range(self.hp.clusters):
-            members = {c: upload for c, upload in uplinks.items() if state["assignment"][c] == g}
-            if members:
-                model, total = {"model": clusters[str(g)]}, core.total_of(self.summand, members)
-                clusters[str(g)] = self.server_step(model, total, server)["model"]
-        return {"clusters": clusters}
+
+        def group_of(client: int) -> str:
+            return str(int(state["assignment"][client]))
+
+        return {"clusters": self.mean_of_groups(state["clusters"], uplinks, group_of, server)}
 
     def has_global_model(self, state: core.ServerState) -> bool:
         """Return True in the third stage or with a single cluster."""
@@ -247,8 +245,7 @@ class FedConcat(FedAvg):
         count = self.hp.head_batches * self.setting.training.batch_size
         random = self.setting.streams.torch("head_batches", round_=client.round, client=client.id)
         drawn = torch.randperm(len(client.train), generator=random)[:count].numpy()
-        train = local.client.train
-        part = replace(local.client, train=replace(train, index=train.index[drawn]))
+        part = replace(local.client, train=local.client.train.part(drawn))
         local = replace(local, client=part.with_schedule(epochs=1))
         return self.finish(local, self.train(local))
 

@@ -97,12 +97,8 @@ class FedDF(FedAvg):
         """Average the uploads of each architecture, and train the mean on the ensemble's logits."""
         if not uplinks:
             return state
-        models = dict(state["models"])
-        for name, model in models.items():
-            members = {c: u for c, u in uplinks.items() if server.architectures[c] == name}
-            if members:
-                total = core.total_of(self.summand, members)
-                models[name] = self.server_step({"model": model}, total, server)["model"]
+        group_of = server.architectures.__getitem__
+        models = self.mean_of_groups(state["models"], uplinks, group_of, server)
         if self.hp.server_epochs:
             logits = self.ensemble(uplinks, server)
             models = {name: self.student(name, m, logits, server) for name, m in models.items()}

@@ -33,15 +33,16 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.losses import proximal_term
 from fedray.algorithms.mean import Weights
+from fedray.algorithms.personalised.own_model import OwnModel
 from fedray.config import Epochs, LearningRate
 from fedray.models import Classifier, buffer_names
 
 
 @core.algorithms.add
-class PFedMe(FedAvg):
+class PFedMe(OwnModel):
     """A global model, and personal models that a proximal term holds near it."""
 
     name = "pfedme"
@@ -91,8 +92,8 @@ class PFedMe(FedAvg):
 
     def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
         """Load the model for tests: the personal model if it exists, or the global model."""
-        personal = state.model if self.hp.test == "personal" else {}
-        return core.LocalContext(client, client.load({**down.model, **personal}), state, down)
+        tested = state if self.hp.test == "personal" else core.ClientState({}, state.memory)
+        return super().begin(client, tested, down)
 
     def train(self, local: core.LocalContext) -> core.Trained:
         """Train theta from w, and move w after theta; keep theta in the model and return w."""
@@ -110,13 +111,6 @@ class PFedMe(FedAvg):
             after_batch=lambda: outer_step(w, model, self.hp.eta * self.hp.lambda_),
         )
         return replace(trained, tensors={**trained.tensors, **w})
-
-    def finish(
-        self, local: core.LocalContext, trained: core.Trained
-    ) -> tuple[TrainedModel, core.ClientState]:
-        """Upload w, keep theta."""
-        update, _ = super().finish(local, trained)
-        return update, core.ClientState(local.client.save(local.model), local.state.memory)
 
 
 def moreau_loss(loss: Tensor, model: Classifier, w: Mapping[str, Tensor], lambda_: float) -> Tensor:

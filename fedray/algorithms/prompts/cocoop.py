@@ -22,14 +22,13 @@ from collections.abc import Sequence
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PromptAveraging
 from fedray.core import algorithms
-from fedray.models import ClassifierOutput, Inputs, initialise
+from fedray.models import ClassifierOutput, Inputs, initialise, undrawn_linear
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import ContextClip, PromptedClip
-from fedray.models.prompted.texts import placeholders
 
 MOST_TEXTS = 4096
 """Texts that are encoded at once; bounds the memory of tests."""
@@ -52,9 +51,8 @@ class ConditionalClip(ContextClip):
     ) -> None:
         super().__init__(clip, names, length, words)
         hidden = max(1, clip.dim // 16)
-        with torch.device("meta"):  # so that PyTorch's global generator is not used
-            first, second = nn.Linear(clip.dim, hidden), nn.Linear(hidden, clip.text.token_width)
-        self.first, self.second = first.to_empty(device="cpu"), second.to_empty(device="cpu")
+        self.first = undrawn_linear(clip.dim, hidden)
+        self.second = undrawn_linear(hidden, clip.text.token_width)
 
     def initialise(self, generator: torch.Generator) -> None:
         super().initialise(generator)
@@ -74,12 +72,8 @@ class ConditionalClip(ContextClip):
         """Return image features and the logits of each image under its own context."""
         image = self.image_features(x)
         parts = torch.split(image, max(1, MOST_TEXTS // len(self.classes)))
-        rows = [self.logits(part[:, None], self._encode(part)) for part in parts]
+        rows = [self.logits(p[:, None], self.texts_after(self.contexts(p))) for p in parts]
         return ClassifierOutput(image, torch.cat(rows).squeeze(1))
-
-    def _encode(self, image: Tensor) -> Tensor:
-        """Return each image's text features [B, K, d]."""
-        return self.class_texts(placeholders(self.length)).encode(self.contexts(image))
 
 
 @algorithms.add

@@ -33,7 +33,7 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import log, sqrt
 
@@ -42,12 +42,10 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.mean import Weights
-from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
+from fedray.algorithms.prompts.prompt_averaging import PairedContexts
 from fedray.core import LocalContext, Requires, Trained, algorithms, fit
-from fedray.models import Classifier
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PairedClip, PromptedClip
-from fedray.models.prompted.texts import placeholders
 
 
 class SumClip(PairedClip):
@@ -57,20 +55,19 @@ class SumClip(PairedClip):
         """Return unit text features [K, d] under p_G + p_L."""
         with torch.autocast(self.local_context.device.type, enabled=False):
             context = self.shared_context + self.local_context
-        return self.class_texts(placeholders(self.length)).encode(context)
+        return self.texts_after(context)
 
 
 @algorithms.add
-class DPFPL(PromptAveraging):
+class DPFPL(PairedContexts):
     """A shared plus a personal context, trained through noisy gradients of low-rank factors."""
 
     name = "dp_fpl"
     title = "DP-FPL"
     paper = "Tran et al., ICLR 2025, arXiv:2501.13904"
-    travels = "one of two contexts"
     requires = Requires(prompts=True, head=False, sgd=True)
 
-    class HParams(PromptAveraging.HParams):
+    class HParams(PairedContexts.HParams):
         weights: Weights = "uniform"
         """Client weights in the mean: uniform, 1/K (official code), or samples, n_k/n."""
         length: int = Field(16, ge=1, le=64)
@@ -92,9 +89,6 @@ class DPFPL(PromptAveraging):
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
         return SumClip(clip, class_names, self.hp.length)
 
-    def shared(self, model: Classifier) -> Collection[str]:
-        return {"shared_context"}
-
     def noise_std(self) -> float:
         """Return sqrt(T ln(1/delta)) / epsilon times clip / B; 0 without noise."""
         hp, config = self.hp, self.setting.training
@@ -109,9 +103,8 @@ class DPFPL(PromptAveraging):
         assert isinstance(model, SumClip)
         random = client.setting.streams.torch("dp_fpl", round_=client.round, client=client.id)
         drawn = torch.randperm(len(client.train), generator=random).numpy()
-        index = client.train.index[drawn[: client.setting.training.batch_size]]
-        once = client.with_schedule(epochs=1, drop_last=False)
-        once = replace(once, train=replace(client.train, index=index))
+        batch = client.train.part(drawn[: client.setting.training.batch_size])
+        once = replace(client.with_schedule(epochs=1, drop_last=False), train=batch)
         u, v = factors(model.local_context.detach(), hp.rank, random)
 
         def through_factors() -> None:

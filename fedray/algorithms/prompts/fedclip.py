@@ -28,10 +28,9 @@ from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.mean import Weights
 from fedray.algorithms.prompts.zero_shot import ZeroShotClip
 from fedray.core import Batch, LocalContext, PromptMethod, algorithms
-from fedray.models import ClassifierOutput, Inputs, initialise
+from fedray.models import ClassifierOutput, Inputs, initialise, undrawn_linear
 from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PromptedClip
-from fedray.models.prompted.texts import unit
+from fedray.models.prompted import PromptedClip, unit
 
 PICTURE = "a picture of a {}"
 """The text of a class in FedCLIP's official code."""
@@ -50,11 +49,8 @@ class AdapterClip(ZeroShotClip):
     def __init__(self, clip: FrozenClip, names: Sequence[str]) -> None:
         super().__init__(clip, names, PICTURE)
         width = clip.dim
-        with torch.device("meta"):  # so that PyTorch's global generator is not used
-            adapter = nn.Sequential(
-                nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Softmax(dim=-1)
-            )
-        self.adapter = adapter.to_empty(device="cpu")
+        first, second = undrawn_linear(width, width), undrawn_linear(width, width)
+        self.adapter = nn.Sequential(first, nn.Tanh(), second, nn.Softmax(dim=-1))
 
     def initialise(self, generator: torch.Generator) -> None:
         """Draw the weights by PyTorch's default for linear layers."""

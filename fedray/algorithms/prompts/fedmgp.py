@@ -52,10 +52,14 @@ from fedray.config import LossWeight, Temperature, Tree
 from fedray.models import ClassifierOutput, Inputs, Pixels
 from fedray.models.clip import FrozenClip
 from fedray.models.inputs import values_of
-from fedray.models.prompted import PHOTO, PromptedClip
-from fedray.models.prompted.base import scaled_products
-from fedray.models.prompted.context import INIT_STD
-from fedray.models.prompted.texts import placeholders, unit, word_embeddings
+from fedray.models.prompted import (
+    INIT_STD,
+    PromptedClip,
+    maple_template,
+    scaled_products,
+    unit,
+    word_embeddings,
+)
 
 Inference = Literal["logits", "prob", "max_logits", "features", "group"]
 
@@ -123,7 +127,7 @@ class GroupedClip(PromptedClip):
         self.visual_length = visual_length
         self.inference = inference
         self.answering_group = answering_group
-        self.template = PHOTO if text_length <= 4 else placeholders(text_length)
+        self.template = maple_template(text_length)
         if text_length:
             self.text = nn.Parameter(torch.zeros(groups, text_length, clip.text.token_width))
         if visual_length:
@@ -166,7 +170,7 @@ class GroupedClip(PromptedClip):
     def groups(self, x: Inputs) -> Groups:
         """Return the features and logits of every group, Eq. (2)."""
         image, text = self.image_features(x), self.texts()
-        return Groups(image, text, scaled_products(image, text, self.clip.scale))
+        return Groups(image, text, self.logits(image, text))
 
     def forward(self, x: Inputs) -> GroupedOutput:
         """Return the combined prediction, and the predictions of all groups."""

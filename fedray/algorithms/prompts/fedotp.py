@@ -28,7 +28,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.prompts.prompt_averaging import PairedContexts
+from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PairedContexts
 from fedray.core import algorithms
 from fedray.models import Inputs, PatchFeatures
 from fedray.models.clip import FrozenClip
@@ -138,7 +138,7 @@ def transport_plan(
 
 
 @algorithms.add
-class FedOTP(PairedContexts):
+class FedOTP(PairedContexts, ContextMethod):
     """A shared and a local context, matched with image patches by optimal transport."""
 
     name = "fedotp"
@@ -146,7 +146,7 @@ class FedOTP(PairedContexts):
     paper = "Li et al., CVPR 2024, arXiv:2403.00041"
     stacks = False  # the number of iterations depends on the values of a batch
 
-    class HParams(PairedContexts.HParams):
+    class HParams(PairedContexts.HParams, ContextMethod.HParams):
         gamma: float = Field(0.8, gt=0, le=1)
         """γ, the transported mass; 1 gives balanced transport, as in PLOT. Paper: 0.8."""
         epsilon: float = Field(0.1, ge=1e-6, le=1e6)

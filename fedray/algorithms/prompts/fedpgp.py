@@ -34,9 +34,7 @@ from fedray.config import LossWeight, Temperature
 from fedray.core import Batch, LocalContext, algorithms
 from fedray.models import Classifier, ClassifierOutput, Inputs
 from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PromptedClip
-from fedray.models.prompted.context import INIT_STD, initialise_context
-from fedray.models.prompted.texts import placeholders
+from fedray.models.prompted import INIT_STD, PromptedClip, initialise_context
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +75,6 @@ class PersonalClip(PromptedClip):
     ) -> None:
         super().__init__(clip, names)
         width = clip.text.token_width
-        self.length = length
         self.words = words
         self.sigma = nn.Parameter(torch.zeros(copies, length, width))
         self.u = nn.Parameter(torch.zeros(copies, length, rank))
@@ -97,11 +94,11 @@ class PersonalClip(PromptedClip):
 
     def text_features(self) -> Tensor:
         """Return text features [K, d] under the first personal context."""
-        return self._encode(self.personal_context()[0])
+        return self.texts_after(self.personal_context()[0])
 
     def shared_and_personal(self) -> tuple[Tensor, Tensor]:
         """Return text features z_s of sigma and z_c of sigma + U V, each [N, K, d]."""
-        both = self._encode(torch.cat([self.sigma, self.personal_context()]))
+        both = self.texts_after(torch.cat([self.sigma, self.personal_context()]))
         return both[: len(self.sigma)], both[len(self.sigma) :]
 
     def forward(self, x: Inputs) -> ClassifierOutput:
@@ -112,9 +109,6 @@ class PersonalClip(PromptedClip):
         shared, personal = self.shared_and_personal()
         logits = self.logits(image, personal.flatten(0, 1))
         return ContrastOutput(image, logits, shared, personal)
-
-    def _encode(self, context: Tensor) -> Tensor:
-        return self.class_texts(placeholders(self.length)).encode(context)
 
 
 @algorithms.add

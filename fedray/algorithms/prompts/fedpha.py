@@ -7,7 +7,7 @@ and, with several lengths, GL_SVDMSE_HE.
     projection of the local context by the global one's singular vectors -> project
     pull and push of text features -> alignment
     loss = CE(local) + CE(global) + pull + push -> FedPHA.loss
-    averaging of the global context alone -> FedPHA.shared
+    averaging of the global context alone -> PairedContexts.shared  (prompts/prompt_averaging.py)
 
 Tests use the local context.
 
@@ -25,8 +25,7 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import torch
@@ -34,25 +33,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
+from fedray.algorithms.prompts.prompt_averaging import PairedContexts
 from fedray.core import Batch, Client, ClientState, LocalContext, algorithms
-from fedray.models import Classifier, ClassifierOutput, Inputs
+from fedray.models import ClassifierOutput, Inputs
 from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PairedClip, PromptedClip
-from fedray.models.prompted.texts import placeholders
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AlignedOutput(ClassifierOutput):
-    """Logits of the local context, and what FedPHA's loss needs besides.
-
-    Attributes:
-        global_logits: logits of the global context [B, K].
-        texts: text features [K, d] of the local, the projected local and the global context.
-    """
-
-    global_logits: Tensor
-    texts: tuple[Tensor, Tensor, Tensor]
+from fedray.models.prompted import PairedClip, PromptedClip, TextOutput
 
 
 class AlignedClip(PairedClip):
@@ -71,28 +56,26 @@ class AlignedClip(PairedClip):
     def __init__(
         self, clip: FrozenClip, names: Sequence[str], length: int, local: int, ratio: float
     ) -> None:
-        super().__init__(clip, names, length)
-        self.local_context = torch.nn.Parameter(torch.zeros(local, clip.text.token_width))
+        super().__init__(clip, names, length, local_length=local)
         self.tokens, self.ratio = local, ratio
 
     def text_features(self) -> Tensor:
         """Return unit text features [K, d] under the local context."""
-        return self._encode(self.local_context[: self.tokens])
+        return self.texts_after(self.local_context[: self.tokens])
 
     def forward(self, x: Inputs) -> ClassifierOutput:
-        """Return an `AlignedOutput` in training, else the local context's prediction."""
+        """Return the local context's logits; in training, with the text features [3, K, d].
+
+        These are of the local, the projected local and the global context.
+        """
         if not self.training:
             return super().forward(x)
         local = self.local_context[: self.tokens]
         with torch.autocast(local.device.type, enabled=False):
             both = torch.stack([local, project(local, self.shared_context, self.ratio)])
-        (own, projected), shared = self._encode(both), self._encode(self.shared_context)
+        (own, projected), shared = self.texts_after(both), self.texts_after(self.shared_context)
         image = self.image_features(x)
-        logits, global_logits = self.logits(image, own), self.logits(image, shared)
-        return AlignedOutput(image, logits, global_logits, (own, projected, shared))
-
-    def _encode(self, contexts: Tensor) -> Tensor:
-        return self.class_texts(placeholders(contexts.shape[-2])).encode(contexts)
+        return TextOutput(image, self.logits(image, own), torch.stack([own, projected, shared]))
 
 
 def project(local: Tensor, shared: Tensor, ratio: float) -> Tensor:
@@ -118,15 +101,14 @@ def alignment(own: Tensor, projected: Tensor, shared: Tensor, alpha: float) -> T
 
 
 @algorithms.add
-class FedPHA(PromptAveraging):
+class FedPHA(PairedContexts):
     """An averaged context, and a personal context with a length of its own."""
 
     name = "fedpha"
     title = "FedPHA"
     paper = "Fang et al., ICML 2025, PMLR 267"
-    travels = "one of two contexts"
 
-    class HParams(PromptAveraging.HParams):
+    class HParams(PairedContexts.HParams):
         length: int = Field(16, ge=1, le=64)
         """Tokens of the global context. Official code: 16."""
         local_lengths: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field((16,), min_length=1)
@@ -142,11 +124,8 @@ class FedPHA(PromptAveraging):
     hp: HParams
 
     def prompted_model(self, clip: FrozenClip, class_names: Sequence[str]) -> PromptedClip:
-        hp = self.hp
-        return AlignedClip(clip, class_names, hp.length, max(hp.local_lengths), hp.ratio)
-
-    def shared(self, model: Classifier) -> Collection[str]:
-        return {"shared_context"}
+        longest = max(self.hp.local_lengths)
+        return AlignedClip(clip, class_names, self.hp.length, longest, self.hp.ratio)
 
     def begin(self, client: Client, state: ClientState, down: Any) -> LocalContext:
         """Load both contexts, and set the length of the client's own."""
@@ -157,8 +136,9 @@ class FedPHA(PromptAveraging):
 
     def loss(self, output: ClassifierOutput, batch: Batch, local: LocalContext) -> Tensor:
         """Return the cross-entropies of both contexts plus the alignment of their features."""
-        assert isinstance(output, AlignedOutput)
-        both = super().loss(output, batch, local) + F.cross_entropy(
-            output.global_logits, batch.labels
-        )
-        return both + alignment(*output.texts, self.hp.alpha)
+        assert isinstance(output, TextOutput)
+        assert isinstance(local.model, PromptedClip)
+        own, projected, shared = output.text
+        global_logits = local.model.logits(output.features, shared)
+        loss = super().loss(output, batch, local) + F.cross_entropy(global_logits, batch.labels)
+        return loss + alignment(own, projected, shared, self.hp.alpha)

@@ -31,11 +31,9 @@ from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.algorithms.mean import Weights
 from fedray.core import Batch, Client, LocalContext, PromptMethod, Trained, algorithms
 from fedray.language.encoders.base import same_bits
-from fedray.models import ClassifierOutput, initialise
+from fedray.models import ClassifierOutput, initialise, undrawn_linear
 from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PromptedClip
-from fedray.models.prompted.context import INIT_STD
-from fedray.models.prompted.texts import placeholders
+from fedray.models.prompted import INIT_STD, PromptedClip
 
 HEADS = 4
 
@@ -57,13 +55,13 @@ class PromptGenerator(nn.Module):
         self.queries = nn.Parameter(torch.zeros(length, width))
         self.norm_queries = nn.LayerNorm(width)
         self.norm_names = nn.LayerNorm(dim)
-        self.to_queries = nn.Linear(width, width)
-        self.to_keys = nn.Linear(dim, width)
-        self.to_values = nn.Linear(dim, width)
-        self.out = nn.Linear(width, width)
+        self.to_queries = undrawn_linear(width, width)
+        self.to_keys = undrawn_linear(dim, width)
+        self.to_values = undrawn_linear(dim, width)
+        self.out = undrawn_linear(width, width)
         self.norm = nn.LayerNorm(width)
-        self.widen = nn.Linear(width, 8 * width)
-        self.narrow = nn.Linear(4 * width, width)
+        self.widen = undrawn_linear(width, 8 * width)
+        self.narrow = undrawn_linear(4 * width, width)
 
     def forward(self, names: Tensor) -> Tensor:
         """Return a context [m, w] for the text features E [K, d] of class names."""
@@ -113,18 +111,14 @@ class GeneratorClip(PromptedClip):
 
     def __init__(self, clip: FrozenClip, names: Sequence[str], length: int) -> None:
         super().__init__(clip, names)
-        self.length = length
-        with torch.device("meta"):  # so that PyTorch's global generator is not used
-            generator = PromptGenerator(length, clip.text.token_width, clip.dim)
-        self.generator = generator.to_empty(device="cpu")
+        self.generator = PromptGenerator(length, clip.text.token_width, clip.dim)
 
     def initialise(self, generator: torch.Generator) -> None:
         self.generator.initialise(generator)
 
     def text_features(self) -> Tensor:
         """Return text features [K, d] under the context generated from the classes in scope."""
-        context = self.generator(self.fixed_texts("{}"))
-        return self.class_texts(placeholders(self.length)).encode(context)
+        return self.texts_after(self.generator(self.fixed_texts("{}")))
 
 
 @algorithms.add

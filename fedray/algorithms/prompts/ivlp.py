@@ -24,10 +24,13 @@ from torch import Tensor, nn
 from fedray.algorithms.prompts.vpt import VPT, VisualPromptClip
 from fedray.core import algorithms
 from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PromptedClip
-from fedray.models.prompted.context import INIT_STD, initialise_context
-from fedray.models.prompted.dual import check_depth
-from fedray.models.prompted.texts import PHOTO, placeholders
+from fedray.models.prompted import (
+    INIT_STD,
+    PromptedClip,
+    check_depth,
+    initialise_context,
+    maple_template,
+)
 
 
 class IndependentClip(VisualPromptClip):
@@ -58,7 +61,7 @@ class IndependentClip(VisualPromptClip):
         depth = depth or clip.text.layers
         check_depth(depth, clip.text.layers)
         self.words = words
-        self.template = PHOTO if length <= 4 else placeholders(length)
+        self.template = maple_template(length)
         self.text = nn.Parameter(torch.zeros(depth, length, clip.text.token_width))
 
     @torch.no_grad()

@@ -31,8 +31,7 @@ from fedray.core import PromptMethod, algorithms
 from fedray.errors import UserError
 from fedray.models import Inputs, Pixels
 from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PromptedClip
-from fedray.models.prompted.texts import unit
+from fedray.models.prompted import PromptedClip, unit
 
 
 class LowRankClip(PromptedClip):

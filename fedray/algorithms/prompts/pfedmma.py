@@ -29,12 +29,9 @@ from torch import Tensor, nn
 
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import PromptMethod, algorithms
-from fedray.models import Classifier, Inputs, Pixels, tensor_names
+from fedray.models import Classifier, Inputs, Pixels, tensor_names, undrawn_linear
 from fedray.models.clip import FrozenClip
-from fedray.models.init import undrawn_linear
-from fedray.models.prompted import PromptedClip
-from fedray.models.prompted.dual import check_depth
-from fedray.models.prompted.texts import unit
+from fedray.models.prompted import PromptedClip, check_depth, unit
 
 
 class Adapter(nn.Module):

@@ -36,19 +36,17 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray import core
+from fedray.algorithms.personalised.own_model import OwnModel
 from fedray.algorithms.prompts.prompt_averaging import (
     ContextMethod,
     GlobalPrompts,
     PromptAveraging,
-    TrainedPrompts,
 )
 from fedray.config import LossWeight
 from fedray.errors import UserError
-from fedray.models import Classifier, ClassifierOutput, Inputs, initialise, tensor_names
+from fedray.models import Classifier, ClassifierOutput, Inputs, initialise, undrawn_linear
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import ContextClip, PromptedClip
-from fedray.models.prompted.base import scaled_products
-from fedray.models.prompted.texts import placeholders
 
 
 class ExpertClip(ContextClip):
@@ -67,9 +65,8 @@ class ExpertClip(ContextClip):
                 f"model.clip, and algorithm.heads={hp.heads} must divide {width}; change them"
             )
         self.stride = clip.dim // width
-        with torch.device("meta"):  # so that PyTorch's global generator is not used
-            layers = {name: nn.Linear(width, width) for name in ("query", "key", "value", "out")}
-        self.gating = nn.ModuleDict(layers).to_empty(device="cpu")
+        names_of_maps = ("query", "key", "value", "out")
+        self.gating = nn.ModuleDict({n: undrawn_linear(width, width) for n in names_of_maps})
         self.set_experts(self.context[None][:0])
 
     def initialise(self, generator: torch.Generator) -> None:
@@ -85,11 +82,8 @@ class ExpertClip(ContextClip):
         key = (self.classes, torch.is_autocast_enabled(self._contexts.device.type))
         if key not in self._encoded:
             with torch.inference_mode(False), torch.no_grad():
-                self._encoded[key] = self._encode(self._contexts)
+                self._encoded[key] = self.texts_after(self._contexts)
         return self._encoded[key]
-
-    def _encode(self, contexts: Tensor) -> Tensor:
-        return self.class_texts(placeholders(self.length)).encode(contexts)
 
     def enhanced(self, image: Tensor, text: Tensor) -> Tensor:
         """Return each image's text features [B, K, g] from queries [B, g] and values [E, K, g]."""
@@ -107,13 +101,11 @@ class ExpertClip(ContextClip):
         image, text = self.image_features(x), self.texts()
         logits = self.logits(image, text)
         if len(self._contexts):
-            texts, few = (
-                torch.cat([text[None], self.expert_texts()]),
-                slice(None, None, self.stride),
-            )
+            texts = torch.cat([text[None], self.expert_texts()])
+            few = image[:, :: self.stride]
             with torch.autocast(image.device.type, enabled=False):
-                enhanced = self.enhanced(image[..., few], texts[..., few])
-            mixed = scaled_products(image[:, None, few], enhanced, self.clip.scale).squeeze(1)
+                enhanced = self.enhanced(few, texts[..., :: self.stride])
+            mixed = self.logits(few[:, None], enhanced).squeeze(1)
             logits = float(self.hp.lambda_) * logits + mixed
         return ClassifierOutput(image, logits)
 
@@ -128,14 +120,13 @@ class ExpertPrompts(GlobalPrompts):
 
 
 @core.algorithms.add
-class PFedMoAP(PromptAveraging, ContextMethod):
+class PFedMoAP(OwnModel, PromptAveraging, ContextMethod):
     """Clients mix their own prompt with other clients' prompts by their own attention."""
 
     name = "pfedmoap"
     title = "pFedMoAP"
     paper = "Luo et al., ICLR 2025, arXiv:2410.10114"
     travels = "one context up; the mean and other clients' contexts down"
-    uploads = (TrainedPrompts,)
     downloads = (ExpertPrompts,)
 
     class HParams(PromptAveraging.HParams, ContextMethod.HParams):
@@ -158,15 +149,6 @@ class PFedMoAP(PromptAveraging, ContextMethod):
     def shared(self, model: Classifier) -> Collection[str]:
         return {"context"}
 
-    def personal(self, model: Classifier) -> Collection[str]:
-        """Return all names: a client keeps its trained prompt, too."""
-        return tensor_names(model)
-
-    def init_client(self, client: core.Client) -> core.ClientState:
-        """Return the gating network; a client has its own prompt once it has trained."""
-        initial = client.initial()
-        return core.ClientState({n: t for n, t in initial.items() if n != "context"})
-
     def downlink(
         self, state: core.ServerState, clients: Sequence[int], server: core.Server
     ) -> core.Downlinks:
@@ -188,16 +170,10 @@ class PFedMoAP(PromptAveraging, ContextMethod):
         self, client: core.Client, state: core.ClientState, down: ExpertPrompts
     ) -> core.LocalContext:
         """Load the gating network, the own or else the mean prompt, and the experts."""
-        model = client.load({**down.model, **state.model})
-        assert isinstance(model, ExpertClip)
-        model.set_experts(down.experts)
-        return core.LocalContext(client, model, state, down)
-
-    def train(self, local: core.LocalContext) -> core.Trained:
-        """Train from the mean prompt."""
-        start = {**local.client.save(local.model), **local.down.model}
-        local.client.load(start)
-        return super().train(local)
+        local = super().begin(client, state, down)
+        assert isinstance(local.model, ExpertClip)
+        local.model.set_experts(down.experts)
+        return local
 
 
 def nearest_prompts(client: int, pool: Mapping[int, Tensor], most: int) -> Tensor:

@@ -73,15 +73,10 @@ class SingleContext(ContextMethod):
         return ContextClip(clip, class_names, self.hp.length, self.hp.words)
 
 
-class PairedContexts(PromptAveraging, ContextMethod):
-    """FedAvg of a shared context; each client keeps a local context (FedOTP, PromptFolio)."""
+class PairedContexts(PromptAveraging):
+    """FedAvg of the shared context of a `PairedClip`; each client keeps its local context."""
 
     travels = "one of two contexts"
-
-    class HParams(PromptAveraging.HParams, ContextMethod.HParams):
-        """Hyper-parameters of FedAvg and of the contexts."""
-
-    hp: HParams
 
     def shared(self, model: Classifier) -> Collection[str]:
         return {"shared_context"}

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.prompts.prompt_averaging import PairedContexts
+from fedray.algorithms.prompts.prompt_averaging import ContextMethod, PairedContexts
 from fedray.core import algorithms
 from fedray.models.clip import FrozenClip
 from fedray.models.prompted import PairedClip, PromptedClip
@@ -63,14 +63,14 @@ def mix(shared: Tensor, local: Tensor, theta: float) -> Tensor:
 
 
 @algorithms.add
-class PromptFolio(PairedContexts):
+class PromptFolio(PairedContexts, ContextMethod):
     """FedAvg of one context, with text features mixed from the shared and a local context."""
 
     name = "promptfolio"
     title = "PromptFolio"
     paper = "Pan et al., NeurIPS 2024, arXiv:2409.19610"
 
-    class HParams(PairedContexts.HParams):
+    class HParams(PairedContexts.HParams, ContextMethod.HParams):
         theta: float = Field(0.4, ge=0, le=1)
         """θ, weight of the local context; 0 gives PromptFL, 1 local prompts. Official code: 0.4."""
 

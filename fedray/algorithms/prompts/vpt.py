@@ -27,10 +27,7 @@ from fedray.algorithms.prompts.prompt_averaging import PromptAveraging
 from fedray.core import algorithms
 from fedray.models import Inputs, Pixels
 from fedray.models.clip import FrozenClip
-from fedray.models.prompted import PromptedClip
-from fedray.models.prompted.context import INIT_STD
-from fedray.models.prompted.dual import check_depth
-from fedray.models.prompted.texts import unit
+from fedray.models.prompted import INIT_STD, PromptedClip, check_depth, unit
 
 
 class VisualPromptClip(PromptedClip):

@@ -7,8 +7,8 @@ paired.py     a shared and a local context (FedOTP, PromptFolio)
 dual.py       coupled prompts in both towers (MaPLe, DP2FL)
 """
 
-from fedray.models.prompted.base import PromptedClip, TextOutput
-from fedray.models.prompted.context import ContextClip
+from fedray.models.prompted.base import PromptedClip, TextOutput, check_depth, scaled_products
+from fedray.models.prompted.context import INIT_STD, ContextClip, initialise_context
 from fedray.models.prompted.dual import DualPromptClip
 from fedray.models.prompted.paired import PairedClip
-from fedray.models.prompted.texts import PHOTO, ClassTexts
+from fedray.models.prompted.texts import PHOTO, ClassTexts, maple_template, unit, word_embeddings

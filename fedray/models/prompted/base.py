@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedray.errors import UserError
 from fedray.language.encoders.openclip import NONE, Branches, Weights
 from fedray.models.classifier import Classifier, ClassifierOutput
 from fedray.models.clip.frozen import FrozenClip
@@ -22,7 +23,7 @@ from fedray.models.inputs import (
     Pixels,
     values_of,
 )
-from fedray.models.prompted.texts import PHOTO, ClassTexts, check_distinct, unit
+from fedray.models.prompted.texts import PHOTO, ClassTexts, check_distinct, placeholders, unit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,6 +113,15 @@ class PromptedClip(Classifier, ABC):
             self._texts[template] = texts
         return self._texts[template].class_subset(self._classes)
 
+    def texts_after(self, context: Tensor) -> Tensor:
+        """Return unit text features [K, d] of the classes in scope after a context, as CoOp's.
+
+        Args:
+            context: tokens [m, w] before every class name; of G contexts [G, m, w], the result is
+                [G, K, d].
+        """
+        return self.class_texts(placeholders(context.shape[-2])).encode(context)
+
     @torch.no_grad()
     def fixed_texts(self, template: str = PHOTO) -> Tensor:
         """Return unit text features [K, d] of the classes in scope without prompts."""
@@ -174,7 +184,7 @@ class PromptedClip(Classifier, ABC):
         return patches if self.reads is PatchFeatures else image
 
     def logits(self, image: Tensor, text: Tensor) -> Tensor:
-        """Return exp(logit_scale) times the cosines of [B, d] and [K, d]: [B, K]."""
+        """Return exp(logit_scale) times the cosines of [..., B, d] and [..., K, d]: [..., B, K]."""
         return scaled_products(image, text, self.clip.scale)
 
     def forward(self, x: Inputs) -> ClassifierOutput:
@@ -189,6 +199,15 @@ class _CachedFeatures(NamedTuple):
     key: tuple[object, ...]
     prompts: Sequence[Tensor]
     features: Tensor
+
+
+def check_depth(depth: int, *layers: int) -> None:
+    """Raise a UserError if a tower has fewer blocks than `depth`."""
+    if depth > (most := min(layers)):
+        raise UserError(
+            f"algorithm.depth={depth}, but a tower of model.clip has only {most} blocks; set "
+            f"algorithm.depth to {most} or less"
+        )
 
 
 def scaled_products(image: Tensor, text: Tensor, scale: float) -> Tensor:

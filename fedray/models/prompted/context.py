@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedray.models.clip.frozen import FrozenClip
 from fedray.models.prompted.base import PromptedClip
-from fedray.models.prompted.texts import placeholders, word_embeddings
+from fedray.models.prompted.texts import word_embeddings
 
 INIT_STD = 0.02
 """Standard deviation of random initial prompts, as in all official codes."""
@@ -31,7 +31,6 @@ class ContextClip(PromptedClip):
         self, clip: FrozenClip, names: Sequence[str], length: int, words: str | None = None
     ) -> None:
         super().__init__(clip, names)
-        self.length = length
         self.words = words
         self.context = nn.Parameter(torch.zeros(length, clip.text.token_width))
 
@@ -40,7 +39,7 @@ class ContextClip(PromptedClip):
 
     def text_features(self) -> Tensor:
         """Return g(p, k) of the classes in scope [K, d]."""
-        return self.class_texts(placeholders(self.length)).encode(self.context)
+        return self.texts_after(self.context)
 
 
 @torch.no_grad()

@@ -9,21 +9,11 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from fedray.errors import UserError
 from fedray.models.clip.frozen import FrozenClip
 from fedray.models.inputs import Inputs, Pixels
-from fedray.models.prompted.base import PromptedClip
-from fedray.models.prompted.context import INIT_STD
-from fedray.models.prompted.texts import PHOTO, placeholders, unit, word_embeddings
-
-
-def check_depth(depth: int, *layers: int) -> None:
-    """Raise a UserError if a tower has fewer blocks than `depth`."""
-    if depth > (most := min(layers)):
-        raise UserError(
-            f"algorithm.depth={depth}, but a tower of model.clip has only {most} blocks; set "
-            f"algorithm.depth to {most} or less"
-        )
+from fedray.models.prompted.base import PromptedClip, check_depth
+from fedray.models.prompted.context import initialise_context
+from fedray.models.prompted.texts import maple_template, unit
 
 
 class DualPromptClip(PromptedClip):
@@ -54,9 +44,8 @@ class DualPromptClip(PromptedClip):
     ) -> None:
         super().__init__(clip, names)
         check_depth(depth, clip.text.layers, clip.vision.layers)
-        self.length = length
         self.words = words
-        self.template = PHOTO if length <= 4 else placeholders(length)
+        self.template = maple_template(length)
         text, vision = clip.text.token_width, clip.vision.width
         self.task = nn.ParameterList(torch.zeros(length, text) for _ in range(depth))
         self.data = nn.ModuleList(nn.Linear(text, vision) for _ in range(depth))
@@ -65,10 +54,8 @@ class DualPromptClip(PromptedClip):
     def initialise(self, generator: torch.Generator) -> None:
         """Initialise as MaPLe: p_0 from words, deeper prompts from noise, equal deeper maps."""
         for index, prompt in enumerate(self.task):
-            if index == 0 and self.words is not None:
-                prompt.copy_(word_embeddings(self.clip.text, self.words, self.length))
-            else:
-                prompt.normal_(0.0, INIT_STD, generator=generator)
+            words = self.words if index == 0 else None
+            initialise_context(prompt, self.clip, words, generator)
         for coupling in self.data[:2]:
             for tensor in coupling.parameters():
                 bound = 1 / math.sqrt(self.clip.text.token_width)

@@ -16,6 +16,8 @@ from fedray.language.encoders.openclip import NONE, Branches, OpenClipText, Weig
 from fedray.language.names import check_words
 
 PHOTO = "a photo of a {}."
+PHOTO_WORDS = 4
+"""Words of `PHOTO` before the class name."""
 MOST_SUBSETS = 32
 """Maximal number of cached subsets of classes: those of some clients and of tests."""
 
@@ -174,6 +176,11 @@ def insert(embeddings: Tensor, context: Tensor) -> Tensor:
 def placeholders(length: int) -> str:
     """Return CoOp's template: `length` words to be replaced, then the class name."""
     return "X " * length + "{}."
+
+
+def maple_template(length: int) -> str:
+    """Return `PHOTO`, of which `length` words are replaced, or `placeholders` if it has fewer."""
+    return PHOTO if length <= PHOTO_WORDS else placeholders(length)
 
 
 def word_embeddings(encoder: TokenEncoder, words: str, length: int) -> Tensor:

@@ -1,0 +1,27 @@
+"""Base class of methods that average models, and test a client with its own (pFedMe, pFedMoAP)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fedray import core
+from fedray.algorithms.averaging.fedavg import FedAvg, select
+from fedray.models import Classifier, tensor_names
+
+
+class OwnModel(FedAvg):
+    """FedAvg where a round begins with the mean, but tests use a client's own trained model."""
+
+    def personal(self, model: Classifier) -> Collection[str]:
+        """Return all names: a client keeps its trained shared tensors, too."""
+        return tensor_names(model)
+
+    def init_client(self, client: core.Client) -> core.ClientState:
+        """Return the initial tensors that are not shared; a client has others once it trained."""
+        names = super().personal(client.skeleton.model)
+        return core.ClientState(select(client.initial(), names) if names else {})
+
+    def train(self, local: core.LocalContext) -> core.Trained:
+        """Train from the mean."""
+        local.client.load({**local.client.save(local.model), **local.down.model})
+        return super().train(local)
