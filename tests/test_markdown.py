@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedray.markdown import escape_html, markdown_table
-from fedray.results.pages.page import Section, markdown
+from fedray.results.pages.page import Picture, Section, html, markdown
 
 SCRIPT = "<script>alert(1)</script>"
 IMAGE = "<img src=x onerror=alert(1)>"
@@ -41,3 +41,16 @@ def test_no_part_of_a_page_has_html():
     assert "<img" not in page
     assert page.count("&lt;script>") == 10
     assert "<" not in markdown_table([name, "n"], [["`", name], [name, "`"]])
+
+
+def test_a_page_in_html_has_its_own_pictures_and_no_links():
+    name = f"FedX{SCRIPT}{IMAGE} [here](http://example.org) ![x](http://example.org/x.png)"
+    picture = Picture("a curve", b"<svg/>", "svg", "curve.svg")
+    rows = [["a", "1"], ["b", "**refuted** (fragile)"]]
+    page = html([Section(name, pictures=[picture]), Section("", [name], [name, "n"], rows, [name])])
+    body = page.split("<body>")[1]
+    assert body.count("<img") == body.count('<img src="data:image/svg+xml;base64,PHN2Zy8+"') == 1
+    assert "<script" not in page
+    assert "<a " not in body
+    assert '<td style="text-align:right">1</td>' in body
+    assert '<strong class="refuted">refuted</strong> (fragile)' in body

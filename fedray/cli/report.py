@@ -23,7 +23,7 @@ from fedray.results.frame import (
     rank_groups,
     relabel,
 )
-from fedray.results.pages.figures import FIGURES, figure_rounds, figure_traffic, swept_figures
+from fedray.results.pages.figures import FIGURES, figure_rounds, figure_traffic
 from fedray.results.pages.page import html, markdown
 from fedray.results.pages.report import (
     caveats,
@@ -210,9 +210,6 @@ def write_folder(report: Report, out: Path, style: ReportStyle) -> list[Path]:
             figure_rounds(report.groups, report.metrics, by_round, style.columns)
             figure_traffic(report.groups, report.metric, by_traffic, style.columns)
             files += [by_round, by_traffic]
-            files += swept_figures(
-                report.groups, out, report.metric, report.at, kind, style.columns
-            )
             files += write_heat_maps(report.groups, out, kind)
             files += write_partitions(report.groups, out) if kind == "png" else []
         else:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas
 
 from fedray.config import dump_yaml
-from fedray.markdown import markdown_table
 from fedray.results.design import Config
-from fedray.results.labels import config_label, show_value
-from fedray.results.pages.cells import metric_name, spread_cell, spread_label
+from fedray.results.labels import config_label, short_names, show_value
+from fedray.results.pages.cells import metric_name, short_name, spread_cell, spread_label
 from fedray.results.pages.figures import figure_sweep
 from fedray.results.pages.page import Section
-from fedray.results.pages.sweep import trials_section
 from fedray.storage.files import write_atomic
 from fedray.storage.metric import HEADLINE, Metric
 from fedray.storage.run_folder import write_run_list
@@ -23,9 +20,8 @@ from fedray.studies.study import Study
 from fedray.studies.tracking import Conclusion
 from fedray.studies.trials import SweepOutcome, best_command, sweep_outcome
 from fedray.tracking import BEST_METRIC, VIEW_LINK
+from fedray.units import size_of, time_of
 
-MOST_IN_NOTE = 10
-"""Maximum number of configurations in a sweep's description for MLflow."""
 COLUMNS = ("status", "objective", "std", "round", "bytes", "seconds", "reason")
 """Columns of trials.csv between the searched keys and the metrics."""
 
@@ -43,14 +39,39 @@ def write_sweep(study: Study) -> list[Section]:
         config, seed = result.configs[result.best], plan.report.seeds[0]
         best = study.cells[0].run_spec(config, "tuning", seed)
         write_atomic(home / "best.yaml", dump_yaml(best.experiment.tree()))
-    on_test = [] if result.chooser == plan.metrics[0] else [result.intervals(plan.metrics[0])]
-    columns, best_one = [result.intervals(), *on_test], result.best
-    sections = [
-        trials_section(
-            result.trials, result.keys, columns, result.metric, result.notes, best=best_one
-        )
-    ]
-    return [*sections, _all_metrics(result)] if len(plan.metrics) > 1 else sections
+    return [trials_section(result)]
+
+
+def trials_section(result: SweepOutcome) -> Section:
+    """Return the table of configurations, the best marked by a star, notes, and why some failed.
+
+    Its numbers are the metric that chooses, and the metrics of the sweep.
+    """
+    names = short_names(result.keys)
+    metrics = [result.metrics.get(name, Metric(name)) for name in shown_metrics(result)]
+    columns = [result.intervals(), *(result.intervals(metric.name) for metric in metrics[1:])]
+    rows, failed = [], dict[str, list[str]]()
+    for number, row in result.trials.to_dict("index").items():
+        pairs = zip(columns, metrics, strict=True)
+        cells = [spread_cell(column[number], metric) for column, metric in pairs]
+        if row["status"] == "failed":
+            failed.setdefault(row["reason"], []).append(str(number))
+        if row["status"] in ("failed", "pending", "running"):
+            state = "failed" if row["status"] == "failed" else "not finished"
+            cells = [state, *[""] * (len(cells) - 1)]
+        values = [show_value(row[key]) for key in names]
+        costs = [row["round"], time_of(row["seconds"]), size_of(row["bytes"])]
+        rows.append([f"{'* ' if number == result.best else ''}{number}", *values, *cells, *costs])
+    header = ["trial", *names.values(), *map(short_name, metrics), "round", "time", "traffic"]
+    caption = [*map(metric_name, metrics), spread_label(columns[0].values())]
+    reasons = [f"trial {', '.join(who)} failed: {reason}" for reason, who in failed.items()]
+    below = f"{', '.join(filter(None, caption))}."
+    return Section("", (), header, rows, [below], [*result.notes, *reasons])
+
+
+def shown_metrics(result: SweepOutcome) -> list[str]:
+    """Return the metric that chooses, and the other metrics of the sweep."""
+    return [*dict.fromkeys([result.chooser, *result.plan.metrics])]
 
 
 def last_lines(study: Study) -> list[str]:
@@ -61,21 +82,6 @@ def last_lines(study: Study) -> list[str]:
         command = best_command(study.plan, result.configs[result.best])
         lines = [best_line(result), f"  {command}", *lines]
     return [*lines, f"results: {study.home}"]
-
-
-def _all_metrics(result: SweepOutcome) -> Section:
-    """Return the table of all metrics by configuration."""
-    names = [result.chooser, *(name for name in result.plan.metrics if name != result.chooser)]
-    metrics = [result.metrics.get(name, Metric(name)) for name in names]
-    columns = [result.intervals(), *(result.intervals(name) for name in names[1:])]
-    rows = [
-        [
-            config_label(result.configs[number]),
-            *(spread_cell(c[number], metric) for c, metric in zip(columns, metrics, strict=True)),
-        ]
-        for number in result.ended.index
-    ]
-    return Section("", (), ["configuration", *map(metric_name, metrics)], rows)
 
 
 def _draw(result: SweepOutcome, path: Path) -> None:
@@ -123,29 +129,18 @@ def best_line(result: SweepOutcome) -> str:
 
 
 def conclude_sweep(study: Study) -> Conclusion:
-    """Return a sweep's description: the best configurations, and counts of trials by status."""
-    result = sweep_outcome(study)
-    plan, best = result.plan, result.best
-    shown = {"objective": result.chooser, "std": "standard deviation"}
-    if len(plan.report.seeds) == 1:
-        del shown["std"]
-    shown[plan.metrics[0]] = f"{plan.metrics[0]} (test)"
-    rows = [
-        [
-            config_label(result.configs[number]),
-            *map(_format_number, result.trials.loc[number, [*shown]]),
-        ]
-        for number in result.ranked[:MOST_IN_NOTE]
-    ]
-    best_one = f"**{best_line(result)}**" if best is not None else ""
+    """Return a sweep's description: its best configuration, and counts of trials by status."""
+    result, plan = sweep_outcome(study), study.plan
     count = f"[{len(result.configs)} configurations]{VIEW_LINK}"
-    parts = [": ".join(filter(None, [count, best_one])), f"{plan.title}: {plan.answers}"]
-    if rows:
-        parts.append(markdown_table(["configuration", *shown.values()], rows))
-    if best is not None:
-        parts += result.notes
-        parts.append(f"The best one alone: `{best_command(plan, result.configs[best])}`")
-    return Conclusion(_numbers(result) if study.is_complete else {}, "\n\n".join(parts))
+    if result.best is None:
+        return Conclusion({}, f"{count}\n\n{plan.title}: {plan.answers}")
+    note = [
+        f"{count}: **{best_line(result)}**",
+        f"{plan.title}: {plan.answers}",
+        *result.notes,
+        f"The best one alone: `{best_command(plan, result.configs[result.best])}`",
+    ]
+    return Conclusion(_numbers(result) if study.is_complete else {}, "\n\n".join(note))
 
 
 def _numbers(result: SweepOutcome) -> dict[str, float]:
@@ -161,7 +156,3 @@ def _numbers(result: SweepOutcome) -> dict[str, float]:
         if metric == HEADLINE:
             metrics[BEST_METRIC] = metrics["best_test"]
     return metrics
-
-
-def _format_number(value: Any) -> str:
-    return "" if pandas.isna(value) else f"{value:.4f}"

@@ -18,7 +18,6 @@ import pandas
 
 from fedray.config import Experiment
 from fedray.errors import UserError
-from fedray.markdown import markdown_table
 from fedray.results.design import Config
 from fedray.results.labels import config_label, is_number, show_value
 from fedray.storage.claim import is_claimed
@@ -127,7 +126,7 @@ def _trial_sources(study: Study, *, is_going: bool) -> Iterator[Upload]:
     for number, trial in result.trials.to_dict("index").items():
         folders = result.runs.loc[result.runs["trial"] == number, "folder"]
         if trial["status"] != "pending" or any(RunFolder(run).has_result for run in folders):
-            read = partial(trial_run, study, result, number, unfinished, tell_best=not is_going)
+            read = partial(trial_run, study, result, number, unfinished)
             state = trial["status"], trial["seconds"], unfinished
             yield Upload(trial_key(study, result.configs[number]), read, state=state)
 
@@ -184,9 +183,7 @@ def run_of(
     return replace(run, tags=tags, files=files, note="", experiment=plan.name)
 
 
-def trial_run(
-    study: Study, result: SweepOutcome, number: int, unfinished: RunStatus, *, tell_best: bool
-) -> TrackedRun:
+def trial_run(study: Study, result: SweepOutcome, number: int, unfinished: RunStatus) -> TrackedRun:
     """Return a trial of a sweep, the parent of the runs of its seeds, in the form sent to MLflow.
 
     Args:
@@ -194,7 +191,6 @@ def trial_run(
         result: its results.
         number: the index of the configuration.
         unfinished: the status of a trial that has not ended.
-        tell_best: whether its description names the best configuration.
     """
     plan, config = study.plan, result.configs[number]
     trial = result.trials.loc[number]
@@ -220,7 +216,7 @@ def trial_run(
         seconds=float(trial["seconds"]),
         parent=_key_of(study),
         metrics={n: float(v) for n, v in numbers.items() if has_result and pandas.notna(v)},
-        note=trial_note(result, number, tell_best=tell_best),
+        note=_note(result, number),
         experiment=plan.name,
     )
 
@@ -245,33 +241,18 @@ def _short(value: Any) -> Any:
     return show_value(value) if isinstance(value, Mapping) else value
 
 
-def trial_note(result: SweepOutcome, number: int, *, tell_best: bool) -> str:
-    """Return the description of a trial: its numbers by seed, and the best trial if asked for."""
-    plan, chooser, trial = result.plan, result.chooser, result.trials.loc[number]
-    best = result.best if tell_best else None
+def _note(result: SweepOutcome, number: int) -> str:
+    """Return the description of a trial."""
+    plan, trial = result.plan, result.trials.loc[number]
     parts = [f"**{config_label(result.configs[number])}**"]
-    if trial["reason"]:
-        parts.append(f"failed: {trial['reason']}")
+    parts += [f"failed: {trial['reason']}"] if trial["reason"] else []
     if pandas.notna(trial["objective"]):
-        parts.append(f"{chooser} **{trial['objective']:.4f}**")
-        if len(plan.report.seeds) > 1:
-            seeds = len(plan.report.seeds)
-            parts.append(f"standard deviation {trial['std']:.4f} over {seeds} seeds")
-    if best == number:
-        parts.append("the best of the sweep")
-    elif best is not None:
-        label, objective = config_label(result.configs[best]), result.trials.loc[best, "objective"]
-        parts.append(f"best of the sweep: **{label}** {objective:.4f}")
-    lines = ["; ".join(parts), f"A configuration of {plan.title}: {plan.answers}"]
-    runs = result.runs[(result.runs["trial"] == number) & result.runs["choice"].notna()]
-    rows = [
-        [str(run.seed), f"{run.round:.0f}", f"{run.choice:.4f}"]
-        for run in runs[["seed", "round", "choice"]].itertuples()
-    ]
-    if rows:
-        lines.append(markdown_table(["seed", "round", chooser], rows))
-    lines.append(f"Repeat: `{best_command(plan, result.configs[number])}`")
-    return "\n\n".join(lines)
+        seeds = len(plan.report.seeds)
+        over = f", standard deviation {trial['std']:.4f} over {seeds} seeds" if seeds > 1 else ""
+        parts.append(f"{result.chooser} **{trial['objective']:.4f}**{over}")
+    what = f"A configuration of {plan.title}: {plan.answers}"
+    repeat = f"Repeat: `{best_command(plan, result.configs[number])}`"
+    return "\n\n".join(["; ".join(parts), what, repeat])
 
 
 def study_run(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 
 from fedray.results.pages.page import markdown
@@ -65,10 +64,6 @@ def parts(home: Path) -> dict[str, str]:
     """The files of a table without what depends on code, time and machine."""
     files = {name: (home / name).read_text() for name in ("table.md", "table.tex")}
     files["table.md"] = files["table.md"].split("## How it was made")[0]
-    page = re.sub(
-        r"data:image/png;base64,[^\"]*", "data:image/png;base64,", (home / "table.html").read_text()
-    )
-    files["table.html"] = page.split("<h2>How it was made")[0]
     tree = json.loads((home / "table.json").read_text(), parse_float=lambda n: f"{float(n):.6g}")
     text = json.dumps({key: tree[key] for key in ("metrics", "runs", "cells", "claims", "notes")})
     for number, name in enumerate(tree["runs"]):  # they change with the code

@@ -322,14 +322,12 @@ def test_a_real_sweep_interrupted_and_resumed_is_what_the_page_says(
         assert run.data.metrics == dict(zip(names, numbers, strict=True))
         text = run.data.tags["mlflow.note.content"]
         assert f"validation/local_accuracy **{trial['objective']:.4f}**" in text
-        who = "the best of the sweep" if number == result.best else "best of the sweep: **lr="
-        assert who in text
         children = client.search_runs(
             [experiment], f"tags.mlflow.parentRunId = '{run.info.run_id}'"
         )
         assert {run.data.tags["fedray.seed"] for run in children} == set(map(str, seeds))
     text = parent.data.tags["mlflow.note.content"]
-    assert text.index(f"**{best_line(result)}**") < text.index("| configuration") < text.index("![")
+    assert text.index(f"**{best_line(result)}**") < text.index("![")
     assert f"(#/experiments/{experiment}/runs?viewStateShareKey={key}&" in text
     assert "sweep.png" in {file.path for file in client.list_artifacts(parent.info.run_id)}
 

@@ -9,11 +9,11 @@ import pytest
 from commands import plan_words
 from pretended_runs import result_of
 
-from fedray.results.pages.sweep import trials_section
 from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.pages import write_pages
 from fedray.studies.study import Study
+from fedray.studies.sweep_pages import trials_section
 from fedray.studies.trials import SweepOutcome, sweep_outcome
 
 SWEEP = """\
@@ -104,32 +104,14 @@ def test_a_trial_that_is_not_over_has_no_mean(play):
     assert (found.best, len(found.ended)) == (0, 2)
 
 
-def test_all_metrics_of_each_configuration_are_a_table(play):
+def test_a_configuration_is_a_line_with_all_metrics(play):
     study = play(better_second_seed)
     study.home.mkdir()
-    (trials, metrics) = write_pages(study)
-    assert len(trials.rows) == len(metrics.rows) == 4
-    assert metrics.header[1:] == [
-        "accuracy cm (%)",
-        "local accuracy (%)",
-        "accuracy base (%)",
-        "accuracy novel (%)",
-    ]
-    assert metrics.rows[3][4] == "35.00 (30.0–40.0)"
-
-
-def section_of(configs, columns, notes=(), best=None):
-    trials = pandas.DataFrame(configs, dtype=object).assign(
-        status="finished", reason="", round="1", bytes=0.0, seconds=0.0
-    )
-    metric = Metric("local_accuracy")
-    return trials_section(trials, [*configs[0]], columns, metric, notes, best=best)
-
-
-def test_swept_values_are_shown_whole():
-    values = ["openclip model=ViT-B-32 pretrained=a", "openclip model=ViT-B-32 pretrained=b"]
-    section = section_of([{"text.encoder": value} for value in values], [{0: None, 1: None}])
-    assert [row[1] for row in section.rows] == values
+    [trials] = write_pages(study)
+    assert [row[2] for row in trials.rows] == ["pets", "flowers"] * 2
+    assert trials.header[3:7] == ["acc. cm", "local acc.", "acc. base", "acc. novel"]
+    assert trials.rows[3][5] == "15.00 (10.0–20.0)"
+    assert trials.below[0].endswith("accuracy novel (%), mean and range of 2 seeds.")
 
 
 # --- how sure the best one is ---------------------------------------------------------------------
@@ -155,22 +137,21 @@ def ended(tmp_path, space, numbers, search="", status="finished") -> SweepOutcom
 
 
 def test_below_four_seeds_the_spread_is_the_range_and_from_four_on_an_interval(tmp_path):
-    values, intervals = [0.62, 0.80, 0.70, 0.71], {}
+    values, sections = [0.62, 0.80, 0.70, 0.71], {}
     for seeds in (2, 3, 4):
         found = ended(tmp_path, "{lr: {grid: [0.1]}}", [({"lr": 0.1}, values[:seeds])])
-        interval = intervals[seeds] = found.intervals()[0]
+        interval, sections[seeds] = found.intervals()[0], trials_section(found)
         assert interval.mean == pytest.approx(sum(values[:seeds]) / seeds)
         if seeds < 4:
             assert interval.spread == (0.62, 0.80)
         else:
             assert interval.spread == pytest.approx((interval.low, interval.high))
-    four = section_of([{"lr": 0.1}], [{0: intervals[4]}] * 2, best=0)
-    assert four.rows[0][:3] == ["* 0", "0.1", "70.75 ± 11.72"]
-    assert four.below == ["local accuracy (%), mean ± half of the 95 % t interval over 4 seeds."]
-    two = section_of([{"lr": 0.1}], [{0: intervals[2]}] * 2, ["a note"])
+    four, two = sections[4], sections[2]
+    assert four.rows[0][:4] == ["* 0", "0.1", *["70.75 ± 11.72"] * 2]
+    interval = "mean ± half of the 95 % t interval over 4 seeds."
+    assert four.below == [f"validation/local accuracy (%), local accuracy (%), {interval}"]
     assert two.rows[0][2:4] == ["71.00 (62.0–80.0)"] * 2
-    assert two.below == ["local accuracy (%), mean and range of 2 seeds."]
-    assert two.items == ["a note"]
+    assert two.below[0].endswith("mean and range of 2 seeds.")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Pages, tables and figures of the comparisons in `fedray.results`.
 
     cells.py         formatting of numbers and names
-    page.py          sections of a page, as Markdown, HTML and LaTeX (templates/)
+    page.py          sections of a page, as Markdown, HTML and LaTeX
     terminal.py      sections on a terminal
     palette.py       colours and sizes of figures
     figures.py       curves, points, swept keys, heat maps
@@ -9,7 +9,6 @@
     table.py         the page of a table
     table_figure.py  the figure of a table
     beside_paper.py  the cells of a table beside the paper's numbers
-    sweep.py         the tables of a sweep's trials
 
 Importing this package imports none of PyTorch, matplotlib, pandas and SciPy.
 """

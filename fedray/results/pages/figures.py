@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -19,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 from fedray.config import Tree
 from fedray.data.plot import literal
 from fedray.results.blocks import blocks_of
-from fedray.results.frame import At, Group, differing_keys, selection_label
+from fedray.results.frame import Group
 from fedray.results.labels import is_number, show_value
-from fedray.results.pages.cells import is_range, metric_name, scale_of, spread_label
+from fedray.results.pages.cells import is_range, metric_name, scale_of
 from fedray.results.pages.palette import WIDTH, Columns, colour, line_style, marker, sized
 from fedray.results.paired import Interval
-from fedray.storage.files import file_name, replace_whole
+from fedray.storage.files import replace_whole
 from fedray.storage.metric import Metric
 
 if TYPE_CHECKING:
@@ -239,7 +238,6 @@ def figure_sweep(
     metric: Metric,
     *,
     title: str = "",
-    columns: Columns | None = None,
 ) -> None:
     """Draw the objective by a swept parameter, with intervals over seeds.
 
@@ -255,7 +253,6 @@ def figure_sweep(
         path: the file of the figure.
         metric: the objective; its direction defines the best value.
         title: title of the figure.
-        columns: width in columns of a paper; None: chosen by the number of panels.
 
     Raises:
         ValueError: if no row has a finite value.
@@ -271,19 +268,15 @@ def figure_sweep(
     across = 2 if len(parameters) == 4 else min(len(parameters), 3)
     down = -(-len(parameters) // across)
     size = (6.4, 4.2) if across == 1 else (3.9 * across, 3.4 * down)
-    if columns is not None:
-        size = WIDTH[columns], size[1] * WIDTH[columns] / size[0] * (1.15 if columns == 1 else 1)
-    with nullcontext() if columns is None else sized(columns):
-        figure = canvas(*size)
-        for index, name in enumerate(parameters):
-            axes = figure.add_subplot(down, across, index + 1)
-            _panel(axes, rows, name, metric, best)
-            if index % across == 0:
-                axes.set_ylabel(metric_name(metric))
-        if title:
-            above = fill(literal(title), round(11 * size[0]))
-            figure.suptitle(above, fontsize=10 if columns is None else None)
-        save_figure(figure, path)
+    figure = canvas(*size)
+    for index, name in enumerate(parameters):
+        axes = figure.add_subplot(down, across, index + 1)
+        _panel(axes, rows, name, metric, best)
+        if index % across == 0:
+            axes.set_ylabel(metric_name(metric))
+    if title:
+        figure.suptitle(fill(literal(title), round(11 * size[0])), fontsize=10)
+    save_figure(figure, path)
 
 
 def _panel(
@@ -418,49 +411,6 @@ def _lines(rows: Sequence[Tree], parameter: str) -> tuple[list[tuple[str, list[T
     if len(combined) <= MOST_LINES and len(rows) >= 2 * len(combined):
         return list(combined.items()), True
     return [("", list(rows))], len(combined) == 1
-
-
-def swept_figures(
-    groups: Sequence[Group], out: Path, metric: Metric, at: At, kind: str, columns: Columns = 2
-) -> list[Path]:
-    """Draw a metric by every numeric key with at least three values among groups of one method.
-
-    Args:
-        groups: all groups.
-        out: the folder of the figures.
-        metric: the metric.
-        at: whether to draw the best or the last value.
-        kind: "png", "svg" or "pdf".
-        columns: width in columns of a paper.
-
-    Returns:
-        The files.
-    """
-    import pandas
-
-    files = []
-    for method in sorted({member.method for member in groups}):
-        members = [member for member in groups if member.method == method]
-        keys = differing_keys([member.keys for member in members])
-        rows = [
-            {
-                **{key: member.keys.get(key) for key in keys},
-                "interval": interval,
-                "chooser": member.ranking_value(metric, at),
-            }
-            for member in members
-            if (interval := member.interval(metric.name, at)) is not None
-        ]
-        trials = pandas.DataFrame(rows, dtype=object)
-        for key in keys if rows else ():
-            values = trials[key].tolist()
-            if len(set(map(repr, values))) > 2 and all(map(is_number, values)):
-                path = out / f"sweep_{file_name(method)}_{file_name(key)}.{kind}"
-                how = spread_label(trials["interval"])
-                title = ", ".join(filter(None, (method, selection_label(members, at), how)))
-                figure_sweep(trials, key, path, metric, title=title, columns=columns)
-                files.append(path)
-    return files
 
 
 # --- clients and matrices ------------------------------------------------------------------------

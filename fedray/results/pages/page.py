@@ -6,10 +6,10 @@ import base64
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from html import escape
+from itertools import chain, repeat
 
-from jinja2 import Environment, PackageLoader
+from markdown_it import MarkdownIt
 
 from fedray.errors import printable
 from fedray.markdown import escape_html, has_words, markdown_table
@@ -45,6 +45,22 @@ _GREEK = "alpha beta gamma delta eta theta kappa lambda mu rho sigma tau omega"
 _SPECIAL |= {
     letter: rf"$\{name}$" for letter, name in zip("αβγδηθκλμρστω", _GREEK.split(" "), strict=True)
 }
+HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width"><style>
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em;
+       color: #222; }}
+h1 {{ font-size: 1.5em; }} h2 {{ font-size: 1.15em; margin-top: 2em; }}
+table {{ border-collapse: collapse; display: block; overflow-x: auto; width: fit-content;
+        max-width: 100%; border: solid; border-width: 2px 0; }}
+th {{ border-bottom: 1px solid; }} th, td {{ padding: .25em .8em; }}
+tr:nth-child(even) td {{ background: #f4f6f8; }}
+.holds {{ color: #00683f; }} .refuted {{ color: #a33600; }} .undecided {{ color: #555; }}
+img {{ max-width: 100%; }} code {{ background: #f0f0f0; padding: 0 .2em; overflow-wrap: anywhere; }}
+table + p {{ font-size: .9em; color: #444; }}
+</style></head>
+<body>
+"""
 _NEGATIVE = re.compile(r"^-(?=\d)")
 
 
@@ -56,14 +72,13 @@ class Picture:
         alt: description of the figure.
         content: content of the image file.
         kind: "png" or "svg".
-        file: name of the image file next to the page, for Markdown, which cannot embed figures;
-            "" if there is no such file.
+        file: name of the image file next to the page; unique on the page.
     """
 
     alt: str
     content: bytes
     kind: str
-    file: str = ""
+    file: str
 
     @property
     def uri(self) -> str:
@@ -84,7 +99,6 @@ class Section:
         below: paragraphs below the table.
         items: a bulleted list at the end.
         pictures: figures between the paragraphs and the table.
-        folded: whether the section is collapsed, in HTML.
     """
 
     title: str
@@ -94,18 +108,35 @@ class Section:
     below: Sequence[str] = ()
     items: Sequence[str] = field(default_factory=list)
     pictures: Sequence[Picture] = ()
-    folded: bool = False
 
 
 def markdown(sections: Sequence[Section]) -> str:
     """Return a page in Markdown; HTML in texts is escaped."""
-    text = _rendered("page.md.j2", sections=sections)
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    blocks: list[str] = []
+    for level, section in zip(chain("#", repeat("##")), sections, strict=False):
+        blocks += [f"{level} {escape_html(section.title)}"] if section.title else []
+        blocks += map(escape_html, section.text)
+        blocks += [f"![{escape_html(each.alt)}]({each.file})" for each in section.pictures]
+        blocks += [markdown_table(section.header, section.rows)] if section.header else []
+        blocks += map(escape_html, section.below)
+        blocks.append("\n".join(f"- {escape_html(item)}" for item in section.items))
+    return _printable("\n\n".join(filter(None, blocks))) + "\n"
 
 
 def html(sections: Sequence[Section]) -> str:
-    """Return a page as one HTML file with embedded figures, titled by the first section."""
-    return _rendered("page.html.j2", sections=sections)
+    """Return a page as one HTML file with embedded figures, titled by the first section.
+
+    Its body is that of the page in Markdown. It has no links, and only its own pictures.
+    """
+    pictures = {picture.file: picture.uri for section in sections for picture in section.pictures}
+    renderer = MarkdownIt("commonmark", {"html": False}).enable("table").disable("link")
+    renderer.validateLink = pictures.__contains__  # type: ignore[method-assign, assignment]
+    body = str(renderer.render(markdown(sections)))
+    for file, uri in pictures.items():
+        body = body.replace(f'src="{file}"', f'src="{uri}"', 1)
+    body = re.sub(r"<strong>(holds|refuted|undecided)", r'<strong class="\1">\1', body)
+    title = escape(printable(sections[0].title))
+    return f"{HEAD.format(title=title)}{body}</body></html>\n"
 
 
 def latex_table(
@@ -128,19 +159,31 @@ def latex_table(
     cells = [[escape_latex(text) for text in row] for row in rows]
     for row, column in best:
         cells[row][column] = rf"\textbf{{{cells[row][column]}}}"
-    return _rendered(
-        "table.tex.j2",
-        caption=escape_latex(caption),
-        label=re.sub(r"[^A-Za-z0-9.-]", "-", label),
-        sides="".join("l" if words else "r" for words in has_words(header, rows)),
-        header=map(escape_latex, header),
-        rows=cells,
+    sides = "".join("l" if words else "r" for words in has_words(header, rows))
+    lines = [f"    {' & '.join(row)} \\\\" for row in [map(escape_latex, header), *cells]]
+    return _printable(
+        "\n".join(
+            [
+                r"% needs \usepackage{booktabs}",
+                r"\begin{table}",
+                r"  \centering",
+                rf"  \caption{{{escape_latex(caption)}}}",
+                rf"  \label{{tab:{re.sub(r'[^A-Za-z0-9.-]', '-', label)}}}",
+                rf"  \begin{{tabular}}{{{sides}}}",
+                r"    \toprule",
+                lines[0],
+                r"    \midrule",
+                *lines[1:],
+                r"    \bottomrule",
+                r"  \end{tabular}",
+                "\\end{table}\n",
+            ]
+        )
     )
 
 
-def _rendered(template: str, **values: object) -> str:
-    """Return a filled-in template, whose names of strangers hold no control characters."""
-    text = _templates().get_template(template).render(values)
+def _printable(text: str) -> str:
+    """Return a text whose names of strangers hold no control characters."""
     return "\n".join(map(printable, text.split("\n")))
 
 
@@ -148,39 +191,3 @@ def escape_latex(text: str) -> str:
     """Escape a text for LaTeX; the hyphen of a negative number becomes a minus sign."""
     text = _NEGATIVE.sub("−", printable(text))
     return "".join(_SPECIAL.get(char, char) for char in text)
-
-
-@cache
-def _templates() -> Environment:
-    templates = Environment(
-        loader=PackageLoader("fedray.results.pages"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # each filter escapes for its format
-    )
-    templates.filters |= {
-        "md": escape_html,
-        "md_table": lambda section: markdown_table(section.header, section.rows),
-        "html": escape,
-        "html_text": _html_text,
-        "sides": lambda section: has_words(section.header, section.rows),
-    }
-    return templates
-
-
-def _html_text(text: str) -> str:
-    """Return a text as HTML, with **verdicts** and `commands` marked up."""
-    safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
-    return re.sub(r"\*\*(.+?)\*\*", _strong, safe)
-
-
-def _strong(match: re.Match[str]) -> str:
-    words, kind = match[1], ""
-    if words.startswith(("refuted", "explains")):
-        kind = ' class="refuted"'
-    elif words.startswith(("holds", "does not")):
-        kind = ' class="holds"'
-    elif words.startswith(("undecided", "open", "no runs", "there is no")):
-        kind = ' class="open"'
-    return f"<strong{kind}>{words}</strong>"

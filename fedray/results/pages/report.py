@@ -42,15 +42,13 @@ from fedray.results.pages.figures import (
     figure_matrix,
     figure_rounds,
     figure_traffic,
-    swept_figures,
 )
 from fedray.results.pages.page import Picture, Section, latex_table
 from fedray.results.paired import ALPHA
 from fedray.storage.files import file_name, read_regular, replace_whole, write_rows
 from fedray.storage.metric import BEST, Metric
-from fedray.storage.run import Traffic
 from fedray.storage.run_folder import RunFolder
-from fedray.units import size_of, time_of
+from fedray.units import time_of
 
 MOST_PARTITIONS = 3
 """Maximal number of partitions that are shown."""
@@ -80,9 +78,7 @@ def page(report: Report, folders: Sequence[Path]) -> list[Section]:
         *sections(report),
         *caveats(report),
         _curves(report),
-        *_swept(report),
         *_clients(report),
-        *_traffic(report),
         *_partitions(report.groups),
         *_settings(report.groups),
         _origin(report.groups),
@@ -443,7 +439,7 @@ def _drawn(what: str, draw: Callable[[Path], None]) -> Picture:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figure.svg"
         draw(path)
-        return Picture(what, path.read_bytes(), "svg")
+        return Picture(what, path.read_bytes(), "svg", f"{file_name(what)}.svg")
 
 
 def _curves(report: Report) -> Section:
@@ -455,13 +451,6 @@ def _curves(report: Report) -> Section:
     by_round = _drawn("by round", lambda path: figure_rounds(report.groups, metrics, path))
     by_bytes = _drawn("by traffic", lambda path: figure_traffic(report.groups, report.metric, path))
     return Section("Curves", pictures=[by_round, by_bytes])
-
-
-def _swept(report: Report) -> list[Section]:
-    with tempfile.TemporaryDirectory() as folder:
-        files = swept_figures(report.groups, Path(folder), report.metric, report.at, "svg")
-        pictures = [Picture(path.stem, path.read_bytes(), "svg") for path in files]
-    return [Section("Swept keys", pictures=pictures)] if pictures else []
 
 
 def _clients(report: Report) -> list[Section]:
@@ -493,39 +482,12 @@ def _per_client(loaded: LoadedRun, report: Report) -> tuple[int, Mapping[int, fl
     return round_, evaluated.get(round_, {})
 
 
-def _traffic(report: Report) -> list[Section]:
-    """Return bytes per round by kind and direction for each group's first seed."""
-    same: dict[tuple[tuple[str, float], ...], list[str]] = {}
-    for member in report.groups:
-        same.setdefault(tuple(_sent(member.runs[0]).items()), []).append(member.label)
-    rows = [
-        [
-            f"{first}{f' and {len(other_labels)} other(s)' if other_labels else ''}: {what}",
-            size_of(size),
-        ]
-        for sizes, (first, *other_labels) in same.items()
-        for what, size in sizes
-    ]
-    if not rows:
-        return [Section("Traffic by kind", ["Nothing was sent."])]
-    return [Section("Traffic by kind", [], ["", "per round"], rows)]
-
-
-def _sent(loaded: LoadedRun) -> dict[str, float]:
-    """Return the mean bytes of a round by kind and direction, for example "weights up"."""
-    rounds = [done for done in loaded.run.rounds if done.round > 0]
-    up = Traffic.total(done.up for done in rounds)
-    down = Traffic.total(done.down for done in rounds)
-    return {
-        f"{kind} {direction}": size / len(rounds)
-        for direction, traffic in (("up", up), ("down", down))
-        for kind, size in traffic.bytes.items()
-    }
-
-
 def _partitions(groups: Sequence[Group]) -> list[Section]:
     """Return the plots of the runs' partitions."""
-    pictures = [Picture(title, image, "png") for title, image in draw_partitions(groups)]
+    pictures = [
+        Picture(title, image, "png", f"partition_{number}.png")
+        for number, (title, image) in enumerate(draw_partitions(groups), 1)
+    ]
     return [Section("Partition", pictures=pictures)] if pictures else []
 
 
@@ -583,9 +545,9 @@ def _settings(groups: Sequence[Group]) -> list[Section]:
     if different:
         header = ["key", *(member.label for member in groups)]
         rows = [[key, *(_setting(config, key) for config in configs)] for key in different]
-        parts.append(Section("Settings that differ", (), header, rows, folded=len(different) > 12))
+        parts.append(Section("Settings that differ", (), header, rows))
     rows = [[key, _setting(configs[0], key)] for key in shared]
-    return [*parts, Section("Settings of all", (), ["key", "value"], rows, folded=True)]
+    return [*parts, Section("Settings of all", (), ["key", "value"], rows)]
 
 
 def _setting(config: Mapping[str, Any], key: str) -> str:
@@ -617,4 +579,4 @@ def _origin(groups: Iterable[Group]) -> Section:
         for name, version in loaded.run.info.versions.items()
         if name != "git"
     )
-    return Section("Origin of the numbers", [", ".join(packages)], header, rows, folded=True)
+    return Section("Origin of the numbers", [", ".join(packages)], header, rows)

@@ -410,22 +410,6 @@ def test_a_seed_that_was_killed_before_its_first_round_leaves_figures(tmp_path: 
     assert (tmp_path / "out" / "by_traffic.png").stat().st_size > 0
 
 
-def test_a_swept_key_gets_its_figure(tmp_path: Path, drawn: list[Any]) -> None:
-    for value in (0.1, 1, 10):
-        for seed in (0, 1):
-            changes = {"algorithm.lambda": value, "seed": seed}
-            write_run(tmp_path / f"{value}-{seed}", [0.1, value / 20 + seed / 10], changes)
-    assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out" / "sweep_fedtsp_algorithm.lambda.png").exists()
-    with (tmp_path / "out" / "table.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["algorithm.lambda"] for row in rows] == ["10.0", "1.0", "0.1"]
-    (axes,) = drawn[2].axes
-    x, y = axes.lines[0].get_data()
-    assert list(x) == [0.1, 1, 10]
-    assert list(y) == pytest.approx([5.5, 10, 55.0])
-
-
 def row(config: dict[str, Any], interval: Interval, chooser: float | None = None) -> dict[str, Any]:
     """A configuration of a sweep as `figure_sweep` draws it."""
     return {**config, "interval": interval, "chooser": chooser}
