@@ -10,7 +10,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import click
 
 import fedray
+from fedray.cli.get import rows
 from fedray.command import RUN_ERROR, Command
-from fedray.data.known import known_sets
 from fedray.errors import FedrayError, UserError, named
 from fedray.masking import mask
 from fedray.processors import allowed_cpus
@@ -27,7 +27,6 @@ from fedray.storage.cache import cache_bytes
 from fedray.storage.environment import environment, versions
 from fedray.storage.files import cache_folder, results_home
 from fedray.units import size_of
-from fedray.weights import hub_cache, known_weights
 
 ANSWER_SECONDS = 3.0
 NEEDED_BYTES = 2_000_000_000
@@ -90,20 +89,16 @@ def _lines(finding: Finding) -> Iterator[str]:
 
 
 def packages() -> Iterator[Finding]:
-    """Check fedray, Python, and the versions of the packages that every run needs."""
+    """Check fedray, Python, and the packages that every run needs."""
     where = Path(fedray.__file__).parent
     yield Finding("fedray", "ok", f"{fedray.__version__} in {where}")
     yield Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")
     installed = versions()
-    # a checkout that is not installed has no metadata with requirements
-    unmet = list(_unmet()) or [name for name in NEEDED if name not in installed]
-    if unmet:
-        names = ", ".join(unmet)
-        yield Finding("packages", "missing", names, "run pip install . in the checkout of fedray")
-    else:
-        others = {name: number for name, number in installed.items() if name != "python"}
-        text = ", ".join(f"{name} {number}" for name, number in others.items())
-        yield Finding("packages", "ok", text)
+    if missing := [name for name in NEEDED if name not in installed]:
+        cure = "run pip install . in the checkout of fedray"
+        yield Finding("packages", "missing", ", ".join(missing), cure)
+    text = ", ".join(f"{name} {number}" for name, number in installed.items() if name != "python")
+    yield Finding("packages", "ok", f"{text}; pip check compares them with what fedray requires")
 
 
 def numerics() -> Iterator[Finding]:
@@ -113,40 +108,7 @@ def numerics() -> Iterator[Finding]:
     except Exception:  # PyTorch does not load; `devices` reports the reason
         return
     yield Finding("system", "ok", env.system)
-    yield Finding("processor", "ok", f"{env.cpu}, {env.instructions}")
-    libraries = {
-        "": env.blas,
-        "oneDNN ": env.onednn,
-        "CUDA ": env.cuda,
-        "cuDNN ": env.cudnn,
-        "driver ": env.driver,
-    }
-    names = [f"{name}{value}" for name, value in libraries.items() if value]
-    yield Finding("libraries", "ok", ", ".join([*names, *env.gpus]))
-
-
-def _unmet() -> Iterator[str]:
-    """Yield the requirements of fedray without extras that are not met."""
-    from packaging.requirements import Requirement
-
-    try:
-        requirements = requires("fedray") or []
-    except PackageNotFoundError:  # a checkout that is not installed
-        return
-    for requirement in map(Requirement, requirements):
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        installed = _version(requirement.name) or "none"
-        if installed == "none" or not requirement.specifier.contains(installed, prereleases=True):
-            yield f"{requirement.name}{requirement.specifier} (found {installed})"
-
-
-def _version(name: str) -> str | None:
-    """Return the version of a package, or None if it is not installed."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+    yield Finding("hardware and libraries", "ok", env.hardware)
 
 
 def devices() -> Iterator[Finding]:
@@ -213,21 +175,9 @@ def folder_findings() -> Iterator[Finding]:
         more = f" and {len(names) - 12} more" if len(names) > 12 else ""
         content = f"{', '.join(names[:12])}{more}" or "no folders"
         yield Finding("data", "ok", f"{data} contains {content}")
-        sets = [
-            known.name for known in known_sets().values() if (Path(data) / known.folder).is_dir()
-        ]
-        text = f"known sets: {', '.join(sets) or 'none'} (fedray get --list)"
-        yield Finding("data", "ok", text)
-
-
-def weights() -> Iterator[Finding]:
-    """Report which of the papers' weights are on this machine."""
-    described = known_weights().values()
-    here = [entry.name for entry in described if entry.is_here]
-    missing = [entry.name for entry in described if not entry.is_here]
-    lacking = f"; fedray get {' '.join(missing)} fetches the others" if missing else ""
-    text = f"{', '.join(here) or 'none'} of the papers' (the hub's cache is {hub_cache()}){lacking}"
-    yield Finding("weights", "ok", text)
+    here = [name for name, state, *_ in rows() if state == "here"]
+    text = f"{', '.join(here) or 'none'} of the papers' (fedray get --list)"
+    yield Finding("sets and weights", "ok", text)
 
 
 def _writable(what: str, folder: Path, variable: str) -> Finding:
@@ -316,7 +266,6 @@ CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "PyTorch": devices,
     "Ray": ray_cluster,
     "folders": folder_findings,
-    "weights": weights,
     "MLflow": tracker,
     "plug-ins": plugin_findings,
 }

@@ -39,7 +39,7 @@ def command(names: Sequence[str], lists: bool) -> None:
     fetched with a browser is named, and unpacked and checked once it is there.
     """
     if lists or not names:
-        print("\n".join(_table(list(_rows()))))
+        print("\n".join(_lines(list(rows()))))
         return
     unknown = [name for name in names if name not in _names()]
     if unknown:
@@ -229,8 +229,11 @@ def check_set(known: KnownSet, root: Path) -> str:
 # --- the list -------------------------------------------------------------------------------------
 
 
-def _rows() -> Iterator[dict[str, str]]:
-    """Yield each known set and model with its place, or where it comes from."""
+def rows() -> Iterator[tuple[str, str, str, str]]:
+    """Yield each known set and model: name, state, title, and its place or where it comes from.
+
+    The state is "here", "begun" or "-".
+    """
     chosen = os.environ.get("FEDRAY_DATA")
     home = Path(chosen).expanduser() if chosen else None
     for known in known_sets().values():
@@ -238,26 +241,20 @@ def _rows() -> Iterator[dict[str, str]]:
         begun = root is not None and root.with_name(f"{root.name}.part").is_dir()
         state = "here" if root is not None and root.is_dir() else "begun" if begun else "-"
         place = str(root) if state == "here" else known.origin.page
-        title = _sized(known.title, sum(file.bytes or 0 for file in known.origin.files))
-        yield {"name": known.name, "state": state, "title": title, "place": place}
+        size = sum(file.bytes or 0 for file in known.origin.files)
+        yield known.name, state, _sized(known.title, size), place
     for weights in known_weights().values():
-        state = "here" if weights.is_here else "-"
         here = f"package {weights.package}" if weights.package else str(hub_cache())
-        place = here if state == "here" else weights.origin.page
-        yield {
-            "name": weights.name,
-            "state": state,
-            "title": _sized(weights.title, weights.bytes or 0),
-            "place": place,
-        }
+        state, place = ("here", here) if weights.is_here else ("-", weights.origin.page)
+        yield weights.name, state, _sized(weights.title, weights.bytes or 0), place
 
 
 def _sized(title: str, size: int) -> str:
     return f"{title} ({size_of(size)})" if size else title
 
 
-def _table(rows: Sequence[dict[str, str]]) -> Iterator[str]:
-    """Yield one line per row."""
-    widths = {key: max(len(row[key]) for row in rows) for key in ("name", "state", "title")}
-    for row in rows:
-        yield "  ".join([*(row[key].ljust(width) for key, width in widths.items()), row["place"]])
+def _lines(cells: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield one line per row, with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        yield "  ".join(map(str.ljust, row, widths)).rstrip()

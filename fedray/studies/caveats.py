@@ -8,10 +8,10 @@ from statistics import fmean, median_low
 from typing import Any
 
 from fedray.config import Experiment, flatten
-from fedray.results.design import Place
+from fedray.results.design import Place, seeds_text
 from fedray.results.frame import NOT_COMPARED
 from fedray.results.labels import config_label, show_value
-from fedray.results.pages.table import count_text, dropped_text, tried_by_seed
+from fedray.results.pages.table import count_text, tried_by_seed
 from fedray.results.record import (
     DIVERGED,
     CellRecord,
@@ -162,7 +162,8 @@ def _dropped_choices(record: TableRecord) -> Iterator[str]:
         for dropped in cell.dropped:
             run = record.runs[next(iter(dropped.runs.values()))]
             reason = run.reason.removeprefix(f"{DIVERGED}: ") if isinstance(run, FailedRun) else ""
-            yield f"{cell.place}: {dropped_text(dropped)}: {reason}"
+            seeds = seeds_text([*dropped.runs])
+            yield f"{cell.place}: {config_label(dropped.config)} diverged on {seeds}: {reason}"
         for seed, config in cell.choices.items():
             if seed in late and cell.phase == "over":
                 run = record.runs[cell.reported[seed]]

@@ -322,9 +322,6 @@ def plan_study(
         more = [PRINTED] if can_be_printed(scales) else []
         only = ", ".join(dict.fromkeys([*scales, *more]))
         raise UserError(f"{where} has no {scale} scale, only {only}")
-    for label in scales if kind == "table" else ():  # they share the table's claims and rows
-        if label != PRINTED or scale == PRINTED:
-            _plan_scale(kind, path.stem, label, scales[label], tree, {}, plugins)
     label = scale or next(iter(scales))
     return _plan_scale(kind, path.stem, label, scales[label], tree, asked, plugins, rows)
 

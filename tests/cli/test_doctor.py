@@ -36,15 +36,10 @@ def test_a_healthy_installation(healthy, capsys):
     assert "contains flowers" in said
 
 
-def test_a_missing_package_is_named_in_a_checkout_that_is_not_installed(healthy, monkeypatch):
-    def requires(name):
-        raise doctor.PackageNotFoundError(name)
-
+def test_a_missing_package_is_named(healthy, monkeypatch):
     installed = {name: "1.0" for name in doctor.NEEDED if name != "optuna"}
-    monkeypatch.setattr(doctor, "requires", requires)
     monkeypatch.setattr(doctor, "versions", lambda: installed)
-    *_, last = doctor.packages()
-    assert (last.state, last.found) == ("missing", "optuna")
+    assert ("missing", "optuna") in [(each.state, each.found) for each in doctor.packages()]
 
 
 def test_what_is_missing_ends_with_1_and_a_cure(healthy, monkeypatch, capsys):
@@ -106,22 +101,9 @@ def test_what_is_wrong_is_said(healthy, monkeypatch, variable, value, check, sta
     assert any(said in each.found and each.cure for each in found)
 
 
-def test_a_requirement_that_is_not_met(monkeypatch):
-    monkeypatch.setattr(
-        doctor, "requires", lambda _: ["nothing-such>=2", "numpy>=999", "x; extra=='y'"]
-    )
-    assert [each.split()[0] for each in doctor._unmet()] == ["nothing-such>=2", "numpy>=999"]
-
-
-def test_sets_weights_and_the_size_of_the_cache(healthy, monkeypatch):
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(healthy / "hub"))
+def test_sets_and_the_size_of_the_cache(healthy):
     (healthy / "FEDRAY_DATA" / "cifar10").mkdir()
     (healthy / "FEDRAY_CACHE" / "images").write_bytes(bytes(12_300))
     said = {finding.what: finding.found for finding in folder_findings()}
     assert said["cache"].endswith("holds 12.3 kB")
-    assert said["data"].startswith("known sets: cifar10")
-    (finding,) = doctor.weights()
-    assert "fedray get clip-vit-b16 clip-vit-b32 bert align fetches the others" in finding.found
-    assert str(healthy / "hub") in finding.found
+    assert said["sets and weights"].startswith("cifar10")

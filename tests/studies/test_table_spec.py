@@ -520,10 +520,7 @@ def test_the_command_lines_seeds_keep_what_a_look_means_for_them(write, seeds, l
     assert plan_words("table", "tiny", [f"report.seeds={seeds}"]).report.looked_at == looks
 
 
-def test_scales_are_checked_even_where_another_is_asked_for(write):
-    write(scales={"laptop": {}, "paper": {"report": {"seeds": [-1]}}})
-    with pytest.raises(UserError, match=r"report\.seeds: expected different"):
-        plan_words("table", "tiny", scale="laptop")
+def test_a_scale_that_is_not_there_is_refused(write):
     write(scales={"laptop": {}})
     with pytest.raises(UserError, match="has no paper scale, only laptop"):
         plan_words("table", "tiny", scale="paper")

@@ -212,20 +212,38 @@ def error_points(
     *,
     joined: bool = False,
     horizontal: bool = False,
+    ranges: bool = False,
     unit: float = 1.0,
 ) -> None:
     """Draw means as points and intervals as bars; single seeds have no bar.
 
-    `joined` connects the points, `horizontal` draws values on the horizontal axis, and `unit` is
-    the factor to the displayed unit.
+    Args:
+        axes: the axes.
+        positions: positions of the points on the axis that does not show values.
+        intervals: one interval per point.
+        shade: the colour.
+        label: label in the legend.
+        joined: whether the points are connected.
+        horizontal: whether values are on the horizontal axis.
+        ranges: whether few seeds show their range and a dot for each, see `Interval.spread`.
+        unit: factor to the displayed unit.
     """
     means = [unit * interval.mean for interval in intervals]
-    halves = [0.0 if math.isinf(i.half) else unit * i.half for i in intervals]
-    bars: Any = halves if any(i.n > 1 for i in intervals) else None
+    ends = [interval.spread if ranges else (interval.low, interval.high) for interval in intervals]
+    bars: Any = None
+    if any(interval.n > 1 for interval in intervals):
+        sides = [(unit * low, unit * high) for low, high in ends]
+        below = [mean - low for mean, (low, _) in zip(means, sides, strict=True)]
+        above = [high - mean for mean, (_, high) in zip(means, sides, strict=True)]
+        bars = [[0.0 if math.isinf(size) else size for size in side] for side in (below, above)]
     x, y = (means, positions) if horizontal else (positions, means)
     style: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 0.9, "capsize": 3}
     style |= {"xerr" if horizontal else "yerr": bars, "fmt": "o-" if joined else "o"}
     axes.errorbar(x, y, color=shade, label=label, **style)
+    for position, interval in zip(positions, intervals, strict=True):
+        if ranges and is_range(interval):
+            seeds = [unit * value for value in interval.values]
+            axes.plot([position] * len(seeds), seeds, ".", color=shade, alpha=0.5, markersize=4)
 
 
 # --- sweeps --------------------------------------------------------------------------------------
@@ -292,7 +310,8 @@ def _panel(
         xs = [position[repr(row[parameter])] for row in members]
         named = _legend(label, 28) if label else None
         points = [row["interval"] for row in members]
-        _spread_points(axes, xs, points, colour(index), named, joined=joined, unit=unit)
+        shade = colour(index)
+        error_points(axes, xs, points, shade, named, joined=joined, ranges=True, unit=unit)
     if best is not None:
         axes.plot(
             position[repr(best[parameter])],
@@ -310,34 +329,6 @@ def _panel(
     if any(label for label, _ in lines):
         axes.legend(fontsize=7, frameon=False)
     _tidy(axes)
-
-
-def _spread_points(
-    axes: Axes,
-    positions: Sequence[float],
-    intervals: Sequence[Interval],
-    shade: str,
-    label: str | None,
-    *,
-    joined: bool,
-    unit: float,
-) -> None:
-    """Draw means as points, and their spreads as bars; below four seeds a dot per seed, too."""
-    means = [unit * interval.mean for interval in intervals]
-    ends = [
-        interval.spread if interval.n > 1 else (interval.mean, interval.mean)
-        for interval in intervals
-    ]
-    below = [mean - unit * low for mean, (low, _) in zip(means, ends, strict=True)]
-    above = [unit * high - mean for mean, (_, high) in zip(means, ends, strict=True)]
-    bars = [below, above] if any(interval.n > 1 for interval in intervals) else None
-    style: dict[str, Any] = {"markersize": 4, "linewidth": 1.4, "elinewidth": 0.9, "capsize": 3}
-    form = "o-" if joined else "o"
-    axes.errorbar(positions, means, yerr=bars, fmt=form, color=shade, label=label, **style)
-    for position, interval in zip(positions, intervals, strict=True):
-        if is_range(interval):
-            seeds = [unit * value for value in interval.values]
-            axes.plot([position] * len(seeds), seeds, ".", color=shade, alpha=0.5, markersize=4)
 
 
 def place_values(axes: Axes, values: Sequence[Any]) -> dict[str, float]:

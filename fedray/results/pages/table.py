@@ -16,7 +16,7 @@ from fedray.results.pages.page import Picture, Section, html, latex_table, markd
 from fedray.results.pages.report import titled
 from fedray.results.pages.table_figure import draw
 from fedray.results.paired import Comparison, Interval, PairedTest, Side
-from fedray.results.record import Attempt, CellRecord, ClaimResult, Measured, TableRecord
+from fedray.results.record import CellRecord, ClaimResult, Measured, TableRecord
 from fedray.storage.files import write_atomic
 from fedray.storage.metric import Metric
 from fedray.units import size_of, time_of
@@ -24,7 +24,8 @@ from fedray.units import size_of, time_of
 MARK = "†"
 """Marks numbers that were selected on test images."""
 LATE = "‡"
-"""Marks numbers of a second configuration, because the first diverged with the report seeds."""
+"""Marks numbers of a second configuration, because the first diverged in the report."""
+LATE_TEXT = f"{LATE}: a seed's first choice diverged when it was reported"
 FRAGILE = "(fragile)"
 """Marks verdicts with weak support."""
 UNIT = ", %"
@@ -111,9 +112,7 @@ def latex(record: TableRecord) -> str:
         f"{what} chosen on {where}{'; numbers of the last round' * (plan.at == 'final')}",
         "Bold: better than every other row, each decided by a claim" if best else "",
         "" if plan.paper is None else f"Paper: {plan.paper.source}",
-        f"{LATE}: the first choice diverged in {'; '.join(late)}"
-        if (late := late_choices(record))
-        else "",
+        LATE_TEXT if any(cell.dropped for cell in record.cells) else "",
         OTHER_SEEDS if has_failed_seeds(record) else "",
     ]
     caption = " ".join(f"{sentence}." for sentence in sentences if sentence)
@@ -237,9 +236,8 @@ def caption(record: TableRecord, metric: Metric) -> str:
     )
     if plan.paper is not None and metric is record.shown[0]:
         text += f"; paper: {plan.paper.source}"
-    late = late_choices(record)
-    if late:
-        text += f"; {LATE}: a choice diverged when it was reported: {'; '.join(late)}"
+    if any(cell.dropped for cell in record.cells):
+        text += f"; {LATE_TEXT}"
     return f"{text}. {OTHER_SEEDS}." if has_failed_seeds(record) else f"{text}."
 
 
@@ -265,20 +263,6 @@ def sources(record: TableRecord) -> str:
         return f"{text}."
     error = max(100 * math.sqrt(max(0.0, mean * (1 - mean)) / known_counts[0]) for mean in means)
     return f"{text}, where an accuracy has a binomial standard error of up to {error:.1f} points."
-
-
-def late_choices(record: TableRecord) -> list[str]:
-    """Return the cells whose first choice diverged with the report seeds, with that choice."""
-    return [
-        f"{cell.place} ({', '.join(map(dropped_text, cell.dropped))})"
-        for cell in record.cells
-        if cell.dropped
-    ]
-
-
-def dropped_text(dropped: Attempt) -> str:
-    """Return a text such as "lr=0.5 diverged on seed 1"."""
-    return f"{config_label(dropped.config)} diverged on {seeds_text([*dropped.runs])}"
 
 
 def tried_by_seed(cell: CellRecord) -> list[tuple[int, int]]:
@@ -437,11 +421,10 @@ def _chosen(record: TableRecord) -> Section:
         tried = count_text([tried for tried, _ in counts])
         if any(added for _, added in counts):
             tried += f", {count_text([added for _, added in counts])} beyond its grid"
-        chosen = _choices(cell) + "".join(f"; {dropped_text(each)}" for each in cell.dropped)
         rows.append(
             [
                 str(place) if len(plan.columns) > 1 else place.row,
-                NOTHING if cell.chosen is None else chosen,
+                NOTHING if cell.chosen is None else _choices(cell),
                 tried if leader == place else f"as {leader}",
                 ", ".join(f"{edge.name} ({edge.end})" for edge in cell.edges) or "no",
                 "-".join(map(str, sorted({rounds[0], rounds[-1]}))) if rounds else NOTHING,
