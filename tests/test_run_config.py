@@ -115,3 +115,12 @@ def test_show_of_a_folder_is_show_of_its_configuration(finished, capsys):
     shown = capsys.readouterr().out
     assert main(["show", str(finished / "config.yaml")]) == 0
     assert capsys.readouterr().out == shown != ""
+
+
+def test_diff_names_what_an_experiment_of_today_has_otherwise(finished, capsys):
+    assert main(["diff", str(finished), "fedavg_digits"]) == 0
+    heading, *changes = capsys.readouterr().out.splitlines()
+    assert heading == "fedavg_digits:"
+    assert "  algorithm.name: fedprox, now fedavg" in changes
+    assert "  algorithm.mu: 0.25, now missing" in changes
+    assert "data.partition" not in "".join(changes)

@@ -70,7 +70,7 @@ COMMANDS: Mapping[str, CommandEntry] = MappingProxyType(
         "verify": CommandEntry(
             RESULTS, "repeat finished runs and compare the numbers", "fedray.cli.verify"
         ),
-        "diff": CommandEntry(RESULTS, "show how two runs differ", "fedray.cli.diff"),
+        "diff": CommandEntry(RESULTS, "show how two results differ", "fedray.cli.diff"),
         "analyse": CommandEntry(
             RESULTS, "analyse one aspect of finished runs", "fedray.cli.analyse"
         ),
