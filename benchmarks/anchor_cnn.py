@@ -6,15 +6,25 @@ max-pool, dropout 0.25, a layer of 128, dropout 0.5; Glorot's uniform weights.
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from fedray.models.architectures import Architecture, architectures
+
+
+class ChannelsLast(nn.Module):
+    """Gives images the layout of pfl-research's, which reads them as [B, H, W, channels]."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the images [B, channels, H, W], of which a pixel's channels are neighbours."""
+        return images.contiguous(memory_format=torch.channels_last)
 
 
 def _anchor_cnn(channels: int, image_size: int) -> nn.Sequential:
     """Build all layers but the last, which is the classifier's head."""
     side = (image_size - 4) // 2
     layers = nn.Sequential(
+        ChannelsLast(),
         nn.Conv2d(channels, 32, 3),
         nn.ReLU(),
         nn.Conv2d(32, 64, 3),

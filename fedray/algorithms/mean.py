@@ -13,7 +13,7 @@ to the last digit of a float32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
@@ -40,6 +40,16 @@ class Averaging(core.SummingMethod):
         weight = self.weight(upload)
         sums = {name: core.weighed(getattr(upload, name), weight) for name in self.averaged}
         return {"weight": torch.tensor(weight).double(), **sums}
+
+    def summands(self, uploads: Sequence[Any]) -> core.StateTree:
+        if type(self).summand is not Averaging.summand:
+            return super().summands(uploads)
+        weights = [*map(self.weight, uploads)]
+        sums = {
+            name: core.weighed_rows([getattr(upload, name) for upload in uploads], weights)
+            for name in self.averaged
+        }
+        return {"weight": torch.tensor(weights).double(), **sums}
 
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server

@@ -41,6 +41,15 @@ from fedray.core.payload import KINDS, BadPayload, Call, Payload, PayloadTypes, 
 from fedray.core.privacy import Privacy, PrivacyMode
 from fedray.core.schedules import Schedule
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks, held_versions
-from fedray.core.sums import Sums, Total, halves, mean_of, total_of, total_of_rows, weighed
+from fedray.core.sums import (
+    Sums,
+    Total,
+    halves,
+    mean_of,
+    total_of,
+    total_of_rows,
+    weighed,
+    weighed_rows,
+)
 from fedray.core.training import LocalTraining, Trained, batch_sizes, fit, with_extra
 from fedray.trees import ClientState, ServerState, StateTree, Tensors

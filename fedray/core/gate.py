@@ -24,7 +24,7 @@ from fedray.core.payload import (
     Placed,
 )
 from fedray.core.privacy import Privacy, is_covered, terms_of
-from fedray.core.sums import Summand, Total, total_of
+from fedray.core.sums import Summand, Summands, Total, stack_trees, total_of
 from fedray.storage.run import Traffic
 from fedray.trees import leaves
 
@@ -80,7 +80,9 @@ class Gate:
         """
         self._check_fields(payload, "uploads")
         _check_like(payload, call.down)
-        if copy or not _is_on_cpu(payload):  # checks of values on a device would synchronise
+        if copy or not _are_plain(
+            _flat(payload)[1]
+        ):  # checks of values on a device would synchronise
             payload = _to_cpu(payload, copy=copy)
         payload.check(call)
         items = [*payload.items()]
@@ -102,22 +104,25 @@ class Gate:
         Raises:
             BadPayload: if one of them is wrong, without saying whose.
         """
-        items = [[*payload.items()] for payload in payloads]
+        form, first = _flat(payloads[0])
+        others = [_flat(payload) for payload in payloads[1:]]
         is_plain = self.privacy is None and self.up_bits >= 32
-        forms = [*map(_form, payloads, items)]
-        if not is_plain or forms != forms[:1] * len(forms):
+        if not is_plain or any(other != form for other, _ in others):
             pairs = zip(payloads, calls, strict=True)
             return [self.up(payload, call, copy=copy) for payload, call in pairs]
         self._check_fields(payloads[0], "uploads")
         _check_like(payloads[0], calls[0].down)
-        if copy or not all(map(_is_on_cpu, payloads)):
+        tensors = [*first, *chain.from_iterable(values for _, values in others)]
+        if copy or not _are_plain(tensors):
             payloads = [_to_cpu(payload, copy=copy) for payload in payloads]
-            items = [[*payload.items()] for payload in payloads]
+            tensors = [*chain.from_iterable(_flat(payload)[1] for payload in payloads)]
         for payload, call in zip(payloads, calls, strict=True):
             payload.check_numbers()
             payload.check(call)
-        _check_finite(payloads[0], [*chain.from_iterable(items)])
-        traffic = _count_traffic(items[0], self.up_bits)
+        if not _are_finite(tensors):
+            for payload in payloads:
+                _check_finite(payload, [*payload.items()])
+        traffic = _count_traffic([*payloads[0].items()], self.up_bits)
         return [(payload, traffic) for payload in payloads]
 
     def release(
@@ -131,6 +136,14 @@ class Gate:
     def summand(self, summand: Summand) -> Summand:
         """Return the terms that an upload adds to a sum; with central privacy, the whole upload."""
         return terms_of if self._is_central else summand
+
+    def summands(self, summands: Summands) -> Summands:
+        """Return the terms of several uploads as rows, as `summand` does of one."""
+        return (
+            (lambda uploads: stack_trees([*map(terms_of, uploads)]))
+            if self._is_central
+            else summands
+        )
 
     def release_total(self, total: Total, summand: Summand, *, round_: int, step: str) -> Total:
         """Return the sums for the server step; with central privacy, those of noisy means."""
@@ -154,13 +167,17 @@ class Gate:
         payload.check_fields(self.axes)
 
 
-def _form(payload: Payload, items: Sequence[Placed]) -> list[object]:
-    """Return a payload's type, and the places of its items with dtype and shape of each tensor."""
-    places = [
-        (place, value.dtype, value.shape) if isinstance(value, Tensor) else place
-        for place, _, _, value in items
-    ]
-    return [type(payload), *places]
+def _flat(payload: Payload) -> tuple[list[object], list[Tensor]]:
+    """Return a payload's form (type, places, dtypes, shapes), and its tensors."""
+    form: list[object] = [type(payload)]
+    tensors = []
+    for path, value in leaves(vars(payload)):
+        if isinstance(value, Tensor):
+            form += path, value.dtype, value.shape
+            tensors.append(value)
+        else:
+            form.append(path)
+    return form, tensors
 
 
 def _check_like(payload: Payload, down: Any) -> None:
@@ -195,9 +212,9 @@ def _to_cpu(payload: Payload, *, copy: bool = True) -> Payload:
     )
 
 
-def _is_on_cpu(payload: Payload) -> bool:
-    values = [value for _, value in leaves(vars(payload)) if isinstance(value, Tensor)]
-    return all(t.is_cpu and t.is_contiguous() and not t.requires_grad for t in values)
+def _are_plain(tensors: Sequence[Tensor]) -> bool:
+    """Return True if all tensors are contiguous, on the CPU, and without gradient."""
+    return all(t.is_cpu and t.is_contiguous() and not t.requires_grad for t in tensors)
 
 
 def _quantise_payload(payload: Payload, bits: int) -> Payload:
@@ -227,8 +244,8 @@ def _are_finite(tensors: Sequence[Tensor]) -> bool:
     result may be False for finite numbers whose norm overflows.
     """
     small = [t for t in tensors if t.is_floating_point() and _is_small(t)]
-    norms = torch._foreach_norm(small) if small else []
-    return math.isfinite(sum(map(float, norms))) and all(
+    norms = torch._foreach_norm(small) if small else ()
+    return (not norms or math.isfinite(float(torch.stack(norms).sum()))) and all(
         _is_finite(tensor) for tensor in tensors if not _is_small(tensor)
     )
 

@@ -169,14 +169,14 @@ class Payload:
 
     def map(self, function: Callable[[Kind, Tensor], Tensor]) -> Payload:
         """Return a payload of the same type with `function(kind, tensor)` for every tensor."""
-        changed: dict[str, Any] = {}
+        fields = dict(vars(self))
         for field in self.declared():
-            value, applied = getattr(self, field.name), partial(function, field.kind)
-            if is_tree(value):
-                changed[field.name] = map_tensors(applied, value)
-            elif isinstance(value, Tensor):
-                changed[field.name] = applied(value)
-        return dataclasses.replace(self, **changed)
+            value = fields[field.name]
+            if isinstance(value, Tensor):
+                fields[field.name] = function(field.kind, value)
+            elif is_tree(value):
+                fields[field.name] = map_tensors(partial(function, field.kind), value)
+        return type(self)(**fields)
 
     # --- checks ----------------------------------------------------------------------------------
 

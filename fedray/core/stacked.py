@@ -27,7 +27,7 @@ from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import Batch, Client, Samples, Skeleton
 from fedray.core.optimizers import ON_THE_CPU, SGD
 from fedray.core.payload import Payload
-from fedray.core.sums import halves
+from fedray.core.sums import halves, stack_trees
 from fedray.core.training import (
     LocalTraining,
     Trained,
@@ -207,22 +207,27 @@ class _StackedTraining:
         self._views = [augmentation_draws(context.client) for context in contexts]
         rows = {name: tensor[first : first + count] for name, tensor in stack.tensors.items()}
         learning = stack.parameters if one.trainable is None else {*one.trainable}
-        self._extra = _stack_trees([context.extra for context in contexts])
+        self._extra = stack_trees([context.extra for context in contexts])
         self._learning = {n: tensor for n, tensor in rows.items() if n in learning} | self._extra
         is_sent_once = all(context.down is one.down for context in contexts)
         self._fixed: StateTree = {
             "model": {name: tensor for name, tensor in rows.items() if name not in learning},
-            "memory": _stack_trees([context.state.memory for context in contexts]),
-            "counts": torch.stack([context.client.class_counts for context in contexts]),
-            "down": {}
-            if is_sent_once
-            else _stack_trees([_tensor_fields(c.down) for c in contexts]),
+            "memory": stack_trees([context.state.memory for context in contexts]),
+            "counts": self._class_counts(one.client.setting.num_classes),
+            "down": {} if is_sent_once else stack_trees([_tensor_fields(c.down) for c in contexts]),
         }
         self._parts: dict[tuple[int, int], _Part] = {}
         self._means: dict[str, StateTree] = {}  # the optimiser's running means, by name
         self._batches, self._runs = self._draw_batches()
         self._losses: list[tuple[Stretch, Tensor]] = []
         self._loss = torch.vmap(_Loss(method, stack, one, self._samples), randomness="error")
+
+    def _class_counts(self, classes: int) -> Tensor:
+        """Return n_{i,c} of all clients [clients, C], int64, in one operation."""
+        counts = [len(context.client.train) for context in self._contexts]
+        first = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)) * classes
+        keys = first.to(self._device).unsqueeze(1) + self._labels.view(len(first), -1)
+        return keys.flatten().bincount(minlength=len(counts) * classes).view(-1, classes)
 
     def _draw_batches(self) -> tuple[Sequence[Tensor], list[Stretch]]:
         """Draw each client's batches from its own stream; return the batches of each run, and runs.
@@ -433,15 +438,6 @@ def clip_rows(tensors: Sequence[Tensor], bound: float) -> None:
     factors = (bound / (torch.stack(norms).norm(dim=0) + 1e-6)).clamp(max=1)
     for gradient in gradients:
         gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
-
-
-def _stack_trees(trees: Sequence[StateTree]) -> dict[str, Any]:
-    """Return a tree whose tensors stack those of several trees of one form."""
-    stacked: dict[str, Any] = {}
-    for name, value in trees[0].items():
-        values = [tree[name] for tree in trees]
-        stacked[name] = _stack_trees(values) if is_tree(value) else torch.stack(values)
-    return stacked
 
 
 def _tensor_fields(payload: Payload) -> dict[str, Any]:

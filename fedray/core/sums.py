@@ -15,10 +15,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from fedray.trees import StateTree, Tensors, is_tree
+from fedray.trees import StateTree, Tensors, is_tree, map_tensors
 
 Summand: TypeAlias = Callable[[Any], StateTree]
 """Returns the terms that an upload adds to each sum."""
+Summands: TypeAlias = Callable[[Sequence[Any]], StateTree]
+"""Returns the terms of several uploads as rows."""
 
 
 @dataclass(frozen=True)
@@ -97,33 +99,38 @@ class Sums:
         self.total = self._stack[0][0]
 
 
-def total_of_rows(clients: Sequence[int], terms: Sequence[StateTree]) -> Total:
+def total_of_rows(clients: Sequence[int], rows: StateTree) -> Total:
     """Return the total of `total_of` from the terms of all clients, in a few operations.
 
     Args:
         clients: sorted ids.
-        terms: the terms of each client.
+        rows: the terms of all clients, a row each, as `stack_trees` returns them.
+    """
+    return Total(tuple(clients), map_tensors(_sum_of_rows, rows))
+
+
+def stack_trees(trees: Sequence[StateTree]) -> dict[str, Any]:
+    """Return a tree whose tensors stack those of several trees as rows.
 
     Raises:
-        ValueError: if the terms do not have the same names and shapes.
+        ValueError: if the trees do not have the same names and shapes.
     """
-    return Total(tuple(clients), _sum_of_rows(terms))
-
-
-def _sum_of_rows(terms: Sequence[StateTree]) -> StateTree:
-    sums: dict[str, Any] = {}
-    for other in terms[1:]:
-        _check_names(terms[0], other)
-    for name, value in terms[0].items():
-        values = [tree[name] for tree in terms]
+    stacked: dict[str, Any] = {}
+    for other in trees[1:]:
+        _check_names(trees[0], other)
+    for name, value in trees[0].items():
+        values = [tree[name] for tree in trees]
         if is_tree(value):
-            sums[name] = _sum_of_rows(values)
+            stacked[name] = stack_trees(values)
             continue
         for other in values[1:]:
             _check_shapes(value, other)
-        rows = torch.stack(values)
-        sums[name] = _pairwise(rows, 0) if value.is_floating_point() else rows.amax(0)
-    return sums
+        stacked[name] = torch.stack(values)
+    return stacked
+
+
+def _sum_of_rows(rows: Tensor) -> Tensor:
+    return _pairwise(rows, 0) if rows.is_floating_point() else rows.amax(0)
 
 
 def _pairwise(rows: Tensor, axis: int) -> Tensor:
@@ -167,6 +174,17 @@ def weighed(tensors: Mapping[str, Tensor], weight: float) -> Tensors:
         if tensor.is_floating_point()
         else tensor
         for name, tensor in tensors.items()
+    }
+
+
+def weighed_rows(tensors: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Tensors:
+    """Return `weighed` of several clients, whose tensors are rows of the result."""
+    factors = torch.tensor(weights, dtype=torch.double)
+    return {
+        name: rows.double().mul_(factors.view(-1, *[1] * (rows.dim() - 1)))
+        if rows.is_floating_point()
+        else rows
+        for name, rows in stack_trees(tensors).items()
     }
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -151,7 +151,7 @@ def _batches(client: Client) -> Iterator[tuple[int, Batch]]:
 
 def check_loss(loss: float, config: TrainingConfig) -> None:
     """Raise a FloatingPointError if the mean loss of an epoch is not finite."""
-    if not np.isfinite(loss):
+    if not math.isfinite(loss):
         raise FloatingPointError(
             f"the training loss became {loss}; lower lr (now {config.lr:g}) "
             "or the weight of the method's own loss term"

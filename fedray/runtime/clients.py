@@ -6,8 +6,8 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -54,6 +54,22 @@ class Member(NamedTuple):
     down: core.Payload | None
 
 
+class Finished(NamedTuple):
+    """A client's step that has returned.
+
+    Attributes:
+        call: the call.
+        uplink: the upload, which has not passed the gate.
+        reply: the reply without upload.
+        state: the next state.
+    """
+
+    call: core.Call
+    uplink: Any
+    reply: Reply
+    state: core.ClientState
+
+
 class ClientRuntime:
     """Runs the client steps of one experiment as pure functions of (state, download).
 
@@ -78,27 +94,58 @@ class ClientRuntime:
         client: int,
         state: core.ClientState | None,
         down: core.Payload | None,
-        *,
-        is_summed: bool = False,
     ) -> tuple[Reply, core.ClientState | None]:
-        """Run the method's step `name` for one client.
+        """Run the method's step `name` for one client; see `step_group`."""
+        return self.step_group(name, round_, [Member(client, state, down)])[0]
+
+    def step_group(
+        self, name: str, round_: int, members: Sequence[Member], sums: core.Sums | None = None
+    ) -> list[tuple[Reply, core.ClientState | None]]:
+        """Run the method's step `name` for a group of clients, and check their uploads together.
 
         Args:
             name: a method of the algorithm, `(client, state, down) -> (uplink, next state)`.
             round_: the round.
-            client: the client's id.
-            state: its state; None before its first step.
-            down: its download.
-            is_summed: whether the caller passes the reply to `summed` before the next step, so that
-                the upload need not be copied.
+            members: the clients; with `sums`, those of a whole subtree of the additions.
+            sums: adds up the uploads, and the replies have none; None: the replies have them.
 
         Returns:
-            The reply and the next state; after a failure, the state as it was.
+            Each client's reply and next state; after a failure, the state as it was.
 
         Raises:
             UserError: if the user can correct the cause, for example if memory runs out.
             OSError: if the disk is full.
         """
+        steps = self._steps(name, round_, members)
+        passed = self._pass_gate(steps, copy=sums is None)
+        if sums is not None:
+            self._add(sums, passed, [member.client for member in members])
+        results: list[tuple[Reply, core.ClientState | None]] = []
+        for member, step, upload in zip(members, steps, passed, strict=True):
+            if isinstance(step, Failure):
+                results.append((Reply(failure=step), member.state))
+            elif isinstance(upload, Failure):
+                results.append((Reply(failure=upload), member.state))
+            else:
+                uplink, traffic = (upload[0] if sums is None else None), upload[1]
+                results.append((replace(step.reply, uplink=uplink, traffic=traffic), step.state))
+        return results
+
+    def _steps(self, name: str, round_: int, members: Sequence[Member]) -> list[Finished | Failure]:
+        """Run a step for each client; the results of several share no memory."""
+        return [self._step(name, round_, *member, copy=len(members) > 1) for member in members]
+
+    def _step(
+        self,
+        name: str,
+        round_: int,
+        client: int,
+        state: core.ClientState | None,
+        down: core.Payload | None,
+        *,
+        copy: bool,
+    ) -> Finished | Failure:
+        """Run a step for one client; with `copy`, the next client's may follow at once."""
         try:
             context, method_step = self.client(client, round_), self.method_step(name)
             with of_clients(client), self._isolated(name, client, round_):
@@ -108,18 +155,16 @@ class ClientRuntime:
                 copied = core.ClientState(private.of(current.model), private.of(current.memory))
                 download = None if down is None else down.map(lambda _, t: private.copy(t))
                 with counted() as tally:
-                    result = method_step(context, copied, download)
+                    uplink, next_state = method_step(context, copied, download)
                 work = Work(tally.steps, tally.images, tally.parameters)
                 call = core.Call(self.assembly.algorithm, name, context, down)
-                uplink, returned = result
-                self._check_upload(uplink, call)
-                passed: tuple[core.Payload | None, Traffic] = (None, Traffic())
-                if uplink is not None:
-                    passed = self.assembly.gate.up(uplink, call, copy=not is_summed)
-                reply, next_state = self._reply(call, passed, returned, work, private)
-                return replace(reply, seconds=time.perf_counter() - start), next_state
+                finished = self._finished(
+                    call, _copy(uplink) if copy else uplink, next_state, work, private
+                )
+                seconds = time.perf_counter() - start
+                return finished._replace(reply=replace(finished.reply, seconds=seconds))
         except (Exception, SystemExit) as error:
-            return Reply(failure=self._failure(error, name, round_, client)), state
+            return self._failure(error, name, round_, client)
 
     def method_step(self, name: str) -> Callable[..., Any]:
         """Return the method's step `name`: `(client, state, down) -> (upload or None, state)`."""
@@ -135,66 +180,93 @@ class ClientRuntime:
         seed = self.assembly.streams.entropy(f"layers/{name}", round_=round_, client=client)
         return self._isolation.step(seed)
 
-    def _check_upload(self, uplink: core.Payload | None, call: core.Call) -> None:
-        algorithm = self.assembly.algorithm
-        if uplink is None and call.step == "client_update" and algorithm.uploads:
-            expected = " or ".join(payload.__name__ for payload in algorithm.uploads)
-            raise core.BadPayload(f"{call.step} uploads nothing, expected {expected}")
-
-    def _reply(
+    def _finished(
         self,
         call: core.Call,
-        passed: tuple[core.Payload | None, Traffic],
+        uplink: Any,
         next_state: Any,
         work: Work,
         private: PrivateCopies,
-    ) -> tuple[Reply, core.ClientState]:
-        """Check a step's next state; return it, and the reply (without seconds).
+    ) -> Finished:
+        """Check what a step returned, except its upload's values.
 
         Args:
             call: the call.
-            passed: the upload, which has passed the gate, and its traffic.
-            next_state: what the step returned.
+            uplink: the upload.
+            next_state: the state.
             work: what the step computed.
             private: the copies of state and download with which it began.
         """
-        context = call.client
+        algorithm, context = self.assembly.algorithm, call.client
+        if uplink is None and call.step == "client_update" and algorithm.uploads:
+            expected = " or ".join(payload.__name__ for payload in algorithm.uploads)
+            raise core.BadPayload(f"{call.step} uploads nothing, expected {expected}")
         check_numbers(context.reports, context.train_losses)
         if not isinstance(next_state, core.ClientState):
             kind = type(next_state).__name__
             raise TypeError(f"the next state is a {kind}, expected a ClientState")
         parts = (next_state.model, next_state.memory, context.optimizer_state)
-        shared = _memory_of(context.skeleton.tensors) if any(parts) else set[int]()
-        detach = partial(_detached, private, shared)
-        loss = context.train_losses[-1] if context.train_losses else None
-        used = peak_device_memory(self.device)
-        reply = Reply(*passed, loss, context.reports, work=work, device_bytes=used)
-        return reply, core.ClientState(
-            *(map_tensors(detach, make_contiguous(part)) for part in parts)
+        if any(parts):
+            detach = partial(_detached, private, _memory_of(context.skeleton.tensors))
+            model, memory, means = (map_tensors(detach, make_contiguous(p)) for p in parts)
+            parts = model, memory, means
+        reply = Reply(
+            train_loss=context.train_losses[-1] if context.train_losses else None,
+            reports=context.reports,
+            work=work,
+            device_bytes=peak_device_memory(self.device),
         )
+        return Finished(call, uplink, reply, core.ClientState(*parts))
 
-    def summed(
-        self, sums: core.Sums, clients: Sequence[int], replies: Sequence[Reply]
-    ) -> list[Reply]:
-        """Add the uploads of a group's replies to sums; return the replies without them.
+    def _pass_gate(
+        self, steps: Sequence[Finished | Failure], *, copy: bool
+    ) -> list[tuple[core.Payload | None, Traffic] | Failure]:
+        """Pass uploads through the gate, together if all are right."""
+        gate = self.assembly.gate
+        sent = [s for s in steps if isinstance(s, Finished) and s.uplink is not None]
+        together: Iterator[tuple[core.Payload, Traffic]] | None = None
+        if len(sent) > 1:
+            with suppress(Exception):  # whose it is, is found out below
+                calls = [step.call for step in sent]
+                together = iter(gate.up_together([s.uplink for s in sent], calls, copy=copy))
+        passed: list[tuple[core.Payload | None, Traffic] | Failure] = []
+        for step in steps:
+            if isinstance(step, Failure):
+                passed.append(step)
+            elif step.uplink is None:
+                passed.append((None, Traffic()))
+            elif together is not None:
+                passed.append(next(together))
+            else:
+                try:
+                    passed.append(gate.up(step.uplink, step.call, copy=copy))
+                except (Exception, SystemExit) as error:
+                    client, name = step.call.client, step.call.step
+                    passed.append(self._failure(error, name, client.round, client.id))
+        return passed
 
-        The sums share no memory with the uploads.
-        """
-        algorithm, uplinks = self.assembly.algorithm, [reply.uplink for reply in replies]
+    def _add(
+        self,
+        sums: core.Sums,
+        passed: Sequence[tuple[core.Payload | None, Traffic] | Failure],
+        clients: Sequence[int],
+    ) -> None:
+        """Add a group's uploads to sums, which share no memory with the uploads."""
+        algorithm = self.assembly.algorithm
         assert isinstance(algorithm, core.SummingMethod)
-        summand = self.assembly.gate.summand(algorithm.summand)
+        gate = self.assembly.gate
+        uplinks = [None if isinstance(upload, Failure) else upload[0] for upload in passed]
         if len(clients) > 1 and all(uplink is not None for uplink in uplinks):
-            total = core.total_of_rows(clients, [*map(summand, uplinks)])
-            sums.add(total, len(clients), in_place=True)
-            return [replace(reply, uplink=None) for reply in replies]
+            rows = gate.summands(algorithm.summands)(uplinks)
+            sums.add(core.total_of_rows(clients, rows), len(clients), in_place=True)
+            return
+        summand = gate.summand(algorithm.summand)
         for client, uplink in zip(clients, uplinks, strict=True):
             total = core.Total()
             if uplink is not None:
-                uploaded = _memory_of(vars(uplink))
-                own = partial(_outside, uploaded)
+                own = partial(_outside, _memory_of(vars(uplink)))
                 total = core.Total((client,), map_tensors(own, summand(uplink)))
             sums.add(total, in_place=True)
-        return [replace(reply, uplink=None) for reply in replies]
 
     def test(
         self,
@@ -335,6 +407,13 @@ class ClientRuntime:
                 check_threads(self.assembly.experiment.threads, size, self.device)
             self._skeletons[architecture] = core.Skeleton(empty)
         return self._skeletons[architecture]
+
+
+def _copy(uplink: Any) -> Any:
+    """Return a copy of an upload, or anything else as it is, which the gate will refuse."""
+    if not isinstance(uplink, core.Payload):
+        return uplink
+    return uplink.map(lambda _, value: value.clone() if isinstance(value, Tensor) else value)
 
 
 def _memory_of(tree: Mapping[str, Any]) -> set[int]:

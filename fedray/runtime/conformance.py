@@ -25,6 +25,7 @@ from torch.testing import assert_close
 
 from fedray import core
 from fedray.config import Experiment, Tree, with_plugins
+from fedray.core.stacked import stacks_of
 from fedray.errors import FedrayError, one_line
 from fedray.federation import Executor, Federation, Reply, Task
 from fedray.models import Classifier
@@ -210,13 +211,17 @@ class Reversed(SerialExecutor):
         self, task: Task, name: str, round_: int, down: core.Downlinks
     ) -> tuple[dict[int, Reply], core.Total]:
         """Run a step or a test for every key of `down`, in reverse order."""
-        backwards = dict(reversed([*down.items()]))
         if task != "sum":
-            return super().run(task, name, round_, backwards)
-        replies, _ = super().run("step", name, round_, backwards)
+            return super().run(task, name, round_, dict(reversed([*down.items()])))
+        replies, totals = dict[int, Reply](), list[tuple[core.Total, int]]()
+        for group in reversed([*stacks_of(sorted(down), self._assembly.experiment.stacked)]):
+            answers, total = super().run(task, name, round_, {c: down[c] for c in group})
+            replies |= answers
+            totals.append((total, len(group)))
         sums = core.Sums(len(down))
-        alone = {c: self._runtime.summed(sums, [c], [replies[c]])[0] for c in sorted(down)}
-        return alone, sums.total
+        for total, size in reversed(totals):
+            sums.add(total, size)
+        return dict(sorted(replies.items())), sums.total
 
 
 def backwards(assembly: Assembly) -> Reversed:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,13 +33,12 @@ from fedray.runtime.memory import keep_freed_memory
 from fedray.runtime.messages import Message, from_message, register_tensors, to_message
 from fedray.runtime.printing import Output, Text, text_log, unpack_experiment
 from fedray.runtime.shares import (
-    STACKED_STEP,
     groups_of_step,
     groups_of_test,
     shares_of_blocks,
     shares_of_groups,
 )
-from fedray.runtime.stacked import StackedRuntime, client_runtime
+from fedray.runtime.stacked import client_runtime
 from fedray.storage.states import StateStore, state_size
 from fedray.storage.tensors import LARGE, TreeFile, read_tree, write_tree
 
@@ -98,7 +96,7 @@ class RayExecutor:
         downloads, losses = _put_once(down), Counter[int]()
         replies, blocks = dict[int, Reply](), dict[int, tuple[Total, int]]()
         while pending:
-            calls = self._send(task, name, round_, pending, downloads)
+            calls = self._send(task, name, round_, pending, down, downloads)
             pending, lost_workers = [], set[Any]()
             for call in calls:
                 try:
@@ -132,6 +130,7 @@ class RayExecutor:
         name: str,
         round_: int,
         groups: Sequence[Sequence[int]],
+        down: Downlinks,
         downloads: tuple[Sequence[Any], Mapping[int, int]],
     ) -> list[Sent]:
         """Divide clients among the workers that answer, and call these workers."""
@@ -145,8 +144,7 @@ class RayExecutor:
         if task == "sum":
             everyone = list(downloads[1])
             blocks = shares_of_blocks(everyone, seconds, len(workers), max_clients, group_size)
-            divide = partial(groups_of_step, self._assembly, name)
-            shares = [[divide(block) for block in share] for share in blocks]
+            shares = [[self._divide(name, down, block) for block in share] for share in blocks]
         else:
             max_clients = max_clients if task == "test" else max(1, max_clients // group_size)
             shares = shares_of_groups(groups, seconds, len(workers), max_clients)
@@ -157,6 +155,11 @@ class RayExecutor:
                     argument = self._share(task, worker, round_, share, *downloads)
                     calls.append(Sent(worker, share, worker.run.remote(task, name, argument)))
         return calls
+
+    def _divide(self, name: str, down: Downlinks, block: Sequence[int]) -> list[Sequence[int]]:
+        """Return the groups of a block whose uploads are summed."""
+        sent = {client: down[client] for client in block}
+        return groups_of_step(self._assembly, name, sent, is_summed=True)
 
     def _suspend(
         self, call: Sent, lost_workers: set[Any], losses: Counter[int], error: Exception
@@ -347,24 +350,17 @@ class Worker:
             runtime, inputs = self._runtime(share.experiment), share.inputs()
             if task == "test":
                 return _test(runtime, name, share), None, self._output.take()
-            results, sums, is_summed = list[Any](), Sums(len(share.clients)), task == "sum"
+            sums = Sums(len(share.clients)) if task == "sum" else None
+            results: list[Any] = []
             for group in share.groups:
                 members = [*islice(inputs, len(group))]
-                if isinstance(runtime, StackedRuntime) and name == STACKED_STEP:
-                    stepped = runtime.step_together(share.round, members, is_summed=is_summed)
-                else:
-                    stepped = [
-                        runtime.step(name, share.round, *member, is_summed=is_summed)
-                        for member in members
-                    ]
-                answers = [reply for reply, _ in stepped]
-                if is_summed:
-                    answers = runtime.summed(sums, group, answers)
-                for member, reply, (_, state) in zip(members, answers, stepped, strict=True):
+                stepped = runtime.step_group(name, share.round, members, sums)
+                for member, (reply, state) in zip(members, stepped, strict=True):
                     is_new = state is not None and state is not member.state
                     new = share.packed(state, len(results)) if is_new else None
                     results.append(to_message((reply, new)))
-            return results, to_message(sums.total), self._output.take()
+            total = Total() if sums is None else sums.total
+            return results, to_message(total), self._output.take()
         except Exception as error:
             error.__dict__["texts"] = self._output.take()
             raise

@@ -10,8 +10,8 @@ from fedray.federation import Reply, Task
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import Member
 from fedray.runtime.memory import keep_freed_memory
-from fedray.runtime.shares import STACKED_STEP, groups_of_step, groups_of_test
-from fedray.runtime.stacked import StackedRuntime, client_runtime
+from fedray.runtime.shares import groups_of_step, groups_of_test
+from fedray.runtime.stacked import client_runtime
 from fedray.storage.states import StateStore
 
 CLUSTER_KEYS = (
@@ -47,24 +47,15 @@ class SerialExecutor:
         """Run a step or a test for every key of `down`; see `federation.Executor`."""
         if task == "test":
             return self._test(name, round_, down), Total()
-        replies, sums, is_summed = dict[int, Reply](), Sums(len(down)), task == "sum"
-        for group in groups_of_step(self._assembly, name, down):
-            runtime = self._runtime
+        replies, sums = dict[int, Reply](), Sums(len(down)) if task == "sum" else None
+        for group in groups_of_step(self._assembly, name, down, is_summed=task == "sum"):
             members = [Member(client, self.states.get(client), down[client]) for client in group]
-            if isinstance(runtime, StackedRuntime) and name == STACKED_STEP:
-                stepped = runtime.step_together(round_, members, is_summed=is_summed)
-            else:
-                stepped = [
-                    runtime.step(name, round_, *member, is_summed=is_summed) for member in members
-                ]
-            for member, (_, state) in zip(members, stepped, strict=True):
+            stepped = self._runtime.step_group(name, round_, members, sums)
+            for member, (reply, state) in zip(members, stepped, strict=True):
+                replies[member.client] = reply
                 if state is not None and state is not member.state:
                     self.states.put(member.client, state)
-            answers = [reply for reply, _ in stepped]
-            if is_summed:
-                answers = runtime.summed(sums, group, answers)
-            replies |= zip(group, answers, strict=True)
-        return replies, sums.total
+        return replies, Total() if sums is None else sums.total
 
     def _test(self, name: str, round_: int, down: Downlinks) -> dict[int, Reply]:
         replies: dict[int, Reply] = {}

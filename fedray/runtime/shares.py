@@ -15,6 +15,8 @@ STACKED_STEP = "client_update"
 """The client step in which clients may be stacked."""
 TESTED_TOGETHER = 256
 """Most test images of a group of clients; bounded so that several workers share a test."""
+SUMMED_TOGETHER = 2**18
+"""Most numbers of the uploads that are summed together."""
 PARTS = (1, 2, 4, 8, 16)
 """Numbers of blocks per worker that are tried in turn, until the shares are even."""
 
@@ -75,11 +77,30 @@ def is_stacked(assembly: Assembly, name: str) -> bool:
     return assembly.experiment.stacked > 1 and name == STACKED_STEP
 
 
-def groups_of_step(assembly: Assembly, name: str, clients: Collection[int]) -> list[Sequence[int]]:
-    """Return the clients of a step in groups that are trained together; without stacking, alone."""
-    if not is_stacked(assembly, name):
-        return [(client,) for client in clients]
-    return [*stacks_of(sorted(clients), assembly.experiment.stacked)]
+def groups_of_step(
+    assembly: Assembly, name: str, down: Downlinks, *, is_summed: bool = False
+) -> list[Sequence[int]]:
+    """Return the clients of a step in groups that are run together.
+
+    A group is a stack, or clients whose small uploads are checked and summed together: then it is a
+    subtree of the additions (`core.sums`). Other clients are alone.
+    """
+    size = group_size(assembly, name, down, is_summed=is_summed)
+    return [*stacks_of(sorted(down), size)] if size > 1 else [(client,) for client in down]
+
+
+def group_size(assembly: Assembly, name: str, down: Downlinks, *, is_summed: bool) -> int:
+    """Return the largest number of clients in a group of a step.
+
+    An upload is taken to be as large as a download; copying a large one costs more than it saves.
+    """
+    if is_stacked(assembly, name):
+        return assembly.experiment.stacked
+    sent = next((payload for payload in down.values() if payload is not None), None)
+    if not is_summed or sent is None:
+        return 1
+    numbers: int = sum(item.value.numel() for item in sent.tensors())
+    return max(1, SUMMED_TOGETHER // max(1, numbers))
 
 
 def groups_of_test(

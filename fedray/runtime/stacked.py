@@ -7,34 +7,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
 
 import torch
 
-from fedray.core import (
-    BadPayload,
-    Call,
-    Client,
-    ClientState,
-    LocalContext,
-    LocalTraining,
-    Payload,
-    Trained,
-)
+from fedray.core import Call, Client, ClientState, LocalContext, LocalTraining, Trained
 from fedray.core.stacked import Form, Stack, form_of, train_stacked
 from fedray.counts import counted
-from fedray.errors import UserError, one_line
-from fedray.federation import Reply
+from fedray.errors import Failure, UserError, one_line
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.clients import ClientRuntime, Member
+from fedray.runtime.clients import ClientRuntime, Finished, Member
 from fedray.runtime.isolation import PrivateCopies, generators
 from fedray.runtime.printing import of_clients
 from fedray.runtime.shares import STACKED_STEP
-from fedray.storage.run import Traffic, Work
+from fedray.storage.run import Work
 
 
 def client_runtime(assembly: Assembly, device: torch.device) -> ClientRuntime:
@@ -44,7 +33,7 @@ def client_runtime(assembly: Assembly, device: torch.device) -> ClientRuntime:
 
 
 @dataclass
-class _Step:
+class _Begun:
     """One client's step, between its begin and its end.
 
     Attributes:
@@ -75,15 +64,6 @@ class _Step:
         return (self.kind, trainable, *map(form_of, parts))
 
 
-class _Finished(NamedTuple):
-    """What a client's step returned, before the gate."""
-
-    call: Call
-    uplink: Payload | None
-    state: Any
-    work: Work
-
-
 class StackedRuntime(ClientRuntime):
     """Runs the client steps of one experiment, training several clients together."""
 
@@ -91,10 +71,10 @@ class StackedRuntime(ClientRuntime):
         super().__init__(assembly, device)
         self._stacks: dict[str, Stack] = {}
 
-    def step_together(
-        self, round_: int, members: Sequence[Member], *, is_summed: bool = False
-    ) -> list[tuple[Reply, ClientState | None]]:
-        """Run `client_update` for several clients, and train them together."""
+    def _steps(self, name: str, round_: int, members: Sequence[Member]) -> list[Finished | Failure]:
+        """Run `client_update` for the clients, and train them together; other steps one by one."""
+        if name != STACKED_STEP:
+            return super()._steps(name, round_, members)
         start, streams = time.perf_counter(), self.assembly.streams
         seed = streams.entropy("layers/stacked", round_=round_, client=members[0].client)
         _ = self._training_samples  # build it now: building data or models may draw random numbers
@@ -103,21 +83,19 @@ class StackedRuntime(ClientRuntime):
         private = PrivateCopies(self.device)
         clients = [member.client for member in members]
         with of_clients(*clients), self._isolation.step(seed), self._refuse_draws():
-            replies, steps = self._begin(round_, members, private)
-            for _, same_form in groupby(steps, _Step.form):
+            results, begun = self._begin(round_, members, private)
+            for _, same_form in groupby(begun, _Begun.form):
                 self._train([*same_form])
-            finished = [(step, self._finish(round_, step)) for step in steps]
-            replies |= self._replies(round_, finished, private, is_summed=is_summed)
+            results |= {step.member.client: self._finish(round_, step, private) for step in begun}
         seconds = (time.perf_counter() - start) / len(members)
-        results = [replies[member.client] for member in members]
-        return [(replace(reply, seconds=seconds), state) for reply, state in results]
+        return [_taking(results[member.client], seconds) for member in members]
 
     def _begin(
         self, round_: int, members: Sequence[Member], private: PrivateCopies
-    ) -> tuple[dict[int, tuple[Reply, ClientState | None]], list[_Step]]:
+    ) -> tuple[dict[int, Finished | Failure], list[_Begun]]:
         """Begin each client's step, in row order; return the failures and the steps that began."""
-        failures: dict[int, tuple[Reply, ClientState | None]] = {}
-        steps: list[_Step] = []
+        failures: dict[int, Finished | Failure] = {}
+        steps: list[_Begun] = []
         downs = {id(member.down): member.down for member in members}
         downloads = {
             key: None if down is None else down.map(lambda _, tensor: private.copy(tensor))
@@ -141,7 +119,7 @@ class StackedRuntime(ClientRuntime):
                 failures[member.client] = self._failed(error, round_, member)
                 continue
             rows[architecture] += 1
-            steps.append(_Step(kind, member, context, stack, row, local, work))
+            steps.append(_Begun(kind, member, context, stack, row, local, work))
         return failures, steps
 
     def _first_state(self, context: Client) -> ClientState:
@@ -170,7 +148,7 @@ class StackedRuntime(ClientRuntime):
             with_kinds.append((kinds.setdefault(form, len(kinds)), member))
         return sorted(with_kinds, key=lambda pair: (pair[0], -len(train[pair[1].client])))
 
-    def _train(self, steps: Sequence[_Step]) -> None:
+    def _train(self, steps: Sequence[_Begun]) -> None:
         """Train clients of one form together, and store each client's result."""
         method, first = self.assembly.algorithm, steps[0]
         assert isinstance(method, LocalTraining)
@@ -194,8 +172,8 @@ class StackedRuntime(ClientRuntime):
                 steps_, images_, most = step.work
                 step.work = steps_ + result.steps, images_ + image_count, max(most, parameters)
 
-    def _finish(self, round_: int, step: _Step) -> _Finished | BaseException:
-        """Finish a client's step; return what the method returns, or its error."""
+    def _finish(self, round_: int, step: _Begun, private: PrivateCopies) -> Finished | Failure:
+        """Finish a client's step."""
         method = self.assembly.algorithm
         assert isinstance(method, LocalTraining)
         try:
@@ -207,50 +185,13 @@ class StackedRuntime(ClientRuntime):
             steps, images, most = step.work
             work = Work(steps + tally.steps, images + tally.images, max(most, tally.parameters))
             call = Call(method, STACKED_STEP, step.context, step.member.down)
-            self._check_upload(uplink, call)
-            return _Finished(call, uplink, state, work)
+            return self._finished(call, uplink, state, work, private)
         except (Exception, SystemExit) as error:
-            return error
+            return self._failed(error, round_, step.member)
 
-    def _replies(
-        self,
-        round_: int,
-        finished: Sequence[tuple[_Step, _Finished | BaseException]],
-        private: PrivateCopies,
-        *,
-        is_summed: bool,
-    ) -> dict[int, tuple[Reply, ClientState | None]]:
-        """Pass the uploads through the gate, together if all are right; return the replies."""
-        gate, is_copied = self.assembly.gate, not is_summed
-        whole = [done for _, done in finished if isinstance(done, _Finished)]
-        together: Iterator[tuple[Payload, Traffic]] | None = None
-        with suppress(BadPayload):  # whose it is, is found out below
-            uplinks = [done.uplink for done in whole if isinstance(done.uplink, Payload)]
-            if uplinks and len(uplinks) == len(whole):
-                calls = [done.call for done in whole]
-                together = iter(gate.up_together(uplinks, calls, copy=is_copied))
-        replies: dict[int, tuple[Reply, ClientState | None]] = {}
-        for step, done in finished:
-            try:
-                if not isinstance(done, _Finished):
-                    raise done
-                passed: tuple[Payload | None, Traffic] = (None, Traffic())
-                if together is not None:
-                    passed = next(together)
-                elif done.uplink is not None:
-                    passed = gate.up(done.uplink, done.call, copy=is_copied)
-                answer = self._reply(done.call, passed, done.state, done.work, private)
-                replies[step.member.client] = answer
-            except (Exception, SystemExit) as error:
-                replies[step.member.client] = self._failed(error, round_, step.member)
-        return replies
-
-    def _failed(
-        self, error: BaseException, round_: int, member: Member
-    ) -> tuple[Reply, ClientState | None]:
+    def _failed(self, error: BaseException, round_: int, member: Member) -> Failure:
         self._stacks.clear()  # their models may be partly changed
-        failure = self._failure(error, STACKED_STEP, round_, member.client)
-        return Reply(failure=failure), member.state
+        return self._failure(error, STACKED_STEP, round_, member.client)
 
     def _make_stack(self, architecture: str, count: int) -> None:
         """Build a stack of an architecture for at least `count` clients, unless there is one."""
@@ -269,3 +210,10 @@ class StackedRuntime(ClientRuntime):
                 f"{self.assembly.algorithm.name} draws from the global random generators, so its "
                 "clients cannot be stacked; set stacked=1"
             )
+
+
+def _taking(step: Finished | Failure, seconds: float) -> Finished | Failure:
+    """Return a step with the time that it took."""
+    if isinstance(step, Failure):
+        return step
+    return step._replace(reply=replace(step.reply, seconds=seconds))

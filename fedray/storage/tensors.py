@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedray.errors import UserError
 from fedray.storage.files import file_checksum
-from fedray.trees import StateTree, is_tree
+from fedray.trees import StateTree, is_tree, leaves
 
 LARGE = 100_000
 """Bytes of tensors from which a tree is stored in a separate file."""
@@ -45,9 +45,7 @@ ROW = TreeFile("", "")
 
 def tree_bytes(tree: StateTree) -> int:
     """Return the bytes of a tree's tensors."""
-    return sum(
-        value.nbytes if isinstance(value, Tensor) else tree_bytes(value) for value in tree.values()
-    )
+    return sum(tensor.nbytes for _, tensor in leaves(tree))
 
 
 def write_tree(path: Path, tree: StateTree) -> TreeFile:

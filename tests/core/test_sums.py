@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedray.core import Sums, Total, halves, mean_of, total_of, total_of_rows, weighed
-from fedray.core.sums import joins
+from fedray.core.sums import joins, stack_trees
 
 
 def test_the_additions_by_hand():
@@ -89,7 +89,7 @@ def test_rows_have_the_sums_of_single_clients_bit_for_bit(count):
         for client in range(3, 3 + count)
     }
     alone = total_of(lambda value: value, terms)
-    together = total_of_rows([*terms], [*terms.values()])
+    together = total_of_rows([*terms], stack_trees([*terms.values()]))
     assert together.clients == alone.clients
     assert torch.equal(together["w"]["deep"], alone["w"]["deep"])
     assert (float(together["n"]), int(together["steps"])) == (
@@ -101,4 +101,4 @@ def test_rows_have_the_sums_of_single_clients_bit_for_bit(count):
 def test_rows_of_different_names_or_shapes_have_no_sum():
     for second, said in (({"y": torch.ones(2)}, "only some"), ({"x": torch.ones(3)}, "shapes")):
         with pytest.raises(ValueError, match=said):
-            total_of_rows([0, 1], [{"x": torch.ones(2)}, second])
+            stack_trees([{"x": torch.ones(2)}, second])

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from tensors import same
 
-from fedray.core import ClientState, Sums
+from fedray.core import ClientState, Sums, total_of
 from fedray.runtime import devices
-from fedray.runtime.clients import ClientRuntime
+from fedray.runtime.clients import ClientRuntime, Member
 
 CPU = torch.device("cpu")
 
@@ -278,17 +278,16 @@ def test_no_public_name_of_a_client_leads_to_a_test_image(assemble):
     assert found & {image.tobytes() for image in images} == own
 
 
-def test_what_is_summed_outlives_the_model_that_was_uploaded(assemble, monkeypatch):
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_is_summed_outlives_the_models_that_were_uploaded(assemble, monkeypatch, count):
     made = assemble("fedavg", {"model.group": "cnn2"})
-    monkeypatch.setattr(made.algorithm, "summand", lambda upload: {"model": dict(upload.weights)})
-    runtime = ClientRuntime(made, CPU)
-    server = made.server(CPU)
-    down = made.algorithm.downlink(made.algorithm.init_server(server), [0, 1], server)[0]
-    reply, _ = runtime.step("client_update", 1, 0, None, down, is_summed=True)
-    sums = Sums(1)
-    assert runtime.summed(sums, [0], [reply])[0].uplink is None
-    summand = sums.total.sums
-    before = {name: tensor.clone() for name, tensor in summand["model"].items()}
-    runtime.step("client_update", 1, 1, None, down, is_summed=True)
-    assert same(summand["model"], before)
-    assert not same(dict(reply.uplink.weights), before), "the upload is not copied"
+    monkeypatch.setattr(type(made.algorithm), "summand", lambda _, upload: dict(upload.weights))
+    runtime, server, sums = ClientRuntime(made, CPU), made.server(CPU), Sums(count)
+    down = made.algorithm.downlink(made.algorithm.init_server(server), range(3), server)
+    members = [Member(client, None, down[client]) for client in range(3)]
+    uploads = [runtime.step("client_update", 1, *member)[0].uplink for member in members]
+    answers = runtime.step_group("client_update", 1, members[:count], sums)
+    assert [reply.uplink for reply, _ in answers] == [None] * count
+    runtime.step("client_update", 1, *members[2])
+    expected = total_of(lambda upload: dict(upload.weights), dict(enumerate(uploads[:count])))
+    assert same(sums.total.sums, expected.sums)
