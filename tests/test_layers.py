@@ -385,6 +385,25 @@ def test_the_search_lets_streams_be(line):
     assert list(global_draws(ast.parse(line))) == []
 
 
+def private_doors(tree: ast.AST) -> Iterator[str]:
+    """Private names of other objects or modules; `_replace` is public, of named tuples."""
+    own = ("self", "cls", "super()")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names if alias.name.startswith("_"))
+        is_private = isinstance(node, ast.Attribute) and re.match(r"_(?!_|replace$)", node.attr)
+        if is_private and ast.unparse(node.value) not in own:
+            yield ast.unparse(node)
+
+
+def test_methods_use_no_private_names_of_others():
+    methods = {module: tree for module, tree in TREES.items() if ".algorithms." in module}
+    found = {module: list(private_doors(tree)) for module, tree in methods.items()}
+    assert {module: names for module, names in found.items() if names} == {}
+    doors = ast.parse("from a import _b\nself._c.d\nclip._model.e")
+    assert list(private_doors(doors)) == ["_b", "clip._model"]
+
+
 @pytest.mark.parametrize(
     "part", ["fedray.results", "fedray.results.pages", "fedray.results.analyses"]
 )

@@ -22,7 +22,7 @@ from torch import Tensor
 from fedray import core
 
 Weights: TypeAlias = Literal["samples", "uniform"]
-Aggregation: TypeAlias = Literal["weighted", "uniform", "literal"]
+Aggregation: TypeAlias = Literal["weighted", "uniform"]
 
 
 class Averaging(core.SummingMethod):
@@ -97,15 +97,14 @@ def aggregate(uploads: core.Uplinks, classes: int, how: Aggregation) -> tuple[Te
     Args:
         uploads: `LocalPrototypes` by client.
         classes: C.
-        how: "weighted" by n_{k,c}/n_c; "uniform" over the clients that hold the class; "literal",
-            FedTSP's Eq. (6) as printed: weighted, then divided by the number of those clients.
+        how: "weighted" by n_{k,c}/n_c; "uniform" over the clients that hold the class.
 
     Returns:
         Means [C, d], zero where no client holds the class, and the mask of the classes that at
         least one client holds [C].
     """
     total = core.total_of(lambda upload: class_sums(upload, classes, how), uploads)
-    return class_average(total.sums, how)
+    return class_average(total.sums)
 
 
 def class_sums(upload: Any, classes: int, how: Aggregation) -> core.Tensors:
@@ -123,11 +122,9 @@ def class_sums(upload: Any, classes: int, how: Aggregation) -> core.Tensors:
     return {"vectors": vectors, "weights": weights, "holders": holders}
 
 
-def class_average(sums: Mapping[str, Tensor], how: Aggregation) -> tuple[Tensor, Tensor]:
-    """Return the means and the mask of `aggregate` from the clients' summed `class_sums`."""
+def class_average(sums: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return means [C, d] and mask [C] of `aggregate` from the clients' summed `class_sums`."""
     means = sums["vectors"] / sums["weights"].clamp_min(1).unsqueeze(1)
-    if how == "literal":
-        means = means / sums["holders"].clamp_min(1).unsqueeze(1)
     return means.float(), sums["holders"] > 0
 
 

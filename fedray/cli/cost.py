@@ -10,6 +10,7 @@ import click
 
 from fedray.command import Command, KnownName, json_flag, keys, plugins
 from fedray.config import is_record
+from fedray.core import Algorithm, algorithms
 from fedray.results.analyses.parameters import Cost, costs, recorded_costs
 from fedray.results.pages.page import Section
 from fedray.results.pages.terminal import print_sections
@@ -30,7 +31,7 @@ COLUMNS = ("parameters", "trained", "memory", "up", "down")
 @json_flag
 @plugins
 def command(experiment: str, keys: Sequence[str], as_json: bool, plugin: Sequence[str]) -> None:
-    """Count the parameters a method keeps and trains, and the numbers it sends.
+    """Count what a method keeps, trains and sends, and say what readers of it learn.
 
     EXPERIMENT is a shipped name or a YAML file. Nothing is trained. Of a run with plug-ins,
     given by its config.yaml, the recorded numbers are shown without running the plug-ins.
@@ -38,16 +39,18 @@ def command(experiment: str, keys: Sequence[str], as_json: bool, plugin: Sequenc
     check_config(Path(experiment))
     if run := _run_with_plugins(experiment) if not (keys or plugin) else None:
         sides, method, data = recorded_costs(run), run.info.algorithm, data_name(run.info.config)
+        learned: list[str] = []
     else:
         resolved = resolve(experiment, keys, plugin)
         check_inputs(resolved)
         sides = costs(resolved)
         method, data = resolved.algorithm.name, resolved.data.source.name
+        learned = _learned(algorithms.get(method))
     if as_json:
         print(json.dumps([side.tree() for side in sides], indent=1))
         return
     print(f"{method} on {data}: numbers that are kept and trained, and sent per round")
-    print_sections([_section(sides)])
+    print_sections([_section(sides, learned)])
 
 
 def _run_with_plugins(experiment: str) -> Run | None:
@@ -58,8 +61,18 @@ def _run_with_plugins(experiment: str) -> Run | None:
     return run if run is not None and run.rounds and run.info.config.get("plugins") else None
 
 
-def _section(costs: Sequence[Cost]) -> Section:
-    """Return the table of clients and server, with the kinds of payload and their sizes."""
+def _learned(method: type[Algorithm]) -> list[str]:
+    """Return what readers of the traffic learn about clients, as the payloads declare it."""
+    readers = {"the server": method.uploads, "other clients": method.downloads}
+    phrases = {
+        reader: "; ".join(dict.fromkeys(filter(None, (each.reveals() for each in payloads))))
+        for reader, payloads in readers.items()
+    }
+    return [f"{reader} and eavesdroppers learn: {text}" for reader, text in phrases.items() if text]
+
+
+def _section(costs: Sequence[Cost], learned: Sequence[str]) -> Section:
+    """Return the table of clients and server, with kinds of payload, and what readers learn."""
     rows = [[cost.side, *(_number(cost, column) for column in COLUMNS)] for cost in costs]
     below = []
     for cost in costs:
@@ -71,7 +84,7 @@ def _section(costs: Sequence[Cost]) -> Section:
                 for kind, count in traffic.params.items()
             )
             below += [f"{cost.side}, {way}: {kinds}"] if kinds else []
-    return Section("", (), ["", *COLUMNS], rows, (), below)
+    return Section("", (), ["", *COLUMNS], rows, (), [*below, *learned])
 
 
 def _number(cost: Cost, column: str) -> str:

@@ -17,7 +17,14 @@ from fedray.models.architectures import Architecture, architecture
 from fedray.models.auxiliary import AUXILIARY, AuxiliaryOutput, FusedWithAuxiliary, WithAuxiliary
 from fedray.models.classifier import BackboneClassifier, Classifier, ClassifierOutput, WidthAdapter
 from fedray.models.groups import Group, assign_architectures, group_of, is_dense
-from fedray.models.init import build, initialise, own_width, skeleton, undrawn_linear
+from fedray.models.init import (
+    build,
+    drawn_linear,
+    initialise,
+    own_width,
+    skeleton,
+    undrawn_linear,
+)
 from fedray.models.inputs import ImageFeatures, Inputs, PatchEmbeddings, PatchFeatures, Pixels
 from fedray.models.pretrained import check_pretrained, start_from_pretrained
 from fedray.models.structure import (

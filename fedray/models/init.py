@@ -120,6 +120,14 @@ def initialise(
             )
 
 
+def drawn_linear(inputs: int, outputs: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw a linear layer's weight [outputs, inputs] and bias [outputs] as PyTorch does."""
+    bound = inputs**-0.5
+    weight, bias = torch.empty(outputs, inputs), torch.empty(outputs)
+    weight.uniform_(-bound, bound, generator=generator)
+    return weight, bias.uniform_(-bound, bound, generator=generator)
+
+
 def undrawn_linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
     """Return a linear layer on the CPU for `initialise`; the global generator is not changed."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):

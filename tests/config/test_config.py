@@ -54,7 +54,7 @@ def asked(*assignments: str) -> Experiment:
         ("data.partition=irid", r"there is no partition 'irid'\. Did you mean 'iid'\?"),
         (
             "algorithm.proto_agg=mean",
-            r"algorithm\.proto_agg: input should be 'weighted', .* or 'literal', found 'mean'",
+            r"algorithm\.proto_agg: input should be 'weighted' or 'uniform', found 'mean'",
         ),
         (
             "data.split=own.json",
@@ -352,8 +352,10 @@ def test_a_preset_lies_between_file_and_assignments():
     plain = asked("algorithm.preset=official_code")
     assert (plain.shuffle, plain.algorithm.tree()["proto_agg"]) == (False, "uniform")
     assert plain.algorithm.tree()["lambda"] == 1
-    changed = asked("algorithm.preset=official_code", "shuffle=true", "algorithm.proto_agg=literal")
-    assert (changed.shuffle, changed.algorithm.tree()["proto_agg"]) == (True, "literal")
+    changed = asked(
+        "algorithm.preset=official_code", "shuffle=true", "algorithm.proto_agg=weighted"
+    )
+    assert (changed.shuffle, changed.algorithm.tree()["proto_agg"]) == (True, "weighted")
     assert changed.drop_last is True
     assert from_tree(changed.tree()) == changed
 

@@ -49,6 +49,7 @@ from fedray.algorithms.server_training import train_on_server
 from fedray.config import Epochs, LearningRate, LossWeight
 from fedray.core.optimizers import TorchAdam
 from fedray.errors import UserError
+from fedray.models import drawn_linear
 
 
 @dataclass(frozen=True)
@@ -129,20 +130,10 @@ class FedGen(HeadAveraging):
     def _draw_generator(self, server: core.Server) -> core.Tensors:
         random = server.streams.torch("fedgen")
         classes, d, hidden = self.setting.num_classes, self.setting.feature_dim, self.hp.hidden_dim
-        entering = self.hp.noise_dim + classes
-
-        def uniform(*shape: int, inputs: int) -> Tensor:
-            bound = inputs**-0.5
-            return torch.empty(shape).uniform_(-bound, bound, generator=random)
-
-        return {
-            "w1": uniform(hidden, entering, inputs=entering),
-            "b1": uniform(hidden, inputs=entering),
-            "scale": torch.ones(hidden),
-            "shift": torch.zeros(hidden),
-            "w2": uniform(d, hidden, inputs=hidden),
-            "b2": uniform(d, inputs=hidden),
-        }
+        w1, b1 = drawn_linear(self.hp.noise_dim + classes, hidden, random)
+        w2, b2 = drawn_linear(hidden, d, random)
+        scale, shift = torch.ones(hidden), torch.zeros(hidden)
+        return {"w1": w1, "b1": b1, "scale": scale, "shift": shift, "w2": w2, "b2": b2}
 
     def prepare(self, state: core.ServerState, exchange: core.Exchange) -> core.ServerState:
         """Collect the class counts of all clients."""

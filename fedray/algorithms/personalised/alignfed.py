@@ -32,7 +32,7 @@ from fedray.algorithms.losses import cosine_matrix, similarity_analysis
 from fedray.algorithms.personalised.shared_head import GlobalHead, HeadAveraging
 from fedray.config import LossWeight, Temperature
 from fedray.evaluation.protocols import Analysis
-from fedray.models import ClassifierOutput
+from fedray.models import ClassifierOutput, drawn_linear
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,7 @@ class AlignFed(HeadAveraging):
         """Return the spread targets and an initial head from the uniform distribution of heads."""
         classes, d = server.setting.num_classes, server.setting.feature_dim
         random = server.streams.torch("alignfed")
-        bound = d**-0.5
-        weight = torch.empty(classes, d).uniform_(-bound, bound, generator=random)
-        bias = torch.empty(classes).uniform_(-bound, bound, generator=random)
+        weight, bias = drawn_linear(d, classes, random)
         initial = torch.empty(classes, d).uniform_(-1, 1, generator=random)
         targets = spread_targets(initial, self.hp.target_steps, self.hp.target_temperature)
         return {"targets": targets, "head": {"weight": weight, "bias": bias}}

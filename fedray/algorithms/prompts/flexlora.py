@@ -95,7 +95,7 @@ class FlexLoRA(PromptMethod, FedAvg):
 
 
 def cut(name: str, factor: Tensor, rank: int) -> Tensor:
-    """Return the first `rank` columns or rows of a factor; B keeps the scale of `product`."""
+    """Return `rank` rows of A [..., r, w] or columns of B [..., w, r], as `product` scales them."""
     if name.startswith("a."):
         return factor[..., :rank, :]
     return factor[..., :rank] * sqrt(rank / factor.shape[-1])

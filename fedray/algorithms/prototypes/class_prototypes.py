@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.losses import similarity_analysis
-from fedray.algorithms.mean import Aggregation, class_average
 from fedray.algorithms.server_training import train_on_server
 from fedray.config import Epochs, LearningRate
 from fedray.core.optimizers import TorchSGD
@@ -175,19 +174,6 @@ def empty_prototypes(server: core.Server) -> dict[str, Tensor]:
     """Return a state without prototypes: zero vectors [C, d], and no class present."""
     classes, d = server.setting.num_classes, server.setting.feature_dim
     return {"vectors": torch.zeros(classes, d), "present": torch.zeros(classes, dtype=torch.bool)}
-
-
-def update_prototypes(
-    state: core.ServerState, sums: Mapping[str, Tensor], how: Aggregation
-) -> dict[str, Tensor]:
-    """Return the prototypes after Eq. (6); a class without uploads keeps its last prototype.
-
-    Args:
-        state: the server's state, with `vectors` and `present`.
-        sums: the clients' summed `class_sums`.
-        how: see `aggregate`.
-    """
-    return with_latest(state, *class_average(sums, how))
 
 
 def with_latest(state: core.ServerState, vectors: Tensor, present: Tensor) -> dict[str, Tensor]:

@@ -29,13 +29,13 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.mean import Aggregation, class_sums
+from fedray.algorithms.mean import Aggregation, class_average, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     PrototypeSharing,
     empty_prototypes,
     prototype_loss,
-    update_prototypes,
+    with_latest,
 )
 from fedray.config import LossWeight
 from fedray.models import ClassifierOutput
@@ -56,9 +56,8 @@ class FedProto(core.SummingMethod, PrototypeSharing):
         lambda_: LossWeight = Field(1.0, alias="lambda")
         """λ, weight of the prototype term; 0 gives Local. Paper: 1; FedTSP's comparison: 1."""
         proto_agg: Aggregation = "weighted"
-        """Mean of a class's prototypes, Eq. (6): weighted, by samples (paper); uniform, over the
-        clients that hold the class (HtFLlib); or literal, weighted and divided by the number of
-        these clients, as FedTSP's Eq. (6) is printed."""
+        """Mean of a class's prototypes, Eq. (6): weighted, by samples (paper), or uniform, over the
+        clients that hold the class (HtFLlib)."""
 
     hp: HParams
 
@@ -81,4 +80,4 @@ class FedProto(core.SummingMethod, PrototypeSharing):
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
         """Average the uploaded prototypes; a class without uploads keeps its last prototype."""
-        return update_prototypes(state, total["classes"], self.hp.proto_agg)
+        return with_latest(state, *class_average(total["classes"]))

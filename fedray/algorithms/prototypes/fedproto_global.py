@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
-from fedray.algorithms.mean import Aggregation, class_sums
+from fedray.algorithms.mean import Aggregation, class_average, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     LocalPrototypes,
@@ -34,7 +34,7 @@ from fedray.algorithms.prototypes.class_prototypes import (
     empty_prototypes,
     local_prototypes,
     prototype_distance,
-    update_prototypes,
+    with_latest,
 )
 from fedray.config import LossWeight
 from fedray.models import ClassifierOutput
@@ -78,7 +78,7 @@ class PrototypeAveraging(FedAvg, PrototypeSharing):
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
         """Average weights and prototypes; a class without uploads keeps its last prototype."""
-        prototypes = update_prototypes(state, total["classes"], self.hp.proto_agg)
+        prototypes = with_latest(state, *class_average(total["classes"]))
         return {**super().server_step(state, total, server), **prototypes}
 
     def finish(

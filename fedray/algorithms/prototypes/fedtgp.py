@@ -46,7 +46,7 @@ from fedray.algorithms.prototypes.class_prototypes import (
     train_on_uploads,
 )
 from fedray.config import LossWeight
-from fedray.models import ClassifierOutput
+from fedray.models import ClassifierOutput, drawn_linear
 
 
 @core.algorithms.add
@@ -73,18 +73,9 @@ class FedTGP(PrototypeSharing):
     def init_server(self, server: core.Server) -> core.ServerState:
         classes, d = server.setting.num_classes, server.setting.feature_dim
         random = server.streams.torch("fedtgp")
-        bound = d**-0.5
-
-        def uniform(*shape: int) -> Tensor:
-            return torch.empty(shape).uniform_(-bound, bound, generator=random)
-
-        generator = {
-            "embedding": torch.randn(classes, d, generator=random),
-            "w1": uniform(d, d),
-            "b1": uniform(d),
-            "w2": uniform(d, d),
-            "b2": uniform(d),
-        }
+        embedding = torch.randn(classes, d, generator=random)
+        (w1, b1), (w2, b2) = drawn_linear(d, d, random), drawn_linear(d, d, random)
+        generator = {"embedding": embedding, "w1": w1, "b1": b1, "w2": w2, "b2": b2}
         return {"generator": generator, **empty_prototypes(server)}
 
     def downlink(

@@ -13,8 +13,7 @@ arXiv:2503.13543 (numbering of the arXiv version).
 
 Deviations:
     - Eq. (6) uses the weights n_{i,c}/n_c. The printed second division by the number of clients
-      that hold the class (`proto_agg=literal`) only rescales prototypes, and Eq. (7) depends on
-      cosines alone.
+      that hold the class only rescales prototypes, and Eq. (7) depends on cosines alone.
     - The paper states no value of τ. The default 0.01 is the initial value in the official code,
       which trains τ (`learn_tau=true`). The official code computes 1/τ = exp(4.6052) = 100.003,
       which is 100 here. With λ/τ = 700, this difference changes all weights after round 1.
@@ -110,8 +109,8 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
         """Whether prompts may replace the end token and padding of a text that is shorter than the
         prompts (official code)."""
         proto_agg: Aggregation = "weighted"
-        """Mean of a class's image prototypes, Eq. (6): weighted, by samples (paper); uniform
-        (official code); or literal (as printed)."""
+        """Mean of a class's image prototypes, Eq. (6): weighted, by samples (paper), or uniform
+        (official code)."""
         server_dir: Literal["t2i", "i2t"] = "t2i"
         """Direction of Eq. (7): t2i, each text against all images (paper), or i2t, each image
         against all texts (official code)."""
@@ -194,7 +193,7 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
         self, state: core.ServerState, total: core.Total, server: core.Server
     ) -> core.ServerState:
         """Average by Eq. (6), take E_s prompt steps on Eq. (7), and update the text prototypes."""
-        image, present = class_average(total["classes"], self.hp.proto_agg)
+        image, present = class_average(total["classes"])
         after = {"image": image, "present": present, "sent": state["vectors"]}
         if not self._trains_prompts:
             return after
@@ -309,7 +308,10 @@ def semantic_prototype_loss(features: Tensor, labels: Tensor, text: Tensor, tau:
 
 
 def normalised_l2_loss(features: Tensor, labels: Tensor, text: Tensor) -> Tensor:
-    """Return the mean squared distance of normalised vectors (FedTSP+L2, supplementary F)."""
+    """Return the mean squared distance of unit features [B, d] and their classes' texts [C, d].
+
+    This is the loss of FedTSP+L2 (supplementary F).
+    """
     normal = F.normalize(features.float(), dim=1, eps=1e-8)
     return F.mse_loss(normal, F.normalize(text.float(), dim=1, eps=1e-8)[labels])
 

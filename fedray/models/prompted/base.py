@@ -163,7 +163,7 @@ class PromptedClip(Classifier, ABC):
         weights: Weights = NONE,
         branches: Branches = NONE,
     ) -> Tensor:
-        """Return the vision tower's features, as `image_features` before their scaling.
+        """Return image features [B, d] or patch features [B, M, d], before they are scaled.
 
         They are differentiable in pixels, prompts and additions, which a model that reads `Pixels`
         can have.

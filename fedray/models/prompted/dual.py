@@ -78,7 +78,7 @@ class DualPromptClip(PromptedClip):
         return unit(self.encode(x, self.vision_prompts()))
 
     def split_parameters(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Flatten the text prompts and the maps among named parameters into one vector each."""
+        """Flatten the text prompts [t] and the maps [p] among named parameters."""
         task, data = (
             torch.cat([tensors[name].reshape(-1) for name in names]) for names in self._names()
         )

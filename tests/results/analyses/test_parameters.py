@@ -8,6 +8,7 @@ import pytest
 from clips import CONFIG, save_clip
 
 from fedray.__main__ import main
+from fedray.algorithms.prototypes.class_prototypes import GlobalPrototypes, LocalPrototypes
 from fedray.core import algorithms
 from fedray.models.clip import load_clip
 from fedray.results.analyses.parameters import costs
@@ -127,6 +128,11 @@ def test_the_table_has_80_columns_and_json_the_same_numbers(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("fedproto on digits")
     assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    learned = text.partition("- the server and eavesdroppers learn: ")[2]
+    of_server, _, of_others = learned.partition("- other clients and eavesdroppers learn: ")
+    assert LocalPrototypes.reveals() in of_server
+    assert GlobalPrototypes.reveals() in of_others
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [each["side"] for each in found] == ["client (mlp)", "client (cnn2)", "server"]
