@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -19,6 +18,7 @@ from fedray.activity import say_next
 from fedray.api.progress import RoundProgress, headline, print_summary, say_line
 from fedray.api.training import ExecutorName, begin, follow, new_folder
 from fedray.cli.seeds import finished, seed_folder, several_seeds, summary
+from fedray.cli.start import import_while_ray_starts
 from fedray.command import (
     PATH,
     Command,
@@ -110,21 +110,6 @@ def command(**words: Any) -> int:
         return run_seeds(request, seeds, assignments)
     one_run(request)
     return 0
-
-
-def import_while_ray_starts() -> None:
-    """Start a local Ray, and import PyTorch in a thread meanwhile; each takes two seconds.
-
-    Raises:
-        UserError: if Ray cannot be started safely.
-        FedrayError: if it does not start.
-    """
-    importing = threading.Thread(target=import_quickly, args=["torch"], daemon=True)
-    importing.start()
-    from fedray.runtime.cluster import connect
-
-    connect()
-    importing.join()
 
 
 def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,10 +12,11 @@ import click
 
 from fedray import shipped
 from fedray.activity import say_next
-from fedray.command import PATH, Command, F, KnownName, keys, plugins
+from fedray.cli.start import import_while_ray_starts
+from fedray.command import PATH, Command, F, KnownName, is_program, keys, plugins
 from fedray.imports import import_quickly
 from fedray.results.design import MOST_CONFIGURATIONS
-from fedray.studies.file import SCALES, Kind
+from fedray.studies.file import SCALES, Kind, read_study
 
 if TYPE_CHECKING:
     from fedray.studies.flow import Request
@@ -91,8 +93,14 @@ def table(**words: Any) -> int:
 
 def _run(kind: Kind, words: dict[str, Any]) -> int:
     """Run or resume the study of a command line; return the exit code."""
-    say_next("importing PyTorch")
-    import_quickly("torch")  # takes two seconds
+    name, starts = words["name"], is_program() and not os.environ.get("RAY_ADDRESS")
+    if name and starts and not words["plan"]:
+        read_study(kind, name)  # a wrong name is refused before Ray starts
+        say_next(f"importing PyTorch, starting Ray, reading the {kind} {name}")
+        import_while_ray_starts(trials=True)
+    else:
+        say_next("importing PyTorch")
+        import_quickly("torch")  # takes two seconds
     from fedray.studies.flow import carry_out
 
     return carry_out(request_of(kind, **words))[1]

@@ -39,15 +39,18 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # keep relative paths valid in trials
     "RAY_enable_metrics_collection": "0",  # it opens a port that needs no token
 }
 
+IN_A_TRIAL = ("fedray.studies.tune", "fedray.runtime.server")
+"""Modules that idle processes of a local Ray import early; a single run needs the last alone."""
 FEW_CPUS = 8
 """With at most this many CPUs, Ray's idle processes (one per CPU) import what steps need."""
 
 
 def connect(
-    num_cpus: int | None = None, num_gpus: int | None = None, imports: str = "fedray.runtime.server"
+    num_cpus: int | None = None, num_gpus: int | None = None, *, trials: bool = False
 ) -> list[dict[str, float]]:
     """Connect to the cluster at $RAY_ADDRESS, or start a local Ray; return each node's resources.
 
@@ -57,7 +60,8 @@ def connect(
     Args:
         num_cpus: CPUs that a local Ray offers; None counts them.
         num_gpus: GPUs that a local Ray offers (pretended ones in tests); None counts them.
-        imports: modules, separated by commas, that idle processes of a local Ray import.
+        trials: whether a study's runs follow, most of which need one process each; idle processes
+            of a local Ray then import Ray Tune, too.
 
     Raises:
         UserError: if $RAY_ADDRESS is set and no cluster can be joined there, or if the token or
@@ -72,13 +76,13 @@ def connect(
         if not address and (cluster := other_cluster()) is not None:
             print(f"a Ray cluster runs at {cluster}; set RAY_ADDRESS=auto to use it")
         if address in ("", "local"):
-            _start(num_cpus, num_gpus, imports)
+            _start(num_cpus, num_gpus, trials=trials)
         else:
             _join(address)
     return nodes()
 
 
-def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
+def _start(num_cpus: int | None, num_gpus: int | None, *, trials: bool) -> None:
     """Start a local Ray for this process; see `connect`."""
     num_gpus = _other_gpus() if num_gpus is None else num_gpus
     guard_token()
@@ -86,9 +90,9 @@ def _start(num_cpus: int | None, num_gpus: int | None, imports: str) -> None:
     num_cpus = allowed_cpus() if num_cpus is None else num_cpus  # Ray does not see an affinity
     idle = num_cpus
     if allowed_cpus() <= FEW_CPUS:
-        os.environ["FEDRAY_PRELOAD"] = imports
+        os.environ["FEDRAY_PRELOAD"] = ",".join(IN_A_TRIAL if trials else IN_A_TRIAL[-1:])
         os.environ.setdefault("RAY_preload_python_modules", "fedray.runtime.preload")
-        idle += 1  # a run's server
+        idle += 0 if trials else 1  # a run's server
         os.environ.setdefault("RAY_num_workers_soft_limit", str(idle))  # else Ray ends one again
     atexit.register(ray.shutdown)  # before Ray's own handler, which sleeps first
     try:

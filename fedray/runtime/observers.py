@@ -180,14 +180,18 @@ class Snapshots:
     ) -> None:
         self._store, self._assembly, self._federation = store, assembly, federation
         self._records, self._stop = records, stop
+        self._usual = usual
         self._keep = assembly.experiment.keep.models or usual
 
     def after_round(self, done: Round) -> None:
-        """Start a checkpoint if one is due or the models are kept, after the previous one."""
+        """Start a checkpoint if one is due or the models are kept, after the previous one.
+
+        A run of a study, which keeps no models by itself, needs none after its last round.
+        """
         writer = self._records.writer
         assert writer is not None  # `Records` has written this round
         every, is_over = self._assembly.experiment.checkpoint_every, self._stop.is_over
-        is_due = every > 0 and (is_over or done.round % every == 0)
+        is_due = every > 0 and (self._usual != "none" if is_over else done.round % every == 0)
         which: Which | None = None
         if self._keep == "best" and writer.best == done.round:
             which = "best"

@@ -48,7 +48,7 @@ from fedray.studies.ready import check_stored, get_ready
 from fedray.studies.store import Published
 from fedray.studies.study import FILE, Study, latest_unfinished
 from fedray.studies.trials import flow
-from fedray.tracking import tracker_for
+from fedray.tracking import Tracker, tracker_for
 
 
 @dataclass(frozen=True)
@@ -330,10 +330,10 @@ def run_cells(study: Study, concurrent: int, *, track: bool) -> int:
     study.write()
     tracker = tracker_for(study.home) if track else None
     try:
-        if tracker is not None:
-            tracker.start()
         if not study.is_complete:
-            _train(study, concurrent)
+            _train(study, concurrent, tracker)
+        elif tracker is not None:
+            tracker.start()
         code = _finish(study, track=track)
     except KeyboardInterrupt as stop:
         say_stopped(stop, how_to_go_on(study, track=track))
@@ -348,14 +348,19 @@ def run_cells(study: Study, concurrent: int, *, track: bool) -> int:
     return code
 
 
-def _train(study: Study, concurrent: int) -> None:
-    """Run the remaining runs concurrently; write a table's page whenever a cell ends."""
+def _train(study: Study, concurrent: int, tracker: Tracker | None) -> None:
+    """Run the remaining runs concurrently; write a table's page whenever a cell ends.
+
+    Tracking starts after the first round, because until then all CPUs are busy.
+    """
     from fedray.studies.pages import write_pages
     from fedray.studies.progress import Progress
     from fedray.studies.tune import Watcher, run_trials
 
     with Progress(study, concurrent) as show:
-        run_trials(study, Watcher(study, show, lambda: write_pages(study)), concurrent)
+        begin = (lambda: None) if tracker is None else tracker.start
+        watcher = Watcher(study, show, lambda: write_pages(study), begin)
+        run_trials(study, watcher, concurrent)
 
 
 def how_to_go_on(study: Study, *, track: bool) -> str:

@@ -20,13 +20,10 @@ from fedray.tracking import uri_of
 from fedray.tracking.mlflow_store import sqlite_path
 
 TUNE_ENVIRONMENT = {
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # keep relative paths valid in trials
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # result.json and MLflow have all results
     "TUNE_GLOBAL_CHECKPOINT_S": "600",  # studies resume from runs, not from Tune's checkpoints
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a report of texts has no score
 }
-IN_A_TRIAL = "fedray.studies.tune,fedray.runtime.server"
-"""Modules that worker processes import early, while the driver reads data."""
 
 
 def get_ready(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
@@ -74,11 +71,14 @@ def _connect(study: Study, firsts: Sequence[Experiment], *, track: bool) -> int:
     """Connect to the cluster and print the resources that the runs need."""
     for name, value in TUNE_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    import ray
+
     from fedray.runtime.cluster import check_storage, connect, drivers_node
     from fedray.runtime.resources import at_a_time, preflight, server_bundle
 
-    say_next("connecting to Ray")
-    nodes = connect(imports=IN_A_TRIAL)
+    if not ray.is_initialized():
+        say_next("connecting to Ray")
+    nodes = connect(trials=True)
     for experiment in firsts:
         check_storage(study.home, len(nodes), server_bundle(experiment))
     if drivers_node() is not None:

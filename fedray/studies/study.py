@@ -23,7 +23,6 @@ from fedray.config import Tree, validate
 from fedray.errors import UserError, named, shown
 from fedray.results.labels import config_label
 from fedray.results.record import DIVERGED, Measured, TableRecord
-from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.entries import check_entries
 from fedray.storage.files import read_regular, stores_of, write_json
 from fedray.storage.json_files import CHECKSUM, sealed, unsealed
@@ -310,8 +309,6 @@ class Study:
             run.status, run.objective, run.round = status, result.choice, result.round
         else:
             run.status, run.reason = "failed", result
-        if run.status == "finished":
-            CheckpointStore(run.folder, identity="").clear()  # a finished run is not resumed
         self.look()
 
     @property

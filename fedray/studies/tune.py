@@ -30,13 +30,14 @@ from ray.air.execution.resources import placement_group
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
 
-from fedray.config import Experiment, received_experiment
+from fedray.config import Experiment
 from fedray.errors import CodeError, Failure, FedrayError, RayDied, RunFailed
 from fedray.runtime.cluster import drivers_node
 from fedray.runtime.liveness import Liveness, cause_of
 from fedray.runtime.printing import Output, Text, TextLog, unpack_experiment
 from fedray.runtime.resources import trial_bundles
 from fedray.runtime.server import Losses
+from fedray.storage.checkpoint import CheckpointStore
 from fedray.storage.metric import best_round, find_metric
 from fedray.storage.run import Round
 from fedray.storage.run_folder import RunFolder
@@ -48,6 +49,8 @@ from fedray.studies.study import DIED, DIVERGED, TRIAL_LOCK, EndStatus, Study, S
 FOLDER = "tune"
 STOPPED_SECONDS = 60
 """Maximum time that the next trial waits until a stopped trial has left the process."""
+WRITE_SECONDS = 1.0
+"""Minimum time between two writes of the study's file, unless a run fails or is stopped."""
 
 
 # --- in the trial's actor -------------------------------------------------------------------------
@@ -136,6 +139,7 @@ def reports(trial: Mapping[str, Any], at: str) -> Generator[dict[str, Any], None
             for last in rounds:
                 done = [*(earlier for earlier in done if earlier.round < last.round), last]
                 yield _report(trial, experiment, done, at)
+        CheckpointStore(folder.path, identity="").clear()  # a finished run is not resumed
         if last is None:  # an earlier process was killed after its last round
             yield _report(trial, experiment, done, at)
 
@@ -165,18 +169,24 @@ def _report(
 
 
 class Runs(Searcher):  # type: ignore[misc]
-    """Ray Tune's searcher: suggests the runs that are ready, and waits while none is."""
+    """Ray Tune's searcher: suggests the runs that are ready, and waits while none is.
 
-    def __init__(self, study: Study) -> None:
+    Args:
+        study: the study.
+        node: the resource that binds the runs' servers to a node, see `trial_bundles`.
+    """
+
+    def __init__(self, study: Study, node: str | None) -> None:
         super().__init__(metric="score", mode="max")
         self._study = study
+        self._node = node
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next run's config; None while no run is ready; FINISHED at the end."""
         run = self._study.ask()
         if run is not None:
             run.status = "running"
-            return {"trial": config_of(run, self._study.plan)}
+            return {"trial": config_of(run, self._study.plan, self._node)}
         return Searcher.FINISHED if self._study.is_complete else None
 
     def on_trial_complete(
@@ -192,8 +202,8 @@ class Runs(Searcher):  # type: ignore[misc]
         """Restore nothing."""
 
 
-def config_of(run: StudyRun, plan: StudyPlan) -> dict[str, Any]:
-    """Return the trainable's config for a run."""
+def config_of(run: StudyRun, plan: StudyPlan, node: str | None = None) -> dict[str, Any]:
+    """Return the trainable's config for a run, and the bundles of its placement group."""
     chooser = plan.chosen_by(run.spec.place.row)
     metric = find_metric(chooser, known_metrics())
     return {
@@ -202,6 +212,7 @@ def config_of(run: StudyRun, plan: StudyPlan) -> dict[str, Any]:
         "experiment": run.spec.experiment.model_dump_json(by_alias=True),
         "chooser": chooser,
         "sign": 1 if metric is None else sign_of(metric),
+        "bundles": trial_bundles(run.spec.experiment, node),
     }
 
 
@@ -212,6 +223,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         study: the study that records the runs.
         show: the progress display.
         write_page: called when a cell has finished, so that a long table can be read meanwhile.
+        has_begun: called after each round and each end of a run.
     """
 
     def __init__(
@@ -219,18 +231,31 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         study: Study,
         show: Progress,
         write_page: Callable[[], object],
+        has_begun: Callable[[], object] = lambda: None,
     ) -> None:
         self._study = study
         self._show = show
         self._write_page = write_page
+        self._has_begun = has_begun
         self._cells_over = study.cells_over
         self._started: dict[int, float] = {}
         self._losses: dict[int, Losses] = {}
         self._texts = TextLog()
+        self._written = -math.inf
+        self._is_written = True
 
     def __getstate__(self) -> dict[str, Any]:
         """Return an empty state; Ray Tune pickles callbacks for a restore that is not used."""
         return {}
+
+    def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
+        """Write the study's file if it is out of date for long enough."""
+        if not self._is_written and time.monotonic() - self._written >= WRITE_SECONDS:
+            self._write()
+
+    def _write(self) -> None:
+        self._study.write()
+        self._written, self._is_written = time.monotonic(), True
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Record that a run's actor has started or restarted."""
@@ -238,7 +263,7 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         self._add_time(run)
         run.status, run.ray_id = "running", trial.trial_id
         self._show.begin(run)
-        self._study.write()
+        self._is_written = False
 
     def on_trial_result(
         self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
@@ -255,6 +280,8 @@ class Watcher(tune.Callback):  # type: ignore[misc]
         run.objective = None if math.isnan(result["objective"]) else result["objective"]
         run.round, run.last_round = result["best_round"], result["round"]
         self._show.round(run)
+        if run.last_round > 0:
+            self._has_begun()
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Record that a run has ended: at its last round, by ASHA, or by an error."""
@@ -294,11 +321,15 @@ class Watcher(tune.Callback):  # type: ignore[misc]
     def _settle(self, run: StudyRun, status: EndStatus, reason: str = "") -> None:
         self._add_time(run)
         self._study.tell(run, status, reason)
-        self._study.write()
+        self._is_written = False
+        if run.status != "finished":  # which no folder tells
+            self._write()
         self._show.end(run)
+        self._has_begun()
         if self._study.cells_over > self._cells_over:
             self._cells_over = self._study.cells_over
-            self._write_page()
+            if not self._study.is_complete:  # the last page follows
+                self._write_page()
 
 
 class _Alive(tune.Callback):  # type: ignore[misc]
@@ -341,22 +372,21 @@ def run_trials(study: Study, watcher: Watcher, concurrent: int) -> None:
     Raises:
         RayDied: if Ray itself dies.
     """
-    plan, node = study.plan, drivers_node()
+    plan = study.plan
     _disable_callback_statistics()
+    _use_idle_processes()
     _treat_out_of_memory_as_death()
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the study records all events
     shutil.rmtree(study.home / FOLDER, ignore_errors=True)
     placed = tune.with_resources(
         functools.partial(run_trial, at=plan.at),
-        lambda given: tune.PlacementGroupFactory(
-            trial_bundles(received_experiment(given["trial"]["experiment"]), node)
-        ),
+        lambda given: tune.PlacementGroupFactory(given["trial"]["bundles"]),
     )
     tuner = tune.Tuner(
         placed,
         tune_config=tune.TuneConfig(
-            search_alg=Runs(study),
+            search_alg=Runs(study, drivers_node()),
             scheduler=_scheduler(study),
             num_samples=-1,
             max_concurrent_trials=concurrent,
@@ -412,6 +442,18 @@ def _disable_callback_statistics() -> None:
     from ray.air._internal import usage
 
     usage.tag_callbacks = lambda callbacks: False
+
+
+def _use_idle_processes() -> None:
+    """Let trials start in the idle processes of a local Ray, which have imported what steps need.
+
+    Ray Tune gives its actors environment variables, so they would start in new processes. Processes
+    of a local Ray inherit these variables from the driver.
+    """
+    from ray.tune.execution import class_cache
+
+    class_cache.DEFAULT_ENV_VARS = {}
+    class_cache.ENV_VARS_TO_PROPAGATE = set()
 
 
 def _treat_out_of_memory_as_death() -> None:

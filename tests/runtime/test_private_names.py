@@ -27,6 +27,8 @@ NAMES = {
         "ray.core.generated.gcs_service_pb2_grpc:InternalKVGcsServiceStub",
         "ray.air.execution.resources.placement_group:remove_placement_group",
         "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed",
+        "ray.tune.execution.class_cache:DEFAULT_ENV_VARS",
+        "ray.tune.execution.class_cache:ENV_VARS_TO_PROPAGATE",
     ),
     "torch": (
         "torch:_foreach_norm",

@@ -18,7 +18,7 @@ from sweeps import EXPERIMENT, laptop, sweep, write_sweep
 
 from fedray.config import dump_yaml
 from fedray.errors import RunFailed
-from fedray.storage.checkpoint import CheckpointStore
+from fedray.storage.run_folder import RunFolder
 from fedray.studies import tune as trials
 from fedray.studies.study import Study, StudyRun
 from fedray.sweep import main
@@ -175,7 +175,7 @@ def test_processes_that_die_between_runs_end_no_sweep(here, monkeypatch):
         """Kill a run's process whenever another run is over."""
         while not over.is_set():
             runs = here.glob("results/store/*")
-            done = sum(CheckpointStore(run, identity="").latest() == 1 for run in runs)
+            done = sum(RunFolder(run).is_finished for run in runs)
             if done > len(ends):
                 found = [p for p in psutil.Process().children(recursive=True)
                          if p.name().startswith("ray::Implicit")]  # fmt: skip
