@@ -127,7 +127,8 @@ def _trial_sources(study: Study, *, is_going: bool) -> Iterator[Upload]:
         folders = result.runs.loc[result.runs["trial"] == number, "folder"]
         if trial["status"] != "pending" or any(RunFolder(run).has_result for run in folders):
             read = partial(trial_run, study, result, number, unfinished)
-            state = trial["status"], trial["seconds"], unfinished
+            is_over = trial["status"] not in ("pending", "running")
+            state = trial["status"], trial["seconds"], is_over or unfinished
             yield Upload(trial_key(study, result.configs[number]), read, state=state)
 
 

@@ -16,7 +16,7 @@ import shlex
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -56,8 +56,8 @@ OURS = "<!-- written by fedray; delete this line to keep your own words -->\n"
 """First line of the descriptions that `sync` may replace."""
 ARTIFACTS_FOLDER = "mlartifacts"
 """Folder of artifacts beside an sqlite database."""
-METRICS_PER_BATCH = 1000
-ITEMS_PER_BATCH = 100
+MOST_ITEMS = {"params": 100, "tags": 100, "metrics": 1000}
+"""MLflow's limits on a request; the last one also holds for all items together."""
 
 _SQLITE = "sqlite:///"
 _SPECIAL = {"%", "?"}
@@ -193,6 +193,31 @@ class _Held:
     tags: dict[str, str]
     data: set[str]  # digests of the data sets
     steps: set[int]  # rounds that are complete
+    metrics: dict[str, float]  # last values
+
+
+class _Batch:
+    """Items of one run, sent in as few requests as MLflow accepts, in their order."""
+
+    def __init__(self, client: Any, run_id: str) -> None:
+        self._client, self._run_id = client, run_id
+        self._items: dict[str, list[Any]] = {kind: [] for kind in MOST_ITEMS}
+
+    def add(self, kind: str, items: Sequence[Any]) -> None:
+        """Add items; those of one call go into one request if it can hold them."""
+        most = MOST_ITEMS[kind]
+        for start in range(0, len(items), most):
+            new = items[start : start + most]
+            held = len(self._items[kind]), sum(map(len, self._items.values()))
+            if held[0] + len(new) > most or held[1] + len(new) > MOST_ITEMS["metrics"]:
+                self.send()
+            self._items[kind] += new
+
+    def send(self) -> None:
+        """Send all items."""
+        if any(self._items.values()):
+            self._client.log_batch(self._run_id, **self._items)
+            self._items = {kind: [] for kind in MOST_ITEMS}
 
 
 class Store:
@@ -255,25 +280,30 @@ class Store:
         files = 0
         if not run.is_going:
             files = self._add_files(held, run)
-            self._delete_empty_twins(held, run.key)
+            if sqlite_path(self.uri) is None:
+                self._delete_empty_twins(held, run.key)
         self._held[run.key] = held
         return Added(held.run_id, rounds, params, files)
 
     def _sync_content(self, run: TrackedRun) -> tuple[_Held, int, int]:
         """Send all but the files; return the run and how many rounds and params were sent."""
-        held = self._held.pop(run.key, None) or self._open(run)  # after a failure, ask MLflow again
-        self._save_view(held, run)
-        params = self._add_params_and_tags(held, run)
-        self._add_data(held, run)
-        rounds = self._add_rounds(held, run)
-        if run.is_going:
-            self._set_status(held, run)
-        else:
+        held = self._held.pop(run.key, None)  # after a failure, ask MLflow again
+        if held is None:
+            held = self._open(run)
+        elif not run.is_going:
             now = self._client.get_run(held.run_id).data
             held.tags |= now.tags  # a user may have written a description meanwhile
-            self._add_final(held, run, now.metrics)
-            self._set_status(held, run)  # before the files, whose server may be down
-            self._describe(held, run)
+            held.metrics = now.metrics
+        self._save_view(held, run)
+        self._add_data(held, run)
+        batch = _Batch(self._client, held.run_id)
+        params = self._add_params_and_tags(held, run, batch)
+        rounds = self._add_rounds(held, run, batch)
+        if not run.is_going:
+            self._add_final(held, run, batch)
+            self._describe(held, run, batch)
+        batch.send()
+        self._set_status(held, run)  # before the files, whose server may be down
         return held, rounds, params
 
     # --- experiment and run -----------------------------------------------------------------------
@@ -343,6 +373,7 @@ class Store:
             tags=dict(now.data.tags),
             data={item.dataset.digest for item in now.inputs.dataset_inputs},
             steps=steps,
+            metrics=now.data.metrics,
         )
 
     def _create(self, run: TrackedRun) -> str:
@@ -392,8 +423,8 @@ class Store:
 
     # --- content of a run -------------------------------------------------------------------------
 
-    def _add_params_and_tags(self, held: _Held, run: TrackedRun) -> int:
-        """Send the missing params and tags; return the number of params."""
+    def _add_params_and_tags(self, held: _Held, run: TrackedRun, batch: _Batch) -> int:
+        """Add the missing params and tags; return the number of params."""
         from mlflow.entities import Param, RunTag
 
         params = {name: value for name, value in run.params.items() if name not in held.params}
@@ -403,15 +434,11 @@ class Store:
             for name, value in {**run.tags, **parent}.items()
             if name not in held.tags
         }
-        self._log(held, "params", [Param(*item) for item in params.items()], ITEMS_PER_BATCH)
-        self._log(held, "tags", [RunTag(*item) for item in tags.items()], ITEMS_PER_BATCH)
+        batch.add("params", [Param(*item) for item in params.items()])
+        batch.add("tags", [RunTag(*item) for item in tags.items()])
         held.params |= params.keys()
         held.tags |= tags
         return len(params)
-
-    def _log(self, held: _Held, kind: str, items: Sequence[Any], most: int) -> None:
-        for start in range(0, len(items), most):
-            self._client.log_batch(held.run_id, **{kind: items[start : start + most]})
 
     def _add_data(self, held: _Held, run: TrackedRun) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
@@ -428,36 +455,31 @@ class Store:
             self._client.log_inputs(held.run_id, inputs)
         held.data |= {item.digest for item in run.data}
 
-    def _add_rounds(self, held: _Held, run: TrackedRun) -> int:
-        """Send the missing rounds, as many per request as MLflow accepts."""
+    def _add_rounds(self, held: _Held, run: TrackedRun, batch: _Batch) -> int:
+        """Add the missing rounds; return their number."""
         from mlflow.entities import Metric
 
         new = [pair for pair in with_totals(run.rounds) if pair[0].round not in held.steps]
-        batch: list[Any] = []
         for done, totals in new:
             stamp = held.started_ms + round(1000 * totals[TOTALS[-1]])
             values = {**metrics_of(done), **totals}
             values[MARKER] = values.pop(MARKER)  # last
             points = [Metric(name, value, stamp, done.round) for name, value in values.items()]
-            if len(batch) + len(points) > METRICS_PER_BATCH:
-                self._log(held, "metrics", batch, METRICS_PER_BATCH)
-                batch = []
-            batch += points
-        self._log(held, "metrics", batch, METRICS_PER_BATCH)
+            batch.add("metrics", points)
         held.steps |= {done.round for done, _ in new}
         return len(new)
 
-    def _add_final(self, held: _Held, run: TrackedRun, now: Mapping[str, float]) -> None:
-        """Send the final metrics that differ in MLflow, at the step of the last round."""
+    def _add_final(self, held: _Held, run: TrackedRun, batch: _Batch) -> None:
+        """Add the final metrics that differ in MLflow, at the step of the last round."""
         from mlflow.entities import Metric
 
         step = max(held.steps, default=0)
         new = [
             Metric(name, value, self._ended_ms(held, run), step)
             for name, value in run.metrics.items()
-            if repr(now.get(name)) != repr(float(value))  # NaN equals NaN
+            if repr(held.metrics.get(name)) != repr(float(value))  # NaN equals NaN
         ]
-        self._log(held, "metrics", new, METRICS_PER_BATCH)
+        batch.add("metrics", new)
 
     def _ended_ms(self, held: _Held, run: TrackedRun) -> int:
         if run.seconds is None:
@@ -477,14 +499,16 @@ class Store:
             return
         held.status = run.status
 
-    def _describe(self, held: _Held, run: TrackedRun) -> None:
-        """Write the description with HTML escaped, unless a user has written one."""
+    def _describe(self, held: _Held, run: TrackedRun, batch: _Batch) -> None:
+        """Add the description with HTML escaped, unless a user has written one."""
+        from mlflow.entities import RunTag
+
         note = run.note.replace(VIEW_LINK, f"({view_path(self.experiment_id, run.key)[1:]})")
         before = held.tags.get(NOTE_TAG, "")
         link = rf"get-artifact?run_uuid={held.run_id}&path=\1"
         text = shorten(OURS + re.sub(rf"{ARTIFACT}([\w.-]+)", link, escape_html(note)), MAX_TAG)
         if note and text != before and (not before or before.startswith(OURS.strip())):
-            self._client.set_tag(held.run_id, NOTE_TAG, text)
+            batch.add("tags", [RunTag(NOTE_TAG, text)])
             held.tags[NOTE_TAG] = text
 
     # --- files ------------------------------------------------------------------------------------
