@@ -7,7 +7,8 @@ Efficiency is the training time of all trials, each measured alone, divided by t
 times its cores. The trials alone run one after the other in one process on one thread; only time in
 rounds counts, not start-up. The sweep's time is that of the whole command: imports, Ray, tracking,
 table and figure. If all trials take equally long, `--alone N` measures only N evenly spread ones.
-Run this benchmark on an idle machine.
+Run this benchmark on an idle machine. On a busy one, the processor times alone mean something: what
+is missing from their ratio to 1 is work other than training, and the rest of the loss is waiting.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import Child, environment, serve
+import psutil
+
+from benchmarks.common import Child, descendants, environment, serve
 from fedray.storage.run_folder import find_runs
 
 
@@ -35,7 +39,9 @@ class Efficiency:
         trials: number of runs.
         cores: cores that the sweep could use.
         alone: training time of all trials, each alone.
+        alone_cpu: the same in processor time.
         wall: time from the start of the sweep's command to its end.
+        cpu: processor time of the command and of all processes below it.
         startups: time from the start of each trial to its first round.
     """
 
@@ -43,7 +49,9 @@ class Efficiency:
     trials: int
     cores: int
     alone: float
+    alone_cpu: float
     wall: float
+    cpu: float
     startups: list[float]
 
     @property
@@ -59,6 +67,7 @@ class Efficiency:
             ("their training, each alone", f"{self.alone:.1f} s"),
             ("the sweep", f"{self.wall:.1f} s on {self.cores} cores"),
             ("efficiency", f"{self.efficiency:.2f}"),
+            ("the same in processor time", f"{self.alone_cpu:.1f} of {self.cpu:.1f} s"),
             ("start of the first trials", f"{max(self.startups[: self.cores]):.1f} s"),
         ]
         if later:
@@ -66,8 +75,11 @@ class Efficiency:
         return "\n".join(f"{name:<28}{value:>20}" for name, value in rows)
 
 
-def run_sweep(arguments: Sequence[str], out: Path) -> float:
-    """Run the sweep's command and return its wall time; its output goes to the terminal.
+def run_sweep(arguments: Sequence[str], out: Path) -> tuple[float, float]:
+    """Run the sweep's command; return its wall time and processor time.
+
+    Its output goes to the terminal. The processor time of its processes is read twice a second, so
+    it lacks the last moments of those that end.
 
     Raises:
         subprocess.CalledProcessError: if the sweep fails.
@@ -75,11 +87,21 @@ def run_sweep(arguments: Sequence[str], out: Path) -> float:
     command = [sys.executable, "-m", "fedray.sweep", *arguments, "--out", str(out)]
     started = time.perf_counter()
     env = {**environment(), "FEDRAY_RESULTS": str(out.parent)}
-    subprocess.run(command, env=env, check=True)
-    return time.perf_counter() - started
+    used: dict[psutil.Process, float] = {}
+    with subprocess.Popen(command, env=env) as process:
+        while process.poll() is None:
+            for one in (psutil.Process(process.pid), *descendants(process.pid)):
+                with suppress(psutil.Error):
+                    times = one.cpu_times()
+                    used[one] = times.user + times.system
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.5)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return time.perf_counter() - started, sum(used.values())
 
 
-def train(sweep: Path, count: int) -> float:
+def train(sweep: Path, count: int) -> tuple[float, float]:
     """Run trials of a finished sweep one after the other in this process.
 
     Args:
@@ -87,7 +109,7 @@ def train(sweep: Path, count: int) -> float:
         count: number of trials to measure, evenly spread; 0 for all.
 
     Returns:
-        The training time of all trials, in seconds.
+        The training time of all trials, and their processor time, in seconds.
     """
     import torch
 
@@ -101,38 +123,41 @@ def train(sweep: Path, count: int) -> float:
     trials = study.cells[0].first
     chosen = trials[:: max(1, len(trials) // count)][:count] if count else trials
 
-    def seconds(experiment: Experiment, out: Path) -> float:
-        for _ in Session(experiment, out, lambda a: SerialExecutor(a, device)).rounds():
+    def seconds(experiment: Experiment, out: Path) -> tuple[float, float]:
+        session = Session(experiment, out, lambda a: SerialExecutor(a, device), keeps="none")
+        before = time.process_time()
+        for _ in session.rounds():
             pass
-        return RunFolder(out).read().costs.wall_seconds
+        return RunFolder(out).read().costs.wall_seconds, time.process_time() - before
 
     cell, seeds = study.cells[0], study.plan.report.seeds
     runs = [cell.run_spec(config, "tuning", seed).experiment for config in chosen for seed in seeds]
     with tempfile.TemporaryDirectory() as folder:
         first = runs[0].model_copy(update={"rounds": 1})
         seconds(first, Path(folder, "first"))  # fills imports, encoders and caches
-        total = 0.0
-        for number, experiment in enumerate(runs):
-            total += seconds(experiment, Path(folder, str(number)))
-    return total * len(trials) / len(chosen)
+        times = [seconds(run, Path(folder, str(number))) for number, run in enumerate(runs)]
+    scale = len(trials) / len(chosen)
+    return scale * sum(wall for wall, _ in times), scale * sum(cpu for _, cpu in times)
 
 
 def measure(arguments: Sequence[str], alone: int) -> Efficiency:
     """Run a sweep, then its trials alone."""
     with tempfile.TemporaryDirectory(prefix="fedray-sweep-") as folder:
         out = Path(folder, "sweep")
-        wall = run_sweep(arguments, out)
+        wall, cpu = run_sweep(arguments, out)
         runs = find_runs([out])
         words = ["-m", "benchmarks.sweep", "--train", str(out)]
         child = Child("trials alone", words, Path(folder, "alone.log"))
-        training = child.ask(str(alone))
+        training, training_cpu = child.ask(str(alone))
         child.close()
         return Efficiency(
             sweep=arguments[0],
             trials=len(runs),
             cores=len(os.sched_getaffinity(0)),
             alone=training,
+            alone_cpu=training_cpu,
             wall=wall,
+            cpu=cpu,
             startups=[run.costs.startup_seconds for _, run in runs],
         )
 

@@ -10,7 +10,9 @@ from benchmarks.sweep import Efficiency, main
 
 
 def test_efficiency_is_training_over_processor_time():
-    found = Efficiency("x", 3, 2, alone=30.0, wall=20.0, startups=[4.0, 5.0, 0.5])
+    found = Efficiency(
+        "x", 3, 2, alone=30.0, alone_cpu=29.0, wall=20.0, cpu=38.0, startups=[4.0, 5.0, 0.5]
+    )
     assert found.efficiency == 0.75
     assert "30.0 s" in found.table()
     assert "0.50 s" in found.table()
