@@ -3,7 +3,7 @@
 Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020,
 arXiv:2006.08848.
 
-    Algorithm 1, personal model theta(w) by K steps -> moreau_loss
+    Algorithm 1, personal model theta(w) by K steps -> PFedMe.train, proximal_term  (losses.py)
     Algorithm 1, w - eta lambda (w - theta(w)) -> outer_step
     Algorithm 1, server, (1 - beta) w + beta mean(w_c) -> PFedMe.server_step
 
@@ -96,13 +96,16 @@ class PFedMe(OwnModel):
         return super().begin(client, tested, down)
 
     def train(self, local: core.LocalContext) -> core.Trained:
-        """Train theta from w, and move w after theta; keep theta in the model and return w."""
+        """Train theta from w, and move w after theta; keep theta in the model and return w.
+
+        The minimum of the loss f(theta) + lambda/2 ||theta - w||² is the Moreau envelope of f at w.
+        """
         model = local.client.load(local.down.model)
         w = {name: theta.detach().clone() for name, theta in model.named_parameters()}
 
         def loss(batch: core.Batch) -> Tensor:
             value = self.loss(model(batch.inputs), batch, local)
-            return moreau_loss(value, model, w, self.hp.lambda_)
+            return value + proximal_term(model, w, self.hp.lambda_)
 
         trained = core.fit(
             local,
@@ -111,11 +114,6 @@ class PFedMe(OwnModel):
             after_batch=lambda: outer_step(w, model, self.hp.eta * self.hp.lambda_),
         )
         return replace(trained, tensors={**trained.tensors, **w})
-
-
-def moreau_loss(loss: Tensor, model: Classifier, w: Mapping[str, Tensor], lambda_: float) -> Tensor:
-    """Return f(theta) + lambda/2 ||theta - w||², whose minimum is the Moreau envelope at w."""
-    return loss + proximal_term(model, w, lambda_)
 
 
 @torch.no_grad()

@@ -37,11 +37,7 @@ from torch import Tensor, nn
 
 from fedray import core
 from fedray.algorithms.personalised.own_model import OwnModel
-from fedray.algorithms.prompts.prompt_averaging import (
-    ContextMethod,
-    GlobalPrompts,
-    PromptAveraging,
-)
+from fedray.algorithms.prompts.prompt_averaging import ContextMethod, GlobalPrompts, PromptAveraging
 from fedray.config import LossWeight
 from fedray.errors import UserError
 from fedray.models import Classifier, ClassifierOutput, Inputs, initialise, undrawn_linear
@@ -88,9 +84,8 @@ class ExpertClip(ContextClip):
     def enhanced(self, image: Tensor, text: Tensor) -> Tensor:
         """Return each image's text features [B, K, g] from queries [B, g] and values [E, K, g]."""
         inputs = {"query": image, "key": text, "value": text}
-        query, key, value = (
-            self.gating[name](x).unflatten(-1, (self.hp.heads, -1)) for name, x in inputs.items()
-        )
+        maps = (self.gating[name](x) for name, x in inputs.items())
+        query, key, value = (x.unflatten(-1, (self.hp.heads, -1)) for x in maps)
         scores = self.hp.scaling * torch.einsum("bhd,ekhd->bkhe", query, key)
         mixed = torch.einsum("bkhe,ekhd->bkhd", torch.softmax(scores, dim=-1), value)
         features: Tensor = self.gating["out"](mixed.flatten(-2))
@@ -162,9 +157,9 @@ class PFedMoAP(OwnModel, PromptAveraging, ContextMethod):
         self, state: core.ServerState, uplinks: core.Uplinks, server: core.Server
     ) -> core.ServerState:
         """Average the participants' prompts, and keep each in the pool."""
-        pool = {str(client): upload.weights["context"] for client, upload in uplinks.items()}
-        after = super().server_update(state, uplinks, server)
-        return {**after, "pool": {**state.get("pool", {}), **pool}}
+        new = {str(client): upload.weights["context"] for client, upload in uplinks.items()}
+        pool = {**state.get("pool", {}), **new}
+        return {**super().server_update(state, uplinks, server), "pool": pool}
 
     def begin(
         self, client: core.Client, state: core.ClientState, down: ExpertPrompts
