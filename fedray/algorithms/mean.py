@@ -22,7 +22,7 @@ from torch import Tensor
 from fedray import core
 
 Weights: TypeAlias = Literal["samples", "uniform"]
-Aggregation: TypeAlias = Literal["weighted", "uniform"]
+ClassWeights: TypeAlias = Literal["weighted", "uniform"]
 
 
 class Averaging(core.SummingMethod):
@@ -91,7 +91,7 @@ def weighted_sum(weights: Tensor, vectors: Tensor) -> Tensor:
 # --- means per class -----------------------------------------------------------------------------
 
 
-def aggregate(uploads: core.Uplinks, classes: int, how: Aggregation) -> tuple[Tensor, Tensor]:
+def aggregate(uploads: core.Uplinks, classes: int, how: ClassWeights) -> tuple[Tensor, Tensor]:
     """Return the mean of the clients' vectors of each class, Eq. (6) of FedProto and FedTSP.
 
     Args:
@@ -107,7 +107,7 @@ def aggregate(uploads: core.Uplinks, classes: int, how: Aggregation) -> tuple[Te
     return class_average(total.sums)
 
 
-def class_sums(upload: Any, classes: int, how: Aggregation) -> core.Tensors:
+def class_sums(upload: Any, classes: int, how: ClassWeights) -> core.Tensors:
     """Return the terms that a client adds to the mean of each class, in double precision.
 
     Returns:

@@ -3,7 +3,7 @@
 Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020,
 arXiv:2006.08848.
 
-    Algorithm 1, personal model theta(w) by K steps -> PFedMe.train, proximal_term  (losses.py)
+    Algorithm 1, personal model theta(w) by K steps -> proximal_term  (losses.py), PFedMe.train
     Algorithm 1, w - eta lambda (w - theta(w)) -> outer_step
     Algorithm 1, server, (1 - beta) w + beta mean(w_c) -> PFedMe.server_step
 

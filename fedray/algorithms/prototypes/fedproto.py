@@ -29,7 +29,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray import core
-from fedray.algorithms.mean import Aggregation, class_average, class_sums
+from fedray.algorithms.mean import ClassWeights, class_average, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     PrototypeSharing,
@@ -55,7 +55,7 @@ class FedProto(core.SummingMethod, PrototypeSharing):
     class HParams(core.HyperParameters):
         lambda_: LossWeight = Field(1.0, alias="lambda")
         """λ, weight of the prototype term; 0 gives Local. Paper: 1; FedTSP's comparison: 1."""
-        proto_agg: Aggregation = "weighted"
+        proto_agg: ClassWeights = "weighted"
         """Mean of a class's prototypes, Eq. (6): weighted, by samples (paper), or uniform, over the
         clients that hold the class (HtFLlib)."""
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel, TrainedModel
-from fedray.algorithms.mean import Aggregation, class_average, class_sums
+from fedray.algorithms.mean import ClassWeights, class_average, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
     GlobalPrototypes,
     LocalPrototypes,
@@ -61,7 +61,7 @@ class PrototypeAveraging(FedAvg, PrototypeSharing):
     class HParams(FedAvg.HParams):
         """Hyper-parameters of methods that average models and prototypes."""
 
-        proto_agg: Aggregation = "weighted"
+        proto_agg: ClassWeights = "weighted"
         """Mean of a class's prototypes, Eq. (6): weighted, by samples (paper), or uniform, over the
         clients that hold the class (most code)."""
 

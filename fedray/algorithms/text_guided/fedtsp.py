@@ -38,7 +38,7 @@ from torch import Tensor
 
 from fedray import core
 from fedray.algorithms.losses import cosine_matrix
-from fedray.algorithms.mean import Aggregation, class_average, class_sums
+from fedray.algorithms.mean import ClassWeights, class_average, class_sums
 from fedray.algorithms.prototypes.class_prototypes import (
     LocalPrototypes,
     PrototypeSharing,
@@ -108,7 +108,7 @@ class FedTSP(core.SummingMethod, PrototypeSharing):
         past_text: StrictBool = False
         """Whether prompts may replace the end token and padding of a text that is shorter than the
         prompts (official code)."""
-        proto_agg: Aggregation = "weighted"
+        proto_agg: ClassWeights = "weighted"
         """Mean of a class's image prototypes, Eq. (6): weighted, by samples (paper), or uniform
         (official code)."""
         server_dir: Literal["t2i", "i2t"] = "t2i"

@@ -23,7 +23,7 @@ from fedray.language.encoders.bert_blocks import (
 )
 from fedray.language.encoders.weights import (
     check_texts,
-    check_words,
+    check_vocabulary,
     hub_folder,
     read_weights,
     unreachable,
@@ -236,7 +236,7 @@ def load_tokenizer(folder: Path) -> Any:
         tokenizer = loader.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # damaged files raise many types
         raise _unreadable(folder, error) from None
-    check_words(tokenizer, f"text.encoder: {folder}")
+    check_vocabulary(tokenizer, f"text.encoder: {folder}")
     if tokenizer.pad_token is None:
         raise UserError(
             f"text.encoder: the tokenizer in {folder} cannot pad, unlike BERT's; give another "

@@ -40,7 +40,7 @@ MODEL_DEFAULT = "ViT-B-32-quickgelu"
 _SMALLEST_VISION = {"layers": 1, "width": 64, "head_width": 64, "patch_size": 16, "image_size": 16}
 
 
-Weights: TypeAlias = Mapping[str, Tensor]
+Changes: TypeAlias = Mapping[str, Tensor]
 """Changes of a frozen tower's parameters, by name, which are added to them (low-rank updates).
 
 Names are those of open_clip, for example "transformer.resblocks.0.attn.in_proj_weight" [3w, w].
@@ -133,7 +133,7 @@ class OpenClipText(TokenEncoder):
         embeddings: Tensor,
         tokens: Tokens,
         deep: Sequence[Tensor] = (),
-        weights: Weights = NONE,
+        weights: Changes = NONE,
         branches: Branches = NONE,
     ) -> Tensor:
         """Return outputs [T, d], differentiable in `embeddings` [T, n, d'] and all additions.
@@ -146,7 +146,7 @@ class OpenClipText(TokenEncoder):
             tokens: see `TokenEncoder.encode`.
             deep: prompts [l, d'] that replace positions 1..l at the inputs of blocks 1, 2, ...
                 (MaPLe).
-            weights: see `Weights`.
+            weights: see `Changes`.
             branches: see `Branches`.
         """
         is_whole = bool(branches) or not self._has_standard_blocks
@@ -186,7 +186,7 @@ class OpenClipText(TokenEncoder):
         suffixes: Tensor,
         tokens: Tokens,
         deep: Sequence[Tensor] = (),
-        weights: Weights = NONE,
+        weights: Changes = NONE,
     ) -> Tensor:
         """Return outputs of texts with a common prefix, which is computed once for all of them.
 
@@ -199,7 +199,7 @@ class OpenClipText(TokenEncoder):
             suffixes: the rest of each text [T, n-p, d'].
             tokens: the tokens of the T whole texts, of length n.
             deep: see `encode`.
-            weights: see `Weights`; blocks run in parts, so that they cannot have `Branches`.
+            weights: see `Changes`; blocks run in parts, so that they cannot have `Branches`.
 
         Returns:
             [G*T, d], group by group.
@@ -310,7 +310,7 @@ R = TypeVar("R")
 def with_additions(
     tower: torch.nn.Module,
     function: Callable[[], R],
-    weights: Weights = NONE,
+    weights: Changes = NONE,
     branches: Branches = NONE,
 ) -> R:
     """Return the result of a function that uses a tower, with additions to the tower.

@@ -28,7 +28,7 @@ from fedray.language.encoders.clip_layouts import (
 from fedray.language.encoders.weights import (
     check_reachable,
     check_texts,
-    check_words,
+    check_vocabulary,
     digest,
     hub_file,
     hub_folder,
@@ -176,7 +176,7 @@ class WeightSource:
                 f"{place} has no readable tokenizer ({type(error).__name__}: {error}); give the "
                 "tokenizer files of this model"
             ) from None
-        check_words(tokenizer.tokenizer, place)
+        check_vocabulary(tokenizer.tokenizer, place)
         return tokenizer
 
     def _tokenizer_folder(self, text: Mapping[str, Any]) -> Path | None:

@@ -304,7 +304,7 @@ def unreachable(
     )
 
 
-def check_words(tokenizer: Any, place: str) -> None:
+def check_vocabulary(tokenizer: Any, place: str) -> None:
     """Raise a UserError if a tokenizer of transformers has no words.
 
     Args:

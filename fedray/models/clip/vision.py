@@ -13,7 +13,7 @@ from fedray.language.encoders.base import as_stored, same_bits
 from fedray.language.encoders.openclip import (
     NONE,
     Branches,
-    Weights,
+    Changes,
     run_blocks,
     with_additions,
 )
@@ -77,7 +77,7 @@ class VisionTower:
         self,
         embedded: Tensor,
         prompts: Sequence[Tensor] = (),
-        weights: Weights = NONE,
+        weights: Changes = NONE,
         branches: Branches = NONE,
     ) -> Tensor:
         """Return the image features [B, d] of `encode`, with additions to the tower.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedray.errors import UserError
-from fedray.language.encoders.openclip import NONE, Branches, Weights
+from fedray.language.encoders.openclip import NONE, Branches, Changes
 from fedray.models.classifier import Classifier, ClassifierOutput
 from fedray.models.clip.frozen import FrozenClip
 from fedray.models.inputs import (
@@ -160,7 +160,7 @@ class PromptedClip(Classifier, ABC):
         self,
         x: Inputs,
         prompts: Sequence[Tensor] = (),
-        weights: Weights = NONE,
+        weights: Changes = NONE,
         branches: Branches = NONE,
     ) -> Tensor:
         """Return image features [B, d] or patch features [B, M, d], before they are scaled.
@@ -171,7 +171,7 @@ class PromptedClip(Classifier, ABC):
         Args:
             x: the images.
             prompts: prompts of the first blocks, see `VisionTower.encode`.
-            weights: changes of the tower's parameters by name, see `Weights`.
+            weights: changes of the tower's parameters by name, see `Changes`.
             branches: parallel adapters by the names of modules, see `Branches`.
         """
         if self.reads is not Pixels and not isinstance(x, Pixels):

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedray.errors import UserError, shown
 from fedray.language.distinct import equal_tokens, refuse_equal
 from fedray.language.encoders import TokenEncoder, Tokens
-from fedray.language.encoders.openclip import NONE, Branches, OpenClipText, Weights
+from fedray.language.encoders.openclip import NONE, Branches, Changes, OpenClipText
 from fedray.language.names import check_words
 
 PHOTO = "a photo of a {}."
@@ -82,7 +82,7 @@ class ClassTexts:
         self,
         context: Tensor | None = None,
         deep: Sequence[Tensor] = (),
-        weights: Weights = NONE,
+        weights: Changes = NONE,
         branches: Branches = NONE,
     ) -> Tensor:
         """Return unit text features under prompts and additions, differentiable in them.
@@ -91,7 +91,7 @@ class ClassTexts:
             context: tokens [l, w] that replace positions 1..l of every text, or G such contexts
                 [G, l, w], which run as one batch; None for texts without prompts.
             deep: prompts [l, w] of later blocks (MaPLe).
-            weights: changes of the tower's parameters by name, see `Weights`.
+            weights: changes of the tower's parameters by name, see `Changes`.
             branches: parallel adapters by the names of modules, see `Branches`.
 
         Returns:
@@ -114,7 +114,7 @@ class ClassTexts:
         groups: Tensor,
         length: int,
         deep: Sequence[Tensor],
-        weights: Weights,
+        weights: Changes,
         branches: Branches,
     ) -> Tensor:
         encoder = self.encoder
