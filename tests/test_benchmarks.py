@@ -17,7 +17,7 @@ from fedray.runtime import devices
 from fedray.runtime.conformance import Trace
 
 COMMANDS = (
-    "anchor", "faults", "gpu", "null_tables", "numerics", "overhead", "scale", "soak", "sweep",
+    "anchor", "faults", "gpu", "null_tables", "numerics", "overhead", "scale", "sweep",
 )  # fmt: skip
 
 
