@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, get_args
+import importlib
 
 import click
 
-from fedray.command import PATH, SETTINGS, Command, trust_flag
-from fedray.results.analyses.harness import (
-    MODULES,
-    Analysis,
-    Request,
-    carry_out,
-    default_folder,
-    find,
-)
-from fedray.results.pages.terminal import print_sections
-from fedray.storage.metric import Select
+from fedray.command import SETTINGS
+from fedray.errors import UserError, nearest
+from fedray.results.analyses.harness import MODULES
 
 
 class _Analyses(click.Group):
@@ -29,8 +19,17 @@ class _Analyses(click.Group):
         return list(MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """Return the command of an analysis."""
-        return command_of(find(cmd_name))
+        """Return the command of an analysis.
+
+        Raises:
+            UserError: if no analysis has the name.
+        """
+        if cmd_name not in MODULES:
+            only = f"there is no analysis '{cmd_name}', only {', '.join(MODULES)}."
+            raise UserError(f"{only}{nearest(cmd_name, MODULES)}")
+        module = importlib.import_module(f"fedray.results.analyses.{cmd_name}")
+        command: click.Command = module.command
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the analyses and their descriptions into the help text."""
@@ -45,32 +44,3 @@ class _Analyses(click.Group):
 )
 def command() -> None:
     """Analyse one aspect of finished runs."""
-
-
-def command_of(analysis: Analysis) -> click.Command:
-    """Return the command of an analysis, with the common options and those of the analysis."""
-
-    @click.command(analysis.name, cls=Command, help=f"Show {MODULES[analysis.name]}.")
-    @click.argument("folders", nargs=-1, required=True, type=PATH, metavar="RUN...")
-    @click.option(
-        "--out",
-        type=PATH,
-        metavar="DIR",
-        help="Folder for tables and figures; default: RUN/report, or ./report for several runs.",
-    )
-    @click.option(
-        "--select",
-        type=click.Choice(get_args(Select)),
-        help="Images that select the best round; default: each run's report.select.",
-    )
-    @trust_flag
-    def analyse(
-        folders: Sequence[Path], out: Path | None, select: Select | None, **options: Any
-    ) -> None:
-        out = out or analysis.out or default_folder(folders)
-        sections, files = carry_out(analysis, Request(folders, out, select, options))
-        print_sections(sections)
-        print("wrote " + "\n      ".join(map(str, files)))
-
-    analyse.params[3:3] = analysis.options
-    return analyse

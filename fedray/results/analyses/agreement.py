@@ -38,7 +38,6 @@ Matrix = list[list[float]]
 
 
 @analysis(
-    "agreement",
     click.Option(
         ["--matrix"],
         type=WORD,
@@ -46,7 +45,7 @@ Matrix = list[list[float]]
         help="A matrix of matrices.json; default: the first one that all runs have.",
     ),
 )
-def correlate_matrices(request: Request) -> Findings:
+def command(request: Request) -> Findings:
     """Correlate class similarity matrices between configurations, before and after training."""
     groups = request.groups
     if len(groups) < 2:

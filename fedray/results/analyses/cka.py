@@ -39,7 +39,6 @@ SIMILARITY = Metric("linear CKA with the global model", "index")
 
 
 @analysis(
-    "cka",
     count_option("--images", "Test images to compare on.", 2, 200),
     click.Option(
         ["--by"],
@@ -50,7 +49,7 @@ SIMILARITY = Metric("linear CKA with the global model", "index")
         "linear map.",
     ),
 )
-def compare_layers(request: Request) -> Findings:
+def command(request: Request) -> Findings:
     """Compare clients' models after one more round with the global model, by layer."""
     images, by = request.options["images"], request.options["by"]
     curves = {member.label: _by_part(member, images, by) for member in request.groups}

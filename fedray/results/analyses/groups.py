@@ -93,7 +93,6 @@ Similarities = Mapping[str, Sequence[Mapping[str, GroupCosines]]]
 
 
 @analysis(
-    "groups",
     count_option("--images", "Test images to compare on.", default=50),
     count_option("--clients", "Compare the first N clients.", default=10),
     count_option(
@@ -103,7 +102,7 @@ Similarities = Mapping[str, Sequence[Mapping[str, GroupCosines]]]
         metavar="K",
     ),
 )
-def compare_groups(request: Request) -> Findings:
+def command(request: Request) -> Findings:
     """Compare prompt groups within and between clients, and count how often each was drawn."""
     options = request.options
     similarities = {

@@ -1,20 +1,20 @@
-"""Registration of analyses, and their common parts: runs, pages, files."""
+"""The commands of analyses, and their common parts: runs, pages, files."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 import click
 
-from fedray.errors import UserError, nearest
+from fedray.command import PATH, Command, trust_flag
 from fedray.results.frame import Group, LoadedRun, group, load
 from fedray.results.pages.page import Section, markdown
+from fedray.results.pages.terminal import print_sections
 from fedray.storage.files import make_folder, write_atomic
 from fedray.storage.metric import Select
 
@@ -29,7 +29,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "target": "rounds, seconds and megabytes to a target",
     }
 )
-"""Help texts by analysis; each analysis has a module of its name."""
+"""Help texts by analysis; `command` of the module of its name runs it."""
 
 
 @dataclass(frozen=True)
@@ -82,23 +82,6 @@ class Findings:
     files: Sequence[Path] = ()
 
 
-@dataclass(frozen=True)
-class Analysis:
-    """An analysis of finished runs.
-
-    Attributes:
-        name: the argument of `fedray analyse`.
-        run: the function.
-        options: options of its command.
-        out: the folder for its files; None: "report" in the runs' folder.
-    """
-
-    name: str
-    run: Callable[[Request], Findings]
-    options: Sequence[click.Option]
-    out: Path | None
-
-
 def count_option(
     flag: str, what: str, least: int = 1, default: int | None = None, metavar: str = "N"
 ) -> click.Option:
@@ -113,33 +96,46 @@ def count_option(
     )
 
 
-_ANALYSES: dict[str, Analysis] = {}
-
-
 def analysis(
-    name: str, *options: click.Option, out: Path | None = None
-) -> Callable[[Callable[[Request], Findings]], Callable[[Request], Findings]]:
-    """Register a function as an analysis; the arguments are attributes of `Analysis`."""
+    *options: click.Option, out: Path | None = None
+) -> Callable[[Callable[[Request], Findings]], click.Command]:
+    """Make a function the command of its module, whose name is that of the analysis.
 
-    def register(run: Callable[[Request], Findings]) -> Callable[[Request], Findings]:
-        _ANALYSES[name] = Analysis(name, run, options, out)
-        return run
-
-    return register
-
-
-def find(name: str) -> Analysis:
-    """Return an analysis by its name.
-
-    Raises:
-        UserError: if no analysis has the name.
+    Args:
+        options: options of this analysis.
+        out: default folder for its files; None: "report" in the runs' folder.
     """
-    if name not in MODULES:
-        raise UserError(
-            f"there is no analysis '{name}', only {', '.join(MODULES)}.{nearest(name, MODULES)}"
+
+    def command_of(run: Callable[[Request], Findings]) -> click.Command:
+        name = run.__module__.rpartition(".")[2]
+
+        @click.command(name, cls=Command, help=f"Show {MODULES[name]}.")
+        @click.argument("folders", nargs=-1, required=True, type=PATH, metavar="RUN...")
+        @click.option(
+            "--out",
+            "chosen",
+            type=PATH,
+            metavar="DIR",
+            help="Folder for tables and figures; default: RUN/report, or ./report for several "
+            "runs.",
         )
-    importlib.import_module(f"fedray.results.analyses.{name}")
-    return _ANALYSES[name]
+        @click.option(
+            "--select",
+            type=click.Choice(get_args(Select)),
+            help="Images that select the best round; default: each run's report.select.",
+        )
+        @trust_flag
+        def command(
+            folders: Sequence[Path], chosen: Path | None, select: Select | None, **values: Any
+        ) -> None:
+            folder = chosen or out or default_folder(folders)
+            request = Request(folders, folder, select, values)
+            _publish(name, request, run(request))
+
+        command.params[3:3] = options
+        return command
+
+    return command_of
 
 
 def default_folder(folders: Sequence[Path]) -> Path:
@@ -147,11 +143,11 @@ def default_folder(folders: Sequence[Path]) -> Path:
     return (folders[0] if len(folders) == 1 else Path()) / "report"
 
 
-def carry_out(chosen: Analysis, request: Request) -> tuple[list[Section], list[Path]]:
-    """Run an analysis and write its page; return the page's sections and all files."""
-    findings = chosen.run(request)
+def _publish(name: str, request: Request, findings: Findings) -> None:
+    """Write and print the page of an analysis."""
     notes = [f"Warning: {note}." for note in request.grouped[1]]
     sections = [*findings.sections, *([Section("", items=notes)] if notes else [])]
-    page = request.file(f"{chosen.name}.md")
+    page = request.file(f"{name}.md")
     write_atomic(page, markdown(sections))
-    return sections, [page, *findings.files]
+    print_sections(sections)
+    print("wrote " + "\n      ".join(map(str, [page, *findings.files])))

@@ -47,8 +47,8 @@ class BeforeAndAfter(NamedTuple):
     after: Score
 
 
-@analysis("local_models")
-def score_before_and_after(request: Request) -> Findings:
+@analysis()
+def command(request: Request) -> Findings:
     """Test clients' models before and after one more round of local training."""
     rows = [row for member in request.groups for row in _rows(member)]
     header = ["method", "model", *(f"{which} classes (%)" for which in WHICH)]

@@ -34,7 +34,6 @@ class Part(NamedTuple):
 
 
 @analysis(
-    "phases",
     click.Option(
         ["--metric"],
         type=WORD,
@@ -42,7 +41,7 @@ class Part(NamedTuple):
         help=f"Repeatable; default: those measured of {', '.join(USUAL)}.",
     ),
 )
-def cut_at_changes(request: Request) -> Findings:
+def command(request: Request) -> Findings:
     """Compare metrics before and after the data changes or clients join."""
     runs, groups = request.runs, request.groups
     measured = {name for loaded in runs for done in loaded.run.rounds for name in done.metrics}

@@ -49,7 +49,6 @@ EVALUATION_KEYS = ("data.every_domain", "finetune_epochs")
 
 
 @analysis(
-    "retest",
     click.Option(
         ["--with", "settings"],
         multiple=True,
@@ -59,7 +58,7 @@ EVALUATION_KEYS = ("data.every_domain", "finetune_epochs")
     ),
     out=Path("retested"),
 )
-def retest_models(request: Request) -> Findings:
+def command(request: Request) -> Findings:
     """Test the models of finished runs under other settings of evaluation, without training."""
     settings = request.options["settings"]
     if not settings:

@@ -32,7 +32,6 @@ NUMBER = Metric("number", "number", "min", None)
 
 
 @analysis(
-    "target",
     click.Option(["--metric"], type=WORD, default=HEADLINE, show_default=True),
     click.Option(
         ["--target"],
@@ -42,7 +41,7 @@ NUMBER = Metric("number", "number", "min", None)
         "worst method, which all methods reach.",
     ),
 )
-def cost_to_target(request: Request) -> Findings:
+def command(request: Request) -> Findings:
     """Return seconds per client and round, rounds and megabytes until a target is reached."""
     metric = metric_of(request.runs, request.options["metric"])
     groups = [
