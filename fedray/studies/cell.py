@@ -117,8 +117,6 @@ class CellState:
         edges: edges of the space at which the choice lies; empty before the choice.
         pending: unfinished runs of the phase.
         dropped: better-ranked choices that diverged in the report, best first.
-        diverged: seeds on which all choices diverged, so that the first choice is reported.
-        rankings: the tried configurations without failed ones by report seed, best first.
     """
 
     phase: Literal["tuning", "report", "over", "failed"]
@@ -127,8 +125,6 @@ class CellState:
     edges: Sequence[Edge] = ()
     pending: Sequence[RunSpec] = ()
     dropped: Sequence[DroppedChoice] = ()
-    diverged: Sequence[int] = ()
-    rankings: Mapping[int, Sequence[Config]] = field(default_factory=dict)
 
     @property
     def chosen(self) -> Config | None:
@@ -209,21 +205,11 @@ class Cell:
         return self._search_state(lookup)
 
     def _follow_leader(self, leader: CellState, lookup: Lookup) -> CellState:
-        """Return the progress of a cell that reports the choice of another cell.
-
-        If the choice diverges in this cell, the leader's next-best configurations follow.
-        """
+        """Return the progress of a cell that reports the choices of another cell."""
         if not leader.choices:
             return CellState(leader.phase, pending=leader.pending)
-        rankings = {}
-        for seed in self.seeds:
-            first = leader.choices.get(seed)
-            dropped = [drop.config for drop in leader.dropped if seed in drop.seeds]
-            not_next = [first, *dropped]
-            remaining = [c for c in leader.rankings.get(seed, ()) if c not in not_next]
-            rankings[seed] = remaining if first is None else [first, *remaining]
-        state = self._report_state(leader.tried, rankings, leader.edges, lookup)
-        return replace(state, tried=(), rankings={})
+        choices = {seed: [leader.choices[seed]] for seed in self.seeds if seed in leader.choices}
+        return replace(self._report_state((), choices, (), lookup), edges=leader.edges)
 
     def _search_state(self, lookup: Lookup) -> CellState:
         """Return the progress of the searches or, after all of them, of the report."""
@@ -279,12 +265,9 @@ class Cell:
         choices: dict[int, Config] = {}
         dropped: list[DroppedChoice] = []
         unfinished: list[RunSpec] = []
-        diverged: list[int] = []
-        for seed in self.seeds:
-            ranked = list(rankings[seed])
+        for seed, ranked in rankings.items():
             better, run = self._first_finite(ranked, seed, lookup)
-            if run is None and ranked:
-                diverged.append(seed)
+            if run is None and better:
                 run = self.run_spec(better.pop(0), "report", seed)
             for config in better:
                 _drop(dropped, config, seed)
@@ -297,7 +280,7 @@ class Cell:
         if dropped:
             late = {seed for choice in dropped for seed in choice.seeds}
             edges = self._edges_after(tried, choices, late)
-        return CellState(phase, tried, choices, edges, unfinished, dropped, diverged, rankings)
+        return CellState(phase, tried, choices, edges, unfinished, dropped)
 
     def _first_finite(
         self, ranked: Iterable[Config], seed: int, lookup: Lookup
