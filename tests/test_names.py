@@ -11,10 +11,11 @@ import pytest
 import fedray
 
 ROOT = Path(fedray.__file__).parent
-ROOMS = ("core", "runtime", "config", "plugins", "storage", "tracking")
-"""Folders whose names, and those of the top-level files, no other module may have."""
+FREE = ("algorithms", "trained")
+"""Folders that may use a name of each other: a payload is called as in its paper."""
 SAME = {
     "main": "the program of a module",
+    "command": "the command of a module",
     "Experiment": "the typed experiment, and its face in Python",
 }
 """Names with one meaning in several modules."""
@@ -33,16 +34,12 @@ def definitions(root: Path) -> dict[str, list[str]]:
 
 
 def shared(root: Path) -> dict[str, list[str]]:
-    """Return the names of the rooms and top-level files that a second module defines."""
+    """Return the names that a second module defines, except within `FREE`."""
     return {
         name: places
         for name, places in definitions(root).items()
-        if len(places) > 1 and any(is_checked(place) for place in places)
+        if len(places) > 1 and any(place.split("/")[0] not in FREE for place in places)
     }
-
-
-def is_checked(place: str) -> bool:
-    return "/" not in place or place.split("/")[0] in ROOMS
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.config import Experiment, dump_yaml, override
-from fedray.results.frame import Group, group, load
+from fedray.results.frame import RunGroup, group_runs, load_runs
 from fedray.storage.environment import Environment
 from fedray.storage.json_files import checksum
 from fedray.storage.metric import Metric
@@ -73,7 +73,7 @@ def write_run(
     return folder
 
 
-def groups_in(folder: Path) -> dict[str, Group]:
-    groups, notes = group(load([folder]))
+def groups_in(folder: Path) -> dict[str, RunGroup]:
+    groups, notes = group_runs(load_runs([folder]))
     assert notes == []
     return {member.label: member for member in groups}

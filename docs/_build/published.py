@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedray.results.pages.page import markdown
-from fedray.results.pages.table import FIGURE, LATEX, PAGE, latex, page, with_figure
+from fedray.results.pages.table import FIGURE, LATEX, PAGE, table_latex, table_page, with_figure
 from fedray.results.record import DATA, TableRecord
 from fedray.storage.json_files import sealed
 
@@ -32,10 +32,10 @@ def published_pages(root: Path, tables: Mapping[str, TableRecord]) -> dict[str, 
     """Return the files of published tables that are computed from their numbers, by path."""
     files = {}
     for name, record in tables.items():
-        sections = page(record)
+        sections = table_page(record)
         text = json.dumps(sealed(record.tree()), separators=(",", ":"))
         figure = root / FOLDER / name / FIGURE
         files[f"{FOLDER}/{name}/{PAGE}"] = markdown(with_figure(sections, figure))
-        files[f"{FOLDER}/{name}/{LATEX}"] = latex(record)
+        files[f"{FOLDER}/{name}/{LATEX}"] = table_latex(record)
         files[f"{FOLDER}/{name}/{DATA}"] = f"{text}\n"
     return files

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from _build.templates import render
 from _build.uses import first_sentence
-from fedray.cli.show import plain
+from fedray.cli.show import yaml_value
 from fedray.config import EXECUTION, EXPERIMENTS, LABEL, RESOURCES
 from fedray.config import flatten, keys_of, merged, read_chain, sources_of
 from fedray.config.files import ExperimentFile
@@ -24,7 +24,7 @@ def settings_page() -> str:
                 "name": name,
                 "sentence": first_sentence(chain[-1].path),
                 "base": below[-1] if below else "",
-                "rows": [(key, plain(values[key]), sources[key]) for key in explained(chain)],
+                "rows": [(key, yaml_value(values[key]), sources[key]) for key in explained(chain)],
             }
         )
     return render("settings", experiments=experiments)

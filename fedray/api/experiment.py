@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.activity import say_next
-from fedray.api.progress import RoundProgress, headline, print_summary, say_line
+from fedray.api.progress import RoundProgress, print_summary, run_headline, say_line
 from fedray.api.result import Result
 from fedray.api.training import Callback, ExecutorName, begin, follow, new_folder
 from fedray.config import (
@@ -165,7 +165,7 @@ class Experiment:
             raise UserError(f"executor={executor!r} is neither 'ray' nor 'serial'")
         began = time.time()
         prove_writable(RunFolder(out))
-        say_line(headline(self._resolved, executor))
+        say_line(run_headline(self._resolved, executor))
         tracker = tracker_for(out) if track else None
         rounds = begin(self._resolved, out, executor, began, say_line, say_next)
         if tracker is not None and executor == "serial":

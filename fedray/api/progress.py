@@ -98,7 +98,7 @@ class RoundProgress(Lines):
         self.update(completed=number, description=text, left=left)
 
 
-def headline(experiment: Experiment, executor: str) -> str:
+def run_headline(experiment: Experiment, executor: str) -> str:
     """Return the first line of the output, which describes the run."""
     e = experiment
     where = f"{e.workers} Ray worker(s)" if executor == "ray" else "this process"

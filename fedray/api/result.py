@@ -101,7 +101,7 @@ class Result:
         if of not in get_args(Frame):
             raise UserError(f"to_pandas(of={of!r}) is neither 'rounds' nor 'clients'")
         rows = self._client_rows() if of == "clients" else [_row(done) for done in self.rounds]
-        return frame(rows, index=["round", "client"] if of == "clients" else ["round"])
+        return indexed_frame(rows, index=["round", "client"] if of == "clients" else ["round"])
 
     def models(
         self, which: Literal["best", "last"] | None = None, *, device: str = "cpu"
@@ -160,7 +160,7 @@ def _row(done: Round) -> dict[str, Any]:
     return {"round": done.round, **done.metrics, **sent, "seconds": done.seconds}
 
 
-def frame(rows: Sequence[Mapping[str, Any]], index: Sequence[str] = ()) -> pandas.DataFrame:
+def indexed_frame(rows: Sequence[Mapping[str, Any]], index: Sequence[str] = ()) -> pandas.DataFrame:
     """Return rows as a pandas DataFrame.
 
     Raises:

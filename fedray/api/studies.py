@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedray.api.experiment import plain
-from fedray.api.result import frame
+from fedray.api.result import indexed_frame
 from fedray.command import INTERRUPTED, RUN_ERROR
 from fedray.config import Tree, dump_yaml
 from fedray.errors import RunFailed, UserError
@@ -257,7 +257,7 @@ class TableResult:
             for name in record.plan.metrics
             for seed, value in record.by_seed(Side(place.row, place.column), name).items()
         ]
-        return frame(rows, index=["row", "column", "metric", "seed"])
+        return indexed_frame(rows, index=["row", "column", "metric", "seed"])
 
 
 def _remove_if_empty(folder: Path | None) -> None:

@@ -60,7 +60,7 @@ def command(
     data.clients=10. Exit code 2: a run would refuse the images.
     """
     root = folder.expanduser()
-    check_words(keys)
+    check_data_keys(keys)
     if descriptions is not None and descriptions.exists():
         raise UserError(f"{descriptions} is there already; pass another file name")
     look = inspect_folder(root, source_for(root))
@@ -86,7 +86,7 @@ def _say(line: str) -> None:
     print(printable(line))
 
 
-def check_words(words: Sequence[str]) -> None:
+def check_data_keys(words: Sequence[str]) -> None:
     """Raise `UserError` for the first key that does not affect the partition."""
     for word in words:
         if "=" not in word or not word.startswith(KEYS):

@@ -116,7 +116,7 @@ def measure_all(with_settings: Callable[[Mapping[str, Any]], Experiment]) -> Ite
     has_measured, cause = False, ""
     try:
         for settings in candidates(with_settings({}), cpus):
-            measured = measure(settings, with_settings)
+            measured = measure_settings(settings, with_settings)
             has_measured, cause = has_measured or not measured.failure, cause or measured.failure
             yield measured
     finally:
@@ -151,7 +151,7 @@ def candidates(experiment: Experiment, cpus: int) -> Iterator[dict[str, Any]]:
             yield settings
 
 
-def measure(
+def measure_settings(
     settings: Mapping[str, Any], with_settings: Callable[[Mapping[str, Any]], Experiment]
 ) -> Measurement:
     """Run a few rounds; impossible settings are a `Measurement` with their reason."""

@@ -112,11 +112,11 @@ def cp(words: Sequence[str]) -> None:
     kind, source = find_shipped(args[0], kinds)
     dest = destination(PATH.convert(args[1] if len(args) > 1 else ".", None, None), source)
     make_folder(dest.parent)
-    write_atomic(dest, text_of(kind, source))
+    write_atomic(dest, shipped_text(kind, source))
     print(f"wrote {dest}\nrun it: fedray {COMMANDS[kind]} {dest}")
 
 
-def text_of(kind: str, path: Path) -> str:
+def shipped_text(kind: str, path: Path) -> str:
     """Return the text of a shipped file, merged with the files that it extends."""
     from fedray.config import dump_yaml, read_experiment
     from fedray.studies.file import read_study

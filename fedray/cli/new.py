@@ -45,7 +45,9 @@ def command(kind: str, name: str, uses: str | None) -> None:
     if uses and kind != "method":
         raise UserError(f"--{uses} is for methods: fedray new method {name} --{uses}")
     check_new(kind, name)
-    written = project(name) if kind == "project" else {Path(f"{name}.py"): single(kind, name, uses)}
+    written = (
+        project_files(name) if kind == "project" else {Path(f"{name}.py"): single(kind, name, uses)}
+    )
     taken = [path for path in written if path.exists()]
     if taken or (kind == "project" and Path(name).exists()):
         raise UserError(f"{taken[0] if taken else name} is there already; take another name")
@@ -72,7 +74,7 @@ def check_new(kind: str, name: str) -> None:
             raise UserError(f"there is {LISTED[listing]} '{new}' already; take another name")
 
 
-def project(name: str) -> dict[Path, str]:
+def project_files(name: str) -> dict[Path, str]:
     """Return the files of a project: their texts by path."""
     folder = Path(name)
     texts = {

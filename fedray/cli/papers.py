@@ -17,8 +17,7 @@ from fedray.command import WORD, Command
 from fedray.config import Frozen, missing_roots_allowed, read_mapping, validate
 from fedray.errors import UserError, nearest
 from fedray.shipped import files
-from fedray.studies.file import SCALES, Kind, read_study
-from fedray.studies.file import Item as StudyItem
+from fedray.studies.file import SCALES, Kind, PaperItem, read_study
 from fedray.studies.printed import PRINTED, can_be_printed
 
 PAPERS = Path(fedray.__file__).parent / "papers"
@@ -104,7 +103,7 @@ def read_papers() -> dict[str, Paper]:
     return papers
 
 
-Answer = tuple[str, str, Mapping[str, Any], StudyItem]
+Answer = tuple[str, str, Mapping[str, Any], PaperItem]
 """A study that reproduces an item: its kind, name and scales, and its entry for the item."""
 
 
@@ -117,7 +116,7 @@ def _answers() -> dict[tuple[str, str], list[Answer]]:
             tree = read_study(kind, str(path)).tree
             scales = tree.get("scales", {"laptop": {}})
             for entry in tree.get("items", ()):
-                item = validate(StudyItem, entry, f"{kind} {name}.items")
+                item = validate(PaperItem, entry, f"{kind} {name}.items")
                 answers.setdefault((item.paper, item.item), []).append((kind, name, scales, item))
     return answers
 
@@ -164,7 +163,7 @@ def numbers_of(item: Item) -> int:
     )
 
 
-def _commands(kind: str, name: str, scale: str, item: StudyItem) -> Iterator[str]:
+def _commands(kind: str, name: str, scale: str, item: PaperItem) -> Iterator[str]:
     """Yield the command that runs a study at one scale, and those that read its results."""
     folder = f"results/{name}_{scale}"
     rows = f" --rows {','.join(item.rows)}" if item.rows else ""
@@ -187,7 +186,7 @@ def command(paper: str | None, item: str | None) -> None:
     PAPER is fedtsp, fedglcl, dp2fl or fedmgp; ITEM is for example "Table 4", or the beginning of an
     item's name.
     """
-    for number, (name, entry) in enumerate(select(read_papers(), paper, item).items()):
+    for number, (name, entry) in enumerate(select_items(read_papers(), paper, item).items()):
         print(f"{'' if number == 0 else chr(10)}{entry.title} ({name}): {entry.paper}")
         if paper is not None and entry.printed:
             print("\n".join(_wrapped(f"Scale printed: {entry.printed}")))
@@ -211,7 +210,7 @@ def missing_of(item: Item) -> dict[str, list[str]]:
     return missing
 
 
-def select(papers: dict[str, Paper], name: str | None, item: str | None) -> dict[str, Paper]:
+def select_items(papers: dict[str, Paper], name: str | None, item: str | None) -> dict[str, Paper]:
     """Return all papers, one paper, or the items whose names are or begin with `item`.
 
     Case and full stops do not count: "fig 4" is "Fig. 4".

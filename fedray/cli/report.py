@@ -17,8 +17,8 @@ from fedray.results.frame import (
     NO_BEST,
     At,
     filter_runs,
-    group,
-    load,
+    group_runs,
+    load_runs,
     metric_of,
     rank_groups,
     relabel,
@@ -27,8 +27,8 @@ from fedray.results.pages.figures import FIGURES, figure_rounds, figure_traffic
 from fedray.results.pages.page import html, markdown
 from fedray.results.pages.report import (
     caveats,
-    latex,
-    page,
+    report_latex,
+    report_page,
     sections,
     write_csv,
     write_heat_maps,
@@ -145,9 +145,9 @@ def command(
 
     Runs are compared only if their images, clients, protocol and selection of rounds are equal.
     """
-    runs = filter_runs(load(folders, select), wanted)
+    runs = filter_runs(load_runs(folders, select), wanted)
     metrics = [metric_of(runs, name) for name in dict.fromkeys(names)]
-    groups, notes = group(runs)
+    groups, notes = group_runs(runs)
     groups = relabel(groups, labels)
     some_best = any(member.by_seed(metrics[0].name, "best") for member in groups)
     at = at or ("best" if some_best else "final")
@@ -190,8 +190,8 @@ def write_file(report: Report, path: Path, style: ReportStyle) -> None:
     """Write the report in the format of the file's suffix."""
     writers: dict[str, Callable[[], str]] = {
         ".md": lambda: markdown([*sections(report), *caveats(report)]),
-        ".tex": lambda: latex(report, path.stem, style.order),
-        ".html": lambda: html(page(report, style.folders)),
+        ".tex": lambda: report_latex(report, path.stem, style.order),
+        ".html": lambda: html(report_page(report, style.folders)),
     }
     if path.suffix in writers:
         write_atomic(path, writers[path.suffix]())

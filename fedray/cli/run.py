@@ -15,7 +15,7 @@ import click
 
 from fedray import shipped
 from fedray.activity import say_next
-from fedray.api.progress import RoundProgress, headline, print_summary, say_line
+from fedray.api.progress import RoundProgress, print_summary, run_headline, say_line
 from fedray.api.training import ExecutorName, begin, follow, new_folder
 from fedray.cli.seeds import finished, seed_folder, several_seeds, summary
 from fedray.cli.start import import_while_ray_starts
@@ -165,7 +165,7 @@ def one_run(request: RunRequest) -> Path:
         prove_writable(RunFolder(out))
         if request.resume:
             warn_if_from_start(RunFolder(out))
-        print(headline(experiment, request.executor), flush=True)
+        print(run_headline(experiment, request.executor), flush=True)
         say_job()
         tracker = None if request.no_track else tracker_for(out)
         # last, because `begin` claims the folder

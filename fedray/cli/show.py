@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from fedray.cli.listing import KINDS, Entry, Parameter, read_entries
-from fedray.cli.names import load_plugins, text_of
+from fedray.cli.names import load_plugins, shipped_text
 from fedray.command import Command, KnownName, json_flag, keys
 from fedray.command import plugins as with_plugins
 from fedray.errors import UserError, nearest, printable
@@ -78,7 +78,7 @@ def command(name: str, keys: Sequence[str], as_json: bool, plugin: Sequence[str]
         print(json.dumps(trees, indent=1, ensure_ascii=False))
         return
     texts = ["\n".join(entry_lines(kind, entry)) for kind, entry in entries]
-    texts += [f"{path}\n\n{text_of(kind, path).rstrip()}" for kind, path in paths]
+    texts += [f"{path}\n\n{shipped_text(kind, path).rstrip()}" for kind, path in paths]
     print("\n\n".join(texts))
 
 
@@ -232,7 +232,7 @@ def print_settings(rows: Sequence[ResolvedKey]) -> None:
     for column, ratio in (("key", 6), ("value", 5), ("source", 6)):
         table.add_column(column, overflow="fold", ratio=ratio)
     for setting in rows:
-        table.add_row(setting.key, plain(setting.value), setting.source)
+        table.add_row(setting.key, yaml_value(setting.value), setting.source)
     Console(highlight=False, markup=False).print(table)
 
 
@@ -240,7 +240,7 @@ def _as_json(rows: Sequence[ResolvedKey]) -> str:
     return json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False)
 
 
-def plain(value: Any) -> str:
+def yaml_value(value: Any) -> str:
     """Return a value as one line of YAML."""
     if isinstance(value, str):
         return printable(value)

@@ -136,7 +136,7 @@ def _unreadable(folder: Path, error: UserError) -> Upload:
     return Upload(str(folder), read, state=str(error))
 
 
-def follow(folder: Path, uri: str, say: Callable[[str], object]) -> bool:
+def follow_folder(folder: Path, uri: str, say: Callable[[str], object]) -> bool:
     """Keep MLflow up to date with the folder of a run or study until standard input ends.
 
     Standard input is the status in which the run ended, and how many seconds the end may take.
@@ -200,7 +200,7 @@ def command(folders: Sequence[Path], uri: str | None, follows: bool) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `ray job stop` sends it to all processes
         with os.fdopen(os.dup(1), "w") as lines:
             os.dup2(2, 1)  # keeps MLflow's output apart from ours
-            is_complete = follow(folders[0], uri, partial(print, file=lines, flush=True))
+            is_complete = follow_folder(folders[0], uri, partial(print, file=lines, flush=True))
         os._exit(0 if is_complete else 1)  # at once: a thread may still wait for the server
     failed: list[str] = []
     for uploaded in upload(folders, uri):

@@ -186,7 +186,7 @@ def _chunks(
         yield chunk
 
 
-def measure(encoded: Encoded, where: str) -> tuple[int, int]:
+def stored_size(encoded: Encoded, where: str) -> tuple[int, int]:
     """Return width and height of an image when upright; only its header is read.
 
     Raises:
@@ -323,7 +323,7 @@ def _open(item: Encoded, where: str) -> Image.Image:
         raise UserError(f"{where} is not an image; replace or remove it") from None
     except Exception as error:  # Pillow's readers hardly check their input
         raise UserError(
-            f"{where} cannot be read as an image: {reason_of(error)}; replace or remove it"
+            f"{where} cannot be read as an image: {decoding_reason(error)}; replace or remove it"
         ) from None
     if frames > 1:
         image.close()
@@ -383,7 +383,7 @@ def _opaque(image: Image.Image, where: str) -> tuple[Image.Image, bool]:
 
 
 def _undecodable(where: str, error: Exception) -> UserError:
-    return UserError(f"{where} cannot be decoded: {reason_of(error)}; replace or remove it")
+    return UserError(f"{where} cannot be decoded: {decoding_reason(error)}; replace or remove it")
 
 
 def _pixels(
@@ -423,7 +423,7 @@ def _array(
     return np.asarray(_fitted(image, image_size, fit))
 
 
-def reason_of(error: Exception) -> str:
+def decoding_reason(error: Exception) -> str:
     """Return an error's message on one line, or its class name if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from fedray.data.decoding import (
     AS_STORED,
     Thumbnail,
-    measure,
     sizes_differ,
+    stored_size,
     thumbnail,
     transparency_note,
 )
@@ -195,7 +195,7 @@ def _decoded(row: Row, where: str) -> tuple[str, tuple[int, int], Thumbnail]:
     digest = hashlib.sha256(
         content if isinstance(content, bytes) else np.asarray(content).tobytes()
     )
-    return digest.hexdigest(), measure(content, where), thumbnail(content, where, THUMBNAIL)
+    return digest.hexdigest(), stored_size(content, where), thumbnail(content, where, THUMBNAIL)
 
 
 def check_sizes(root: Path, source: str) -> None:
@@ -214,7 +214,7 @@ def check_sizes(root: Path, source: str) -> None:
         rows = sources.get(source)().listing(root, AS_STORED).rows
         candidates = list(rows if source != "parquet" else islice(rows, _COMPARED))
         for row in candidates[:: max(1, len(candidates) // _COMPARED)]:
-            sizes.setdefault(measure(row.image, row.name(root)), row.name(root))
+            sizes.setdefault(stored_size(row.image, row.name(root)), row.name(root))
             if len(sizes) > 1:
                 break
     if len(sizes) > 1:

@@ -10,15 +10,15 @@ from typing import Any
 
 from fedray.config import PROTOCOL, role_of
 from fedray.errors import UserError, nearest
-from fedray.results.frame import At, Group
+from fedray.results.frame import At, RunGroup
 from fedray.results.labels import show_value
 from fedray.results.paired import ALPHA, Comparison, PairedTest, Side, compare, holm
 from fedray.storage.metric import BEST, Metric
 
 
-def blocks_of(groups: Sequence[Group]) -> list[list[Group]]:
+def blocks_of(groups: Sequence[RunGroup]) -> list[list[RunGroup]]:
     """Partition groups into blocks whose members are pairwise comparable (greedy, first fit)."""
-    blocks: list[list[Group]] = []
+    blocks: list[list[RunGroup]] = []
     for member in groups:
         for block in blocks:
             if not any(incompatibilities(other, member) for other in block):
@@ -29,7 +29,7 @@ def blocks_of(groups: Sequence[Group]) -> list[list[Group]]:
     return blocks
 
 
-def incompatibilities(one: Group, other: Group) -> list[str]:
+def incompatibilities(one: RunGroup, other: RunGroup) -> list[str]:
     """Return the reasons why two groups are not comparable; empty if they are.
 
     Comparable groups share images, partitions, the protocol and the choice of rounds.
@@ -44,7 +44,7 @@ def incompatibilities(one: Group, other: Group) -> list[str]:
     return reasons
 
 
-def _of_data(one: Group, other: Group) -> Iterable[str]:
+def _of_data(one: RunGroup, other: RunGroup) -> Iterable[str]:
     hashes = [{run.run.info.data_sha256 for run in group.runs} for group in (one, other)]
     if None in hashes[0] | hashes[1]:
         yield "images without a hash, which may be others"
@@ -62,7 +62,7 @@ def _of_data(one: Group, other: Group) -> Iterable[str]:
         yield f"other partitions (seed {', '.join(map(str, seeds))})"
 
 
-def explain_blocks(blocks: Sequence[Sequence[Group]]) -> list[str]:
+def explain_blocks(blocks: Sequence[Sequence[RunGroup]]) -> list[str]:
     """Return a line for each further block: why it is not comparable with the first one."""
     first, *further = blocks
     pairs = [
@@ -75,7 +75,7 @@ def explain_blocks(blocks: Sequence[Sequence[Group]]) -> list[str]:
     ]
 
 
-def method_differences(groups: Sequence[Group]) -> list[str]:
+def method_differences(groups: Sequence[RunGroup]) -> list[str]:
     """Return a note for each key in which methods differ unexpectedly.
 
     Keys of the method, of its tuning and of the protocol do not count.
@@ -108,8 +108,8 @@ class Difference:
         p: p-value, Holm-corrected over the block; None for fewer than two seeds.
     """
 
-    member: Group
-    base: Group
+    member: RunGroup
+    base: RunGroup
     comparison: Comparison
     p: float | None
 
@@ -135,7 +135,7 @@ class Report:
         notes: runs that were left out, and other notes.
     """
 
-    groups: Sequence[Group]
+    groups: Sequence[RunGroup]
     metrics: Sequence[Metric]
     at: At
     base: str | None = None
@@ -154,21 +154,21 @@ class Report:
         return self.metrics[0]
 
     @cached_property
-    def blocks(self) -> list[list[Group]]:
+    def blocks(self) -> list[list[RunGroup]]:
         """Blocks of groups that are comparable with each other."""
         return blocks_of(self.groups)
 
     @property
-    def tables(self) -> list[list[Group]]:
+    def tables(self) -> list[list[RunGroup]]:
         """One table per block, or a single table if no two groups are comparable, as in a grid."""
         incomparable = len(self.blocks) == len(self.groups)
         return [list(self.groups)] if incomparable else self.blocks
 
-    def base_of(self, block: Sequence[Group]) -> Group:
+    def base_of(self, block: Sequence[RunGroup]) -> RunGroup:
         """Return the group with which the other groups of a block are compared."""
         return next((member for member in block if _has_name(member, self.base)), block[0])
 
-    def differences(self, block: Sequence[Group]) -> list[Difference]:
+    def differences(self, block: Sequence[RunGroup]) -> list[Difference]:
         """Compare the groups of a block with its base, by the metric that ranks."""
         base = self.base_of(block)
         rivals = [member for member in block if member is not base]
@@ -179,7 +179,7 @@ class Report:
             for member, comparison, p in zip(rivals, comparisons, ps, strict=True)
         ]
 
-    def _against(self, member: Group, base: Group) -> Comparison:
+    def _against(self, member: RunGroup, base: RunGroup) -> Comparison:
         mine, theirs = (
             side_group.by_seed(self.metric.name, self.at) for side_group in (member, base)
         )
@@ -189,5 +189,5 @@ class Report:
         return compare(*sides, differences, PairedTest(), size)
 
 
-def _has_name(member: Group, name: str | None) -> bool:
+def _has_name(member: RunGroup, name: str | None) -> bool:
     return name is None or name in (member.label, member.method)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from fedray.results.blocks import Report, explain_blocks, method_differences
-from fedray.results.frame import Group
+from fedray.results.frame import RunGroup
 from fedray.results.labels import text_of
 
 
@@ -23,9 +23,9 @@ def report_caveats(report: Report) -> list[str]:
     ]
 
 
-def _files(groups: Sequence[Group]) -> Iterator[str]:
+def _files(groups: Sequence[RunGroup]) -> Iterator[str]:
     """Yield input files with equal names but different contents."""
-    named: dict[tuple[str, str], dict[str | None, Group]] = defaultdict(dict)
+    named: dict[tuple[str, str], dict[str | None, RunGroup]] = defaultdict(dict)
     for member in groups:
         for key, content in member.runs[0].run.info.files_sha256.items():
             named[key, text_of(member.keys.get(key))].setdefault(content, member)
@@ -34,7 +34,7 @@ def _files(groups: Sequence[Group]) -> Iterator[str]:
         yield from (f"{key} differs: {first.label} and {other.label}" for other in further)
 
 
-def _environments(groups: Sequence[Group]) -> Iterator[str]:
+def _environments(groups: Sequence[RunGroup]) -> Iterator[str]:
     """Yield changes of the environment between the seeds of a group, or within a run."""
     for member in groups:
         infos = [loaded.run.info for loaded in member.runs]
@@ -54,7 +54,7 @@ def _environments(groups: Sequence[Group]) -> Iterator[str]:
                 )
 
 
-def _unfinished_runs(groups: Sequence[Group]) -> Iterator[str]:
+def _unfinished_runs(groups: Sequence[RunGroup]) -> Iterator[str]:
     for member in groups:
         for loaded in member.runs:
             rounds = f"{max(loaded.run.done, 0)} of {loaded.run.info.planned}"

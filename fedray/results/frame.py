@@ -80,7 +80,7 @@ class LoadedRun:
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class RunGroup:
     """Runs of one configuration with different seeds.
 
     Attributes:
@@ -162,7 +162,7 @@ def _over_seeds(curves: Sequence[Mapping[int, float]]) -> dict[int, Interval]:
 # --- reading and grouping -------------------------------------------------------------------------
 
 
-def load(folders: Sequence[Path], select: Select | None = None) -> list[LoadedRun]:
+def load_runs(folders: Sequence[Path], select: Select | None = None) -> list[LoadedRun]:
     """Load the runs in folders and their subfolders.
 
     Args:
@@ -197,13 +197,13 @@ def metric_of(runs: Iterable[LoadedRun], name: str) -> Metric:
     return metrics[name]
 
 
-def selection_label(groups: Sequence[Group], at: At) -> str:
+def selection_label(groups: Sequence[RunGroup], at: At) -> str:
     """Return "final", "best on validation", "best on test", or "best" if groups differ."""
     labels = {BEST[member.select] for member in groups}
     return at if at == "final" else labels.pop() if len(labels) == 1 else "best"
 
 
-def group(runs: Iterable[LoadedRun]) -> tuple[list[Group], list[str]]:
+def group_runs(runs: Iterable[LoadedRun]) -> tuple[list[RunGroup], list[str]]:
     """Group runs that differ only in their seeds and in keys of execution.
 
     Runs with different images, labels or contents of input files are never grouped.
@@ -229,7 +229,7 @@ def group(runs: Iterable[LoadedRun]) -> tuple[list[Group], list[str]]:
             else:
                 by_seed[loaded.seed] = loaded
         ordered = tuple(by_seed[seed] for seed in sorted(by_seed))
-        groups.append(Group(label, ordered[0].keys, ordered))
+        groups.append(RunGroup(label, ordered[0].keys, ordered))
     return groups, notes
 
 
@@ -342,7 +342,7 @@ def _comparable_text(value: Any) -> str:
     return repr(float(parsed)) if is_number(parsed) else str(parsed)
 
 
-def relabel(groups: Sequence[Group], labels: Sequence[str]) -> list[Group]:
+def relabel(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[RunGroup]:
     """Return the groups with other labels.
 
     Args:
@@ -363,7 +363,7 @@ def relabel(groups: Sequence[Group], labels: Sequence[str]) -> list[Group]:
     return renamed
 
 
-def _new_labels(groups: Sequence[Group], label: str) -> dict[int, str]:
+def _new_labels(groups: Sequence[RunGroup], label: str) -> dict[int, str]:
     """Return the new labels by index of their groups; WHO itself may contain `=`."""
     for end in (index for index, char in enumerate(label) if char == "="):
         who, text = label[:end], label[end + 1 :].strip()
@@ -380,16 +380,16 @@ def _new_labels(groups: Sequence[Group], label: str) -> dict[int, str]:
     )
 
 
-def _has_name(member: Group, who: str) -> bool:
+def _has_name(member: RunGroup, who: str) -> bool:
     folders = [loaded.folder for loaded in member.runs]
     return who in {member.label, *(f.name for f in folders)} or Path(who).resolve() in folders
 
 
-def rank_groups(groups: Sequence[Group], metric: Metric, at: At) -> list[Group]:
+def rank_groups(groups: Sequence[RunGroup], metric: Metric, at: At) -> list[RunGroup]:
     """Sort groups by the mean of the metric that chooses, best first; groups without it last."""
     sign = 1 if metric.direction == "min" else -1
 
-    def rank(member: Group) -> tuple[bool, bool, float]:
+    def rank(member: RunGroup) -> tuple[bool, bool, float]:
         chooser, values = member.ranking_value(metric, at), member.by_seed(metric.name, at)
         value = chooser if chooser is not None else statistics.fmean(values.values() or [0.0])
         return not values, chooser is None, sign * value
@@ -397,7 +397,7 @@ def rank_groups(groups: Sequence[Group], metric: Metric, at: At) -> list[Group]:
     return sorted(groups, key=rank)
 
 
-def frame(groups: Sequence[Group], metrics: Sequence[str]) -> pandas.DataFrame:
+def numbers_frame(groups: Sequence[RunGroup], metrics: Sequence[str]) -> pandas.DataFrame:
     """Return all numbers as a data frame with a row for each run and metric.
 
     Columns: label, method, data, select, seed, metric, best and final (NaN if missing), up and

@@ -86,7 +86,7 @@ Keys = Annotated[Tree, BeforeValidator(_as_keys)]
 """Dotted keys of an experiment with their values."""
 
 
-class Item(Frozen):
+class PaperItem(Frozen):
     """A table, figure or scenario of a paper that a study answers."""
 
     paper: str
@@ -149,7 +149,7 @@ class StudyKeys(Frozen):
 
     answers: str = Field("", max_length=500)
     """The table, figure or question that the study answers; empty: how the methods compare."""
-    items: list[Item] = Field(default_factory=list)
+    items: list[PaperItem] = Field(default_factory=list)
     """Items of papers that the study answers."""
     experiment: str | None = None
     """A shipped experiment or a YAML file that rows and columns change. A table's default is

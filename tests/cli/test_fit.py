@@ -105,7 +105,7 @@ def test_settings_that_are_impossible_say_why():
     def refuse(settings):
         raise UserError("no room")
 
-    assert fit.measure({"workers": 8}, refuse).failure == "no room"
+    assert fit.measure_settings({"workers": 8}, refuse).failure == "no room"
 
 
 @pytest.mark.ray

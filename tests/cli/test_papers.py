@@ -14,7 +14,7 @@ import fedray
 from _build.papers import papers_page
 from fedray.cli.dry_run import check_command, split_command
 from fedray.cli.main import main
-from fedray.cli.papers import PAPERS, Item, Paper, numbers_of, read_papers, select
+from fedray.cli.papers import PAPERS, Item, Paper, numbers_of, read_papers, select_items
 from fedray.config import MissingRoot
 from fedray.errors import UserError
 from fedray.shipped import files
@@ -157,9 +157,11 @@ def test_papers_lists_shows_and_refuses(page_of, capsys):
 def test_an_item_is_found_by_its_beginning(words, items):
     names = ["Table 1", "Fig. 2", "Table 13, Figs. 3, 4"]
     paper = Paper("FedX", "Somebody", [Item(item=name, asks="?", measure="m") for name in names])
-    assert [item.item for item in select({"fedx": paper}, "fedx", words)["fedx"].items] == items
+    assert [
+        item.item for item in select_items({"fedx": paper}, "fedx", words)["fedx"].items
+    ] == items
     with pytest.raises(UserError, match="has no item 'tab'"):
-        select({"fedx": paper}, "fedx", "tab")
+        select_items({"fedx": paper}, "fedx", "tab")
 
 
 def test_a_table_of_a_paper_has_both_commands(capsys):

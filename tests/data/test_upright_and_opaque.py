@@ -16,7 +16,7 @@ from PIL import Image, ImageOps, PngImagePlugin
 
 from fedray.data import ReadOptions, load_images
 from fedray.data import sources as sources_module
-from fedray.data.decoding import decode, decode_masks, measure, thumbnail
+from fedray.data.decoding import decode, decode_masks, stored_size, thumbnail
 from fedray.data.inspect import inspect_folder
 from fedray.errors import UserError
 from fedray.trained.images import Preprocessing
@@ -70,7 +70,7 @@ def test_images_are_turned_as_their_orientation_says(make, orientation):
     expected = np.asarray(ImageOps.exif_transpose(with_exif(plain, orientation)))
     pixels = decode([stored], str, ReadOptions())
     assert np.array_equal(pixels[0].transpose(1, 2, 0), expected)
-    assert measure(stored, "") == expected.shape[1::-1]
+    assert stored_size(stored, "") == expected.shape[1::-1]
     assert thumbnail(stored, "", 4).pixels.shape == (4, 4, 3)
 
 
@@ -87,7 +87,7 @@ def test_an_orientation_that_is_none_changes_nothing(orientation):
 
 def test_damaged_exif_changes_nothing():
     stored = encode(PICTURE, exif=b"Exif\x00\x00II*\x00\xff\xff")
-    assert measure(stored, "") == (12, 8)
+    assert stored_size(stored, "") == (12, 8)
     assert np.array_equal(decode([stored], str, ReadOptions())[0].transpose(1, 2, 0), PICTURE)
 
 
@@ -99,7 +99,7 @@ def test_only_the_header_is_read_for_a_size(monkeypatch):
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", load)
     for stored in (encode(PICTURE), *(FORMATS[name](6) for name in ("png", "jpeg"))):
-        assert measure(stored, "") in {(12, 8), (8, 12)}
+        assert stored_size(stored, "") in {(12, 8), (8, 12)}
 
 
 def test_a_mask_fits_the_upright_image():

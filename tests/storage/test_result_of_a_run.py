@@ -74,7 +74,7 @@ def test_a_fault_on_the_server_does_too(tmp_path, monkeypatch, capsys, hook, whe
 
 
 def test_an_error_before_the_run_says_where(monkeypatch, capsys):
-    monkeypatch.setattr("fedray.cli.run.headline", broken)
+    monkeypatch.setattr("fedray.cli.run.run_headline", broken)
     assert main([*QUICK, *SERIAL]) == 1
     printed = capsys.readouterr().err
     assert printed.startswith("failed: KeyError: 'a fault in the method' (")

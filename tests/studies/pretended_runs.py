@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from fedray.results.design import Place
 from fedray.results.pages.page import markdown
-from fedray.results.pages.table import page
+from fedray.results.pages.table import table_page
 from fedray.results.record import DATA, DIVERGED, TableRecord
 from fedray.storage.environment import Environment
 from fedray.storage.files import write_json
@@ -83,7 +83,7 @@ def end(study: Study, run: StudyRun, curve: Curve) -> None:
 
 def page_of(study: Study) -> str:
     """Return the page of a table in Markdown; no file is written and no figure drawn."""
-    return markdown(page(outcome(study)))
+    return markdown(table_page(outcome(study)))
 
 
 def publish(study: Study) -> None:

@@ -12,7 +12,7 @@ from fedray.core.payload import BadPayload, NotFinitePayload
 from fedray.errors import ClientError, CodeError, Failure, UserError
 from fedray.results.design import Place
 from fedray.results.pages.page import markdown
-from fedray.results.pages.table import latex, page
+from fedray.results.pages.table import table_latex, table_page
 from fedray.results.paired import Side
 from fedray.results.record import DIVERGED, Edge, FailedRun, Measured, TableRecord
 from fedray.storage.run_folder import RunFolder
@@ -113,7 +113,7 @@ def test_a_choice_at_the_end_of_a_list_of_several_keys_is_named(play):
     found = outcome(study)
     said = "mine: the choice local_epochs=4 batch_size=4 is the last of its list"
     assert any(note.startswith(said) for note in found.notes)
-    table = next(each for each in page(found) if each.title == "Chosen configurations")
+    table = next(each for each in table_page(found) if each.title == "Chosen configurations")
     assert "local_epochs, batch_size (last)" in table.rows[0]
 
 
@@ -123,7 +123,7 @@ def test_what_was_chosen_says_what_a_reported_run_took(play):
 
     study = play(longer_by_the_seed, tuning={"configurations": 3, "rounds": 1})
     found = outcome(study)
-    table = next(each for each in page(found) if each.title == "Chosen configurations")
+    table = next(each for each in table_page(found) if each.title == "Chosen configurations")
     assert {row[table.header.index("a run")] for row in table.rows} == {"3.0 s, 120 B"}
 
 
@@ -217,10 +217,10 @@ def test_a_seed_that_fails_is_left_out_of_the_pairs_and_named(play):
     assert sorted(found.asked[0][1].differences) == [1, 2]
     assert "mine, seed 0 failed: it diverged: its loss is no number" in found.notes
     sentence = "a difference that of the seeds which both sides have"
-    assert sentence in markdown(page(found))
-    assert sentence in latex(found)
+    assert sentence in markdown(table_page(found))
+    assert sentence in table_latex(found)
     whole = outcome(play(flat, report={"seeds": [0, 1, 2]}))
-    assert sentence not in markdown(page(whole)) + latex(whole)
+    assert sentence not in markdown(table_page(whole)) + table_latex(whole)
 
 
 def test_a_row_that_lacks_its_metric_takes_no_other_row_with_it(play):

@@ -11,7 +11,7 @@ from pretended_runs import end, numbers_of, pretend
 
 import fedray
 from fedray.results.design import Place
-from fedray.results.pages.table import page
+from fedray.results.pages.table import table_page
 from fedray.results.record import Edge
 from fedray.studies.outcome import outcome
 from fedray.studies.study import Study
@@ -70,7 +70,7 @@ def test_each_seed_extends_its_own_grid(play):
     found = outcome(study)
     assert not any("tried different numbers" in note for note in found.notes)
     assert any("lr=0.5 of seed 0 is the highest" in note for note in found.notes)
-    chosen = next(each for each in page(found) if each.title == "Chosen configurations")
+    chosen = next(each for each in table_page(found) if each.title == "Chosen configurations")
     assert [row[2] for row in chosen.rows] == ["3, 1 beyond its grid"] * 2
 
 

@@ -19,8 +19,8 @@ from fedray.markdown import has_words
 from fedray.results.design import Place
 from fedray.results.pages.cells import NOTHING
 from fedray.results.pages.page import escape_latex, latex_table, markdown
-from fedray.results.pages.table import MEAN, latex, main_cells, title_of_column
-from fedray.results.pages.table_figure import draw, draw_curves
+from fedray.results.pages.table import MEAN, main_cells, table_latex, title_of_column
+from fedray.results.pages.table_figure import draw_curves, draw_table
 from fedray.runtime.assembly import read_images
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.outcome import outcome
@@ -79,7 +79,7 @@ def test_a_figure_that_cannot_be_written_is_as_it_was(written, here, monkeypatch
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="No space left"):
-        draw(found, here / "out" / "figure.png")
+        draw_table(found, here / "out" / "figure.png")
     assert (here / "out" / "figure.png").read_bytes() == before
 
 
@@ -147,7 +147,7 @@ def test_the_best_number_is_bold_where_claims_decide(play, numbers, bold):
     rows = {"mine": {"algorithm": "fedproto"}, "base": {"algorithm": "fedavg", "label": "FedAvg"}}
     changes = {"rows": rows, "baselines": [], "report": {"seeds": [0, 1, 2, 3, 4]}}
     book = play(curve, claims=["mine > base"], **changes)
-    text = latex(outcome(book))
+    text = table_latex(outcome(book))
     lines = [line for line in text.splitlines() if "textbf" in line]
     assert [line.split(" &")[0].strip() for line in lines] == bold
     assert ("Bold: better than every other row" in text) == bool(bold)
@@ -158,7 +158,7 @@ def test_nothing_is_bold_among_rows_that_no_claim_compares(play):
         return [(0.0, 0.0), (0.5, {"mine": 0.9, "base": 0.5, "null": 0.4}[wanted.place.row])]
 
     changes = {**CHANGES, "columns": None, "paper": None, "claims": ["mine > base"]}
-    assert "textbf" not in latex(outcome(play(curve, **changes)))
+    assert "textbf" not in table_latex(outcome(play(curve, **changes)))
 
 
 def test_where_the_last_round_counts_only_the_configuration_was_chosen(play):
@@ -167,7 +167,7 @@ def test_where_the_last_round_counts_only_the_configuration_was_chosen(play):
     for at, said in (("best", best), ("final", last)):
         book = play(curve, **CHANGES, at=at)
         assert said in page_of(book)
-        tex = latex(outcome(book))
+        tex = table_latex(outcome(book))
         assert "hosen on validation images" in tex
         assert ("numbers of the last round" in tex) == (at == "final")
 
@@ -188,7 +188,7 @@ def test_numbers_that_were_chosen_on_test_are_marked(play):
     (line,) = (line for line in text.splitlines() if line.startswith("| base |") and "±" in line)
     assert line.count("†") == 3
     assert "chosen on TEST images (†)" in text
-    assert r"$^\dagger$" in latex(outcome(book))
+    assert r"$^\dagger$" in table_latex(outcome(book))
 
 
 def test_a_mean_over_columns_says_how_many_seeds_it_lacks(play, here):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 from unittest import mock
 
-from fedray.cli.upload import follow
+from fedray.cli.upload import follow_folder
 from fedray.config import Experiment
 from fedray.storage.environment import Environment
 from fedray.storage.run import Costs, Event, Round, Run, RunInfo, Traffic
@@ -132,7 +132,7 @@ class Following:
 
         def run() -> None:
             if find is None:
-                self._results.append(follow(folder, uri, self.said.append))
+                self._results.append(follow_folder(folder, uri, self.said.append))
             else:
                 follower = Follower(folder, find, Uploader(uri), self.said.append)
                 self._results.append(follower.run())

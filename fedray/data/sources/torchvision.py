@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedray.data.decoding import ReadOptions, reason_of
+from fedray.data.decoding import ReadOptions, decoding_reason
 from fedray.data.imageset import TEST, TRAIN
 from fedray.data.known import known
 from fedray.data.layout import packed_hint, walk
@@ -72,8 +72,8 @@ class _TorchVision(Source):
         except Exception as error:  # torchvision's readers hardly check their input
             raise UserError(
                 f"data.source={self.name}: the files in {root / self.folder} are incomplete "
-                f"({reason_of(error)}){packed_hint(root / self.folder)}; complete them, or remove "
-                "them and set data.download=true"
+                f"({decoding_reason(error)}){packed_hint(root / self.folder)}; complete them, or "
+                "remove them and set data.download=true"
             ) from None
         return Listing(names, rows)
 

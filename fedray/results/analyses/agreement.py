@@ -17,8 +17,8 @@ import torch
 from fedray.command import WORD
 from fedray.errors import UserError, nearest
 from fedray.evaluation.similarity import matrix_agreement
-from fedray.results.analyses.harness import Findings, Request, analysis
-from fedray.results.frame import Group, LoadedRun
+from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis
+from fedray.results.frame import LoadedRun, RunGroup
 from fedray.results.pages.cells import SPREAD, cell
 from fedray.results.pages.page import Section
 from fedray.results.paired import t_interval
@@ -45,7 +45,7 @@ Matrix = list[list[float]]
         help="A matrix of matrices.json; default: the first one that all runs have.",
     ),
 )
-def command(request: Request) -> Findings:
+def command(request: AnalysisRequest) -> Findings:
     """Correlate class similarity matrices between configurations, before and after training."""
     groups = request.groups
     if len(groups) < 2:
@@ -62,7 +62,7 @@ def command(request: Request) -> Findings:
     return Findings([Section("", (), HEADER, rows, [below])])
 
 
-def matrix_name(groups: Sequence[Group], name: str | None) -> str:
+def matrix_name(groups: Sequence[RunGroup], name: str | None) -> str:
     """Return the name of the matrix to compare: `name`, or the first run's first matrix.
 
     Raises:
@@ -84,7 +84,7 @@ def matrix_name(groups: Sequence[Group], name: str | None) -> str:
     return name
 
 
-def _row(a: Group, b: Group, name: str) -> list[str] | None:
+def _row(a: RunGroup, b: RunGroup, name: str) -> list[str] | None:
     """Return the line of two configurations; None if they have no seed in common."""
     by_seed = {loaded.seed: loaded for loaded in b.runs}
     pairs = [(loaded, by_seed[loaded.seed]) for loaded in a.runs if loaded.seed in by_seed]

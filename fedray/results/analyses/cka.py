@@ -24,8 +24,8 @@ from fedray.errors import UserError
 from fedray.evaluation.similarity import centred_gram, linear_cka
 from fedray.models import Classifier, Pixels, layers, stages
 from fedray.results.analyses.extra_step import has_global_model, one_more_step, probe_images, reopen
-from fedray.results.analyses.harness import Findings, Request, analysis, count_option
-from fedray.results.frame import Group
+from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis, count_option
+from fedray.results.frame import RunGroup
 from fedray.results.pages.cells import SPREAD, cell
 from fedray.results.pages.figures import Panel, figure_curves
 from fedray.results.pages.page import Section
@@ -49,7 +49,7 @@ SIMILARITY = Metric("linear CKA with the global model", "index")
         "linear map.",
     ),
 )
-def command(request: Request) -> Findings:
+def command(request: AnalysisRequest) -> Findings:
     """Compare clients' models after one more round with the global model, by layer."""
     images, by = request.options["images"], request.options["by"]
     curves = {member.label: _by_part(member, images, by) for member in request.groups}
@@ -73,7 +73,7 @@ def command(request: Request) -> Findings:
     return Findings([Section("", (), header, rows, [below])], [figure])
 
 
-def _by_part(member: Group, images: int, by: By) -> dict[str, Interval]:
+def _by_part(member: RunGroup, images: int, by: By) -> dict[str, Interval]:
     """Return the similarity by stage or layer, as means over the clients of a group's runs."""
     values: dict[str, list[float]] = defaultdict(list)
     for loaded in member.runs:

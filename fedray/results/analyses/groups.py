@@ -22,8 +22,8 @@ from fedray.algorithms.prompts.fedmgp import FedMGP, GroupedClip
 from fedray.errors import UserError
 from fedray.models import Pixels
 from fedray.results.analyses.extra_step import probe_images, reopen
-from fedray.results.analyses.harness import Findings, Request, analysis, count_option
-from fedray.results.frame import Group, LoadedRun, interval_of
+from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis, count_option
+from fedray.results.frame import LoadedRun, RunGroup, interval_of
 from fedray.results.pages.cells import SPREAD, cell, metric_name
 from fedray.results.pages.figures import Panel, figure_curves, figure_matrix
 from fedray.results.pages.page import Section
@@ -102,7 +102,7 @@ Similarities = Mapping[str, Sequence[Mapping[str, GroupCosines]]]
         metavar="K",
     ),
 )
-def command(request: Request) -> Findings:
+def command(request: AnalysisRequest) -> Findings:
     """Compare prompt groups within and between clients, and count how often each was drawn."""
     options = request.options
     similarities = {
@@ -202,7 +202,7 @@ def similarity_section(similarities: Similarities) -> Section:
     return Section("", (), [COSINE.name, *pairs], rows, [f"Mean {SPREAD} seeds."])
 
 
-def matrix_sections(members: Sequence[Group], similarities: Similarities) -> Iterator[Section]:
+def matrix_sections(members: Sequence[RunGroup], similarities: Similarities) -> Iterator[Section]:
     """Yield the matrix of cosines between a client's groups, for each member's first seed."""
     for member in members:
         for kind, cosines in similarities[member.label][0].items():
@@ -218,7 +218,7 @@ def matrix_sections(members: Sequence[Group], similarities: Similarities) -> Ite
 # --- selection -----------------------------------------------------------------------------------
 
 
-def frequencies(member: Group) -> dict[str, dict[int, dict[int, Interval]]]:
+def frequencies(member: RunGroup) -> dict[str, dict[int, dict[int, Interval]]]:
     """Return, by modality and group, the share of a round's clients that drew it; Table 13."""
     by_modality: dict[str, dict[int, dict[int, Interval]]] = {}
     for modality in ("text", "visual"):
@@ -230,7 +230,7 @@ def frequencies(member: Group) -> dict[str, dict[int, dict[int, Interval]]]:
     return by_modality
 
 
-def frequency_sections(member: Group) -> Iterator[Section]:
+def frequency_sections(member: RunGroup) -> Iterator[Section]:
     """Yield the frequency tables of a configuration: one row per round, one column per group."""
     for modality, curves in frequencies(member).items():
         rows = [
@@ -247,7 +247,9 @@ def frequency_sections(member: Group) -> Iterator[Section]:
 # --- figures -------------------------------------------------------------------------------------
 
 
-def _figures(members: Sequence[Group], similarities: Similarities, request: Request) -> list[Path]:
+def _figures(
+    members: Sequence[RunGroup], similarities: Similarities, request: AnalysisRequest
+) -> list[Path]:
     """Draw each configuration's frequencies and its first seed's matrices; return the files."""
     files = []
     for index, member in enumerate(members, 1):

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import click
 
 from fedray.command import PATH, Command, trust_flag
-from fedray.results.frame import Group, LoadedRun, group, load
+from fedray.results.frame import LoadedRun, RunGroup, group_runs, load_runs
 from fedray.results.pages.page import Section, markdown
 from fedray.results.pages.terminal import print_sections
 from fedray.storage.files import make_folder, write_atomic
@@ -33,7 +33,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Request:
+class AnalysisRequest:
     """The input of an analysis.
 
     Attributes:
@@ -51,12 +51,12 @@ class Request:
     @cached_property
     def runs(self) -> list[LoadedRun]:
         """The loaded runs."""
-        return load(self.folders, self.select)
+        return load_runs(self.folders, self.select)
 
     @cached_property
-    def grouped(self) -> tuple[list[Group], list[str]]:
+    def grouped(self) -> tuple[list[RunGroup], list[str]]:
         """Groups of the runs, and notes on runs that were left out."""
-        return group(self.runs)
+        return group_runs(self.runs)
 
     def file(self, name: str) -> Path:
         """Return the path of a file to write, and create its folder."""
@@ -64,7 +64,7 @@ class Request:
         return self.out / name
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[RunGroup]:
         """Groups of the runs by configuration."""
         return self.grouped[0]
 
@@ -98,7 +98,7 @@ def count_option(
 
 def analysis(
     *options: click.Option, out: Path | None = None
-) -> Callable[[Callable[[Request], Findings]], click.Command]:
+) -> Callable[[Callable[[AnalysisRequest], Findings]], click.Command]:
     """Make a function the command of its module, whose name is that of the analysis.
 
     Args:
@@ -106,7 +106,7 @@ def analysis(
         out: default folder for its files; None: "report" in the runs' folder.
     """
 
-    def command_of(run: Callable[[Request], Findings]) -> click.Command:
+    def command_of(run: Callable[[AnalysisRequest], Findings]) -> click.Command:
         name = run.__module__.rpartition(".")[2]
 
         @click.command(name, cls=Command, help=f"Show {MODULES[name]}.")
@@ -129,7 +129,7 @@ def analysis(
             folders: Sequence[Path], chosen: Path | None, select: Select | None, **values: Any
         ) -> None:
             folder = chosen or out or default_folder(folders)
-            request = Request(folders, folder, select, values)
+            request = AnalysisRequest(folders, folder, select, values)
             _publish(name, request, run(request))
 
         command.params[3:3] = options
@@ -143,7 +143,7 @@ def default_folder(folders: Sequence[Path]) -> Path:
     return (folders[0] if len(folders) == 1 else Path()) / "report"
 
 
-def _publish(name: str, request: Request, findings: Findings) -> None:
+def _publish(name: str, request: AnalysisRequest, findings: Findings) -> None:
     """Write and print the page of an analysis."""
     notes = [f"Warning: {note}." for note in request.grouped[1]]
     sections = [*findings.sections, *([Section("", items=notes)] if notes else [])]

@@ -20,8 +20,8 @@ from fedray.errors import UserError
 from fedray.evaluation.score import Score, pooled
 from fedray.evaluation.testing import scores
 from fedray.results.analyses.extra_step import one_more_step, reopen
-from fedray.results.analyses.harness import Findings, Request, analysis
-from fedray.results.frame import Group, interval_of
+from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis
+from fedray.results.frame import RunGroup, interval_of
 from fedray.results.pages.cells import SPREAD, cell
 from fedray.results.pages.page import Section
 from fedray.runtime.devices import pick_device
@@ -48,7 +48,7 @@ class BeforeAndAfter(NamedTuple):
 
 
 @analysis()
-def command(request: Request) -> Findings:
+def command(request: AnalysisRequest) -> Findings:
     """Test clients' models before and after one more round of local training."""
     rows = [row for member in request.groups for row in _rows(member)]
     header = ["method", "model", *(f"{which} classes (%)" for which in WHICH)]
@@ -59,7 +59,7 @@ def command(request: Request) -> Findings:
     return Findings([Section("", (), header, rows, [below])])
 
 
-def _rows(member: Group) -> list[list[str]]:
+def _rows(member: RunGroup) -> list[list[str]]:
     """Return the two lines of a group: models before and after local training."""
     tested = [local_scores(loaded.folder) for loaded in member.runs]
     rows = []

@@ -16,8 +16,8 @@ import click
 
 from fedray.command import WORD
 from fedray.errors import UserError
-from fedray.results.analyses.harness import Findings, Request, analysis
-from fedray.results.frame import Group, LoadedRun, interval_of, metric_of, selection_label
+from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis
+from fedray.results.frame import LoadedRun, RunGroup, interval_of, metric_of, selection_label
 from fedray.results.pages.cells import SPREAD, cell, signed
 from fedray.results.pages.page import Section
 from fedray.storage.metric import Metric
@@ -41,7 +41,7 @@ class Part(NamedTuple):
         help=f"Repeatable; default: those measured of {', '.join(USUAL)}.",
     ),
 )
-def command(request: Request) -> Findings:
+def command(request: AnalysisRequest) -> Findings:
     """Compare metrics before and after the data changes or clients join."""
     runs, groups = request.runs, request.groups
     measured = {name for loaded in runs for done in loaded.run.rounds for name in done.metrics}
@@ -58,7 +58,7 @@ def command(request: Request) -> Findings:
     return Findings([Section("", (), header, rows, [below])])
 
 
-def common_changes(groups: Sequence[Group]) -> Sequence[int]:
+def common_changes(groups: Sequence[RunGroup]) -> Sequence[int]:
     """Return the rounds at which any run changes; runs without changes are split there too.
 
     Raises:
@@ -73,7 +73,7 @@ def common_changes(groups: Sequence[Group]) -> Sequence[int]:
     return sorted(cuts)
 
 
-def rows_of(member: Group, metric: Metric, cuts: Sequence[int]) -> list[list[str]]:
+def rows_of(member: RunGroup, metric: Metric, cuts: Sequence[int]) -> list[list[str]]:
     """Return a line for each part of the runs.
 
     Args:

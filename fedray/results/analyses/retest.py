@@ -28,7 +28,7 @@ from fedray.core import algorithms
 from fedray.errors import UserError
 from fedray.federation import Federation
 from fedray.results.analyses.extra_step import reopen
-from fedray.results.analyses.harness import Findings, Request, analysis
+from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis
 from fedray.results.frame import LoadedRun
 from fedray.results.pages.page import Section
 from fedray.run_config import read_config
@@ -58,7 +58,7 @@ EVALUATION_KEYS = ("data.every_domain", "finetune_epochs")
     ),
     out=Path("retested"),
 )
-def command(request: Request) -> Findings:
+def command(request: AnalysisRequest) -> Findings:
     """Test the models of finished runs under other settings of evaluation, without training."""
     settings = request.options["settings"]
     if not settings:

@@ -13,11 +13,11 @@ import click
 
 from fedray.command import WORD
 from fedray.errors import UserError
-from fedray.results.analyses.harness import Findings, Request, analysis
+from fedray.results.analyses.harness import AnalysisRequest, Findings, analysis
 from fedray.results.frame import (
     NO_BEST,
-    Group,
     LoadedRun,
+    RunGroup,
     interval_of,
     metric_of,
     rank_groups,
@@ -41,7 +41,7 @@ NUMBER = Metric("number", "number", "min", None)
         "worst method, which all methods reach.",
     ),
 )
-def command(request: Request) -> Findings:
+def command(request: AnalysisRequest) -> Findings:
     """Return seconds per client and round, rounds and megabytes until a target is reached."""
     metric = metric_of(request.runs, request.options["metric"])
     groups = [
@@ -65,7 +65,7 @@ def command(request: Request) -> Findings:
     return Findings([Section("", (), header, rows, [below])])
 
 
-def easiest_target(groups: Sequence[Group], metric: Metric) -> float:
+def easiest_target(groups: Sequence[RunGroup], metric: Metric) -> float:
     """Return the worst of the groups' best means, a target that all groups reach.
 
     Raises:
@@ -79,7 +79,7 @@ def easiest_target(groups: Sequence[Group], metric: Metric) -> float:
     return max(best) if metric.direction == "min" else min(best)
 
 
-def cells(member: Group, metric: Metric, target: float) -> list[str]:
+def cells(member: RunGroup, metric: Metric, target: float) -> list[str]:
     """Return a group's line: label, seeds, seconds, best round, rounds and MB to the target."""
     best = {loaded: loaded.run.best_round(metric.name) for loaded in member.runs}
     timed = [client_seconds(loaded) for loaded in member.runs]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fedray.config import Tree
 from fedray.data.plot import literal
 from fedray.results.blocks import blocks_of
-from fedray.results.frame import Group
+from fedray.results.frame import RunGroup
 from fedray.results.labels import is_number, show_value
 from fedray.results.pages.cells import is_range, metric_name, scale_of
 from fedray.results.pages.palette import WIDTH, Columns, colour, line_style, marker, sized
@@ -158,7 +158,7 @@ def _legend_below(figure: Figure, height: float, columns: Columns) -> None:
 
 
 def figure_rounds(
-    groups: Sequence[Group], metrics: Sequence[Metric], path: Path, columns: Columns = 2
+    groups: Sequence[RunGroup], metrics: Sequence[Metric], path: Path, columns: Columns = 2
 ) -> None:
     """Draw metrics by round, one panel per metric, for the best `MOST_CURVES` groups."""
     shown = _shown(groups, metrics[0])
@@ -167,7 +167,7 @@ def figure_rounds(
 
 
 def figure_traffic(
-    groups: Sequence[Group], metric: Metric, path: Path, columns: Columns = 2
+    groups: Sequence[RunGroup], metric: Metric, path: Path, columns: Columns = 2
 ) -> None:
     """Draw a metric by cumulative traffic; methods without traffic become horizontal lines."""
     shown = _shown(groups, metric)
@@ -188,11 +188,11 @@ def figure_traffic(
     figure_curves([panel], path, across, heading=_heading(shown, groups), columns=columns, log=log)
 
 
-def _shown(groups: Sequence[Group], metric: Metric) -> list[Group]:
+def _shown(groups: Sequence[RunGroup], metric: Metric) -> list[RunGroup]:
     return [member for member in groups if member.curve(metric.name)][:MOST_CURVES]
 
 
-def _heading(shown: Sequence[Group], groups: Sequence[Group]) -> str:
+def _heading(shown: Sequence[RunGroup], groups: Sequence[RunGroup]) -> str:
     """Return a heading about omitted curves, and about groups that are not comparable."""
     texts = []
     if len(shown) < len(groups):

@@ -19,10 +19,10 @@ from fedray.results.caveats import report_caveats
 from fedray.results.frame import (
     NOT_COMPARED,
     At,
-    Group,
     LoadedRun,
+    RunGroup,
     differing_keys,
-    frame,
+    numbers_frame,
     selection_label,
 )
 from fedray.results.labels import show_value
@@ -66,7 +66,7 @@ CHOSEN = {
 DIFFERENCE = ("difference_to", "difference_at", "difference_mean", "difference_half", "p_holm")
 
 
-def page(report: Report, folders: Sequence[Path]) -> list[Section]:
+def report_page(report: Report, folders: Sequence[Path]) -> list[Section]:
     """Return the whole page.
 
     Args:
@@ -106,7 +106,7 @@ def sections(report: Report) -> list[Section]:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _cells(report: Report, groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
+def _cells(report: Report, groups: Sequence[RunGroup]) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a table."""
     first, *further = report.metrics
     header = ["method", "n", selection_label(groups, "best"), "final"]
@@ -126,14 +126,14 @@ def _cells(report: Report, groups: Sequence[Group]) -> tuple[list[str], list[lis
     return header, rows
 
 
-def _best_cell(member: Group, metric: Metric, groups: Sequence[Group]) -> str:
+def _best_cell(member: RunGroup, metric: Metric, groups: Sequence[RunGroup]) -> str:
     """Return the best value, with the images that selected it if these differ between groups."""
     text = _mean(member, metric, "best")
     mixed = selection_label(groups, "best") == "best" and text != NOTHING
     return f"{text} ({BEST[member.select]})" if mixed else text
 
 
-def _mean(member: Group, metric: Metric, at: At) -> str:
+def _mean(member: RunGroup, metric: Metric, at: At) -> str:
     """Return the mean over seeds, with the number of seeds if some lack the metric."""
     interval = member.interval(metric.name, at)
     text = cell(interval, metric)
@@ -141,7 +141,7 @@ def _mean(member: Group, metric: Metric, at: At) -> str:
     return text if interval is None or whole else f"{text} (n = {interval.n})"
 
 
-def _caption(report: Report, groups: Sequence[Group]) -> str:
+def _caption(report: Report, groups: Sequence[RunGroup]) -> str:
     first, *further = report.metrics
     scales = " and ".join(sorted({str(member.keys.get("scale", "?")) for member in groups}))
     many = any(len(member.runs) > 1 for member in groups)
@@ -155,7 +155,7 @@ def _caption(report: Report, groups: Sequence[Group]) -> str:
     return f"{numbers}; MB of all clients per round{order}."
 
 
-def _differences(report: Report, groups: Sequence[Group]) -> Section:
+def _differences(report: Report, groups: Sequence[RunGroup]) -> Section:
     """Return the comparison with the base: seeds, difference, corrected p and reading."""
     metric, base = report.metric, report.base_of(groups)
     differences = report.differences(groups)
@@ -200,7 +200,7 @@ def _data_table(
     groups = {(rows[member.label], titles[member.label]): member for member in report.groups}
     columns = list(dict.fromkeys(titles.values()))
     parts = OF_MEANS[metric.name][1] if metric.name in OF_MEANS else ()
-    numbers = frame(report.groups, [*dict.fromkeys([metric.name, *parts])])
+    numbers = numbers_frame(report.groups, [*dict.fromkeys([metric.name, *parts])])
     numbers["row"], numbers["column"] = numbers.label.map(rows), numbers.label.map(titles)
     index = ["row", "column", "seed"]
     numbers = numbers.drop_duplicates([*index, "metric"])
@@ -222,7 +222,7 @@ def _data_table(
     return Section(f"Over data sets: {metric_name(metric)}", (), header, texts, [below])
 
 
-def _data_keys(member: Group) -> dict[str, str]:
+def _data_keys(member: RunGroup) -> dict[str, str]:
     """Return the properties that identify a data set: its name, keys and content."""
     left_out = ("data.source.name", "data.root")
     keys = {
@@ -243,7 +243,7 @@ def _data_title(keys: Mapping[str, str], every: Sequence[Mapping[str, str]]) -> 
     return " ".join([keys[""], *(f"{key.rsplit('.', 1)[-1]}={keys[key]}" for key in distinct)])
 
 
-def _without_data(member: Group, differ: Sequence[str]) -> str:
+def _without_data(member: RunGroup, differ: Sequence[str]) -> str:
     """Return a group's label without the keys that only describe the data; values may have blanks.
 
     Args:
@@ -270,7 +270,7 @@ def _without_data(member: Group, differ: Sequence[str]) -> str:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def latex(report: Report, label: str, order: Sequence[str]) -> str:
+def report_latex(report: Report, label: str, order: Sequence[str]) -> str:
     """Return the tables as LaTeX, with titles of methods and the best values in bold.
 
     Args:
@@ -360,7 +360,7 @@ def write_csv(report: Report, path: Path) -> None:
     write_rows(path, [header, *(list(row.values()) for row in rows)])
 
 
-def _csv_row(member: Group, metric: Metric, keys: Sequence[str]) -> dict[str, Any]:
+def _csv_row(member: RunGroup, metric: Metric, keys: Sequence[str]) -> dict[str, Any]:
     row: dict[str, Any] = {"label": member.label, "algorithm": member.method, "data": member.data}
     row |= {key: member.keys.get(key, "") for key in keys}
     row |= {"n": len(member.runs), "seeds": " ".join(map(str, member.seeds))}
@@ -381,7 +381,7 @@ def _csv_row(member: Group, metric: Metric, keys: Sequence[str]) -> dict[str, An
     }
 
 
-def write_heat_maps(groups: Sequence[Group], out: Path, kind: str) -> list[Path]:
+def write_heat_maps(groups: Sequence[RunGroup], out: Path, kind: str) -> list[Path]:
     """Draw the matrices of each group's first seed; return the files."""
     files: list[Path] = []
     for index, member in enumerate(groups, 1):
@@ -482,7 +482,7 @@ def _per_client(loaded: LoadedRun, report: Report) -> tuple[int, Mapping[int, fl
     return round_, evaluated.get(round_, {})
 
 
-def _partitions(groups: Sequence[Group]) -> list[Section]:
+def _partitions(groups: Sequence[RunGroup]) -> list[Section]:
     """Return the plots of the runs' partitions."""
     pictures = [
         Picture(title, image, "png", f"partition_{number}.png")
@@ -491,7 +491,7 @@ def _partitions(groups: Sequence[Group]) -> list[Section]:
     return [Section("Partition", pictures=pictures)] if pictures else []
 
 
-def write_partitions(groups: Sequence[Group], out: Path) -> list[Path]:
+def write_partitions(groups: Sequence[RunGroup], out: Path) -> list[Path]:
     """Write the plots of the runs' partitions; return the files."""
     files = []
     for number, (_, image) in enumerate(draw_partitions(groups), 1):
@@ -504,7 +504,7 @@ def _write(image: bytes, path: Path) -> None:
     path.write_bytes(image)
 
 
-def draw_partitions(groups: Sequence[Group]) -> Iterator[tuple[str, bytes]]:
+def draw_partitions(groups: Sequence[RunGroup]) -> Iterator[tuple[str, bytes]]:
     """Yield title and PNG of the first distinct partitions: the images by class and client.
 
     Phases of evolving data stand below each other.
@@ -534,7 +534,7 @@ def draw_partitions(groups: Sequence[Group]) -> Iterator[tuple[str, bytes]]:
 # --- settings ------------------------------------------------------------------------------------
 
 
-def _settings(groups: Sequence[Group]) -> list[Section]:
+def _settings(groups: Sequence[RunGroup]) -> list[Section]:
     """Return the settings in which the runs differ, and those that are equal."""
     configs = [flatten(member.runs[0].run.info.config) for member in groups]
     keys = list(dict.fromkeys(key for config in configs for key in config))
@@ -554,7 +554,7 @@ def _setting(config: Mapping[str, Any], key: str) -> str:
     return show_value(config[key])[:80] if key in config else ""
 
 
-def _origin(groups: Iterable[Group]) -> Section:
+def _origin(groups: Iterable[RunGroup]) -> Section:
     """Return versions, hashes, times and folders of the runs."""
     header = ["method", "seed", "rounds", "time", "commit", "images", "partition", "identity"]
     rows = []

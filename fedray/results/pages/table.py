@@ -14,7 +14,7 @@ from fedray.results.pages.beside_paper import beside_paper
 from fedray.results.pages.cells import NOTHING, SPREAD, metric_name, p_text
 from fedray.results.pages.page import Picture, Section, html, latex_table, markdown
 from fedray.results.pages.report import titled
-from fedray.results.pages.table_figure import draw
+from fedray.results.pages.table_figure import draw_table
 from fedray.results.paired import Comparison, Interval, PairedTest, Side
 from fedray.results.record import CellRecord, ClaimResult, Measured, TableRecord
 from fedray.storage.files import write_atomic
@@ -46,13 +46,13 @@ FIGURE, FIGURE_PDF = "figure.png", "figure.pdf"
 
 def write(record: TableRecord, folder: Path) -> list[Section]:
     """Write a table as Markdown, LaTeX, HTML and figures into a folder; return its page."""
-    sections = page(record)
+    sections = table_page(record)
     figure = folder / FIGURE
-    draw(record, figure)
-    draw(record, folder / FIGURE_PDF)
+    draw_table(record, figure)
+    draw_table(record, folder / FIGURE_PDF)
     pictured = with_figure(sections, figure)
     write_atomic(folder / PAGE, markdown(pictured))
-    write_atomic(folder / LATEX, latex(record))
+    write_atomic(folder / LATEX, table_latex(record))
     write_atomic(folder / HTML, html(pictured))
     return sections
 
@@ -65,7 +65,7 @@ def with_figure(sections: Sequence[Section], figure: Path) -> list[Section]:
     return [*sections[:2], Section("", pictures=[picture]), *sections[2:]]
 
 
-def page(record: TableRecord) -> list[Section]:
+def table_page(record: TableRecord) -> list[Section]:
     """Return the sections of the page, the main table first."""
     plan = record.plan
     end = "" if plan.answers.endswith(("?", ".")) else "."
@@ -87,7 +87,7 @@ def _comparisons(record: TableRecord) -> list[Section]:
     return [_claims(record), _controls(record), _differences(record)]
 
 
-def latex(record: TableRecord) -> str:
+def table_latex(record: TableRecord) -> str:
     """Return the table of the first metric as LaTeX, with titles of methods.
 
     The best number of a column is bold if claims decide that it is.

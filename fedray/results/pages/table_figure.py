@@ -23,7 +23,7 @@ ACROSS = 3
 OURS, PAPER, CONTROL = COLOURS[0], COLOURS[1], COLOURS[7]
 
 
-def draw(record: TableRecord, path: Path) -> None:
+def draw_table(record: TableRecord, path: Path) -> None:
     """Draw the first metric of a table into a file; draw nothing if all cells are empty.
 
     If the columns are values of one numeric key, each row becomes a curve. Otherwise each column

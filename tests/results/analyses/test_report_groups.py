@@ -12,7 +12,7 @@ from rounds import rounds_in
 
 from fedray.results.analyses.extra_step import reopen
 from fedray.results.analyses.groups import OTHER, SAME, WITHIN, GroupCosines, group_cosines
-from fedray.results.frame import load
+from fedray.results.frame import load_runs
 from fedray.run import main as fedray_run
 
 RUN = ["fedmgp_clip", "--executor", "serial", "--no-track", "data.image_size=8", "rounds=2"]
@@ -61,7 +61,7 @@ def test_clients_that_share_every_group_are_alike_and_others_are_not(done, tmp_p
     done(tmp_path / "all", "algorithm.aggregation=all", "participation=1")
     done(tmp_path / "two", "algorithm.selected=1", "participation=1")
     alike, distinct = (
-        group_cosines(run, 20, 9) for run in load([tmp_path / "all", tmp_path / "two"])
+        group_cosines(run, 20, 9) for run in load_runs([tmp_path / "all", tmp_path / "two"])
     )
     assert set(alike) == {"text features", "text prompts", "image features", "visual prompts"}
     for what in alike:

@@ -12,7 +12,7 @@ from rounds import serial
 from fedray.errors import UserError
 from fedray.evaluation.similarity import matrix_agreement
 from fedray.results.analyses import agreement, phases
-from fedray.results.frame import group, load
+from fedray.results.frame import group_runs, load_runs
 from fedray.storage.run_folder import RunFolder
 
 CPU = torch.device("cpu")
@@ -62,7 +62,7 @@ def test_what_cannot_be_compared(finished, tmp_path, capsys):
     assert main(["agreement", runs, "--out", str(tmp_path)]) == 2
     assert "has no matrices.json" in capsys.readouterr().err
     with pytest.raises(UserError, match="no matrix 'text'"):
-        agreement.matrix_name(group(load([folder]))[0], "text")
+        agreement.matrix_name(group_runs(load_runs([folder]))[0], "text")
 
 
 def test_rounds_are_cut_where_the_data_changes_and_clients_join(finished, tmp_path, capsys):
@@ -70,7 +70,7 @@ def test_rounds_are_cut_where_the_data_changes_and_clients_join(finished, tmp_pa
     folder = finished("a", "fedproto", changes)
     run = RunFolder(folder).read()
     curve = run.curve("earlier_accuracy")
-    (loaded,) = load([folder])
+    (loaded,) = load_runs([folder])
     metric = run.info.metric("earlier_accuracy")
     assert phases.changes(run.info.config) == [2, 3]
     assert phases.part_of(loaded, metric, 1, 2) == (curve[1], curve[1], None)

@@ -21,7 +21,7 @@ from fedray.config import EXECUTION_KEYS, Experiment, override
 from fedray.errors import UserError
 from fedray.results.blocks import Report
 from fedray.results.caveats import report_caveats
-from fedray.results.frame import NOT_COMPARED, differing_keys, group, load, rank_groups
+from fedray.results.frame import NOT_COMPARED, differing_keys, group_runs, load_runs, rank_groups
 from fedray.results.pages import figures
 from fedray.results.pages.cells import cell, in_megabytes
 from fedray.results.pages.figures import (
@@ -209,7 +209,7 @@ def test_the_best_loss_is_the_lowest(tmp_path: Path) -> None:
 def test_of_two_runs_of_one_seed_the_longer_one_counts(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.1, 0.2], rounds=2)
     write_run(tmp_path / "b", [0.1, 0.2, 0.3], rounds=2)
-    groups, notes = group(load([tmp_path]))
+    groups, notes = group_runs(load_runs([tmp_path]))
     assert [run.folder.name for run in groups[0].runs] == ["b"]
     assert notes == [f"seed 0 of fedtsp has two runs; {tmp_path / 'a'} is left out"]
 
@@ -218,7 +218,7 @@ def test_of_two_runs_of_one_seed_the_longer_one_counts(tmp_path: Path) -> None:
 
 
 def warnings_of(folder: Path) -> list[str]:
-    groups, notes = group(load([folder]))
+    groups, notes = group_runs(load_runs([folder]))
     return report_caveats(Report(groups, [ACCURACY], "best", notes=notes))
 
 
@@ -281,7 +281,7 @@ def test_seeds_of_other_environments_are_a_warning(tmp_path: Path) -> None:
 
 def test_what_is_best_is_as_the_metric_declares_not_as_it_is_called(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", [0.1, 0.3, 0.2])
-    (loaded,) = load([folder])
+    (loaded,) = load_runs([folder])
     declared = [Metric("local_accuracy", direction="min")]
     run = replace(loaded.run, info=replace(loaded.run.info, metrics=declared))
     assert run.value("local_accuracy", "best") == 0.2
