@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 Tensors: TypeAlias = dict[str, Tensor]
@@ -50,6 +51,33 @@ def map_tensors(function: Callable[[Tensor], Any], tree: StateTree) -> dict[str,
         name: map_tensors(function, value) if is_tree(value) else function(value)
         for name, value in tree.items()
     }
+
+
+def map_together(
+    function: Callable[[Sequence[Tensor]], Iterable[Any]], tree: StateTree
+) -> dict[str, Any]:
+    """Return the tree with the results of one call of `function`, for all tensors in order."""
+    results = iter(function([value for _, value in leaves(tree)]))
+    return map_tensors(lambda _: next(results), tree)
+
+
+def moved(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Return tensors on a device, contiguous and without gradient.
+
+    What lies on another device is copied at once for each dtype: for an accelerator, a copy of a
+    small tensor takes as long as that of a million numbers.
+    """
+    results = [tensor.detach().contiguous() for tensor in tensors]
+    away: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for position, tensor in enumerate(results):
+        if tensor.device != device:
+            away.setdefault((tensor.device, tensor.dtype), []).append(position)
+    for positions in away.values():
+        packed = torch.cat([results[n].flatten() for n in positions]).to(device)
+        parts = torch.split(packed, [results[n].numel() for n in positions])
+        for n, part in zip(positions, parts, strict=True):
+            results[n] = part.view(results[n].shape)
+    return results
 
 
 def private_copy(tree: StateTree) -> dict[str, Any]:

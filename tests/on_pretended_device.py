@@ -20,7 +20,7 @@ from fedray.runtime import devices
 from fedray.runtime.conformance import Violation, small_experiment
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
-from tests.device_laws import check_batches, check_device
+from tests.device_laws import check_batches, check_device, count_steps
 from tests.pretended_device import COUNTS, MixedDevicesError, device
 
 PRETENDED = {"gpus": 1.0, "server_gpus": 0.5}
@@ -196,6 +196,14 @@ def test_no_tensor_moves_between_batches(method):
 def test_the_methods_that_wait_between_batches_are_found(method):
     with pytest.raises(Violation, match="in the batches of two rounds; create or move tensors"):
         check_batches(small_experiment(method))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedproto", "fedtsp"])
+def test_a_client_step_moves_its_tensors_in_a_few_copies(method):
+    counts = count_steps(small_experiment(method))
+    tensors = 21  # of cnn3
+    assert counts.whole["copies"] < tensors / 2 * counts.steps
+    assert counts.whole["synchronisations"] < tensors / 2 * counts.steps
 
 
 # --- which device --------------------------------------------------------------------------------

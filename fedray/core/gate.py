@@ -26,8 +26,9 @@ from fedray.core.payload import (
 from fedray.core.privacy import Privacy, is_covered, terms_of
 from fedray.core.sums import Summand, Summands, Total, stack_trees, total_of
 from fedray.storage.run import Traffic
-from fedray.trees import leaves
+from fedray.trees import leaves, moved
 
+CPU = torch.device("cpu")
 SCALE_BYTES = 4  # a quantised vector has one float32 scale
 SMALL = 16_384  # number of elements up to which a norm is faster than a sum
 
@@ -205,11 +206,10 @@ def _check_finite(payload: Payload, items: Sequence[Placed]) -> None:
 
 
 def _to_cpu(payload: Payload, *, copy: bool = True) -> Payload:
-    return payload.map(
-        lambda _, tensor: tensor.detach().to(
-            "cpu", copy=copy, memory_format=torch.contiguous_format
-        )
-    )
+    tensors = [item.value for item in payload.tensors()]
+    placed = zip(tensors, moved(tensors, CPU), strict=True)
+    results = iter([new.clone() if copy and old.is_cpu else new for old, new in placed])
+    return payload.map(lambda *_: next(results))
 
 
 def _are_plain(tensors: Sequence[Tensor]) -> bool:

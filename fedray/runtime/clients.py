@@ -35,7 +35,14 @@ from fedray.runtime.models import SampleMaker
 from fedray.runtime.printing import of_clients
 from fedray.storage.files import is_full
 from fedray.storage.run import Traffic, Work
-from fedray.trees import leaves, make_contiguous, map_tensors, storage_of
+from fedray.trees import (
+    leaves,
+    make_contiguous,
+    map_tensors,
+    map_together,
+    moved,
+    storage_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +89,7 @@ class ClientRuntime:
         self._skeletons: dict[str, core.Skeleton] = {}
         self._isolation = Isolation(device)
         self._settings = (-1, assembly.setting)
+        self._placed: tuple[core.Payload | None, Sequence[Tensor]] = (None, ())
         experiment = assembly.experiment
         check_speed("precision", experiment.precision, device)
         if assembly.algorithm.requires.prompts:
@@ -153,7 +161,7 @@ class ClientRuntime:
                 start, private = time.perf_counter(), PrivateCopies(self.device)
                 context.optimizer_state.update(map_tensors(Tensor.clone, current.optimizer))
                 copied = core.ClientState(private.of(current.model), private.of(current.memory))
-                download = None if down is None else down.map(lambda _, t: private.copy(t))
+                download = self._download(private, down)
                 with counted() as tally:
                     uplink, next_state = method_step(context, copied, download)
                 work = Work(tally.steps, tally.images, tally.parameters)
@@ -206,17 +214,16 @@ class ClientRuntime:
             kind = type(next_state).__name__
             raise TypeError(f"the next state is a {kind}, expected a ClientState")
         parts = (next_state.model, next_state.memory, context.optimizer_state)
+        state = core.ClientState(*parts)
         if any(parts):
-            detach = partial(_detached, private, _memory_of(context.skeleton.tensors))
-            model, memory, means = (map_tensors(detach, make_contiguous(p)) for p in parts)
-            parts = model, memory, means
+            state = _detached(private, _memory_of(context.skeleton.tensors), parts)
         reply = Reply(
             train_loss=context.train_losses[-1] if context.train_losses else None,
             reports=context.reports,
             work=work,
             device_bytes=peak_device_memory(self.device),
         )
-        return Finished(call, uplink, reply, core.ClientState(*parts))
+        return Finished(call, uplink, reply, state)
 
     def _pass_gate(
         self, steps: Sequence[Finished | Failure], *, copy: bool
@@ -290,7 +297,7 @@ class ClientRuntime:
                 before = generators(self.device) if len(clients) > 1 else None
                 current = self._state_or_first(context, state)
                 copied = core.ClientState(private.of(current.model), private.of(current.memory))
-                download = None if down is None else down.map(lambda _, t: private.copy(t))
+                download = self._download(private, down)
                 tested = TESTS[name](self.assembly.algorithm, context, copied, download, held_out)
                 is_shared = before is None or generators(self.device) == before
         except (Exception, SystemExit) as error:
@@ -320,6 +327,15 @@ class ClientRuntime:
             return replace(failure, cause=f"{failure.cause}{definition_line(loss)}")
         except Exception:  # the error's own text raises
             return Failure(type(error).__name__)
+
+    def _download(self, private: PrivateCopies, down: core.Payload | None) -> core.Payload | None:
+        """Return a private copy of a download on the device, to which it is sent once for all."""
+        if down is None:
+            return None
+        if self._placed[0] is not down:
+            tensors = [item.value for item in down.tensors()]
+            self._placed = down, moved(tensors, self.device)
+        return private.of_download(down, self._placed[1])
 
     def _state_or_first(
         self, context: core.Client, state: core.ClientState | None
@@ -355,7 +371,7 @@ class ClientRuntime:
 
     def _initial(self, architecture: str, client: int) -> core.Tensors:
         weights = self.assembly.models.initial(architecture, client)
-        return {name: tensor.to(self.device) for name, tensor in weights.items()}
+        return map_together(partial(moved, device=self.device), weights)
 
     def held_out(self, client: int, round_: int) -> core.HeldOut:
         """Return the images on which a client's model is tested."""
@@ -427,12 +443,22 @@ def _outside(shared: set[int], tensor: Tensor) -> Tensor:
     return tensor.clone() if storage_of(tensor) in shared else tensor
 
 
-def _detached(private: PrivateCopies, shared: set[int], tensor: Tensor) -> Tensor:
-    """Return a state's tensor on the CPU, outside the memory that the next client overwrites."""
-    result = private.to_cpu(tensor)
-    if result.dtype in UNSUPPORTED:
-        raise TypeError(f"the state holds {result.dtype}, which cannot be stored; use float32")
-    return _outside(shared, result)
+def _detached(
+    private: PrivateCopies, shared: set[int], parts: Sequence[core.StateTree]
+) -> core.ClientState:
+    """Return a state on the CPU, outside the memory that the next client overwrites."""
+
+    def detached(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+        for tensor in private.to_cpu(tensors):
+            if tensor.dtype in UNSUPPORTED:
+                raise TypeError(
+                    f"the state holds {tensor.dtype}, which cannot be stored; use float32"
+                )
+            yield _outside(shared, tensor)
+
+    names = ("model", "memory", "optimizer")
+    tree = dict(zip(names, map(make_contiguous, parts), strict=True))
+    return core.ClientState(**map_together(detached, tree))
 
 
 UNSUPPORTED = (torch.bfloat16, torch.complex32)

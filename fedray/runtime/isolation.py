@@ -8,7 +8,7 @@ in this process; results would depend on which steps a worker runs. Nothing else
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -17,9 +17,11 @@ import torch
 from numpy.random import mtrand
 from torch import Tensor
 
+from fedray.core import Payload
 from fedray.streams import torch_seeded, torch_states
-from fedray.trees import StateTree, map_tensors
+from fedray.trees import StateTree, map_together, moved
 
+CPU = torch.device("cpu")
 _Flag: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
@@ -93,18 +95,30 @@ class PrivateCopies:
 
     def of(self, tree: StateTree) -> dict[str, Any]:
         """Return the tree with a copy of every tensor."""
-        return map_tensors(self.copy, tree)
+        return map_together(self._copies, tree)
 
-    def copy(self, tensor: Tensor) -> Tensor:
-        """Return a copy of a tensor, and remember the original for `to_cpu`."""
-        is_on_device = tensor.device == self._device
-        copied = tensor.clone() if is_on_device else tensor.to(self._device)  # `clone` is faster
-        self._originals[id(copied)] = (copied, tensor)
+    def of_download(self, down: Payload, placed: Sequence[Tensor]) -> Payload:
+        """Return a download with a copy of every tensor.
+
+        Args:
+            down: the download.
+            placed: its tensors on the device.
+        """
+        copies = iter(placed)
+        return down.map(lambda _, tensor: self._kept(next(copies).clone(), tensor))
+
+    def _copies(self, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+        for tensor, placed in zip(tensors, moved(tensors, self._device), strict=True):
+            is_copied = placed.device != tensor.device
+            yield self._kept(placed if is_copied else placed.clone(), tensor)
+
+    def _kept(self, copied: Tensor, original: Tensor) -> Tensor:
+        self._originals[id(copied)] = (copied, original)
         return copied
 
-    def to_cpu(self, tensor: Tensor) -> Tensor:
-        """Return a tensor on the CPU; for an unchanged copy, its original, which clients share."""
-        on_cpu = tensor.detach().cpu()
-        copied, original = self._originals.get(id(tensor), (None, on_cpu))
-        has_cpu_original = copied is tensor and original.device == on_cpu.device
-        return original if has_cpu_original and torch.equal(on_cpu, original) else on_cpu
+    def to_cpu(self, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield tensors on the CPU; for unchanged copies, the originals, which clients share."""
+        for tensor, on_cpu in zip(tensors, moved(tensors, CPU), strict=True):
+            copied, original = self._originals.get(id(tensor), (None, on_cpu))
+            is_same = copied is tensor and original.is_cpu and torch.equal(on_cpu, original)
+            yield original if is_same else on_cpu

@@ -97,10 +97,7 @@ class StackedRuntime(ClientRuntime):
         failures: dict[int, Finished | Failure] = {}
         steps: list[_Begun] = []
         downs = {id(member.down): member.down for member in members}
-        downloads = {
-            key: None if down is None else down.map(lambda _, tensor: private.copy(tensor))
-            for key, down in downs.items()
-        }
+        downloads = {key: self._download(private, down) for key, down in downs.items()}
         stacks = dict(self._stacks)  # a failure clears them
         rows = dict.fromkeys(self.assembly.models.architectures, 0)
         forms = {key: form_of(down) for key, down in downs.items()}

@@ -1,0 +1,33 @@
+"""Trees of tensors, and their way to another device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedray.trees import leaves, map_together, moved
+from tests.pretended_device import COUNTS, device
+
+TREE = {
+    "model": {"weight": torch.arange(6.0).view(2, 3).T, "steps": torch.tensor(7)},
+    "memory": {"deep": {"none": torch.zeros(0, 3), "one": torch.tensor(1.5)}},
+}
+
+
+def test_tensors_of_one_type_move_in_one_copy():
+    tensors = [tensor for _, tensor in leaves(TREE)]
+    before = COUNTS["copies"]
+    there = moved(tensors, device())
+    assert COUNTS["copies"] - before == 2  # float32, int64
+    assert {tensor.device for tensor in there} == {device()}
+    for tensor, back in zip(tensors, moved(there, torch.device("cpu")), strict=True):
+        assert torch.equal(tensor, back)
+        assert back.is_contiguous()
+
+
+@pytest.mark.parametrize("tree", [{}, TREE])
+def test_a_tree_keeps_its_form_when_all_tensors_change_at_once(tree):
+    doubled = map_together(lambda tensors: [2 * tensor for tensor in tensors], tree)
+    assert [path for path, _ in leaves(doubled)] == [path for path, _ in leaves(tree)]
+    for (_, new), (_, old) in zip(leaves(doubled), leaves(tree), strict=True):
+        assert torch.equal(new, 2 * old)
