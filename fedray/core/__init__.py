@@ -47,7 +47,6 @@ from fedray.core.sums import (
     halves,
     mean_of,
     total_of,
-    total_of_rows,
     weighed,
     weighed_rows,
 )

@@ -98,15 +98,15 @@ class Sums:
         self._stack.append((part, in_place))
         self.total = self._stack[0][0]
 
+    def add_rows(self, clients: Sequence[int], rows: StateTree) -> None:
+        """Add the terms of all clients of the next subtree, in a few operations.
 
-def total_of_rows(clients: Sequence[int], rows: StateTree) -> Total:
-    """Return the total of `total_of` from the terms of all clients, in a few operations.
-
-    Args:
-        clients: sorted ids.
-        rows: the terms of all clients, a row each, as `stack_trees` returns them.
-    """
-    return Total(tuple(clients), map_tensors(_sum_of_rows, rows))
+        Args:
+            clients: their ids, sorted.
+            rows: their terms, a row each, as `stack_trees` returns them.
+        """
+        total = Total(tuple(clients), map_tensors(_sum_of_rows, rows))
+        self.add(total, len(clients), in_place=True)
 
 
 def stack_trees(trees: Sequence[StateTree]) -> dict[str, Any]:

@@ -103,76 +103,93 @@ class ClientRuntime:
         state: core.ClientState | None,
         down: core.Payload | None,
     ) -> tuple[Reply, core.ClientState | None]:
-        """Run the method's step `name` for one client; see `step_group`."""
-        return self.step_group(name, round_, [Member(client, state, down)])[0]
+        """Run the method's step `name` for one client; see `steps` and `replies`."""
+        members = [Member(client, state, down)]
+        return self.replies(members, self.steps(name, round_, members))[0]
 
-    def step_group(
-        self, name: str, round_: int, members: Sequence[Member], sums: core.Sums | None = None
-    ) -> list[tuple[Reply, core.ClientState | None]]:
-        """Run the method's step `name` for a group of clients, and check their uploads together.
+    def steps(self, name: str, round_: int, members: Sequence[Member]) -> list[Finished | Failure]:
+        """Run the method's step `name` for a group of clients.
 
         Args:
             name: a method of the algorithm, `(client, state, down) -> (uplink, next state)`.
             round_: the round.
-            members: the clients; with `sums`, those of a whole subtree of the additions.
-            sums: adds up the uploads, and the replies have none; None: the replies have them.
+            members: the clients.
 
         Returns:
-            Each client's reply and next state; after a failure, the state as it was.
+            What each client's step returned, for `replies`, which must be called before further
+            steps.
 
         Raises:
             UserError: if the user can correct the cause, for example if memory runs out.
             OSError: if the disk is full.
         """
-        steps = self._steps(name, round_, members)
-        passed = self._pass_gate(steps, copy=sums is None)
-        if sums is not None:
-            self._add(sums, passed, [member.client for member in members])
+        done: list[Finished | Failure] = []
+        for client, state, down in members:
+            try:
+                context, method_step = self.client(client, round_), self.method_step(name)
+                with of_clients(client), self._isolated(name, client, round_):
+                    current = self._state_or_first(context, state)
+                    start, private = time.perf_counter(), PrivateCopies(self.device)
+                    context.optimizer_state.update(map_tensors(Tensor.clone, current.optimizer))
+                    copied = core.ClientState(private.of(current.model), private.of(current.memory))
+                    download = self._download(private, down)
+                    with counted() as tally:
+                        uplink, next_state = method_step(context, copied, download)
+                    if len(members) > 1 and isinstance(uplink, core.Payload):
+                        # the next step overwrites the model
+                        uplink = type(uplink)(**map_tensors(_cloned, vars(uplink)))
+                    work = Work(tally.steps, tally.images, tally.parameters)
+                    call = core.Call(self.assembly.algorithm, name, context, down)
+                    done.append(self._finished(call, uplink, next_state, work, private, start))
+            except (Exception, SystemExit) as error:
+                done.append(self._failure(error, name, round_, client))
+        return done
+
+    def replies(
+        self,
+        members: Sequence[Member],
+        steps: Sequence[Finished | Failure],
+        sums: core.Sums | None = None,
+    ) -> list[tuple[Reply, core.ClientState | None]]:
+        """Pass the uploads of a group through the gate, together if all are right.
+
+        Args:
+            members: the clients; with `sums`, those of a whole subtree of the additions.
+            steps: what `steps` returned for them.
+            sums: adds up the uploads, and the replies have none; None: the replies have them.
+
+        Returns:
+            Each client's reply and next state; after a failure, the state as it was.
+        """
+        gate, is_copied = self.assembly.gate, sums is None
+        sent = [step for step in steps if isinstance(step, Finished) and step.uplink is not None]
+        together: Iterator[tuple[core.Payload, Traffic]] | None = None
+        if len(sent) > 1:
+            with suppress(Exception):  # whose it is, is found out below
+                calls = [step.call for step in sent]
+                uplinks = [step.uplink for step in sent]
+                together = iter(gate.up_together(uplinks, calls, copy=is_copied))
         results: list[tuple[Reply, core.ClientState | None]] = []
-        for member, step, upload in zip(members, steps, passed, strict=True):
+        for member, step in zip(members, steps, strict=True):
             if isinstance(step, Failure):
                 results.append((Reply(failure=step), member.state))
-            elif isinstance(upload, Failure):
-                results.append((Reply(failure=upload), member.state))
-            else:
-                uplink, traffic = (upload[0] if sums is None else None), upload[1]
-                results.append((replace(step.reply, uplink=uplink, traffic=traffic), step.state))
-        return results
-
-    def _steps(self, name: str, round_: int, members: Sequence[Member]) -> list[Finished | Failure]:
-        """Run a step for each client; the results of several share no memory."""
-        return [self._step(name, round_, *member, copy=len(members) > 1) for member in members]
-
-    def _step(
-        self,
-        name: str,
-        round_: int,
-        client: int,
-        state: core.ClientState | None,
-        down: core.Payload | None,
-        *,
-        copy: bool,
-    ) -> Finished | Failure:
-        """Run a step for one client; with `copy`, the next client's may follow at once."""
-        try:
-            context, method_step = self.client(client, round_), self.method_step(name)
-            with of_clients(client), self._isolated(name, client, round_):
-                current = self._state_or_first(context, state)
-                start, private = time.perf_counter(), PrivateCopies(self.device)
-                context.optimizer_state.update(map_tensors(Tensor.clone, current.optimizer))
-                copied = core.ClientState(private.of(current.model), private.of(current.memory))
-                download = self._download(private, down)
-                with counted() as tally:
-                    uplink, next_state = method_step(context, copied, download)
-                work = Work(tally.steps, tally.images, tally.parameters)
-                call = core.Call(self.assembly.algorithm, name, context, down)
-                finished = self._finished(
-                    call, _copy(uplink) if copy else uplink, next_state, work, private
-                )
-                seconds = time.perf_counter() - start
-                return finished._replace(reply=replace(finished.reply, seconds=seconds))
-        except (Exception, SystemExit) as error:
-            return self._failure(error, name, round_, client)
+                continue
+            try:
+                passed: tuple[core.Payload | None, Traffic] = (None, Traffic())
+                if step.uplink is not None and together is not None:
+                    passed = next(together)
+                elif step.uplink is not None:
+                    passed = gate.up(step.uplink, step.call, copy=is_copied)
+                reply = replace(step.reply, uplink=passed[0], traffic=passed[1])
+                results.append((reply, step.state))
+            except (Exception, SystemExit) as error:
+                client = step.call.client
+                failure = self._failure(error, step.call.step, client.round, client.id)
+                results.append((Reply(failure=failure), member.state))
+        if sums is None:
+            return results
+        self._add(sums, [member.client for member in members], [r.uplink for r, _ in results])
+        return [(replace(reply, uplink=None), state) for reply, state in results]
 
     def method_step(self, name: str) -> Callable[..., Any]:
         """Return the method's step `name`: `(client, state, down) -> (upload or None, state)`."""
@@ -195,6 +212,7 @@ class ClientRuntime:
         next_state: Any,
         work: Work,
         private: PrivateCopies,
+        start: float,
     ) -> Finished:
         """Check what a step returned, except its upload's values.
 
@@ -204,6 +222,7 @@ class ClientRuntime:
             next_state: the state.
             work: what the step computed.
             private: the copies of state and download with which it began.
+            start: when it began, by `time.perf_counter`.
         """
         algorithm, context = self.assembly.algorithm, call.client
         if uplink is None and call.step == "client_update" and algorithm.uploads:
@@ -220,52 +239,23 @@ class ClientRuntime:
         reply = Reply(
             train_loss=context.train_losses[-1] if context.train_losses else None,
             reports=context.reports,
+            seconds=time.perf_counter() - start,
             work=work,
             device_bytes=peak_device_memory(self.device),
         )
         return Finished(call, uplink, reply, state)
 
-    def _pass_gate(
-        self, steps: Sequence[Finished | Failure], *, copy: bool
-    ) -> list[tuple[core.Payload | None, Traffic] | Failure]:
-        """Pass uploads through the gate, together if all are right."""
-        gate = self.assembly.gate
-        sent = [s for s in steps if isinstance(s, Finished) and s.uplink is not None]
-        together: Iterator[tuple[core.Payload, Traffic]] | None = None
-        if len(sent) > 1:
-            with suppress(Exception):  # whose it is, is found out below
-                calls = [step.call for step in sent]
-                together = iter(gate.up_together([s.uplink for s in sent], calls, copy=copy))
-        passed: list[tuple[core.Payload | None, Traffic] | Failure] = []
-        for step in steps:
-            if isinstance(step, Failure):
-                passed.append(step)
-            elif step.uplink is None:
-                passed.append((None, Traffic()))
-            elif together is not None:
-                passed.append(next(together))
-            else:
-                try:
-                    passed.append(gate.up(step.uplink, step.call, copy=copy))
-                except (Exception, SystemExit) as error:
-                    client, name = step.call.client, step.call.step
-                    passed.append(self._failure(error, name, client.round, client.id))
-        return passed
-
     def _add(
         self,
         sums: core.Sums,
-        passed: Sequence[tuple[core.Payload | None, Traffic] | Failure],
         clients: Sequence[int],
+        uplinks: Sequence[core.Payload | None],
     ) -> None:
         """Add a group's uploads to sums, which share no memory with the uploads."""
-        algorithm = self.assembly.algorithm
+        algorithm, gate = self.assembly.algorithm, self.assembly.gate
         assert isinstance(algorithm, core.SummingMethod)
-        gate = self.assembly.gate
-        uplinks = [None if isinstance(upload, Failure) else upload[0] for upload in passed]
         if len(clients) > 1 and all(uplink is not None for uplink in uplinks):
-            rows = gate.summands(algorithm.summands)(uplinks)
-            sums.add(core.total_of_rows(clients, rows), len(clients), in_place=True)
+            sums.add_rows(clients, gate.summands(algorithm.summands)(uplinks))
             return
         summand = gate.summand(algorithm.summand)
         for client, uplink in zip(clients, uplinks, strict=True):
@@ -425,11 +415,8 @@ class ClientRuntime:
         return self._skeletons[architecture]
 
 
-def _copy(uplink: Any) -> Any:
-    """Return a copy of an upload, or anything else as it is, which the gate will refuse."""
-    if not isinstance(uplink, core.Payload):
-        return uplink
-    return uplink.map(lambda _, value: value.clone() if isinstance(value, Tensor) else value)
+def _cloned(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _memory_of(tree: Mapping[str, Any]) -> set[int]:

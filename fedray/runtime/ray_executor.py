@@ -354,7 +354,8 @@ class Worker:
             results: list[Any] = []
             for group in share.groups:
                 members = [*islice(inputs, len(group))]
-                stepped = runtime.step_group(name, share.round, members, sums)
+                steps = runtime.steps(name, share.round, members)
+                stepped = runtime.replies(members, steps, sums)
                 for member, (reply, state) in zip(members, stepped, strict=True):
                     is_new = state is not None and state is not member.state
                     new = share.packed(state, len(results)) if is_new else None

@@ -50,7 +50,8 @@ class SerialExecutor:
         replies, sums = dict[int, Reply](), Sums(len(down)) if task == "sum" else None
         for group in groups_of_step(self._assembly, name, down, is_summed=task == "sum"):
             members = [Member(client, self.states.get(client), down[client]) for client in group]
-            stepped = self._runtime.step_group(name, round_, members, sums)
+            steps = self._runtime.steps(name, round_, members)
+            stepped = self._runtime.replies(members, steps, sums)
             for member, (reply, state) in zip(members, stepped, strict=True):
                 replies[member.client] = reply
                 if state is not None and state is not member.state:

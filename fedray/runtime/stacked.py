@@ -71,10 +71,10 @@ class StackedRuntime(ClientRuntime):
         super().__init__(assembly, device)
         self._stacks: dict[str, Stack] = {}
 
-    def _steps(self, name: str, round_: int, members: Sequence[Member]) -> list[Finished | Failure]:
+    def steps(self, name: str, round_: int, members: Sequence[Member]) -> list[Finished | Failure]:
         """Run `client_update` for the clients, and train them together; other steps one by one."""
         if name != STACKED_STEP:
-            return super()._steps(name, round_, members)
+            return super().steps(name, round_, members)
         start, streams = time.perf_counter(), self.assembly.streams
         seed = streams.entropy("layers/stacked", round_=round_, client=members[0].client)
         _ = self._training_samples  # build it now: building data or models may draw random numbers
@@ -86,9 +86,14 @@ class StackedRuntime(ClientRuntime):
             results, begun = self._begin(round_, members, private)
             for _, same_form in groupby(begun, _Begun.form):
                 self._train([*same_form])
-            results |= {step.member.client: self._finish(round_, step, private) for step in begun}
+            results |= {
+                step.member.client: self._finish(round_, step, private, start) for step in begun
+            }
         seconds = (time.perf_counter() - start) / len(members)
-        return [_taking(results[member.client], seconds) for member in members]
+        for client, step in results.items():
+            if isinstance(step, Finished):
+                results[client] = step._replace(reply=replace(step.reply, seconds=seconds))
+        return [results[client] for client in clients]
 
     def _begin(
         self, round_: int, members: Sequence[Member], private: PrivateCopies
@@ -169,7 +174,9 @@ class StackedRuntime(ClientRuntime):
                 steps_, images_, most = step.work
                 step.work = steps_ + result.steps, images_ + image_count, max(most, parameters)
 
-    def _finish(self, round_: int, step: _Begun, private: PrivateCopies) -> Finished | Failure:
+    def _finish(
+        self, round_: int, step: _Begun, private: PrivateCopies, start: float
+    ) -> Finished | Failure:
         """Finish a client's step."""
         method = self.assembly.algorithm
         assert isinstance(method, LocalTraining)
@@ -182,7 +189,7 @@ class StackedRuntime(ClientRuntime):
             steps, images, most = step.work
             work = Work(steps + tally.steps, images + tally.images, max(most, tally.parameters))
             call = Call(method, STACKED_STEP, step.context, step.member.down)
-            return self._finished(call, uplink, state, work, private)
+            return self._finished(call, uplink, state, work, private, start)
         except (Exception, SystemExit) as error:
             return self._failed(error, round_, step.member)
 
@@ -207,10 +214,3 @@ class StackedRuntime(ClientRuntime):
                 f"{self.assembly.algorithm.name} draws from the global random generators, so its "
                 "clients cannot be stacked; set stacked=1"
             )
-
-
-def _taking(step: Finished | Failure, seconds: float) -> Finished | Failure:
-    """Return a step with the time that it took."""
-    if isinstance(step, Failure):
-        return step
-    return step._replace(reply=replace(step.reply, seconds=seconds))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedray.core import Sums, Total, halves, mean_of, total_of, total_of_rows, weighed
+from fedray.core import Sums, Total, halves, mean_of, total_of, weighed
 from fedray.core.sums import joins, stack_trees
 
 
@@ -89,7 +89,9 @@ def test_rows_have_the_sums_of_single_clients_bit_for_bit(count):
         for client in range(3, 3 + count)
     }
     alone = total_of(lambda value: value, terms)
-    together = total_of_rows([*terms], stack_trees([*terms.values()]))
+    sums = Sums(count)
+    sums.add_rows([*terms], stack_trees([*terms.values()]))
+    together = sums.total
     assert together.clients == alone.clients
     assert torch.equal(together["w"]["deep"], alone["w"]["deep"])
     assert (float(together["n"]), int(together["steps"])) == (

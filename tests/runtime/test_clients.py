@@ -286,7 +286,8 @@ def test_what_is_summed_outlives_the_models_that_were_uploaded(assemble, monkeyp
     down = made.algorithm.downlink(made.algorithm.init_server(server), range(3), server)
     members = [Member(client, None, down[client]) for client in range(3)]
     uploads = [runtime.step("client_update", 1, *member)[0].uplink for member in members]
-    answers = runtime.step_group("client_update", 1, members[:count], sums)
+    steps = runtime.steps("client_update", 1, members[:count])
+    answers = runtime.replies(members[:count], steps, sums)
     assert [reply.uplink for reply, _ in answers] == [None] * count
     runtime.step("client_update", 1, *members[2])
     expected = total_of(lambda upload: dict(upload.weights), dict(enumerate(uploads[:count])))
