@@ -24,6 +24,7 @@ from fedray.core import algorithms
 from fedray.language.descriptions import find_descriptions, shipped_names
 from fedray.models import is_dense
 from fedray.models.groups import group_of
+from fedray.plugins import use
 from fedray.results.analyses.parameters import costs
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
@@ -105,6 +106,7 @@ class Tiny:
 
     def shrunk(self, experiment: Experiment) -> Experiment:
         """The experiment at a tiny size."""
+        use(experiment.plugins)
         method = algorithms.get(experiment.algorithm.name)
         tree = _fewer(experiment.tree())
         _change_in_round_2(tree)

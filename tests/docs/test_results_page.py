@@ -1,6 +1,7 @@
 """The summary of the tables that were run."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -162,7 +163,7 @@ def test_every_published_table_is_whole():
 
 def test_every_published_page_says_that_each_seed_chose():
     for path in Path(__file__).parents[2].glob("docs/results/*/table.md"):
-        assert "of 5 seeds by itself" in path.read_text()
+        assert re.search(r"of \d+ seeds by itself", path.read_text())
 
 
 def test_folders_of_the_machine_are_cut_from_why_runs_failed(tmp_path):
