@@ -81,9 +81,8 @@ class Gate:
         """
         self._check_fields(payload, "uploads")
         _check_like(payload, call.down)
-        if copy or not _are_plain(
-            _flat(payload)[1]
-        ):  # checks of values on a device would synchronise
+        _, tensors = _flat(payload)
+        if copy or not _are_plain(tensors):  # checks of values on a device would synchronise
             payload = _to_cpu(payload, copy=copy)
         payload.check(call)
         items = [*payload.items()]
@@ -140,11 +139,9 @@ class Gate:
 
     def summands(self, summands: Summands) -> Summands:
         """Return the terms of several uploads as rows, as `summand` does of one."""
-        return (
-            (lambda uploads: stack_trees([*map(terms_of, uploads)]))
-            if self._is_central
-            else summands
-        )
+        if not self._is_central:
+            return summands
+        return lambda uploads: stack_trees([*map(terms_of, uploads)])
 
     def release_total(self, total: Total, summand: Summand, *, round_: int, step: str) -> Total:
         """Return the sums for the server step; with central privacy, those of noisy means."""

@@ -226,7 +226,8 @@ class _StackedTraining:
         """Return n_{i,c} of all clients [clients, C], int64, in one operation."""
         counts = [len(context.client.train) for context in self._contexts]
         first = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)) * classes
-        keys = first.to(self._device).unsqueeze(1) + self._labels.view(len(first), -1)
+        labels = self._labels.reshape(len(first), self._samples.labels_per_image)
+        keys = first.to(self._device).unsqueeze(1) + labels
         return keys.flatten().bincount(minlength=len(counts) * classes).view(-1, classes)
 
     def _draw_batches(self) -> tuple[Sequence[Tensor], list[Stretch]]:
