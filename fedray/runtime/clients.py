@@ -127,20 +127,19 @@ class ClientRuntime:
         for client, state, down in members:
             try:
                 context, method_step = self.client(client, round_), self.method_step(name)
-                with of_clients(client), self._isolated(name, client, round_):
+                with of_clients(client), self._isolated(name, client, round_), counted() as tally:
                     current = self._state_or_first(context, state)
                     start, private = time.perf_counter(), PrivateCopies(self.device)
                     context.optimizer_state.update(map_tensors(Tensor.clone, current.optimizer))
                     copied = core.ClientState(private.of(current.model), private.of(current.memory))
                     download = self._download(private, down)
-                    with counted() as tally:
-                        uplink, next_state = method_step(context, copied, download)
-                    if len(members) > 1 and isinstance(uplink, core.Payload):
-                        # the next step overwrites the model
-                        uplink = type(uplink)(**map_tensors(_cloned, vars(uplink)))
+                    uplink, next_state = method_step(context, copied, download)
                     work = Work(tally.steps, tally.images, tally.parameters)
                     call = core.Call(self.assembly.algorithm, name, context, down)
-                    done.append(self._finished(call, uplink, next_state, work, private, start))
+                    # the next client's step overwrites the model
+                    is_kept = len(members) == 1 or not isinstance(uplink, core.Payload)
+                    kept = uplink if is_kept else type(uplink)(**map_tensors(_own, vars(uplink)))
+                    done.append(self._finished(call, kept, next_state, work, private, start))
             except (Exception, SystemExit) as error:
                 done.append(self._failure(error, name, round_, client))
         return done
@@ -415,7 +414,8 @@ class ClientRuntime:
         return self._skeletons[architecture]
 
 
-def _cloned(value: Any) -> Any:
+def _own(value: Any) -> Any:
+    """Return a copy of a tensor, or anything else as it is."""
     return value.clone() if isinstance(value, Tensor) else value
 
 
