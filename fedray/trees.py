@@ -61,7 +61,7 @@ def map_together(
     return map_tensors(lambda _: next(results), tree)
 
 
-def moved(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+def moved_to(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """Return tensors on a device, contiguous and without gradient.
 
     What lies on another device is copied at once for each dtype: for an accelerator, a copy of a

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedray.trees import leaves, map_together, moved
+from fedray.trees import leaves, map_together, moved_to
 from tests.pretended_device import COUNTS, device
 
 TREE = {
@@ -17,10 +17,10 @@ TREE = {
 def test_tensors_of_one_type_move_in_one_copy():
     tensors = [tensor for _, tensor in leaves(TREE)]
     before = COUNTS["copies"]
-    there = moved(tensors, device())
+    there = moved_to(tensors, device())
     assert COUNTS["copies"] - before == 2  # float32, int64
     assert {tensor.device for tensor in there} == {device()}
-    for tensor, back in zip(tensors, moved(there, torch.device("cpu")), strict=True):
+    for tensor, back in zip(tensors, moved_to(there, torch.device("cpu")), strict=True):
         assert torch.equal(tensor, back)
         assert back.is_contiguous()
 

@@ -26,7 +26,7 @@ from fedray.core.payload import (
 from fedray.core.privacy import Privacy, is_covered, terms_of
 from fedray.core.sums import Summand, Summands, Total, stack_trees, total_of
 from fedray.storage.run import Traffic
-from fedray.trees import leaves, moved
+from fedray.trees import leaves, moved_to
 
 CPU = torch.device("cpu")
 SCALE_BYTES = 4  # a quantised vector has one float32 scale
@@ -204,7 +204,7 @@ def _check_finite(payload: Payload, items: Sequence[Placed]) -> None:
 
 def _to_cpu(payload: Payload, *, copy: bool = True) -> Payload:
     tensors = [item.value for item in payload.tensors()]
-    placed = zip(tensors, moved(tensors, CPU), strict=True)
+    placed = zip(tensors, moved_to(tensors, CPU), strict=True)
     results = iter([new.clone() if copy and old.is_cpu else new for old, new in placed])
     return payload.map(lambda *_: next(results))
 

@@ -6,6 +6,7 @@ import logging
 import math
 import re
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -40,7 +41,7 @@ from fedray.trees import (
     make_contiguous,
     map_tensors,
     map_together,
-    moved,
+    moved_to,
     storage_of,
 )
 
@@ -89,7 +90,7 @@ class ClientRuntime:
         self._skeletons: dict[str, core.Skeleton] = {}
         self._isolation = Isolation(device)
         self._settings = (-1, assembly.setting)
-        self._placed: tuple[core.Payload | None, Sequence[Tensor]] = (None, ())
+        self._placed: tuple[Callable[[], object], Sequence[Tensor]] = (lambda: None, ())
         experiment = assembly.experiment
         check_speed("precision", experiment.precision, device)
         if assembly.algorithm.requires.prompts:
@@ -138,7 +139,8 @@ class ClientRuntime:
                     call = core.Call(self.assembly.algorithm, name, context, down)
                     # the next client's step overwrites the model
                     is_kept = len(members) == 1 or not isinstance(uplink, core.Payload)
-                    kept = uplink if is_kept else type(uplink)(**map_tensors(_own, vars(uplink)))
+                    apart = partial(_apart, {*map(storage_of, context.skeleton.tensors.values())})
+                    kept = uplink if is_kept else type(uplink)(**map_tensors(apart, vars(uplink)))
                     done.append(self._finished(call, kept, next_state, work, private, start))
             except (Exception, SystemExit) as error:
                 done.append(self._failure(error, name, round_, client))
@@ -321,9 +323,11 @@ class ClientRuntime:
         """Return a private copy of a download on the device, to which it is sent once for all."""
         if down is None:
             return None
-        if self._placed[0] is not down:
-            tensors = [item.value for item in down.tensors()]
-            self._placed = down, moved(tensors, self.device)
+        tensors = [item.value for item in down.tensors()]
+        if self.device.type == "cpu":
+            return private.of_download(down, tensors)
+        if self._placed[0]() is not down:
+            self._placed = weakref.ref(down), moved_to(tensors, self.device)
         return private.of_download(down, self._placed[1])
 
     def _state_or_first(
@@ -360,7 +364,7 @@ class ClientRuntime:
 
     def _initial(self, architecture: str, client: int) -> core.Tensors:
         weights = self.assembly.models.initial(architecture, client)
-        return map_together(partial(moved, device=self.device), weights)
+        return map_together(partial(moved_to, device=self.device), weights)
 
     def held_out(self, client: int, round_: int) -> core.HeldOut:
         """Return the images on which a client's model is tested."""
@@ -414,9 +418,9 @@ class ClientRuntime:
         return self._skeletons[architecture]
 
 
-def _own(value: Any) -> Any:
-    """Return a copy of a tensor, or anything else as it is."""
-    return value.clone() if isinstance(value, Tensor) else value
+def _apart(shared: set[int], value: Any) -> Any:
+    """Return a tensor outside the memory blocks of `shared`, or anything else as it is."""
+    return _outside(shared, value) if isinstance(value, Tensor) else value
 
 
 def _memory_of(tree: Mapping[str, Any]) -> set[int]:

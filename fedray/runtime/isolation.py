@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedray.core import Payload
 from fedray.streams import torch_seeded, torch_states
-from fedray.trees import StateTree, map_together, moved
+from fedray.trees import StateTree, map_together, moved_to
 
 CPU = torch.device("cpu")
 _Flag: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
@@ -108,7 +108,7 @@ class PrivateCopies:
         return down.map(lambda _, tensor: self._kept(next(copies).clone(), tensor))
 
     def _copies(self, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-        for tensor, placed in zip(tensors, moved(tensors, self._device), strict=True):
+        for tensor, placed in zip(tensors, moved_to(tensors, self._device), strict=True):
             is_copied = placed.device != tensor.device
             yield self._kept(placed if is_copied else placed.clone(), tensor)
 
@@ -118,7 +118,7 @@ class PrivateCopies:
 
     def to_cpu(self, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
         """Yield tensors on the CPU; for unchanged copies, the originals, which clients share."""
-        for tensor, on_cpu in zip(tensors, moved(tensors, CPU), strict=True):
+        for tensor, on_cpu in zip(tensors, moved_to(tensors, CPU), strict=True):
             copied, original = self._originals.get(id(tensor), (None, on_cpu))
             is_same = copied is tensor and original.is_cpu and torch.equal(on_cpu, original)
             yield original if is_same else on_cpu

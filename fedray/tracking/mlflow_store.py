@@ -280,8 +280,7 @@ class Store:
         files = 0
         if not run.is_going:
             files = self._add_files(held, run)
-            if sqlite_path(self.uri) is None:
-                self._delete_empty_twins(held, run.key)
+            self._delete_empty_twins(held, run.key)
         self._held[run.key] = held
         return Added(held.run_id, rounds, params, files)
 

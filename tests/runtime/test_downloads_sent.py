@@ -49,7 +49,7 @@ def send():
         executor._sizes = [(0, [10] * CLIENTS)]
         executor._assembly = SimpleNamespace(experiment=SimpleNamespace(stacked=1))
         name = "evaluate" if task == "test" else "client_update"
-        executor._send(task, name, 1, groups, _put_once(down))
+        executor._send(task, name, 1, groups, down, _put_once(down))
         return [share for worker in workers for share in worker.shares]
 
     return send
