@@ -139,7 +139,7 @@ class ClientRuntime:
                     call = core.Call(self.assembly.algorithm, name, context, down)
                     # the next client's step overwrites the model
                     is_kept = len(members) == 1 or not isinstance(uplink, core.Payload)
-                    apart = partial(_apart, {*map(storage_of, context.skeleton.tensors.values())})
+                    apart = partial(_apart, _memory_of(context.skeleton.tensors))
                     kept = uplink if is_kept else type(uplink)(**map_tensors(apart, vars(uplink)))
                     done.append(self._finished(call, kept, next_state, work, private, start))
             except (Exception, SystemExit) as error:
@@ -419,8 +419,10 @@ class ClientRuntime:
 
 
 def _apart(shared: set[int], value: Any) -> Any:
-    """Return a tensor outside the memory blocks of `shared`, or anything else as it is."""
-    return _outside(shared, value) if isinstance(value, Tensor) else value
+    """Return a tensor that the next step does not overwrite, or anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    return _outside(shared, value) if value.is_cpu else value.clone()
 
 
 def _memory_of(tree: Mapping[str, Any]) -> set[int]:
