@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tensors import same
 
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
 from fedray.algorithms.averaging.scaffold import ControlledModel
 from fedray.algorithms.mean import client_weights, weighted_mean
+from fedray.core import ClientState
 from fedray.errors import ServerError
 
 ONE_KIND = {"model.group": "cnn2"}
@@ -57,3 +59,16 @@ def test_a_field_of_the_download_that_the_server_state_lacks_is_named(run, monke
     monkeypatch.setattr(FedAvg, "down_type", ControlledModel)
     with pytest.raises(ServerError, match=r"no 'control', a field of ControlledModel; .*FedAvg\.i"):
         run("fedavg", ONE_KIND)
+
+
+def test_a_client_that_keeps_its_model_still_begins_with_the_global_one(run, monkeypatch):
+    changes = {"rounds": 3, "model.group": "mlp"}
+    expected = run("fedavg", changes).servers[-1]["model"]
+    finish = FedAvg.finish
+
+    def keeping(self, local, trained):
+        upload, _ = finish(self, local, trained)
+        return upload, ClientState(local.client.save(local.model))
+
+    monkeypatch.setattr(FedAvg, "finish", keeping)
+    assert same(run("fedavg", changes).servers[-1]["model"], expected)

@@ -177,8 +177,8 @@ class FedAvg(Averaging, core.LocalTraining):
         return core.ClientState(select(client.initial(), personal) if personal else {})
 
     def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
-        """Load the global model, with the client's own tensors where it has some."""
-        model = client.load({**down.model, **state.model})
+        """Load the global model and the client's personal tensors."""
+        model = client.load({**state.model, **down.model})
         return core.LocalContext(client, model, state, down)
 
     def finish(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from fedray import core
 from fedray.algorithms.averaging.fedavg import FedAvg, select
@@ -20,6 +21,11 @@ class OwnModel(FedAvg):
         """Return the initial tensors that are not shared; a client has others once it trained."""
         names = super().personal(client.skeleton.model)
         return core.ClientState(select(client.initial(), names) if names else {})
+
+    def begin(self, client: core.Client, state: core.ClientState, down: Any) -> core.LocalContext:
+        """Load the client's own model; before it has one, the mean."""
+        model = client.load({**down.model, **state.model})
+        return core.LocalContext(client, model, state, down)
 
     def train(self, local: core.LocalContext) -> core.Trained:
         """Train from the mean."""
