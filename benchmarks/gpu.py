@@ -126,7 +126,7 @@ def serve_rounds(workers: int, gpus: int, root: Path) -> None:
     from fedray.runtime.assembly import Assembly
     from fedray.runtime.cluster import connect
     from fedray.runtime.pool import WorkerPool
-    from fedray.runtime.ray_executor import RayExecutor
+    from fedray.runtime.ray_executor import RayExecutor, Worker
 
     connect(num_cpus=workers)
     pool: WorkerPool | None = None
@@ -135,7 +135,7 @@ def serve_rounds(workers: int, gpus: int, root: Path) -> None:
         nonlocal pool
         name, stacked, seconds = line.split()
         setting = experiment(Variant(name, int(stacked), workers), gpus, root)
-        pool = WorkerPool(setting) if pool is None else pool
+        pool = WorkerPool(Worker, setting) if pool is None else pool
         assembly = Assembly(setting)
         executor = RayExecutor(assembly, pool)
         rounds = overhead.federation_of(assembly, executor).rounds()

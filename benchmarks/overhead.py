@@ -262,10 +262,10 @@ def _executor(mode: str, assembly: Any) -> tuple[Any, Callable[[], None]]:
         return SerialExecutor(assembly, torch.device("cpu")), lambda: None
     from fedray.runtime.cluster import connect
     from fedray.runtime.pool import WorkerPool
-    from fedray.runtime.ray_executor import RayExecutor
+    from fedray.runtime.ray_executor import RayExecutor, Worker
 
     connect(num_cpus=assembly.experiment.workers)
-    pool = WorkerPool(assembly.experiment)
+    pool = WorkerPool(Worker, assembly.experiment)
     return RayExecutor(assembly, pool), pool.close
 
 

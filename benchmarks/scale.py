@@ -95,7 +95,7 @@ def run(case: Case, root: Path) -> dict[str, Any]:
     from fedray.core import ClientState
     from fedray.runtime.cluster import connect
     from fedray.runtime.pool import WorkerPool
-    from fedray.runtime.ray_executor import RayExecutor
+    from fedray.runtime.ray_executor import RayExecutor, Worker
     from fedray.runtime.session import Session
 
     parts: list[tuple[Any, RayExecutor]] = []
@@ -107,7 +107,7 @@ def run(case: Case, root: Path) -> dict[str, Any]:
     setting = experiment(case, root)
     began = time.time()
     connect(num_cpus=2)
-    pool = WorkerPool(setting)
+    pool = WorkerPool(Worker, setting)
     session = Session(setting, root / "out", make)
     rounds = session.rounds()
     next(rounds)

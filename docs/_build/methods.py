@@ -12,7 +12,8 @@ from _build.originals import originals
 from _build.templates import linked, plain, render
 from _build.uses import Uses, uses
 from fedray.cli.catalogue import entries
-from fedray.cli.listing import Entry, by_family
+from fedray.cli.entry import Entry
+from fedray.cli.listing import by_family
 from fedray.cli.papers import read_papers
 from fedray.core import Algorithm, algorithms
 

@@ -9,7 +9,8 @@ from itertools import groupby
 
 from _build.templates import render
 from fedray.cli.catalogue import entries, experiment_keys
-from fedray.cli.listing import KEYS, KINDS, Entry
+from fedray.cli.entry import KINDS, Entry
+from fedray.cli.listing import KEYS
 from fedray.config import COMPONENTS, EXECUTION_KEYS, Experiment
 from fedray.core import Algorithm, LocalTraining, SummingMethod, algorithms
 from fedray.registry import registry, summary_of

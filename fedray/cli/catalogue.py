@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 import fedray
-from fedray.cli.listing import KINDS, Entry, Parameter
+from fedray.cli.entry import KINDS, Entry, Parameter
 from fedray.config import Component, Experiment, Frozen
 from fedray.core import Algorithm
 from fedray.core.stacked import refusal

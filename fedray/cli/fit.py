@@ -161,7 +161,7 @@ def measure_settings(
     from fedray.runtime.assembly import Assembly
     from fedray.runtime.devices import device_of_this_process, memory_in_use
     from fedray.runtime.pool import WorkerPool
-    from fedray.runtime.ray_executor import RayExecutor
+    from fedray.runtime.ray_executor import RayExecutor, Worker
     from fedray.runtime.serial import SerialExecutor
 
     try:
@@ -169,7 +169,7 @@ def measure_settings(
         device = device_of_this_process(assembly.experiment.server_gpus, key="server_gpus")
         with ExitStack() as closing:
             if "workers" in settings:
-                pool = WorkerPool(assembly.experiment)
+                pool = WorkerPool(Worker, assembly.experiment)
                 closing.callback(pool.close)
                 executor: Any = RayExecutor(assembly, pool)
             else:

@@ -14,29 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from fedray.cli.entry import KINDS, Entry, Parameter
 from fedray.plugins import Plugin, use
 from fedray.registry import installed_points
 from fedray.shipped import FOLDERS, PACKAGE, files
-
-KINDS: Mapping[str, str] = MappingProxyType(
-    {
-        "algorithms": "algorithm",
-        "optimizers": "optimizer",
-        "schedules": "learning rate schedule",
-        "architectures": "architecture",
-        "groups": "model group",
-        "clips": "CLIP",
-        "sources": "data source",
-        "partitions": "partition",
-        "evolutions": "data evolution",
-        "publics": "public data",
-        "augmentations": "augmentation",
-        "encoders": "text encoder",
-        "styles": "text style",
-        "metrics": "metric",
-    }
-)
-"""The listings and the kind of registry behind each."""
 
 TOGETHER: Mapping[str, tuple[str, ...]] = MappingProxyType({"models": ("groups", "architectures")})
 """Listings that combine several kinds, because `model.group` accepts both."""
@@ -52,52 +33,6 @@ FAMILIES = ("text_guided", "prototypes", "averaging", "personalised", "prompts",
 
 LISTING_FILE = PACKAGE / "listing.json"
 """All names that fedray itself registers, generated from the code by `make docs`."""
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter of an entry.
-
-    Attributes:
-        name: the key in an experiment file.
-        type: the Python type.
-        default: the default as in YAML; "" if the parameter is required.
-        bounds: bounds such as "> 0"; "" without bounds.
-        text: the docstring.
-    """
-
-    name: str
-    type: str
-    default: str
-    bounds: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A registered name: a method, model, data source, metric and so on.
-
-    Attributes:
-        name: the name in an experiment file.
-        title: the name in the paper, or `name`.
-        summary: one line.
-        paper: authors, venue, arXiv number; "-" without a paper.
-        travels: what a method sends; "" for other kinds.
-        file: the source file, relative to the package; "" for plug-ins.
-        parameters: its typed parameters.
-        gives: the numbers that a metric computes, with their meaning; empty for other kinds.
-        stacked: "yes", or why a method does not support stacked clients; "" for other kinds.
-    """
-
-    name: str
-    title: str
-    summary: str
-    paper: str
-    travels: str
-    file: str
-    parameters: tuple[Parameter, ...]
-    gives: tuple[str, ...] = ()
-    stacked: str = ""
 
 
 @dataclass(frozen=True)

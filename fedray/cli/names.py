@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 
-from fedray.cli.listing import LISTINGS, Entry, Shipped, by_family, list_entries
+from fedray.cli.entry import Entry
+from fedray.cli.listing import LISTINGS, Shipped, by_family, list_entries
 from fedray.command import PATH, Command, KnownName, json_flag
 from fedray.command import plugins as with_plugins
 from fedray.errors import UserError, nearest, shown

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fedray.cli.listing import KINDS as LISTED
+from fedray.cli.entry import KINDS as LISTED
 from fedray.cli.listing import read_entries
 from fedray.command import Command
 from fedray.errors import UserError, shown

@@ -15,7 +15,8 @@ from typing import Any
 
 import click
 
-from fedray.cli.listing import KINDS, Entry, Parameter, read_entries
+from fedray.cli.entry import KINDS, Entry, Parameter
+from fedray.cli.listing import read_entries
 from fedray.cli.names import load_plugins, shipped_text
 from fedray.command import Command, KnownName, json_flag, keys
 from fedray.command import plugins as with_plugins

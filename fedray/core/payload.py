@@ -26,7 +26,6 @@ from fedray.errors import FedrayError, NotFinite, UserError, nearest
 from fedray.trees import describe_tensor, is_tree, leaves, map_tensors
 
 if TYPE_CHECKING:
-    from fedray.core.algorithm import Algorithm
     from fedray.core.client import Client
 
 Kind: TypeAlias = Literal[
@@ -49,13 +48,13 @@ class Call:
     """The call of a client step that returned an upload.
 
     Attributes:
-        algorithm: the method.
+        algorithm: the `Algorithm`, which this module does not know.
         step: the name of the step.
         client: the client; its skeleton has the client's architecture.
         down: the download of the client.
     """
 
-    algorithm: Algorithm
+    algorithm: object
     step: str
     client: Client
     down: Any

@@ -36,7 +36,7 @@ from fedray.runtime.clients import ClientRuntime
 from fedray.runtime.cluster import connect
 from fedray.runtime.isolation import Isolation
 from fedray.runtime.pool import WorkerPool
-from fedray.runtime.ray_executor import RayExecutor
+from fedray.runtime.ray_executor import RayExecutor, Worker
 from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
@@ -475,7 +475,7 @@ class Workers:
             connect()
             for workers in (1, 2):
                 shares = {"workers": workers, "cpus": 0.01}
-                self._pools.append(WorkerPool(from_tree(SMALL, shares.items())))
+                self._pools.append(WorkerPool(Worker, from_tree(SMALL, shares.items())))
         return partial(RayExecutor, pool=self._pools[count - 1])
 
     def close(self) -> None:

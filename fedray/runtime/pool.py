@@ -16,7 +16,6 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedray.config import Experiment
 from fedray.errors import RunFailed, one_line
-from fedray.runtime.ray_executor import Worker
 from fedray.runtime.resources import worker_bundles
 
 log = logging.getLogger(__name__)
@@ -29,6 +28,7 @@ class WorkerPool:
     """The workers of one run or trial.
 
     Args:
+        actor: the class of the workers, `ray_executor.Worker`.
         experiment: defines the number of workers, and their CPU and GPU shares.
         group: the placement group of a trial. The workers get its last bundles, because Ray Tune
             omits an empty first bundle.
@@ -37,7 +37,7 @@ class WorkerPool:
         workers: the actors, started or not.
     """
 
-    def __init__(self, experiment: Experiment, group: Any = None) -> None:
+    def __init__(self, actor: type, experiment: Experiment, group: Any = None) -> None:
         self._start_timeout = experiment.faults.start_timeout_s
         self._nodes: dict[Any, str] = {}
         self._pings: dict[Any, Any] = {}
@@ -56,8 +56,8 @@ class WorkerPool:
                     - experiment.workers
                     + number,
                 )
-            actor = ray.remote(Worker).options(**options)
-            worker = actor.remote(experiment.threads, bundle.get("GPU", 0), number)
+            start = ray.remote(actor).options(**options).remote
+            worker = start(experiment.threads, bundle.get("GPU", 0), number)
             self.workers.append(worker)
             self.suspend(worker)
 

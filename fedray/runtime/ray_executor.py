@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import ray
 import torch
@@ -31,6 +31,7 @@ from fedray.runtime.devices import device_of_this_process, free_memory, limit_me
 from fedray.runtime.liveness import LOST, cause_of
 from fedray.runtime.memory import keep_freed_memory
 from fedray.runtime.messages import Message, from_message, register_tensors, to_message
+from fedray.runtime.pool import WorkerPool
 from fedray.runtime.printing import Output, Text, text_log, unpack_experiment
 from fedray.runtime.shares import (
     groups_of_step,
@@ -41,9 +42,6 @@ from fedray.runtime.shares import (
 from fedray.runtime.stacked import client_runtime
 from fedray.storage.states import StateStore, state_size
 from fedray.storage.tensors import LARGE, TreeFile, read_tree, write_tree
-
-if TYPE_CHECKING:
-    from fedray.runtime.pool import WorkerPool
 
 CLIENTS_PER_CALL, LARGE_CLIENTS_PER_CALL = 32, 8
 """Maximum numbers of clients per call, because a worker holds their results until it answers. The

@@ -17,7 +17,7 @@ from fedray.runtime.cluster import driver_placement
 from fedray.runtime.liveness import LOST, Liveness, cause_of
 from fedray.runtime.pool import WorkerPool
 from fedray.runtime.printing import Output, Text, text_log, unpack_experiment
-from fedray.runtime.ray_executor import RayExecutor
+from fedray.runtime.ray_executor import RayExecutor, Worker
 from fedray.runtime.resources import server_bundle
 from fedray.runtime.session import Session
 from fedray.storage.run import Round
@@ -47,7 +47,7 @@ def _rounds_and_texts(
     """
     try:
         parsed = unpack_experiment(experiment)
-        with closing(WorkerPool(parsed)) as pool:
+        with closing(WorkerPool(Worker, parsed)) as pool:
             pool.prefetch(parsed)
             session = Session(parsed, out, lambda assembly: RayExecutor(assembly, pool), began)
             for done in session.rounds():

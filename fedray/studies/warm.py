@@ -90,8 +90,9 @@ def pool_of(experiment: Experiment) -> WorkerPool:
     from ray.util import get_current_placement_group
 
     from fedray.runtime.pool import WorkerPool
+    from fedray.runtime.ray_executor import Worker
 
-    return WorkerPool(experiment, get_current_placement_group())
+    return WorkerPool(Worker, experiment, get_current_placement_group())
 
 
 def runs_in_process(experiment: Experiment) -> bool:

@@ -1,11 +1,11 @@
 """Trained models, loaded from a run's folder without the run's data and without Ray.
 
 images.py   preprocessing of tensors, arrays, PIL images and files
-model.py    `TrainedModel`, one client's model: predictions, weights, export
-loading.py  `open_models`, which loads all models of a run
 card.py     the model card of an exported model
+model.py    `TrainedModel`, one client's model: predictions, weights, export; `TrainedModels`
+loading.py  `open_models`, which loads all models of a run
 pyfunc.py   the loader for MLflow
 """
 
-from fedray.trained.loading import TrainedModels, open_models
-from fedray.trained.model import Predictions, TrainedModel
+from fedray.trained.loading import open_models
+from fedray.trained.model import Predictions, TrainedModel, TrainedModels

@@ -2,113 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from fedray.config import Experiment, load_experiment
-from fedray.core import Client, ClientState, LocalContext, Samples, Skeleton
-from fedray.core.payload import join_payload
 from fedray.data import FederatedData, ImageSet
-from fedray.data.sources import sources
 from fedray.errors import UserError, one_line
 from fedray.run_config import read_config
 from fedray.runtime.assembly import Assembly
 from fedray.storage.entries import check_entries
 from fedray.storage.kept_models import KeptModels, ModelFacts, Which, kept_rounds
 from fedray.storage.run_folder import RunFolder
-from fedray.trained.images import Preprocessing
-from fedray.trained.model import TrainedModel
-
-
-class TrainedModels:
-    """The models of one round of a run.
-
-    Args:
-        folder: the folder of the run.
-        kept: the kept models.
-        device: the device of the models.
-
-    Attributes:
-        folder: the folder of the run.
-        assembly: the components of the run, without images.
-    """
-
-    def __init__(self, folder: Path, kept: KeptModels, device: torch.device) -> None:
-        self.folder = folder
-        self.device = device
-        self._kept = kept
-        self.assembly = without_data(read_without_data(folder), kept.facts)
-
-    @property
-    def facts(self) -> ModelFacts:
-        """Return facts about the models: the round, how it was selected, its metrics."""
-        return self._kept.facts
-
-    @property
-    def class_names(self) -> Sequence[str]:
-        """Return the names of the classes, in the order of the labels."""
-        return self.assembly.setting.class_names
-
-    @cached_property
-    def preprocessing(self) -> Preprocessing:
-        """Return the preprocessing of images for the models."""
-        keys = self.assembly.experiment.data
-        resampling = sources.get(keys.source.name).resampling
-        return Preprocessing(*self.facts.image, resampling, keys.resize)
-
-    @property
-    def is_global(self) -> bool:
-        """Return True if all clients predict with one model."""
-        return self.facts.is_global
-
-    def __len__(self) -> int:
-        return self.facts.clients
-
-    def model(self, client: int | None = None) -> TrainedModel:
-        """Return the model of one client, or the model that all clients share.
-
-        Args:
-            client: the id of the client; None: the shared model.
-
-        Raises:
-            UserError: if there is no such client, or `client` is None and clients have their own
-                models.
-        """
-        if client is None and not self.is_global:
-            raise UserError(
-                f"in {self.folder} every client has a model of its own; pass a client from 0 to "
-                f"{len(self) - 1}"
-            )
-        if client is not None and not 0 <= client < len(self):
-            raise UserError(f"{self.folder} has the clients 0 to {len(self) - 1}, not {client}")
-        return TrainedModel(self, self._begun(client or 0))
-
-    def _begun(self, client: int) -> LocalContext:
-        context, algorithm = self._client(client), self.assembly.algorithm
-        tree, download = self._kept.state(client), self._kept.download(client)
-        state = algorithm.init_client(context) if tree is None else ClientState(**tree)
-        down = None if download is None else join_payload(*download, self._kept.path)
-        return algorithm.begin(context, state, down)
-
-    def _client(self, client: int) -> Client:
-        """Return a client without images, with an uninitialised model."""
-        models, data = self.assembly.models, self.assembly.data
-        architecture = models.architectures[client]
-        none = Samples(data.images.images, data.images.labels, np.zeros(0, np.int64))
-        return Client(
-            id=client,
-            round=self.facts.round,
-            setting=self.assembly.setting,
-            train=none,
-            architecture=architecture,
-            skeleton=Skeleton(models.empty(architecture, self.device)),
-            initial=partial(models.initial, architecture, client),
-            device=self.device,
-        )
+from fedray.trained.model import TrainedModels
 
 
 def open_models(folder: Path, which: Which | None = None, device: str = "cpu") -> TrainedModels:
@@ -136,7 +43,8 @@ def open_models(folder: Path, which: Which | None = None, device: str = "cpu") -
     kept = KeptModels(folder, chosen)
     if run is not None:
         kept.check(run)
-    return TrainedModels(folder, kept, _usable(device))
+    assembly = without_data(read_without_data(folder), kept.facts)
+    return TrainedModels(folder, assembly, kept, _usable(device))
 
 
 def _usable(device: str) -> torch.device:

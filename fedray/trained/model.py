@@ -1,27 +1,30 @@
-"""`TrainedModel`, one client's model as it was tested: predictions, weights and export."""
+"""`TrainedModel`, one client's model as it was tested, and `TrainedModels`, those of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core import Algorithm, ClientState, LocalContext, Tensors
+from fedray.core import Algorithm, Client, ClientState, LocalContext, Samples, Skeleton, Tensors
 from fedray.core.client import named_tensors
+from fedray.core.payload import join_payload
+from fedray.data.sources import sources
 from fedray.errors import UserError
 from fedray.models import Pixels
 from fedray.plugins import use
+from fedray.runtime.assembly import Assembly
+from fedray.storage.kept_models import KeptModels, ModelFacts
 from fedray.streams import torch_seeded
+from fedray.trained.card import Card
 from fedray.trained.images import Images, Preprocessing
 from fedray.trees import leaves
-
-if TYPE_CHECKING:
-    from fedray.trained.loading import TrainedModels
 
 BATCH = 500
 """Batch size of predictions, as in a run's evaluation."""
@@ -190,8 +193,6 @@ class TrainedModel:
         """
         from safetensors.torch import save_file
 
-        from fedray.trained.card import card
-
         place = Path(folder).expanduser()
         file = place / "model.safetensors"
         if file.exists():
@@ -199,5 +200,100 @@ class TrainedModel:
         place.mkdir(parents=True, exist_ok=True)
         extra = {f"classifier.{name}": tensor for name, tensor in self.classifier.items()}
         save_file({**self.state_dict(), **extra}, file)
-        (place / "README.md").write_text(card(self), encoding="utf-8")
+        owner = self.owner
+        card = Card(
+            owner.folder,
+            owner.assembly,
+            owner.facts,
+            self.client,
+            self.preprocessing,
+            list(self.classifier),
+        )
+        (place / "README.md").write_text(card.markdown(), encoding="utf-8")
         return place
+
+
+class TrainedModels:
+    """The models of one round of a run.
+
+    Args:
+        folder: the folder of the run.
+        assembly: the components of the run, without images.
+        kept: the kept models.
+        device: the device of the models.
+    """
+
+    def __init__(
+        self, folder: Path, assembly: Assembly, kept: KeptModels, device: torch.device
+    ) -> None:
+        self.folder = folder
+        self.assembly = assembly
+        self.device = device
+        self._kept = kept
+
+    @property
+    def facts(self) -> ModelFacts:
+        """Return facts about the models: the round, how it was selected, its metrics."""
+        return self._kept.facts
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """Return the names of the classes, in the order of the labels."""
+        return self.assembly.setting.class_names
+
+    @cached_property
+    def preprocessing(self) -> Preprocessing:
+        """Return the preprocessing of images for the models."""
+        keys = self.assembly.experiment.data
+        resampling = sources.get(keys.source.name).resampling
+        return Preprocessing(*self.facts.image, resampling, keys.resize)
+
+    @property
+    def is_global(self) -> bool:
+        """Return True if all clients predict with one model."""
+        return self.facts.is_global
+
+    def __len__(self) -> int:
+        return self.facts.clients
+
+    def model(self, client: int | None = None) -> TrainedModel:
+        """Return the model of one client, or the model that all clients share.
+
+        Args:
+            client: the id of the client; None: the shared model.
+
+        Raises:
+            UserError: if there is no such client, or `client` is None and clients have their own
+                models.
+        """
+        if client is None and not self.is_global:
+            raise UserError(
+                f"in {self.folder} every client has a model of its own; pass a client from 0 to "
+                f"{len(self) - 1}"
+            )
+        if client is not None and not 0 <= client < len(self):
+            raise UserError(f"{self.folder} has the clients 0 to {len(self) - 1}, not {client}")
+        return TrainedModel(self, self._begun(client or 0))
+
+    def _begun(self, client: int) -> LocalContext:
+        context, algorithm = self._client(client), self.assembly.algorithm
+        tree, download = self._kept.state(client), self._kept.download(client)
+        state = algorithm.init_client(context) if tree is None else ClientState(**tree)
+        down = None if download is None else join_payload(*download, self._kept.path)
+        return algorithm.begin(context, state, down)
+
+    def _client(self, client: int) -> Client:
+        """Return a client without images, with an uninitialised model."""
+        models, data = self.assembly.models, self.assembly.data
+        architecture = models.architectures[client]
+        none = Samples(data.images.images, data.images.labels, np.zeros(0, np.int64))
+        return Client(
+            id=client,
+            round=self.facts.round,
+            setting=self.assembly.setting,
+            train=none,
+            architecture=architecture,
+            skeleton=Skeleton(models.empty(architecture, self.device)),
+            initial=partial(models.initial, architecture, client),
+            device=self.device,
+        )

@@ -53,14 +53,11 @@ def pool(ray_nodes, small):
     """Three workers on one CPU; they know the methods of faulty.py."""
     import faulty
 
-    from fedray.runtime import pool as pools
+    from fedray.runtime.pool import WorkerPool
 
-    patch = pytest.MonkeyPatch()
-    patch.setattr(pools, "Worker", faulty.Worker)
-    pool = pools.WorkerPool(small.experiment("workers=3"))
+    pool = WorkerPool(faulty.Worker, small.experiment("workers=3"))
     yield pool
     pool.close()
-    patch.undo()
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from fedray.core import (
     algorithms,
 )
 from fedray.errors import UserError
-from fedray.runtime import pool, ray_executor, server
+from fedray.runtime import ray_executor, server
 
 
 class FullDisk(Local):
@@ -115,4 +115,4 @@ class KnowingServer(server.ServerActor):
 
     def __init__(self) -> None:
         register()
-        pool.Worker = Worker
+        server.Worker = Worker

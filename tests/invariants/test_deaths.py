@@ -94,7 +94,9 @@ def test_the_server_killed_more_often_than_allowed(small, ray_nodes, tmp_path, c
 
 
 def test_no_room_for_any_worker_is_one_sentence(small, ray_nodes):
-    pool = WorkerPool(small.experiment("workers=1", "cpus=9", "faults.start_timeout_s=1"))
+    pool = WorkerPool(
+        ray_executor.Worker, small.experiment("workers=1", "cpus=9", "faults.start_timeout_s=1")
+    )
     with pytest.raises(RunFailed, match=r"within 1 s \(faults\.start_timeout_s\)"):
         pool.ready(1)
 

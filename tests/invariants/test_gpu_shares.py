@@ -7,6 +7,7 @@ import ray
 from small import wait_for
 
 from fedray.runtime.pool import WorkerPool
+from fedray.runtime.ray_executor import Worker
 from fedray.runtime.resources import preflight
 
 pytestmark = pytest.mark.ray
@@ -29,7 +30,7 @@ def test_three_workers_share_what_the_server_leaves_of_two_gpus(small, ray_nodes
     experiment = small.experiment(*shares)
     assert "3 workers need 0.75 CPU, 2 GPU" in preflight(experiment, ray_nodes)
     before = ray.available_resources()
-    pool = WorkerPool(experiment)
+    pool = WorkerPool(Worker, experiment)
     try:
         found = ray.get([assigned(worker) for worker in pool.workers])
         assert [share for share, _ in found] == [{"CPU": 0.25, "GPU": 0.5}] * 3

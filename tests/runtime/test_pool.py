@@ -84,7 +84,8 @@ NEVER = 1e9
 
 
 def pool_of(workers: int, **faults: Any) -> WorkerPool:
-    return WorkerPool(from_tree({"workers": workers, "faults": {"start_timeout_s": 60, **faults}}))
+    experiment = from_tree({"workers": workers, "faults": {"start_timeout_s": 60, **faults}})
+    return WorkerPool(StandIn, experiment)
 
 
 def numbers(workers: list[Any]) -> list[int]:

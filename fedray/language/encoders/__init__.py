@@ -4,6 +4,7 @@ base.py              the interface, and the registry of encoders
 bert.py              BERT, MiniLM and ALIGN's text tower
 bert_blocks.py       BERT's arithmetic on texts without padding
 bert_files.py        read the weights and tokenizers of a BERT
+kernels.py           repeatable kernels, and bfloat16
 frozen.py            fast linear maps with frozen weights
 openclip.py          text towers of CLIP models, through open_clip
 openclip_weights.py  find and read the weights of CLIP models

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedray.config import Frozen
 from fedray.errors import UserError
+from fedray.language.encoders.bert_blocks import TowerPart
 from fedray.registry import Registry
-
-if TYPE_CHECKING:
-    from fedray.language.encoders.bert_blocks import TowerPart
 
 _log = logging.getLogger(__name__)
 
@@ -259,30 +255,6 @@ encoders: Registry[type[EncoderChoice[Any]]] = Registry("text encoder", "fedray.
 def pick(hidden: Tensor, read: Tensor) -> Tensor:
     """Return the output of each text at one position: [T, n, w] and positions [T] to [T, w]."""
     return hidden[torch.arange(len(hidden), device=hidden.device), read]
-
-
-@contextmanager
-def same_bits(device: torch.device) -> Iterator[None]:
-    """Use no fused attention kernels on a GPU, because their gradients vary between runs."""
-    if device.type == "cuda":
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    else:
-        yield
-
-
-def as_stored(weight: Tensor) -> AbstractContextManager[Any]:
-    """Return an autocast context for weights in bfloat16, else a context without effect."""
-    if weight.dtype == torch.bfloat16:
-        return torch.autocast(weight.device.type, torch.bfloat16)
-    return nullcontext()
-
-
-def halve(module: torch.nn.Module) -> None:
-    """Convert the weights of linear maps and convolutions to bfloat16; see `as_stored`."""
-    for part in module.modules():
-        if isinstance(part, torch.nn.Linear | torch.nn.Conv2d):
-            part.to(torch.bfloat16)
 
 
 def freeze(module: torch.nn.Module) -> None:

@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedray.language.encoders.base import same_bits
 from fedray.language.encoders.frozen import FrozenLinear
+from fedray.language.encoders.kernels import same_bits
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

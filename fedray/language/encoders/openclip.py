@@ -18,14 +18,12 @@ from fedray.language.encoders.base import (
     EncoderChoice,
     TokenEncoder,
     Tokens,
-    as_stored,
     encoders,
     freeze,
-    halve,
     pick,
-    same_bits,
     too_long,
 )
+from fedray.language.encoders.kernels import as_stored, halve, same_bits
 from fedray.language.encoders.openclip_weights import (
     OpenClipParams,
     WeightSource,

@@ -9,7 +9,8 @@ from typing import Any, Self
 import torch
 
 from fedray.errors import UserError
-from fedray.language.encoders.base import freeze, halve
+from fedray.language.encoders.base import freeze
+from fedray.language.encoders.kernels import halve
 from fedray.language.encoders.openclip import OpenClipText, build_clip
 from fedray.language.encoders.openclip_weights import WeightSource
 from fedray.models.clip.sources import MODEL_DEFAULT, ClipChoice

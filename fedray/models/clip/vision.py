@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from fedray.language.encoders.base import as_stored, same_bits
+from fedray.language.encoders.kernels import as_stored, same_bits
 from fedray.language.encoders.openclip import (
     NONE,
     Branches,
