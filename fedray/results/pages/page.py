@@ -56,6 +56,7 @@ table {{ border-collapse: collapse; display: block; overflow-x: auto; width: fit
 th {{ border-bottom: 1px solid; }} th, td {{ padding: .25em .8em; }}
 tr:nth-child(even) td {{ background: #f4f6f8; }}
 .holds {{ color: #00683f; }} .refuted {{ color: #a33600; }} .undecided {{ color: #555; }}
+td[style*=right] {{ white-space: nowrap; }}
 img {{ max-width: 100%; }} code {{ background: #f0f0f0; padding: 0 .2em; overflow-wrap: anywhere; }}
 table + p {{ font-size: .9em; color: #444; }}
 </style></head>
