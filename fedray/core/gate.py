@@ -117,6 +117,8 @@ class Gate:
             payloads = [_to_cpu(payload, copy=copy) for payload in payloads]
             tensors = [*chain.from_iterable(_flat(payload)[1] for payload in payloads)]
         for payload, call in zip(payloads, calls, strict=True):
+            if call.down is not calls[0].down:
+                _check_like(payload, call.down)
             payload.check_numbers()
             payload.check(call)
         if not _are_finite(tensors):
