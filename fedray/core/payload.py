@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -168,13 +168,14 @@ class Payload:
 
     def map(self, function: Callable[[Kind, Tensor], Tensor]) -> Payload:
         """Return a payload of the same type with `function(kind, tensor)` for every tensor."""
-        fields = dict(vars(self))
+        fields: dict[str, Any] = {}
         for field in self.declared():
-            value = fields[field.name]
+            value = getattr(self, field.name)
             if isinstance(value, Tensor):
-                fields[field.name] = function(field.kind, value)
+                value = function(field.kind, value)
             elif is_tree(value):
-                fields[field.name] = map_tensors(partial(function, field.kind), value)
+                value = map_tensors(partial(function, field.kind), value)
+            fields[field.name] = value
         return type(self)(**fields)
 
     # --- checks ----------------------------------------------------------------------------------
@@ -218,7 +219,10 @@ class Payload:
             BadPayload: if a field does not fit its declaration; the message names the field.
         """
         owner, sizes = type(self).__name__, dict(axes)
-        names = sorted(vars(self).keys() ^ {field.name for field in self.declared()})
+        derived = {
+            n for n in vars(self) if isinstance(getattr(type(self), n, None), cached_property)
+        }
+        names = sorted((vars(self).keys() - derived) ^ {field.name for field in self.declared()})
         if names:
             raise BadPayload(f"{owner} has other fields than declared: {names[0]!r}")
         self.check_numbers()
