@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -128,20 +129,23 @@ class ClientRuntime:
         for client, state, down in members:
             try:
                 context, method_step = self.client(client, round_), self.method_step(name)
-                with of_clients(client), self._isolated(name, client, round_), counted() as tally:
+                with of_clients(client), self._isolated(name, client, round_):
                     current = self._state_or_first(context, state)
                     start, private = time.perf_counter(), PrivateCopies(self.device)
                     context.optimizer_state.update(map_tensors(Tensor.clone, current.optimizer))
                     copied = core.ClientState(private.of(current.model), private.of(current.memory))
                     download = self._download(private, down)
-                    uplink, next_state = method_step(context, copied, download)
+                    with counted() as tally:
+                        result = method_step(context, copied, download)
+                    uplink, next_state = result
                     work = Work(tally.steps, tally.images, tally.parameters)
                     call = core.Call(self.assembly.algorithm, name, context, down)
                     # the next client's step overwrites the model
-                    is_kept = len(members) == 1 or not isinstance(uplink, core.Payload)
-                    apart = partial(_apart, _memory_of(context.skeleton.tensors))
-                    kept = uplink if is_kept else type(uplink)(**map_tensors(apart, vars(uplink)))
-                    done.append(self._finished(call, kept, next_state, work, private, start))
+                    if len(members) > 1 and isinstance(uplink, core.Payload):
+                        apart = partial(_apart, _overwritten(context.skeleton))
+                        tensors, uplink = map_tensors(apart, vars(uplink)), copy(uplink)
+                        vars(uplink).update(tensors)
+                    done.append(self._finished(call, uplink, next_state, work, private, start))
             except (Exception, SystemExit) as error:
                 done.append(self._failure(error, name, round_, client))
         return done
@@ -236,7 +240,7 @@ class ClientRuntime:
         parts = (next_state.model, next_state.memory, context.optimizer_state)
         state = core.ClientState(*parts)
         if any(parts):
-            state = _detached(private, _memory_of(context.skeleton.tensors), parts)
+            state = _detached(private, _overwritten(context.skeleton), parts)
         reply = Reply(
             train_loss=context.train_losses[-1] if context.train_losses else None,
             reports=context.reports,
@@ -420,15 +424,22 @@ class ClientRuntime:
 
 def _apart(shared: set[int], value: Any) -> Any:
     """Return a tensor that the next step does not overwrite, or anything else as it is."""
-    if not isinstance(value, Tensor):
+    if not isinstance(value, Tensor) or value.layout != torch.strided:  # the gate refuses these
         return value
     return _outside(shared, value) if value.is_cpu else value.clone()
+
+
+def _overwritten(skeleton: core.Skeleton) -> set[int]:
+    """Return the memory blocks that the next client's step overwrites: weights and gradients."""
+    gradients = {str(n): parameter.grad for n, parameter in enumerate(skeleton.parameters)}
+    return _memory_of({"weights": skeleton.tensors, "gradients": gradients})
 
 
 def _memory_of(tree: Mapping[str, Any]) -> set[int]:
     """Return the memory blocks of a tree's tensors on the CPU."""
     tensors = (value for _, value in leaves(tree) if isinstance(value, Tensor))
-    return {storage_of(tensor) for tensor in tensors if tensor.device.type == "cpu"}
+    dense = (tensor for tensor in tensors if tensor.layout == torch.strided)
+    return {storage_of(tensor) for tensor in dense if tensor.is_cpu}
 
 
 def _outside(shared: set[int], tensor: Tensor) -> Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pytest
@@ -11,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from tensors import same
 
-from fedray.core import ClientState, Sums, total_of
+from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
+from fedray.core import ClientState, Payload, Sums, total_of
 from fedray.runtime import devices
 from fedray.runtime.clients import ClientRuntime, Member
+from fedray.runtime.stacked import client_runtime
 
 CPU = torch.device("cpu")
 
@@ -292,3 +296,92 @@ def test_what_is_summed_outlives_the_models_that_were_uploaded(assemble, monkeyp
     runtime.step("client_update", 1, *members[2])
     expected = total_of(lambda upload: dict(upload.weights), dict(enumerate(uploads[:count])))
     assert same(sums.total.sums, expected.sums)
+
+
+def _two_steps(assemble, monkeypatch, update, changes=None):
+    """Run a client step in a group of two clients; return their steps and replies."""
+    made = assemble("fedavg", {"model.group": "cnn2", **(changes or {})})
+    monkeypatch.setattr(made.algorithm, "client_update", update)
+    runtime, server = ClientRuntime(made, CPU), made.server(CPU)
+    down = made.algorithm.downlink(made.algorithm.init_server(server), range(2), server)
+    members = [Member(client, None, down[client]) for client in range(2)]
+    steps = runtime.steps("client_update", 1, members)
+    return steps, runtime.replies(members, steps, Sums(2))
+
+
+def test_uploaded_gradients_outlive_the_next_client_of_a_group(assemble, monkeypatch):
+    made = []
+
+    def update(client, state, down):
+        model = client.load(down.model)
+        model.zero_grad(set_to_none=False)
+        for batch in client.batches(client.train):
+            with torch.enable_grad():
+                F.cross_entropy(model(batch.inputs).logits, batch.labels).backward()
+        gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+        made.append({name: gradient.clone() for name, gradient in gradients.items()})
+        return TrainedModel(gradients, {}, len(client.train)), state
+
+    steps, _ = _two_steps(assemble, monkeypatch, update)
+    assert [same(step.uplink.weights, own) for step, own in zip(steps, made, strict=True)] == [
+        True,
+        True,
+    ]
+
+
+def test_a_sparse_upload_of_a_group_is_refused_like_any_other(assemble, monkeypatch):
+    def update(client, state, down):
+        weights = {name: tensor.to_sparse() for name, tensor in down.weights.items()}
+        return TrainedModel(weights, down.buffers, len(client.train)), state
+
+    _, replies = _two_steps(assemble, monkeypatch, update)
+    for reply, _ in replies:
+        assert reply.failure.cause.endswith("(torch.sparse_coo), expected a dense one")
+
+
+@pytest.mark.parametrize("stacked", [1, 2])
+def test_the_first_state_is_no_work_of_a_step(assemble, stacked):
+    made = assemble("fedavg", {"model.group": "cnn2", "stacked": stacked})
+
+    def first(client):
+        client.logits(client.load(client.initial()), client.train)
+        return ClientState({})
+
+    down = made.algorithm.downlink(
+        made.algorithm.init_server(made.server(CPU)), range(2), made.server(CPU)
+    )
+    work = []
+    for init in (made.algorithm.init_client, first):
+        made.algorithm.init_client = init
+        members = [Member(client, None, down[client]) for client in range(2)]
+        steps = client_runtime(made, CPU).steps("client_update", 1, members)
+        work.append([step.reply.work for step in steps])
+    assert work[0] == work[1]
+
+
+@pytest.mark.parametrize("bits", [8, 32])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_what_a_payload_derives_from_its_fields_is_no_other_field(
+    assemble, monkeypatch, bits, wrong
+):
+    monkeypatch.setattr(Payload, "types", dict(Payload.types))
+
+    @dataclass(frozen=True)
+    class Summed(TrainedModel):
+        @cached_property
+        def total(self):
+            return sum(float(tensor.sum()) for tensor in self.weights.values())
+
+        def check(self, call):
+            assert isinstance(self.total, float)
+
+    def update(client, state, down):
+        bad = float("nan") if wrong and client.id == 1 else 0.0
+        weights = {name: tensor + bad for name, tensor in down.weights.items()}
+        return Summed(weights, down.buffers, len(client.train)), state
+
+    monkeypatch.setattr(FedAvg, "uploads", (Summed,))
+    _, replies = _two_steps(assemble, monkeypatch, update, {"wire.up_bits": bits})
+    causes = [reply.failure and reply.failure.cause for reply, _ in replies]
+    assert causes[0] is None
+    assert ("NaN" in str(causes[1])) == wrong
