@@ -67,6 +67,7 @@ def run_trial(config: Mapping[str, Any], at: str) -> None:
         at: "best" or "final", the round that counts.
     """
     trial = config["trial"]
+    os.chdir(os.environ.get("TUNE_ORIG_WORKING_DIR", "."))  # Ray Tune leaves it on a cluster
     os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", str(STOPPED_SECONDS))
     with Output("") as output:
         try:

@@ -124,6 +124,22 @@ def test_a_run_whose_code_exits_has_failed_and_was_not_stopped(monkeypatch, tmp_
         trials.run_trial(config, "best")
 
 
+def test_a_trial_works_in_the_folder_that_ray_tune_has_left(monkeypatch, tmp_path):
+    """Processes of a joined cluster do not have the driver's RAY_CHDIR_TO_TRIAL_DIR=0."""
+    folders: list[Path] = []
+
+    def note_folder(*_: Any) -> Any:
+        folders.append(Path.cwd())
+        yield from ()
+
+    monkeypatch.setattr(trials, "reports", note_folder)
+    (tmp_path / "trial").mkdir()
+    monkeypatch.chdir(tmp_path / "trial")
+    monkeypatch.setenv("TUNE_ORIG_WORKING_DIR", str(tmp_path))
+    trials.run_trial({"trial": {"folder": str(tmp_path)}}, "best")
+    assert folders == [tmp_path]
+
+
 def test_a_run_whose_files_are_damaged_fails_once_and_for_all(study, run, watcher):
     trial = SimpleNamespace(config={"trial": {"key": run.spec.key}}, trial_id="0")
     list(trials.reports(trials.config_of(run, study.plan), "best"))
