@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from fedray.command import PATH, Command
+from fedray.errors import UserError, nearest
 from fedray.results.difference import config_changes, gaps, input_changes
 from fedray.results.record import DATA, CellRecord, TableRecord
 from fedray.run_config import read_config
@@ -32,6 +34,8 @@ def command(first: Path, second: Path) -> None:
     parts: Mapping[str, Sequence[str]]
     if (first / DATA).is_file():
         parts = {str(second): changes_of_study(first, str(second))}
+    elif (first / "plan.json").is_file():
+        parts = {str(second): changes_of_invocation(first, str(second))}
     elif str(second) in names("experiments"):
         parts = {str(second): changes_of_experiment(first, str(second))}
     else:
@@ -44,6 +48,9 @@ def command(first: Path, second: Path) -> None:
 
 def changes_of_run(first: Path, second: Path) -> dict[str, Sequence[str]]:
     """Return how two runs differ, by the part of their records."""
+    if not second.exists():
+        near = nearest(str(second), names("experiments"))
+        raise UserError(f"{second} is neither a folder nor a shipped experiment.{near}")
     then, now = RunFolder(first).read(), RunFolder(second).read()
     for folder in (first, second):
         read_config(folder)
@@ -58,7 +65,7 @@ def changes_of_run(first: Path, second: Path) -> dict[str, Sequence[str]]:
 
 
 def changes_of_study(folder: Path, name: str) -> list[str]:
-    """Return what differs between a recorded sweep or table and that of today."""
+    """Return what differs between a recorded table and that of today."""
     from fedray.studies.file import plan_study
 
     record = TableRecord.read(folder / DATA)
@@ -66,6 +73,21 @@ def changes_of_study(folder: Path, name: str) -> list[str]:
     changes = config_changes(record.plan.model_dump(mode="json"), now.model_dump(mode="json"))
     rows = changed_rows(record, now)
     return [*changes, *(f"row {row}: made of other settings or versions of code" for row in rows)]
+
+
+def changes_of_invocation(folder: Path, name: str) -> list[str]:
+    """Return what differs between a sweep, or a table without a page, and that of today."""
+    from fedray.config import missing_roots_allowed
+    from fedray.studies.file import plan_study
+    from fedray.studies.study import Study
+
+    then = Study.read(folder)
+    now = plan_study(then.plan.kind, name, scale=then.plan.scale)
+    changes = config_changes(then.plan.model_dump(mode="json"), now.model_dump(mode="json"))
+    with missing_roots_allowed():
+        today = replace(then, plan=now).look()
+    missing = [today.name_of(run.spec) for run in today.runs.values()]
+    return [*changes, *(f"{run}: not run with these settings and versions" for run in missing)]
 
 
 def changed_rows(record: TableRecord, plan: StudyPlan) -> list[str]:
@@ -80,12 +102,15 @@ def changed_rows(record: TableRecord, plan: StudyPlan) -> list[str]:
     def is_same(cell: CellRecord) -> bool:
         if cell.place not in plan.places:
             return False
-        seed, run = next(iter(cell.reported.items()))  # other seeds have the same settings
-        today = plan.experiment_of(cell.place, cell.choices[seed], "report", seed)
-        return run.partition(".")[0] == name_of(today)
+        seed = next(iter(cell.choices))  # other seeds have the same settings
+        try:
+            today = plan.experiment_of(cell.place, cell.choices[seed], "report", seed)
+        except UserError:  # for example, its method lacks a key that the record's method has
+            return False
+        return cell.reported[seed].partition(".")[0] == name_of(today)
 
     with missing_roots_allowed():
-        changed = [cell.row for cell in record.cells if cell.reported and not is_same(cell)]
+        changed = [cell.row for cell in record.cells if cell.choices and not is_same(cell)]
     return list(dict.fromkeys(changed))
 
 
