@@ -93,6 +93,12 @@ class Assembly:
         return model_provider(self.experiment, self.algorithm, self.data, self.streams)
 
     @cached_property
+    def model_numbers(self) -> int:
+        """Return the number of parameters of the largest model, at least 1."""
+        empty = map(self.models.empty, set(self.models.architectures))
+        return max(1, *(sum(p.numel() for p in model.parameters()) for model in empty))
+
+    @cached_property
     def setting(self) -> Setting:
         """Return the `Setting`: the facts and keys that the server and all clients know."""
         e = self.experiment

@@ -17,6 +17,8 @@ TESTED_TOGETHER = 256
 """Most test images of a group of clients; bounded so that several workers share a test."""
 SUMMED_TOGETHER = 2**18
 """Most numbers of the uploads that are summed together."""
+HELD_TOGETHER = 2**24
+"""Most numbers of the states of such clients, which a process holds until their sum."""
 PARTS = (1, 2, 4, 8, 16)
 """Numbers of blocks per worker that are tried in turn, until the shares are even."""
 
@@ -92,7 +94,8 @@ def groups_of_step(
 def group_size(assembly: Assembly, name: str, down: Downlinks, *, is_summed: bool) -> int:
     """Return the largest number of clients in a group of a step.
 
-    An upload is taken to be as large as a download; copying a large one costs more than it saves.
+    An upload is taken to be as large as a download; copying a large one costs more than it saves. A
+    state is taken to be as large as a model.
     """
     if is_stacked(assembly, name):
         return assembly.experiment.stacked
@@ -100,7 +103,8 @@ def group_size(assembly: Assembly, name: str, down: Downlinks, *, is_summed: boo
     if not is_summed or sent is None:
         return 1
     numbers: int = sum(item.value.numel() for item in sent.tensors())
-    return max(1, SUMMED_TOGETHER // max(1, numbers))
+    size = SUMMED_TOGETHER // max(1, numbers)
+    return max(1, min(size, HELD_TOGETHER // assembly.model_numbers)) if size > 1 else 1
 
 
 def groups_of_test(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedray.algorithms.prototypes.class_prototypes import GlobalPrototypes
 from fedray.core import Sums, Total
+from fedray.runtime import shares
 from fedray.runtime.shares import longest_first, shares_of_blocks, shares_of_groups
 
 
@@ -66,3 +69,13 @@ def test_no_division_changes_a_bit(count: int, workers: int, most: int, chance: 
     found = joined.total
     assert found.clients == whole.clients
     assert float(found["x"]) == float(whole["x"])
+
+
+@pytest.mark.parametrize("most", [1, 17, 34])
+def test_clients_that_are_summed_together_hold_few_states(assemble, monkeypatch, most):
+    made = assemble("fedproto", {"model.group": "cnn2"})
+    monkeypatch.setattr(shares, "HELD_TOGETHER", most * made.model_numbers)
+    down = dict.fromkeys(range(100), GlobalPrototypes(torch.zeros(10, 8), torch.ones(10).bool()))
+    groups = shares.groups_of_step(made, "client_update", down, is_summed=True)
+    assert most / 2 <= max(map(len, groups)) <= most
+    assert [client for group in groups for client in group] == [*range(100)]
