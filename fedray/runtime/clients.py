@@ -135,17 +135,11 @@ class ClientRuntime:
                     context.optimizer_state.update(map_tensors(Tensor.clone, current.optimizer))
                     copied = core.ClientState(private.of(current.model), private.of(current.memory))
                     download = self._download(private, down)
-                    with counted() as tally:
-                        result = method_step(context, copied, download)
+                    result, work = _with_work(method_step, context, copied, download)
                     uplink, next_state = result
-                    work = Work(tally.steps, tally.images, tally.parameters)
                     call = core.Call(self.assembly.algorithm, name, context, down)
-                    # the next client's step overwrites the model
-                    if len(members) > 1 and isinstance(uplink, core.Payload):
-                        apart = partial(_apart, _overwritten(context.skeleton))
-                        tensors, uplink = map_tensors(apart, vars(uplink)), copy(uplink)
-                        vars(uplink).update(tensors)
-                    done.append(self._finished(call, uplink, next_state, work, private, start))
+                    kept = _kept_apart(uplink, context.skeleton) if len(members) > 1 else uplink
+                    done.append(self._finished(call, kept, next_state, work, private, start))
             except (Exception, SystemExit) as error:
                 done.append(self._failure(error, name, round_, client))
         return done
@@ -420,6 +414,23 @@ class ClientRuntime:
                 check_threads(self.assembly.experiment.threads, size, self.device)
             self._skeletons[architecture] = core.Skeleton(empty)
         return self._skeletons[architecture]
+
+
+def _with_work(step: Callable[..., Any], *arguments: Any) -> tuple[Any, Work]:
+    """Return what a client's step returns, and its work."""
+    with counted() as tally:
+        result = step(*arguments)
+    return result, Work(tally.steps, tally.images, tally.parameters)
+
+
+def _kept_apart(uplink: Any, skeleton: core.Skeleton) -> Any:
+    """Return an upload with copies of the tensors that the next client's step overwrites."""
+    if not isinstance(uplink, core.Payload):
+        return uplink
+    apart = partial(_apart, _overwritten(skeleton))
+    tensors, kept = map_tensors(apart, vars(uplink)), copy(uplink)
+    vars(kept).update(tensors)
+    return kept
 
 
 def _apart(shared: set[int], value: Any) -> Any:
