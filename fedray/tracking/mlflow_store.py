@@ -189,6 +189,7 @@ class _Held:
     run_id: str
     started_ms: int  # time stamps of metrics count from it
     status: str
+    ended_ms: int | None
     params: set[str]  # names
     tags: dict[str, str]
     data: set[str]  # digests of the data sets
@@ -368,6 +369,7 @@ class Store:
             run_id=run_id,
             started_ms=now.info.start_time,
             status=now.info.status,
+            ended_ms=now.info.end_time,
             params=set(now.data.params),
             tags=dict(now.data.tags),
             data={item.dataset.digest for item in now.inputs.dataset_inputs},
@@ -486,17 +488,20 @@ class Store:
         return held.started_ms + round(1000 * run.seconds)
 
     def _set_status(self, held: _Held, run: TrackedRun) -> None:
-        """Set the status; FAILED and KILLED do not replace the status of a run that has ended."""
-        if run.status == held.status:
+        """Set the status and the time of the end, which a trial's folder does not tell yet.
+
+        FAILED and KILLED do not replace the status of a run that has ended.
+        """
+        ended = None if run.is_going else self._ended_ms(held, run)
+        if run.status == held.status and (run.seconds is None or ended in (None, held.ended_ms)):
             return
-        if run.status == "RUNNING":
+        if ended is None:
             self._client.update_run(held.run_id, status="RUNNING")
-        elif held.status == "RUNNING" or run.status == "FINISHED":
-            ended = self._ended_ms(held, run)
+        elif held.status in ("RUNNING", run.status) or run.status == "FINISHED":
             self._client.set_terminated(held.run_id, run.status, end_time=ended)
         else:
             return
-        held.status = run.status
+        held.status, held.ended_ms = run.status, ended
 
     def _describe(self, held: _Held, run: TrackedRun, batch: _Batch) -> None:
         """Add the description with HTML escaped, unless a user has written one."""

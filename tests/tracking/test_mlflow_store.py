@@ -147,6 +147,17 @@ def test_a_run_that_has_ended_is_not_killed_afterwards(uri: str) -> None:
     assert status == ["KILLED", "KILLED", "RUNNING", "FAILED", "FINISHED", "FINISHED"]
 
 
+def test_the_time_of_an_end_is_set_when_it_is_known(uri: str) -> None:
+    """A sweep's file tells the time of a trial up to a second after its folder tells its end."""
+    store = Store(uri, "sweep")
+    for seconds in (None, 0.0, 20.0, None):
+        store.sync(tracked(status="FINISHED", seconds=seconds))
+    for again in (store, Store(uri, "sweep")):
+        again.sync(tracked(status="KILLED", seconds=30.0))
+        info = Held(uri).run("sweep").info
+        assert (info.status, info.end_time - info.start_time) == ("FINISHED", 20_000)
+
+
 def test_children_belong_to_their_parent(uri: str) -> None:
     store, held = Store(uri, "sweep"), Held(uri)
     store.sync(tracked("early", parent="p"))
