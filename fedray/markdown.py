@@ -15,14 +15,16 @@ _NEITHER = re.compile(r"$|–|failed")
 
 
 def escape_html(text: str) -> str:
-    """Escape the HTML tags in a Markdown text, except in code spans.
+    """Escape the HTML tags and double underscores in a Markdown text, except in code spans.
+
+    Texts are bold by `**`; `__` belongs to names such as `A.__init__()` in reasons of failures.
 
     Example:
         >>> escape_html("a <b>name</b>, p < 0.05, `<i>`")
         'a &lt;b>name&lt;/b>, p < 0.05, `<i>`'
     """
     parts = _CODE.split(text)
-    parts[::2] = [_TAG.sub("&lt;", part) for part in parts[::2]]
+    parts[::2] = [_TAG.sub("&lt;", part).replace("__", r"\_\_") for part in parts[::2]]
     return "".join(parts)
 
 

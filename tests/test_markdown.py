@@ -54,3 +54,7 @@ def test_a_page_in_html_has_its_own_pictures_and_no_links():
     assert "<a " not in body
     assert '<td style="text-align:right">1</td>' in body
     assert '<strong class="refuted">refuted</strong> (fragile)' in body
+
+
+def test_names_with_double_underscores_stay_whole():
+    assert escape_html("A.__init__() of `__b__`") == r"A.\_\_init\_\_() of `__b__`"
