@@ -30,7 +30,7 @@ from fedray.command import (
     say_job,
     say_stopped,
 )
-from fedray.config import Experiment, read_experiment
+from fedray.config import Experiment, parse_assignments, read_chain
 from fedray.errors import UserError
 from fedray.imports import import_quickly
 from fedray.plugins import check_unchanged
@@ -98,8 +98,9 @@ def command(**words: Any) -> int:
         request = replace(request, experiment=None, keys=[name, *request.keys])
     what = request.experiment or request.resume or "the experiment"
     seeds, assignments = several_seeds(request.keys)
-    if request.experiment is not None:
-        read_experiment(request.experiment)  # a wrong name is refused before Ray starts
+    check_words(request, seeds, assignments)  # before Ray starts
+    if request.out and not (request.resume or seeds):
+        new_folder("", request.out)
     if is_program() and request.executor == "ray" and not os.environ.get("RAY_ADDRESS"):
         say_next(f"importing PyTorch, starting Ray, reading {what}")
         import_while_ray_starts()
@@ -110,6 +111,19 @@ def command(**words: Any) -> int:
         return run_seeds(request, seeds, assignments)
     one_run(request)
     return 0
+
+
+def check_words(request: RunRequest, seeds: Sequence[int], assignments: Sequence[str]) -> None:
+    """Check the command line as far as PyTorch is not needed.
+
+    Raises:
+        UserError: if there is nothing to run, or a name or an assignment is wrong.
+    """
+    if request.experiment is not None:
+        read_chain(request.experiment)
+    elif not (request.resume or seeds):
+        raise UserError("name an experiment, for example fedtsp_digits, or --resume DIR")
+    parse_assignments(assignments)
 
 
 def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[str]) -> int:
@@ -201,8 +215,7 @@ def resolve_request(request: RunRequest) -> tuple[Experiment, Path]:
         check_owner(out)
         check_unchanged(out, experiment.plugins)
         return experiment, out
-    if named is None:
-        raise UserError("name an experiment, for example fedtsp_digits, or --resume DIR")
+    assert named is not None  # see check_words
     experiment = resolve(named, assignments, request.plugin)
     return experiment, new_folder(experiment.name, request.out)
 

@@ -308,3 +308,31 @@ def test_ray_starts_early_for_a_program_alone(monkeypatch, words, address, early
     calls.clear()
     assert frame(run.command, words) == (2 if is_wrong else 0)
     assert calls == ["runs"] * (not is_wrong), "not inside of another program"
+
+
+@pytest.mark.parametrize("words", [[], ["fedavg_digits", "lr"], ["fedavg_digits", "--out", "OUT"]])
+def test_mistakes_that_need_no_pytorch_are_refused_before_ray_starts(monkeypatch, tmp_path, words):
+    (tmp_path / "config.yaml").write_text("name: done\n")
+    words = [str(tmp_path) if word == "OUT" else word for word in words]
+    calls: list[str] = []
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(run, "import_while_ray_starts", lambda: calls.append("starts"))
+    monkeypatch.setattr(sys, "argv", ["fedray.run", *words])
+    assert frame(run.command, None) == 2
+    assert not calls
+
+
+@pytest.mark.slow
+def test_the_first_look_at_a_file_with_plugins_does_not_import_pytorch(tmp_path):
+    (tmp_path / "mine.py").write_text("import torch\n")
+    (tmp_path / "mine.yaml").write_text(
+        "extends: fedavg_digits\nplugins: [mine.py]\nalgorithm: {name: mine}\n"
+    )
+    look = f"""
+import sys
+from fedray.cli.run import RunRequest, check_words
+words = ({str(tmp_path / "mine.yaml")!r}, [], "serial", None, None, True, [])
+check_words(RunRequest(*words), [], [])
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", look], check=True, timeout=60)
