@@ -36,6 +36,7 @@ from fedray.core.training import (
     batch_order,
     batch_sizes,
     check_loss,
+    check_scalar,
     only_trainable,
 )
 from fedray.counts import Tally, counted
@@ -396,6 +397,7 @@ class _Loss:
         result: Tensor = functional_call(
             self._objective, weights, (batch, context), tie_weights=self._is_tied
         )
+        check_scalar(result)
         return result
 
 

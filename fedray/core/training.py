@@ -18,6 +18,7 @@ from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import Batch, Client, TrainingConfig
 from fedray.core.optimizers import load_running_means, running_means
 from fedray.core.payload import Payload
+from fedray.errors import NoScalar, shown
 from fedray.models import Classifier, ClassifierOutput, is_normalisation
 from fedray.trees import ClientState
 
@@ -93,6 +94,7 @@ def fit(
 
     Raises:
         FloatingPointError: if the loss is not finite.
+        NoScalar: if the loss of a batch is not a scalar.
     """
     client, config = local.client, local.client.setting.training
     if config.precision == "bfloat16":
@@ -112,6 +114,7 @@ def fit(
             for _ in range(repeat):
                 optimizer.zero_grad()
                 value = loss(batch)
+                check_scalar(value)
                 value.backward()  # type: ignore[no-untyped-call]
                 before_step()
                 clip()
@@ -147,6 +150,17 @@ def _batches(client: Client) -> Iterator[tuple[int, Batch]]:
         for index in batch_indices(len(labels), config, order, client.device):
             images = stored[index] if views is None else config.augment(stored[index], views)
             yield epoch, samples.batch(images, labels[index], index)
+
+
+def check_scalar(loss: object) -> None:
+    """Raise `NoScalar` if the loss of a batch is not a tensor without axes."""
+    if not isinstance(loss, Tensor):
+        raise NoScalar(f"the loss of a batch must be a tensor, found {shown(loss)}")
+    if loss.dim():
+        raise NoScalar(
+            f"the loss of a batch must be one number, found a tensor of shape {list(loss.shape)}; "
+            "return its mean"
+        )
 
 
 def check_loss(loss: float, config: TrainingConfig) -> None:

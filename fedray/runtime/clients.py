@@ -20,7 +20,14 @@ from torch import Tensor
 from fedray import core
 from fedray.counts import counted
 from fedray.data.federated import IndexedSet
-from fedray.errors import Failure, NotFinite, UserError, definition_line, plugin_line
+from fedray.errors import (
+    Failure,
+    NoScalar,
+    NotFinite,
+    UserError,
+    definition_line,
+    plugin_line,
+)
 from fedray.evaluation.testing import TESTS
 from fedray.federation import Reply
 from fedray.runtime.assembly import Assembly
@@ -310,9 +317,9 @@ class ClientRuntime:
             raise out_of_memory(self.assembly.experiment, self.device, where) from error
         try:
             failure = Failure.of(error)
-            if type(error) is not FloatingPointError or plugin_line(error):
+            if type(error) not in (FloatingPointError, NoScalar) or plugin_line(error):
                 return failure
-            loss = getattr(type(self.assembly.algorithm), "loss", None)  # torch failed
+            loss = getattr(type(self.assembly.algorithm), "loss", None)
             return replace(failure, cause=f"{failure.cause}{definition_line(loss)}")
         except Exception:  # the error's own text raises
             return Failure(type(error).__name__)

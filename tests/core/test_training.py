@@ -13,6 +13,7 @@ from fedray.algorithms.server_training import fit_on_server
 from fedray.core import ClientState, LocalContext, fit
 from fedray.core.training import batch_indices, with_extra
 from fedray.data import FederatedData
+from fedray.errors import NoScalar
 from fedray.models import is_normalisation
 from fedray.runtime.clients import ClientRuntime
 
@@ -98,6 +99,14 @@ def test_a_loss_that_is_not_finite_stops_the_training(local):
     context = local()
     with pytest.raises(FloatingPointError, match=r"the training loss became nan; lower lr"):
         fit(context, lambda batch: context.model(batch.inputs).logits.sum() * float("nan"))
+
+
+def test_a_loss_that_is_not_a_scalar_is_refused(local):
+    context = local()
+    with pytest.raises(NoScalar, match=r"must be one number, found a tensor of shape \[\d+, \d+\]"):
+        fit(context, lambda batch: context.model(batch.inputs).logits)
+    with pytest.raises(NoScalar, match="must be a tensor, found None"):
+        fit(context, lambda batch: None)
 
 
 @pytest.mark.parametrize(

@@ -192,8 +192,9 @@ def test_what_is_wrong_is_said_in_one_sentence(words, message, tmp_path, capsys)
     assert not Path("run").exists()
 
 
-def test_a_loss_that_is_not_finite_names_its_file_and_line(tmp_path, capsys):
-    broken = METHOD.replace("self.hp.scale *", 'float("nan") *').replace('"scaled"', '"broken"')
+@pytest.mark.parametrize("wrong", ['float("nan") *', "None and"])
+def test_a_loss_that_is_no_finite_number_names_its_file_and_line(wrong, tmp_path, capsys):
+    broken = METHOD.replace("self.hp.scale *", wrong).replace('"scaled"', '"broken"')
     plugin = write(tmp_path, mine=broken)
     words = ["fedavg_digits", *plugin, "algorithm=broken", *SMALL, "--out", str(tmp_path / "run")]
     assert main([*words, "--executor", "serial", "--no-track"]) == 1
