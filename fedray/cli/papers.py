@@ -187,7 +187,8 @@ def command(paper: str | None, item: str | None) -> None:
     item's name.
     """
     for number, (name, entry) in enumerate(select_items(read_papers(), paper, item).items()):
-        print(f"{'' if number == 0 else chr(10)}{entry.title} ({name}): {entry.paper}")
+        title = wrap(f"{entry.title} ({name}): {entry.paper}", WIDTH, subsequent_indent="  ")
+        print("\n".join([*([""] if number else []), *title]))
         if paper is not None and entry.printed:
             print("\n".join(_wrapped(f"Scale printed: {entry.printed}")))
         for one in entry.items:

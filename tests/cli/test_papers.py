@@ -145,6 +145,12 @@ def test_papers_lists_shows_and_refuses(page_of, capsys):
     assert "has no item 'Table 2'. Did you mean 'Table 1'?" in capsys.readouterr().err
 
 
+def test_a_long_title_is_wrapped_at_80_columns(page_of, capsys):
+    page_of(GOOD.replace("title: FedX", f"title: FedX {'of many words ' * 9}end"))
+    assert main(["papers"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 @pytest.mark.parametrize(
     ("words", "items"),
     [
