@@ -107,6 +107,8 @@ def describe_lines(look: Look, root: Path) -> Iterator[str]:
     yield (
         f"{root}: {look.source}, {total:,} images of {len(look.class_names)} classes{among}{split}"
     )
+    if official:
+        yield f"  {'':<24} {'train':>7} {'test':>7}"
     for name, (train, test) in list(zip(look.class_names, counts, strict=True))[:MOST_CLASSES]:
         yield f"  {name:<24} {train:>7,}" + (f" {test:>7,}" if official else "")
     if len(look.class_names) > MOST_CLASSES:
