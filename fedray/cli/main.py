@@ -10,6 +10,7 @@ from types import MappingProxyType
 import click
 
 import fedray
+from fedray.activity import is_terminal, say_next
 from fedray.command import SETTINGS, run
 from fedray.errors import UserError, nearest
 
@@ -115,6 +116,8 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a subcommand; None if there is none of this name."""
+        if cmd_name in ("cost", "data") and not ctx.resilient_parsing and is_terminal():
+            say_next("importing PyTorch")  # their modules do
         return COMMANDS[cmd_name].command if cmd_name in COMMANDS else None
 
     def resolve_command(

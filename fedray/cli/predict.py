@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fedray.activity import is_terminal, say_next
 from fedray.command import PATH, Command, json_flag, trust_flag
 from fedray.config.experiment import MOST_CLIENTS
 from fedray.errors import UserError, printable
@@ -37,6 +38,8 @@ def command(run: Path, images: Sequence[Path], client: int | None, as_json: bool
     RUN is the folder of the run; IMAGES are files or folders.
     """
     paths = [path for folder in images for path in _files(folder)]
+    if is_terminal():
+        say_next("importing PyTorch, reading the models")
     from fedray.trained import open_models
 
     model = open_models(run.resolve()).model(client)
