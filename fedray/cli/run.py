@@ -98,7 +98,7 @@ def command(**words: Any) -> int:
         request = replace(request, experiment=None, keys=[name, *request.keys])
     what = request.experiment or request.resume or "the experiment"
     seeds, assignments = several_seeds(request.keys)
-    check_words(request, seeds, assignments)  # before Ray starts
+    check_command_line(request, seeds, assignments)  # before Ray starts
     if request.out and not (request.resume or seeds):
         new_folder("", request.out)
     if is_program() and request.executor == "ray" and not os.environ.get("RAY_ADDRESS"):
@@ -113,7 +113,9 @@ def command(**words: Any) -> int:
     return 0
 
 
-def check_words(request: RunRequest, seeds: Sequence[int], assignments: Sequence[str]) -> None:
+def check_command_line(
+    request: RunRequest, seeds: Sequence[int], assignments: Sequence[str]
+) -> None:
     """Check the command line as far as PyTorch is not needed.
 
     Raises:
@@ -215,7 +217,7 @@ def resolve_request(request: RunRequest) -> tuple[Experiment, Path]:
         check_owner(out)
         check_unchanged(out, experiment.plugins)
         return experiment, out
-    assert named is not None  # see check_words
+    assert named is not None  # see check_command_line
     experiment = resolve(named, assignments, request.plugin)
     return experiment, new_folder(experiment.name, request.out)
 

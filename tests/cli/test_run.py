@@ -330,9 +330,9 @@ def test_the_first_look_at_a_file_with_plugins_does_not_import_pytorch(tmp_path)
     )
     look = f"""
 import sys
-from fedray.cli.run import RunRequest, check_words
+from fedray.cli.run import RunRequest, check_command_line
 words = ({str(tmp_path / "mine.yaml")!r}, [], "serial", None, None, True, [])
-check_words(RunRequest(*words), [], [])
+check_command_line(RunRequest(*words), [], [])
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", look], check=True, timeout=60)
