@@ -136,17 +136,19 @@ class ClientRuntime:
         for client, state, down in members:
             try:
                 context, method_step = self.client(client, round_), self.method_step(name)
-                with of_clients(client), self._isolated(name, client, round_):
+                with of_clients(client), self._isolated(name, client, round_), counted() as tally:
                     current = self._state_or_first(context, state)
                     start, private = time.perf_counter(), PrivateCopies(self.device)
                     context.optimizer_state.update(map_tensors(Tensor.clone, current.optimizer))
                     copied = core.ClientState(private.of(current.model), private.of(current.memory))
                     download = self._download(private, down)
-                    result, work = _with_work(method_step, context, copied, download)
-                    uplink, next_state = result
-                    call = core.Call(self.assembly.algorithm, name, context, down)
-                    kept = _kept_apart(uplink, context.skeleton) if len(members) > 1 else uplink
-                    done.append(self._finished(call, kept, next_state, work, private, start))
+                    uplink, next_state = method_step(context, copied, download)
+                    work = Work(tally.steps, tally.images, tally.parameters)
+                if len(members) > 1 and isinstance(uplink, core.Payload):
+                    uplink = copy(uplink)  # the next client's step may change its tensors
+                    vars(uplink).update(map_tensors(_cloned, vars(uplink)))
+                call = core.Call(self.assembly.algorithm, name, context, down)
+                done.append(self._finished(call, uplink, next_state, work, private, start))
             except (Exception, SystemExit) as error:
                 done.append(self._failure(error, name, round_, client))
         return done
@@ -338,7 +340,10 @@ class ClientRuntime:
     def _state_or_first(
         self, context: core.Client, state: core.ClientState | None
     ) -> core.ClientState:
-        return state if state is not None else self.assembly.algorithm.init_client(context)
+        if state is not None:
+            return state
+        with counted():  # building the first state is no work of a step
+            return self.assembly.algorithm.init_client(context)
 
     def client(
         self, client: int, round_: int, skeleton: core.Skeleton | None = None
@@ -423,28 +428,8 @@ class ClientRuntime:
         return self._skeletons[architecture]
 
 
-def _with_work(step: Callable[..., Any], *arguments: Any) -> tuple[Any, Work]:
-    """Return what a client's step returns, and its work."""
-    with counted() as tally:
-        result = step(*arguments)
-    return result, Work(tally.steps, tally.images, tally.parameters)
-
-
-def _kept_apart(uplink: Any, skeleton: core.Skeleton) -> Any:
-    """Return an upload with copies of the tensors that the next client's step overwrites."""
-    if not isinstance(uplink, core.Payload):
-        return uplink
-    apart = partial(_apart, _overwritten(skeleton))
-    tensors, kept = map_tensors(apart, vars(uplink)), copy(uplink)
-    vars(kept).update(tensors)
-    return kept
-
-
-def _apart(shared: set[int], value: Any) -> Any:
-    """Return a tensor that the next step does not overwrite, or anything else as it is."""
-    if not isinstance(value, Tensor) or value.layout != torch.strided:  # the gate refuses these
-        return value
-    return _outside(shared, value) if value.is_cpu else value.clone()
+def _cloned(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _overwritten(skeleton: core.Skeleton) -> set[int]:
