@@ -101,7 +101,8 @@ def command(**words: Any) -> int:
     check_command_line(request, seeds, assignments)  # before Ray starts
     if request.out and not (request.resume or seeds):
         new_folder("", request.out)
-    if is_program() and request.executor == "ray" and not os.environ.get("RAY_ADDRESS"):
+    needs_ray = request.executor == "ray" and not is_over(request)
+    if needs_ray and is_program() and not os.environ.get("RAY_ADDRESS"):
         say_next(f"importing PyTorch, starting Ray, reading {what}")
         import_while_ray_starts()
     else:
@@ -184,6 +185,10 @@ def one_run(request: RunRequest) -> Path:
         print(run_headline(experiment, request.executor), flush=True)
         say_job()
         tracker = None if request.no_track else tracker_for(out)
+        if is_over(request):
+            confirm_finished(experiment, out, began, tracker)
+            print_summary(out, tracker, request.executor)
+            return out
         # last, because `begin` claims the folder
         rounds = begin(experiment, out, request.executor, began, say_line, say_next)
         if tracker is not None and request.executor == "serial":
@@ -220,6 +225,21 @@ def resolve_request(request: RunRequest) -> tuple[Experiment, Path]:
     assert named is not None  # see check_command_line
     experiment = resolve(named, assignments, request.plugin)
     return experiment, new_folder(experiment.name, request.out)
+
+
+def is_over(request: RunRequest) -> bool:
+    """Return True if the run to resume has finished, so that nothing is left to run."""
+    return request.resume is not None and RunFolder(request.resume).is_finished
+
+
+def confirm_finished(
+    experiment: Experiment, out: Path, began: float, tracker: Tracker | None
+) -> None:
+    """Check the files of a finished run as a resume does, and send MLflow what it lacks."""
+    print(f"the run in {out} has finished: nothing is left to run", flush=True)
+    rounds = begin(experiment, out, "serial", began, lambda text: None, say_next)
+    for _ in follow(out, rounds, tracker):
+        raise AssertionError("a finished run has no further rounds")
 
 
 def warn_if_from_start(folder: RunFolder) -> None:

@@ -22,6 +22,7 @@ from small import (
 
 import fedray.storage.database
 from fedray import run
+from fedray.runtime import cluster
 from fedray.runtime.ray_executor import RayExecutor
 from fedray.runtime.session import Session
 from fedray.storage.checkpoint import CheckpointStore
@@ -156,12 +157,16 @@ def test_a_checkpoint_every_other_round(small, tmp_path):
     assert_same(tmp_path, small.undisturbed())
 
 
-def test_a_finished_run_has_nothing_left_to_do(small, tmp_path, capsys):
+def test_a_finished_run_has_nothing_left_to_do(small, tmp_path, capsys, monkeypatch):
     serially(small.experiment(), tmp_path)
     before = (tmp_path / "result.json").read_bytes()
     assert serially(small.experiment(), tmp_path) == []
-    assert go_on(tmp_path) == 0
-    assert "best" in capsys.readouterr().out
+    monkeypatch.setattr(cluster, "connect", lambda *_: pytest.fail("Ray starts for nothing"))
+    assert run.main(["--resume", str(tmp_path), "--no-track"]) == 0
+    printed = capsys.readouterr()
+    assert f"the run in {tmp_path} has finished: nothing is left to run" in printed.out
+    assert "best" in printed.out
+    assert "starting" not in printed.out + printed.err
     assert (tmp_path / "result.json").read_bytes() == before
 
 
