@@ -145,8 +145,9 @@ class ClientRuntime:
                     uplink, next_state = method_step(context, copied, download)
                     work = Work(tally.steps, tally.images, tally.parameters)
                 if len(members) > 1 and isinstance(uplink, core.Payload):
-                    uplink = copy(uplink)  # the next client's step may change its tensors
-                    vars(uplink).update(map_tensors(_cloned, vars(uplink)))
+                    apart = partial(_apart, _overwritten(context.skeleton))
+                    tensors, uplink = map_tensors(apart, vars(uplink)), copy(uplink)
+                    vars(uplink).update(tensors)
                 call = core.Call(self.assembly.algorithm, name, context, down)
                 done.append(self._finished(call, uplink, next_state, work, private, start))
             except (Exception, SystemExit) as error:
@@ -428,8 +429,11 @@ class ClientRuntime:
         return self._skeletons[architecture]
 
 
-def _cloned(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else value
+def _apart(shared: set[int], value: Any) -> Any:
+    """Return a tensor that the next step does not overwrite, or anything else as it is."""
+    if not isinstance(value, Tensor) or value.layout != torch.strided:  # the gate refuses these
+        return value
+    return _outside(shared, value) if value.is_cpu else value.clone()
 
 
 def _overwritten(skeleton: core.Skeleton) -> set[int]:
