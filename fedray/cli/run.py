@@ -99,8 +99,6 @@ def command(**words: Any) -> int:
     what = request.experiment or request.resume or "the experiment"
     seeds, assignments = several_seeds(request.keys)
     check_command_line(request, seeds, assignments)  # before Ray starts
-    if request.out and not (request.resume or seeds):
-        new_folder("", request.out)
     needs_ray = request.executor == "ray" and not is_over(request)
     if needs_ray and is_program() and not os.environ.get("RAY_ADDRESS"):
         say_next(f"importing PyTorch, starting Ray, reading {what}")
@@ -120,13 +118,16 @@ def check_command_line(
     """Check the command line as far as PyTorch is not needed.
 
     Raises:
-        UserError: if there is nothing to run, or a name or an assignment is wrong.
+        UserError: if there is nothing to run, a name or an assignment is wrong, or the folder is
+            taken.
     """
     if request.experiment is not None:
         read_chain(request.experiment)
     elif not (request.resume or seeds):
         raise UserError("name an experiment, for example fedtsp_digits, or --resume DIR")
     parse_assignments(assignments)
+    if request.out and not (request.resume or seeds):
+        new_folder("", request.out)
 
 
 def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[str]) -> int:

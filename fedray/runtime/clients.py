@@ -430,7 +430,10 @@ class ClientRuntime:
 
 
 def _apart(shared: set[int], value: Any) -> Any:
-    """Return a tensor that the next step does not overwrite, or anything else as it is."""
+    """Return a tensor that the next step does not overwrite, or anything else as it is.
+
+    Other tensors are not copied: an expanded one may be too large, which the gate says.
+    """
     if not isinstance(value, Tensor) or value.layout != torch.strided:  # the gate refuses these
         return value
     return _outside(shared, value) if value.is_cpu else value.clone()
