@@ -38,7 +38,9 @@ from fedray.runtime.resolve import from_tree
 from fedray.runtime.serial import SerialExecutor
 from fedray.storage import database
 from fedray.storage.run import Round
+from fedray.tracking import tracker
 
+tracker.CLOSE_SECONDS, tracker._MARGIN_SECONDS = 120.0, 60.0  # a busy machine loses no number
 settings.register_profile("fedray", deadline=None, derandomize=True)
 settings.load_profile("fedray")
 
@@ -274,6 +276,9 @@ def worker() -> Any:
 
 SECOND_TIER = {"ray", "slow", "long"}
 """Marks of tests that may start processes, servers and Ray, and take longer than two seconds."""
+FACTS = ("git", "uname", "fc-list", "system_profiler")
+"""Programs that a test of the first tier may start: a run's record and MLflow ask the first two,
+once in a process, and matplotlib one of the others, once on a machine."""
 _quick_test: str | None = None
 """The running test of the first tier."""
 
@@ -282,8 +287,8 @@ def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
     """Fail a test of the first tier that starts a process or listens at a port."""
     if _quick_test is None or event not in ("subprocess.Popen", "os.fork", "socket.bind"):
         return
-    if event == "subprocess.Popen" and arguments[0] in ("git", "uname"):
-        return  # a run's record and MLflow ask for facts, once in a process
+    if event == "subprocess.Popen" and arguments[0] in FACTS:
+        return
     if event == "socket.bind" and isinstance(arguments[1], str):
         return  # the name of a file
     raise AssertionError(f"{_quick_test} starts a process or a server ({event}); mark it slow")

@@ -27,7 +27,7 @@ def test_a_notebook_runs(name, tmp_path, monkeypatch):
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     stored = deepcopy(notebook.cells)
     notebook.cells += deepcopy(notebook.cells)  # as readers do
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(notebook, timeout=280, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert kinds(notebook.cells[: len(stored)]) == kinds(stored)
     assert (tmp_path / "results" / "runs").is_dir()
 

@@ -103,7 +103,7 @@ def tracked(key: str = "k", rounds: Iterable[Round] = (), **more: Any) -> Tracke
     return TrackedRun(key, **given | more)
 
 
-def wait_until(true: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(true: Callable[[], object], seconds: float = 200.0) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline
@@ -150,11 +150,11 @@ class Following:
         """End the run; return whether MLflow has everything."""
         with self._input:
             self._input.write(f"{status or None} 600")
-        self._thread.join(60)
+        self._thread.join(200)
         return self._results == [True]
 
     def __exit__(self, *_: object) -> None:
         self._input.close()
-        self._thread.join(60)
+        self._thread.join(200)
         for patch in reversed(self._patches):
             patch.stop()

@@ -601,6 +601,7 @@ def test_a_server_that_dies_and_comes_back(
     write_run(folder, make_run(3, of=9))
     with Following(folder, uri) as following:
         wait_until(lambda: any("time/seconds" in run.data.metrics for run in held.runs("digits")))
+        wait_until(lambda: following.said)
         kill(server)
         for count in range(4, 10):
             write_run(folder, make_run(count, of=9))
