@@ -38,7 +38,7 @@ def lines(shown: Terminal) -> list[str]:
 
 
 def wait_for(shown: Terminal, text: str) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 200
     while text not in shown.getvalue():
         assert time.monotonic() < until
         time.sleep(0.001)

@@ -116,7 +116,7 @@ def test_a_stopped_process_of_a_joined_cluster_is_said(ports, tmp_path, caplog):
             alive.look()
     finally:
         child.kill()
-        parent.wait(10)
+        parent.wait(60)
     said = [record.getMessage() for record in caplog.records if record.name == liveness.log.name]
     assert [line.split(" (")[0] for line in said] == [f"process {child.pid}"]
 

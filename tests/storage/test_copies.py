@@ -89,7 +89,7 @@ def copy(folder: Path, meanwhile: Callable[[], object] = lambda: None) -> None:
 
 
 def until(what: Callable[[], object]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 200
     while not what() and time.monotonic() < end:
         time.sleep(0.01)
 

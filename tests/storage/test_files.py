@@ -309,10 +309,10 @@ def test_threads_that_write_one_file_have_their_own_temporary_files(tmp_path):
         barrier = Barrier(4)
 
         def write(temporary):
-            barrier.wait(60)
+            barrier.wait(200)
             names.append(temporary.name)
             temporary.write_text("whole")
-            barrier.wait(60)
+            barrier.wait(200)
 
         done = [threads.submit(replace_whole, tmp_path / "one", write) for _ in range(4)]
     assert [each.exception() for each in done] == [None] * 4

@@ -177,7 +177,7 @@ def test_two_processes_make_once(tmp_path):
     for child in children:
         child.stdin.write("go\n")
         child.stdin.flush()
-    assert [child.communicate(timeout=60)[0] for child in children] == ["36\n"] * 2
+    assert [child.communicate(timeout=200)[0] for child in children] == ["36\n"] * 2
     assert [child.returncode for child in children] == [0, 0]
     assert log.read_text() == "made\n"
 
