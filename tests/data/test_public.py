@@ -149,6 +149,17 @@ def test_the_folder_of_another_source_counts_by_its_content(assemble, tmp_path):
     assert resolve("fedavg_digits", keys).identity() != first
 
 
+def test_a_changed_folder_of_another_source_is_read_again_in_the_same_process(assemble, tmp_path):
+    write_images(tmp_path)
+    other = {"name": "source", "source": "image_folder", "root": str(tmp_path), "labelled": False}
+    changes = {"data.public": other, "data.image_size": 8}
+    before = assemble("feddf", changes).data.public
+    next(tmp_path.rglob("*.png")).unlink()
+    after = assemble("feddf", changes).data.public
+    assert [len(public.index) for public in (before, after)] == [24, 23]
+    assert before.images.sha256 != after.images.sha256
+
+
 def test_they_are_in_the_identity_only_when_they_are_set():
     with missing_roots_allowed():
         for name in names("experiments"):
