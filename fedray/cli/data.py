@@ -12,7 +12,7 @@ from fedray.command import PATH, USER_ERROR, Command, keys, trust_flag
 from fedray.config import Experiment, parse_assignments
 from fedray.data import FederatedData, ReadOptions
 from fedray.data.decoding import AS_STORED
-from fedray.data.inspect import Look, inspect_folder, source_for
+from fedray.data.inspect import FOLDER_SOURCES, Look, inspect_folder, source_for
 from fedray.data.plot import plot_partition, plot_samples
 from fedray.errors import UserError, printable, shown
 from fedray.language.descriptions import blank, load_descriptions, shipped_names
@@ -64,8 +64,7 @@ def command(
     check_data_keys(keys)
     if descriptions is not None and descriptions.exists():
         raise UserError(f"{descriptions} is there already; pass another file name")
-    source = source_for(root)
-    look = inspect_folder(root, source, _options(experiment, source, root, keys))
+    look = inspect_folder(root, *_reading(experiment, source_for(root), root, keys))
     for line in describe_lines(look, root):
         _say(line)
     assignments = run_keys(look, root, keys, named=experiment is not None)
@@ -172,14 +171,17 @@ def _resolved(name: str | None, keys: Sequence[str]) -> Experiment:
     return from_tree(base, parse_assignments(keys))
 
 
-def _options(name: str | None, source: str, root: Path, keys: Sequence[str]) -> ReadOptions:
-    """Return the classes and the split of a run; the partition reports what is wrong with keys."""
+def _reading(
+    name: str | None, source: str, root: Path, keys: Sequence[str]
+) -> tuple[str, ReadOptions]:
+    """Return the source, the classes and the split of a run; the partition reports wrong keys."""
     found = [f"data.source={source}", f"data.root={root.absolute()}"]
     try:
         data = _resolved(name, [*found, *keys]).data
     except UserError:
-        return AS_STORED
-    return ReadOptions(classes=data.classes, split=data.split)
+        return source, AS_STORED
+    chosen = data.source.name if data.source.name in FOLDER_SOURCES else source
+    return chosen, ReadOptions(classes=data.classes, split=data.split)
 
 
 def _clients(data: FederatedData) -> str:

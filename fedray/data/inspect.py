@@ -40,7 +40,8 @@ SAMPLES = 8
 """Samples that are kept per class."""
 _COMPARED = 200
 """Number of images whose sizes are compared before a run."""
-_FOLDER_SOURCES = ("parquet", "image_folder", "domain_folder")
+FOLDER_SOURCES = ("parquet", "image_folder", "domain_folder")
+"""The sources of folders of images without masks and lists."""
 _NAMED = 3
 """Number of files that a message names per problem."""
 
@@ -219,7 +220,7 @@ def check_sizes(root: Path, source: str) -> None:
     Raises:
         UserError: with the two sizes and the key to set.
     """
-    if source not in _FOLDER_SOURCES:
+    if source not in FOLDER_SOURCES:
         return
     sizes: dict[tuple[int, int], str] = {}
     with suppress(UserError, OSError):

@@ -97,6 +97,14 @@ def test_the_command_counts_the_classes_and_the_split_of_a_run(flowers, capsys):
     assert "24 images of 2 classes, 12 of them the official test" in capsys.readouterr().out
 
 
+def test_the_command_reads_the_source_that_is_given(tmp_path, capsys):
+    for domain in ("photo", "sketch"):
+        for name, colour in COLOURS.items():
+            draw(tmp_path / domain / name / "a.png", colour)
+    assert data_command([str(tmp_path), "data.source=image_folder"]) == 2
+    assert "photo contains no image" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("held", ["test", "validation", "Val"])
 def test_splits_are_no_domains(tmp_path, held):
     for split in ("train", held):
