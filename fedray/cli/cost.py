@@ -33,8 +33,9 @@ COLUMNS = ("parameters", "trained", "memory", "up", "down")
 def command(experiment: str, keys: Sequence[str], as_json: bool, plugin: Sequence[str]) -> None:
     """Count what a method keeps, trains and sends, and say what readers of it learn.
 
-    EXPERIMENT is a shipped name or a YAML file. Nothing is trained. Of a run with plug-ins,
-    given by its config.yaml, the recorded numbers are shown without running the plug-ins.
+    EXPERIMENT is a shipped name or a YAML file. One round with few images is counted; sizes that
+    depend on training, such as FedKD's ranks, differ in a run. Of a run with plug-ins, given by
+    its config.yaml, the recorded numbers are shown without running the plug-ins.
     """
     check_config(Path(experiment))
     if run := _run_with_plugins(experiment) if not (keys or plugin) else None:

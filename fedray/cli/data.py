@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 
 from fedray.command import PATH, USER_ERROR, Command, keys, trust_flag
-from fedray.config import parse_assignments
-from fedray.data import FederatedData
-from fedray.data.inspect import Look, inspect_folder, source_for
+from fedray.config import Experiment, parse_assignments
+from fedray.data import FederatedData, ReadOptions
+from fedray.data.decoding import AS_STORED
+from fedray.data.inspect import FOLDER_SOURCES, Look, inspect_folder, source_for
 from fedray.data.plot import plot_partition, plot_samples
 from fedray.errors import UserError, printable, shown
 from fedray.language.descriptions import blank, load_descriptions, shipped_names
@@ -63,7 +64,7 @@ def command(
     check_data_keys(keys)
     if descriptions is not None and descriptions.exists():
         raise UserError(f"{descriptions} is there already; pass another file name")
-    look = inspect_folder(root, source_for(root))
+    look = inspect_folder(root, *_reading(experiment, source_for(root), root, keys))
     for line in describe_lines(look, root):
         _say(line)
     assignments = run_keys(look, root, keys, named=experiment is not None)
@@ -156,15 +157,31 @@ def run_keys(look: Look, root: Path, words: Sequence[str], *, named: bool = Fals
 def _partition(look: Look, name: str | None, keys: Sequence[str]) -> FederatedData | None:
     """Partition the images; if that fails, add the reason to `look.stops` and return None."""
     try:
-        if name is None:
-            base = {"algorithm": "local", "model": {"group": "cnn4"}}
-            experiment = from_tree(base, parse_assignments(keys))
-        else:
-            experiment = resolve(name, keys)
-        return partition_images(experiment, look.image_set())
+        return partition_images(_resolved(name, keys), look.image_set())
     except UserError as error:
         look.stops.append(str(error))
         return None
+
+
+def _resolved(name: str | None, keys: Sequence[str]) -> Experiment:
+    """Return the experiment whose partition is used."""
+    if name is not None:
+        return resolve(name, keys)
+    base = {"algorithm": "local", "model": {"group": "cnn4"}}
+    return from_tree(base, parse_assignments(keys))
+
+
+def _reading(
+    name: str | None, source: str, root: Path, keys: Sequence[str]
+) -> tuple[str, ReadOptions]:
+    """Return the source, the classes and the split of a run; the partition reports wrong keys."""
+    found = [f"data.source={source}", f"data.root={root.absolute()}"]
+    try:
+        data = _resolved(name, [*found, *keys]).data
+    except UserError:
+        return source, AS_STORED
+    chosen = data.source.name if data.source.name in FOLDER_SOURCES else source
+    return chosen, ReadOptions(classes=data.classes, split=data.split)
 
 
 def _clients(data: FederatedData) -> str:

@@ -134,7 +134,10 @@ def federate_phases(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> F
         UserError: if the images do not suffice for the clients in some phase.
     """
     evolution: Evolution = keys.evolution.build()
-    first = _validated(images, keys.partition.build(), keys, rng_for)
+    partition: AnyPartition = keys.partition.build()
+    if evolution.keeps_tests:
+        _check_kinds([partition, *(phase.partition for phase in evolution.phases())])
+    first = _validated(images, partition, keys, rng_for)
     later = []
     for number, phase in enumerate(evolution.phases(), 1):
         # a few-shot protocol takes its test images from a part of all images, drawn by "split"
@@ -183,6 +186,16 @@ def _with_roles(data: FederatedData, first: FederatedData) -> FederatedData:
     )
     _check_roles(repartitioned)
     return repartitioned
+
+
+def _check_kinds(partitions: Sequence[AnyPartition]) -> None:
+    """Refuse partitions beside few-shot protocols, whose unused test images they would train on."""
+    few_shot = [one.name for one in partitions if not isinstance(one, Partition)]
+    if few_shot and len(few_shot) < len(partitions):
+        raise UserError(
+            f"data.evolution: {few_shot[0]} draws few images and other phases partition all of "
+            "them, so that test images cannot keep their role; set data.evolution.tests=redrawn"
+        )
 
 
 def _union(parts: Sequence[Indices]) -> Indices:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedray.data.decoding import (
     AS_STORED,
+    ReadOptions,
     Thumbnail,
     sizes_differ,
     stored_size,
@@ -39,7 +40,8 @@ SAMPLES = 8
 """Samples that are kept per class."""
 _COMPARED = 200
 """Number of images whose sizes are compared before a run."""
-_FOLDER_SOURCES = ("parquet", "image_folder", "domain_folder")
+FOLDER_SOURCES = ("parquet", "image_folder", "domain_folder")
+"""The sources of folders of images without masks and lists."""
 _NAMED = 3
 """Number of files that a message names per problem."""
 
@@ -138,15 +140,20 @@ def _readable() -> Iterator[None]:
         ) from None
 
 
-def inspect_folder(root: Path, source: str) -> Look:
+def inspect_folder(root: Path, source: str, options: ReadOptions = AS_STORED) -> Look:
     """Decode every image once, as a run does, and collect counts, samples and problems.
+
+    Args:
+        root: the folder.
+        source: the `data.source` that reads it.
+        options: the classes and the split; images are decoded as they are stored.
 
     Raises:
         UserError: if there are no images, or the classes cannot be determined.
     """
     reader: Source = sources.get(source)()
     with _readable():
-        listing = reader.chosen(root, AS_STORED)
+        listing = reader.chosen(root, options)
         look = Look(source, listing.class_names)
         copies: dict[str, list[Row]] = defaultdict(list)
         broken = []
@@ -157,7 +164,8 @@ def inspect_folder(root: Path, source: str) -> Look:
             except UserError as error:
                 broken.append(str(error))
                 continue
-            without_image = row._replace(image=b"", where=where)
+            path = where if isinstance(row.image, Path) else row.path
+            without_image = row._replace(image=b"", where=where, path=path)
             copies[digest].append(without_image)
             look.rows.append(without_image)
             look.sizes[size] += 1
@@ -165,10 +173,15 @@ def inspect_folder(root: Path, source: str) -> Look:
             look.transparent += small.transparent
             if len(look.samples[row.label]) < SAMPLES:
                 look.samples[row.label].append(small.pixels)
-        look.stops += [*_first_few(broken, "images cannot be read"), *_class_problems(look)]
+        look.stops += _first_few(broken, "images cannot be read")
         try:
+            if options.split is not None and not broken:
+                origins = reader.split_origins(root, options.split, options, look.rows)
+                pairs = zip(look.rows, origins.tolist(), strict=True)
+                look.rows = [row._replace(origin=origin) for row, origin in pairs]
+            look.stops += _class_problems(look, options.split)
             domains_of(look.rows)
-            look.notes += reader.notes(root, AS_STORED)
+            look.notes += reader.notes(root, options)
         except UserError as error:
             look.stops.append(str(error))
     domains = {row.domain for row in look.rows if row.domain is not None}
@@ -207,7 +220,7 @@ def check_sizes(root: Path, source: str) -> None:
     Raises:
         UserError: with the two sizes and the key to set.
     """
-    if source not in _FOLDER_SOURCES:
+    if source not in FOLDER_SOURCES:
         return
     sizes: dict[tuple[int, int], str] = {}
     with suppress(UserError, OSError):
@@ -222,10 +235,12 @@ def check_sizes(root: Path, source: str) -> None:
         raise UserError(sizes_differ(sizes[other], other, first))
 
 
-def _class_problems(look: Look) -> Iterator[str]:
+def _class_problems(look: Look, split: str | None) -> Iterator[str]:
     """Yield a sentence for each problem of the classes that stops a run."""
     if len(look.class_names) < 2:
         yield f"there is one class, {look.class_names[0]}; a classifier needs at least two"
+    if split is not None:
+        return  # a split file may leave a class out of training
     labels, origin = ([getattr(row, key) for row in look.rows] for key in ("label", "origin"))
     if names := untrained(look.class_names, np.array(labels, np.int64), np.array(origin, np.int8)):
         yield only_tested(_some(names))

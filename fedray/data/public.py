@@ -145,7 +145,9 @@ class OtherSource(PublicData):
             public = load_images(p.source, None if p.root is None else Path(p.root), options)
         except UserError as error:
             raise _of_public(error) from None
-        if public.sha256 == images.sha256:
+        roots = {root and Path(root).resolve() for root in (p.root, keys.root)}
+        is_same_folder = p.root is not None and len(roots) == 1
+        if public.sha256 == images.sha256 or is_same_folder:
             raise UserError(
                 f"data.public.source={name} reads the images of the clients; set data.public=share "
                 "to make a part of them public"

@@ -223,7 +223,8 @@ def load_data(experiment: Experiment) -> FederatedData:
     keys_json = keys.model_dump_json(exclude={"sha256"}, by_alias=True)
     scope = experiment.seed, experiment.evaluation.global_test, _plugin_hashes(experiment)
     key = images.sha256, keys_json, *scope
-    data = shared.get("data", key, lambda: _with_public(experiment, _partition(experiment, images)))
+    partitioned = shared.get("data", key, lambda: _partition(experiment, images))
+    data = _with_public(experiment, partitioned)
     check_data(experiment, data)
     return data
 

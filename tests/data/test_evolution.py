@@ -68,6 +68,26 @@ def test_kept_tests_are_never_trained_on(options):
             assert np.array_equal(every(phase.validation), every(data.validation))
 
 
+@pytest.mark.parametrize("test", ["local", "official"])
+def test_few_shot_phases_keep_their_tests_and_are_not_mixed_with_partitions(test):
+    few = component("partition", "dominant_class", shots=4)
+
+    def phases(first, *later, tests="kept"):
+        of_phases = [{"round": 2 + number, "partition": name} for number, name in enumerate(later)]
+        evolution = component("data evolution", "repartition", phases=of_phases, tests=tests)
+        keys = DataConfig(clients=2, test=test, partition=first, evolution=evolution)
+        return federate_phases(made(), keys, RNG).phases
+
+    found = [data for _, data in phases(few, "dominant_class", "dominant_class")]
+    trained, tested = ([every(getattr(data, part)) for data in found] for part in ("train", "test"))
+    assert not np.intersect1d(np.concatenate(trained), np.concatenate(tested)).size
+    whole = component("partition", "iid")
+    for mixed in ((few, "iid"), (whole, "dominant_class"), (few, "dominant_class", "iid")):
+        with pytest.raises(UserError, match="dominant_class draws few images"):
+            phases(*mixed)
+    assert len(phases(few, "iid", tests="redrawn")) == 2
+
+
 def test_redrawn_tests_are_as_in_the_official_code():
     _, data = evolved([100], tests="redrawn", validation_fraction=0.2)
     then = data.later[0][1]

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import data as data_command
 from image_files import structs, write_names, write_table
 from PIL import Image
 
 from fedray.__main__ import main
-from fedray.data import load_images
+from fedray.data import ReadOptions, load_images
 from fedray.data.inspect import check_sizes, inspect_folder, source_for
 from fedray.errors import UserError
 from fedray.language.descriptions import load_descriptions
@@ -67,6 +68,41 @@ def test_a_folder_is_what_a_run_reads(flowers):
     assert look.notes == ["1 grey images are converted to colour, like the others (data.channels)"]
     assert {len(found) for found in look.samples.values()} == {8}
     assert look.samples[0][0].shape == (48, 48, 3)
+
+
+@pytest.mark.parametrize("source", ["image_folder", "parquet"])
+@pytest.mark.parametrize("classes", [None, ("tulip", "daisy")])
+def test_classes_and_a_split_are_those_of_a_run(tmp_path, flowers, source, classes):
+    root = flowers if source == "image_folder" else tmp_path / "table"
+    paths = [path.relative_to(flowers).as_posix() for path in sorted(flowers.glob("*/*.png"))]
+    if source == "parquet":
+        as_parquet(flowers, root)
+        paths = [f"{i}.png" for i in range(len(paths))]
+    (root / "split.json").write_text(json.dumps({"train": paths[:20], "test": paths[20:]}))
+    options = ReadOptions(classes=classes, split="split.json")
+    look, images = inspect_folder(root, source, options), load_images(source, root, options=options)
+    assert look.class_names == images.class_names
+    assert [row.label for row in look.rows] == images.labels.tolist()
+    assert [row.origin for row in look.rows] == images.origin.tolist()
+    assert look.stops == []
+
+
+def test_the_command_counts_the_classes_and_the_split_of_a_run(flowers, capsys):
+    paths = [path.relative_to(flowers).as_posix() for path in sorted(flowers.glob("*/*.png"))]
+    (flowers / "split.json").write_text(json.dumps({"train": paths[::2], "test": paths[1::2]}))
+    words = [str(flowers), "data.clients=2", "data.partition=iid", "data.classes=[tulip,daisy]"]
+    assert data_command(words) == 0
+    assert "24 images of 2 classes, no official test" in capsys.readouterr().out
+    assert data_command([*words, "data.split=split.json", "data.test=official"]) == 0
+    assert "24 images of 2 classes, 12 of them the official test" in capsys.readouterr().out
+
+
+def test_the_command_reads_the_source_that_is_given(tmp_path, capsys):
+    for domain in ("photo", "sketch"):
+        for name, colour in COLOURS.items():
+            draw(tmp_path / domain / name / "a.png", colour)
+    assert data_command([str(tmp_path), "data.source=image_folder"]) == 2
+    assert "photo contains no image" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("held", ["test", "validation", "Val"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from commands import data as data_command
@@ -147,6 +149,36 @@ def test_the_folder_of_another_source_counts_by_its_content(assemble, tmp_path):
     assert resolve("fedavg_digits", keys).identity() == first
     next(moved.rglob("*.png")).unlink()
     assert resolve("fedavg_digits", keys).identity() != first
+
+
+def test_a_changed_folder_of_another_source_is_read_again_in_the_same_process(assemble, tmp_path):
+    write_images(tmp_path)
+    other = {"name": "source", "source": "image_folder", "root": str(tmp_path), "labelled": False}
+    changes = {"data.public": other, "data.image_size": 8}
+    before = assemble("feddf", changes).data.public
+    next(tmp_path.rglob("*.png")).unlink()
+    after = assemble("feddf", changes).data.public
+    assert [len(public.index) for public in (before, after)] == [24, 23]
+    assert before.images.sha256 != after.images.sha256
+
+
+def test_the_folder_of_the_clients_is_refused_with_other_classes_or_another_split(
+    assemble, tmp_path
+):
+    write_images(tmp_path)
+    (tmp_path / "emu").mkdir()
+    filled(7).save(tmp_path / "emu" / "0.png")
+    paths = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png")]
+    (tmp_path / "split.json").write_text(json.dumps({"train": paths[::2], "test": paths[1::2]}))
+    public = {"name": "source", "source": "image_folder", "root": str(tmp_path)}
+    own = {"data.source": "image_folder", "data.root": str(tmp_path), "data.samples": None}
+    own |= {"data.partition": "iid"}
+    for changes in (
+        {"data.public": {**public, "labelled": False}, "data.classes": ["cat", "dog"]},
+        {"data.public": public, "data.split": "split.json", "data.test": "official"},
+    ):
+        with pytest.raises(UserError, match="reads the images of the clients"):
+            _ = assemble("feddf", {**own, "data.clients": 2, **changes}).data
 
 
 def test_they_are_in_the_identity_only_when_they_are_set():

@@ -54,7 +54,8 @@ class LowRankClip(PromptedClip):
             if rank > width:
                 raise UserError(
                     f"the rank {rank} of an update is larger than the {tower} tower of model.clip, "
-                    f"which is {width} wide; set algorithm.rank to {width} or less"
+                    f"which is {width} wide; set algorithm.rank, or FlexLoRA's algorithm.ranks, to "
+                    f"{width} or less"
                 )
             layers = getattr(clip, tower).layers
             self.a[tower] = nn.Parameter(torch.zeros(layers, 3, rank, width))

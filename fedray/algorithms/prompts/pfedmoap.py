@@ -11,7 +11,7 @@ a481de35.
 
 A client's first round has no experts. Every round begins with the mean prompt and the client's own
 gating network; tests use the client's own prompt. `fedray cost` counts a first round, without
-experts and gating network; for a finished run, it counts the last round.
+experts and gating network.
 
 Deviations:
     - Experts are the nearest prompts, as in the paper. The released code always draws them at

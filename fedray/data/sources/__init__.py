@@ -175,7 +175,7 @@ class Source(Configurable, ABC):
             raise UserError(f"data.source={self.name}: {root} holds no images")
         origin = np.array([row.origin for row in rows], np.int8)
         if options.split is not None:
-            origin = self._split(root, options.split, options, rows)
+            origin = self.split_origins(root, options.split, options, rows)
         present = {row.domain for row in rows if row.domain is not None}
         domains = domains_of(rows, [name for name in domain_names if name in present])
         encoded: Collection[Encoded] = [row.image for row in rows]
@@ -208,7 +208,7 @@ class Source(Configurable, ABC):
             check_trained(names, labels, origin, f"data.source={self.name}: {root}")
         return ImageSet(self.name, pixels, labels, names, origin, domains, masks, notes=notes)
 
-    def _split(
+    def split_origins(
         self, root: Path, split: str, options: ReadOptions, rows: Sequence[Row]
     ) -> NDArray[np.int8]:
         """Return each row's part of the split; the split file may list other classes, too."""

@@ -40,6 +40,10 @@ class ImageFolder(Source):
     name = "image_folder"
     reads = f"images ({', '.join(sorted(IMAGE_SUFFIXES))}) directly in the folder of their class"
 
+    def files(self, root: Path, options: ReadOptions) -> list[Path]:
+        """Return the images and the lists of their classes."""
+        return [*super().files(root, options), *_lists(root)]
+
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return all images, ordered by split, class and name."""
         return _listing([(None, root)])
@@ -55,6 +59,11 @@ class DomainFolder(Source):
 
     name = "domain_folder"
     reads = ImageFolder.reads
+
+    def files(self, root: Path, options: ReadOptions) -> list[Path]:
+        """Return the images and the lists of their classes."""
+        lists = [file for folder in folders_of(root) for file in _lists(folder)]
+        return [*super().files(root, options), *lists]
 
     def listing(self, root: Path, options: ReadOptions) -> Listing:
         """Return all images, ordered by domain, split, class and name."""
@@ -120,6 +129,12 @@ def annotations_of(split: Path) -> Path | None:
     """Return the file with the classes of the images in `split/images`; None if there is none."""
     file = split / f"{split.name}_annotations.txt"
     return file if file.is_file() and (split / _INNER).is_dir() else None
+
+
+def _lists(root: Path) -> list[Path]:
+    """Return the files with the classes of images below a folder of splits."""
+    found = (annotations_of(split) for _, split in split_folders(root))
+    return [file for file in found if file is not None]
 
 
 def _is_unlabelled(split: Path) -> bool:

@@ -1,9 +1,9 @@
 """Count the numbers that a method keeps, trains and sends, in a real exchange.
 
 One client of each architecture takes part in a round, with one image of each of its classes, so
-that all payloads have the size of a run. The counted round is the first, or the second if clients
-must receive a payload before they train (FedPCL). Tensors that an optimiser steps count as trained,
-tensors that pass the gate as sent.
+that payloads have the size of a run, unless that depends on training (FedKD's ranks). The counted
+round is the first, or the second if clients must receive a payload before they train (FedPCL).
+Tensors that an optimiser steps count as trained, tensors that pass the gate as sent.
 """
 
 from __future__ import annotations
