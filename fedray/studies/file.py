@@ -472,7 +472,7 @@ def _laid_rows(laid: Tree, changes: Tree, picked: Sequence[str], where: str) -> 
             raise UserError(f"{where} has no row {shown(name)}.{nearest(name, rows)}")
     left = {name for name in rows if name in changes and changes[name] is None}
     left |= {name for name in rows if picked and name not in picked}
-    claims = laid.get("claims") or None
+    claims = laid.get("claims")
     return {
         "rows": {name: tree for name, tree in rows.items() if name not in left},
         "baselines": [name for name in baselines if name not in left],

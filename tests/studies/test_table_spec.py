@@ -520,6 +520,11 @@ def test_the_command_lines_seeds_keep_what_a_look_means_for_them(write, seeds, l
     assert plan_words("table", "tiny", [f"report.seeds={seeds}"]).report.looked_at == looks
 
 
+def test_an_empty_list_of_claims_claims_nothing(write):
+    write(claims=[])
+    assert plan_words("table", "tiny").parsed_claims() == []
+
+
 def test_a_scale_that_is_not_there_is_refused(write):
     write(scales={"laptop": {}})
     with pytest.raises(UserError, match="has no paper scale, only laptop"):
