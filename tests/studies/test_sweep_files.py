@@ -7,6 +7,7 @@ import shlex
 import shutil
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 from commands import plan_words
@@ -254,6 +255,9 @@ def test_only_what_was_started_is_resumed(here, capsys):
     assert "already holds a study; continue it with --resume" in capsys.readouterr().err
     assert main(["other", "--resume", "--out", str(study.home)]) == 2
     assert "holds sweep tiny, not sweep other" in capsys.readouterr().err
+    assert main(["tiny", "--resume", "--out", "nowhere"]) == 2
+    assert "nowhere/plan.json does not exist; name the folder" in capsys.readouterr().err
+    assert not Path("nowhere").exists()
     study.status = "finished"
     study.write()
     assert main(["tiny", "--resume", "--out", str(study.home)]) == 2
