@@ -25,8 +25,7 @@ class _Analyses(click.Group):
             UserError: if no analysis has the name.
         """
         if cmd_name not in MODULES:
-            only = f"there is no analysis '{cmd_name}', only {', '.join(MODULES)}."
-            raise UserError(f"{only}{nearest(cmd_name, MODULES)}")
+            raise UserError(f"there is no analysis '{cmd_name}'.{nearest(cmd_name, MODULES)}")
         module = importlib.import_module(f"fedray.results.analyses.{cmd_name}")
         command: click.Command = module.command
         return command

@@ -36,6 +36,8 @@ def command(first: Path, second: Path) -> None:
         parts = {str(second): changes_of_study(first, str(second))}
     elif (first / "plan.json").is_file():
         parts = {str(second): changes_of_invocation(first, str(second))}
+    elif not RunFolder(first).has_result:
+        raise UserError(f"{first} holds no result.json and no plan.json; pass a run or a study")
     elif str(second) in names("experiments"):
         parts = {str(second): changes_of_experiment(first, str(second))}
     else:
@@ -51,6 +53,8 @@ def changes_of_run(first: Path, second: Path) -> dict[str, Sequence[str]]:
     if not second.exists():
         near = nearest(str(second), names("experiments"))
         raise UserError(f"{second} is neither a folder nor a shipped experiment.{near}")
+    if not RunFolder(second).has_result:
+        raise UserError(f"{second} holds no result.json; pass a run's folder")
     then, now = RunFolder(first).read(), RunFolder(second).read()
     for folder in (first, second):
         read_config(folder)

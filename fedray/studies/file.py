@@ -440,8 +440,13 @@ def _laid(tree: Tree, scale: Scale, asked: Tree, picked: Sequence[str], where: s
                 laid[key] = value
     seeds = asked.get("report", {}).get("seeds")
     if isinstance(seeds, list) and "looked_at" not in asked["report"]:
-        looks = [[s for s in look if s in seeds] for look in laid["report"].get("looked_at", ())]
-        laid["report"]["looked_at"] = [look for look in looks if 0 < len(look) < len(seeds)]
+        planned = Reporting(**{**tree.get("report", {}), **scale.report}).seeds
+        laid["report"]["looked_at"] = [
+            kept
+            for look in laid["report"].get("looked_at", ())
+            if (kept := [seed for seed in look if seed in seeds])
+            and (len(kept) < len(seeds) or set(planned) <= set(look))
+        ]
     if isinstance(scale, TableScale):
         laid |= _laid_rows(laid, scale.rows, picked, where)
         if laid.get("curve"):
@@ -472,7 +477,7 @@ def _laid_rows(laid: Tree, changes: Tree, picked: Sequence[str], where: str) -> 
             raise UserError(f"{where} has no row {shown(name)}.{nearest(name, rows)}")
     left = {name for name in rows if name in changes and changes[name] is None}
     left |= {name for name in rows if picked and name not in picked}
-    claims = laid.get("claims") or None
+    claims = laid.get("claims")
     return {
         "rows": {name: tree for name, tree in rows.items() if name not in left},
         "baselines": [name for name in baselines if name not in left],

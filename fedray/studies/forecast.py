@@ -210,11 +210,8 @@ def planned_cells(study: Study) -> list[str]:
     for runs in runs_of(study):
         seeds = ", ".join(map(str, runs.cell.seeds))
         cell, leader = runs.cell, plan.leader(runs.cell.place)
-        configs = (
-            "; ".join(config_label(config) for config in cell.first)
-            if cell.is_tuned
-            else "as given"
-        )
+        configs = "; ".join(config_label(config) or "as given" for config in cell.first)
+        configs = configs or "suggested by tpe"
         configs = configs if leader == cell.place else f"as {leader}"
         finished = (
             f"; {runs.finished} of {len(runs.runs) + runs.unknown} finished"

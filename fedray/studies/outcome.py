@@ -139,7 +139,7 @@ def _made(study: Study, specs: Sequence[RunSpec]) -> Made:
         versions=", ".join(f"{name} {packages[name]}" for name in SHOWN if name in packages),
         machine=machine(),
         when=datetime.now().isoformat(timespec="seconds"),
-        shared=len({spec.key for spec in specs} - set(study.seconds)),
+        shared=len({spec.key for spec in specs if study.outcome_of(spec)} - set(study.seconds)),
         tuning_rounds=_rounds(study, "tuning"),
         report_rounds=_rounds(study, "report"),
     )

@@ -388,9 +388,11 @@ class Study:
         """Read an invocation's plan.json.
 
         Raises:
-            UserError: if the file cannot be read.
+            UserError: if the file does not exist or cannot be read.
         """
         path = home / FILE
+        if not os.path.lexists(path):
+            raise UserError(f"{path} does not exist; name the folder of an invocation")
         if home.is_dir():
             check_entries(home, os.scandir(home))
         try:

@@ -129,10 +129,10 @@ class SweepOutcome:
 
     def _edges(self, best: Config) -> Iterator[str]:
         """Yield where the best configuration lies at the end of an axis."""
-        tried = [self.configs[number] for number in self.ended.index]
-        _, edges = continue_grid(tried, best, self.plan.axes, 0, lambda config: True, extend=False)
+        axes = self.plan.axes
+        _, edges = continue_grid(self.configs, best, axes, 0, lambda config: True, extend=False)
         yield from map(str, edges)
-        for axis in self.plan.axes:
+        for axis in axes:
             if axis.is_listed or axis.key not in best:
                 continue
             where = math.log if axis.distribution == "loguniform" else float

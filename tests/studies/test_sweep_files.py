@@ -7,6 +7,7 @@ import shlex
 import shutil
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 from commands import plan_words
@@ -21,7 +22,7 @@ from fedray.storage.run_folder import RunFolder
 from fedray.studies import flow
 from fedray.studies.cell import check_cells
 from fedray.studies.flow import Request, begin_or_resume, hold, reload
-from fedray.studies.forecast import headline
+from fedray.studies.forecast import headline, planned_cells
 from fedray.studies.plan import StudyPlan
 from fedray.studies.ready import get_ready
 from fedray.studies.space import grid, parse_axis
@@ -254,6 +255,9 @@ def test_only_what_was_started_is_resumed(here, capsys):
     assert "already holds a study; continue it with --resume" in capsys.readouterr().err
     assert main(["other", "--resume", "--out", str(study.home)]) == 2
     assert "holds sweep tiny, not sweep other" in capsys.readouterr().err
+    assert main(["tiny", "--resume", "--out", "nowhere"]) == 2
+    assert "nowhere/plan.json does not exist; name the folder" in capsys.readouterr().err
+    assert not Path("nowhere").exists()
     study.status = "finished"
     study.write()
     assert main(["tiny", "--resume", "--out", str(study.home)]) == 2
@@ -498,6 +502,13 @@ def test_a_resumed_search_asks_what_it_would_have_asked(here, search):
     resumed = Study.read(cut.home)
     assert resumed.ask().spec.config == asked.spec.config
     assert first + searched(resumed) == expected
+
+
+def test_a_plan_names_the_only_configuration_and_those_that_tpe_will_suggest(here):
+    write_sweep(space={"lr": {"grid": [0.5]}})
+    assert planned_cells(sweep()) == ["tiny: lr=0.5; seeds 0"]
+    write_sweep(search="tpe", space=SPACES["tpe"], configurations=3)
+    assert planned_cells(sweep()) == ["tiny: suggested by tpe; seeds 0"]
 
 
 def test_tpe_takes_a_failed_run_as_failed(here):

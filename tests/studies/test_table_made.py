@@ -11,6 +11,7 @@ from pretended_runs import page_of, publish
 from fedray.results.record import TableRecord
 from fedray.storage.environment import Environment
 from fedray.studies.outcome import outcome
+from fedray.studies.study import Study
 
 SECONDS, BYTES = 3.0, 3 * 40
 """Of a pretended run: round 0 and two more."""
@@ -95,3 +96,13 @@ def test_a_run_that_rows_share_counts_once_though_one_of_them_misses_a_number(pl
     assert [len(record.reported(cell)) for cell in record.cells] == [2, 0]
     assert (len(record.runs), record.seconds) == (len(book.runs), len(book.runs) * SECONDS)
     assert record.bytes == len(book.runs) * BYTES
+
+
+def test_runs_that_have_not_begun_did_not_exist_before(play, here):
+    changes = {"space": {"lr": {"grid": [0.1, 0.2]}}, "tuning": {"configurations": 2}}
+    book = play(curve, **changes)
+    assert made(book, here)[0].made.shared == 0
+    again = Study(here / "again", book.plan, book.store, command="the command").look()
+    assert outcome(again).made.shared == len(book.runs)
+    rest = Study(here / "rest", book.plan, here / "empty", command="the command").look()
+    assert outcome(rest).made.shared == 0

@@ -22,6 +22,7 @@ from fedray.results.pages.page import escape_latex, latex_table, markdown
 from fedray.results.pages.table import MEAN, main_cells, table_latex, title_of_column
 from fedray.results.pages.table_figure import draw_curves, draw_table
 from fedray.runtime.assembly import read_images
+from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.outcome import outcome
 from fedray.studies.pages import write_table
@@ -151,6 +152,22 @@ def test_the_best_number_is_bold_where_claims_decide(play, numbers, bold):
     lines = [line for line in text.splitlines() if "textbf" in line]
     assert [line.split(" &")[0].strip() for line in lines] == bold
     assert ("Bold: better than every other row" in text) == bool(bold)
+
+
+@pytest.mark.parametrize("claim", ["mine < base", "mine > base"])
+def test_where_less_is_better_the_smallest_number_is_bold(play, claim):
+    changes = {"rows": {"mine": {"algorithm": "fedproto"}, "base": {"algorithm": "fedavg"}}}
+    changes |= {"baselines": [], "report": {"seeds": [0, 1, 2, 3, 4]}, "claims": [claim]}
+
+    def curve(wanted):
+        noise = (wanted.seed * 7 % 5 - 2) / 100 if wanted.place.row == "mine" else 0.1
+        return [(0.0, 0.0), (0.5, 0.6 + noise)]
+
+    record = outcome(play(curve, **changes))
+    losses = {"local_accuracy": Metric("local_accuracy", "nats", "min")}
+    text = table_latex(record.model_copy(update={"metrics": losses}).concluded())
+    [line] = [line for line in text.splitlines() if "textbf" in line]
+    assert line.strip().startswith("mine &")
 
 
 def test_nothing_is_bold_among_rows_that_no_claim_compares(play):

@@ -520,6 +520,27 @@ def test_the_command_lines_seeds_keep_what_a_look_means_for_them(write, seeds, l
     assert plan_words("table", "tiny", [f"report.seeds={seeds}"]).report.looked_at == looks
 
 
+@pytest.mark.parametrize(
+    ("seeds", "looks"),
+    [
+        ("[0,1,2]", [[0], [0, 1, 2]]),
+        ("[2,1]", [[1, 2]]),
+        ("[0,1,2,3]", [[0], [0, 1, 2]]),
+        ("[5]", []),
+    ],
+)
+def test_a_look_at_all_seeds_before_the_table_changed_counts_for_the_command_lines_seeds(
+    write, seeds, looks
+):
+    write(report={"seeds": [0, 1, 2], "looked_at": [[0], [0, 1, 2]]})
+    assert plan_words("table", "tiny", [f"report.seeds={seeds}"]).report.looked_at == looks
+
+
+def test_an_empty_list_of_claims_claims_nothing(write):
+    write(claims=[])
+    assert plan_words("table", "tiny").parsed_claims() == []
+
+
 def test_a_scale_that_is_not_there_is_refused(write):
     write(scales={"laptop": {}})
     with pytest.raises(UserError, match="has no paper scale, only laptop"):

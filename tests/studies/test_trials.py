@@ -186,6 +186,12 @@ def test_a_best_at_the_end_of_its_axis_is_named(tmp_path):
         assert [said in note for note in notes] == ([True] if "of" in said else [])
 
 
+def test_a_value_whose_runs_failed_was_tried(tmp_path):
+    numbers = [({"lr": lr}, (lr, lr)) for lr in (0.1, 0.2)] + [({"lr": 9.0}, (None, None))]
+    found = ended(tmp_path, "{lr: {grid: [0.1, 0.2, 9.0]}}", numbers, status="failed")
+    assert (found.best, found.notes[1:]) == (1, [])
+
+
 @pytest.mark.parametrize(("status", "notes"), [("running", 0), ("failed", 0), ("finished", 1)])
 def test_nothing_is_said_of_the_best_while_trials_are_missing(tmp_path, status, notes):
     last = 0.4 if status == "finished" else None

@@ -130,10 +130,13 @@ def decided_best(record: TableRecord, column: str | None, metric: Metric) -> int
             continue
         if {claim.metric, claim.than} != {metric.name}:
             continue
-        if result.verdict == "holds" and claim.margin >= 0:
-            beaten[better.row].add(worse.row)
+        larger, smaller = better.row, worse.row
         if result.verdict == "refuted" and claim.margin <= 0:
-            beaten[worse.row].add(better.row)
+            larger, smaller = smaller, larger
+        elif result.verdict != "holds" or claim.margin < 0:
+            continue
+        winner, loser = (smaller, larger) if metric.direction == "min" else (larger, smaller)
+        beaten[winner].add(loser)
     for index, row in enumerate(rows):
         if len(measured) > 1 and {*measured} - {row} == beaten[row] & {*measured}:
             return index
