@@ -5,6 +5,7 @@ The command line and the Python interface both start runs with `begin` and drive
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from copy import deepcopy
@@ -41,7 +42,7 @@ def new_folder(name: str, out: Path | None, go_on: str = "") -> Path:
     if out is None:
         return reserve(results_home() / "runs" / f"{name}-{stamp()}")
     out = out.resolve()
-    how_to_resume = go_on or f"--resume {out}"
+    how_to_resume = go_on or f"--resume {shlex.quote(str(out))}"
     if RunFolder(out).is_taken:
         raise UserError(f"{out} already holds a run; go on with {how_to_resume}, or name another")
     check_owner(out, how_to_resume)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -148,7 +149,9 @@ def run_seeds(request: RunRequest, seeds: Sequence[int], assignments: Sequence[s
         raise UserError(f"{home} contains a single run; pass another folder for several seeds")
     taken = [out for seed in seeds if RunFolder(out := seed_folder(home, seed)).is_taken]
     if taken and not request.resume:
-        raise UserError(f"{taken[0]} already holds a run; go on with --resume {home}")
+        raise UserError(
+            f"{taken[0]} already holds a run; go on with --resume {shlex.quote(str(home))}"
+        )
     for seed in seeds:
         out = seed_folder(home, seed)
         resumes = out in taken

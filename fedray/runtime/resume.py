@@ -9,6 +9,7 @@ never overwrites rounds whose checkpoint is missing.
 from __future__ import annotations
 
 import logging
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -90,8 +91,8 @@ def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
         return
     difference = _first_difference(before.reproducibility_key(), experiment.reproducibility_key())
     raise UserError(
-        f"{folder.path} holds another experiment ({difference}); use --resume {folder.path} alone "
-        "to continue that experiment, or choose another folder with --out"
+        f"{folder.path} holds another experiment ({difference}); use --resume "
+        f"{shlex.quote(str(folder.path))} alone to continue that experiment, or choose another folder with --out"
     )
 
 

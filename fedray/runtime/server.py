@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -198,4 +199,4 @@ def _original_error(error: RayTaskError, out: Path) -> FedrayError:
 
 
 def _how_to_resume(out: Path) -> str:
-    return f"the last checkpoint is in {out}; continue with --resume {out}"
+    return f"the last checkpoint is in {out}; continue with --resume {shlex.quote(str(out))}"

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import threading
@@ -92,8 +93,8 @@ def explain_disk_full(folder: Path) -> Iterator[None]:
         where = getattr(error, "filename", None) or folder
         cause, remedy = os.strerror(number), remedy_of(OSError(number, ""))
         raise RunFailed(
-            f"{where} cannot be written ({cause}); {remedy}, then go on with --resume {folder}, "
-            "or start again if that folder is still empty"
+            f"{where} cannot be written ({cause}); {remedy}, then go on with --resume "
+            f"{shlex.quote(str(folder))}, or start again if that folder is still empty"
         ) from error
 
 

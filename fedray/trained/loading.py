@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,9 @@ def _why_there_are_none(folder: Path, which: str | None) -> str:
             "them; use the models of the last round"
         )
     if run.has_result and not run.read().is_finished:
-        return f"the run in {folder} has not finished; go on with --resume {folder}"
+        return (
+            f"the run in {folder} has not finished; go on with --resume {shlex.quote(str(folder))}"
+        )
     return f"{folder} has no models; run the experiment again with keep.models=best"
 
 

@@ -9,6 +9,7 @@ those of client K only, printed as numbers. The frequencies of drawn groups come
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -148,7 +149,7 @@ def group_cosines(
     if not chosen:
         raise UserError(
             f"{loaded.folder}: no client has trained yet, so all groups are as initialised; "
-            f"continue with --resume {loaded.folder}"
+            f"continue with --resume {shlex.quote(str(loaded.folder))}"
         )
     if only is not None:
         if only not in checkpoint.clients:
