@@ -82,7 +82,7 @@ class Sums:
         Args:
             part: the sums; without clients if none of them uploaded.
             size: the subtree's number of clients, with or without upload.
-            in_place: whether the sums may be changed; False if they share memory with uploads.
+            in_place: whether the sums may be changed; False if they share memory with anything.
 
         Raises:
             ValueError: if the summands do not have the same names.

@@ -272,7 +272,7 @@ class ClientRuntime:
             if uplink is not None:
                 own = partial(_outside, _memory_of(vars(uplink)))
                 total = core.Total((client,), map_tensors(own, summand(uplink)))
-            sums.add(total, in_place=True)
+            sums.add(total)  # its tensors may be the method's, or stand under two names
 
     def test(
         self,

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from tensors import same
 
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
-from fedray.core import ClientState, Payload, Sums, total_of
+from fedray.core import ClientState, Payload, Sums, total_of, weighed
 from fedray.runtime import devices
 from fedray.runtime.clients import ClientRuntime, Member
 from fedray.runtime.stacked import client_runtime
@@ -296,6 +296,29 @@ def test_what_is_summed_outlives_the_models_that_were_uploaded(assemble, monkeyp
     runtime.step("client_update", 1, *members[2])
     expected = total_of(lambda upload: dict(upload.weights), dict(enumerate(uploads[:count])))
     assert same(sums.total.sums, expected.sums)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_summands_stay_as_they_are(assemble, monkeypatch, group):
+    """A tensor may stand under two names, or be the same for all clients."""
+    made, one = assemble("fedavg", {"model.group": "cnn2"}), torch.ones(())
+
+    def summand(method, upload):
+        weights = weighed(upload.weights, 1.0)
+        return {"first": weights, "second": weights, "clients": one}
+
+    monkeypatch.setattr(type(made.algorithm), "summand", summand)
+    runtime, server, sums = ClientRuntime(made, CPU), made.server(CPU), Sums(2)
+    down = made.algorithm.downlink(made.algorithm.init_server(server), range(2), server)
+    members = [Member(client, None, down[client]) for client in range(2)]
+    for first in range(0, 2, group):
+        part = members[first : first + group]
+        runtime.replies(part, runtime.steps("client_update", 1, part), sums)
+    uploads = [runtime.step("client_update", 1, *member)[0].uplink for member in members]
+    expected = total_of(lambda upload: weighed(upload.weights, 1.0), dict(enumerate(uploads)))
+    assert [float(one), float(sums.total["clients"])] == [1.0, 2.0]
+    assert same(sums.total["first"], expected.sums)
+    assert same(sums.total["second"], expected.sums)
 
 
 def _two_steps(assemble, monkeypatch, update, changes=None):
