@@ -238,6 +238,7 @@ class ClientRuntime:
             expected = " or ".join(payload.__name__ for payload in algorithm.uploads)
             raise core.BadPayload(f"{call.step} uploads nothing, expected {expected}")
         check_numbers(context.reports, context.train_losses)
+        context.skeleton.check()
         if not isinstance(next_state, core.ClientState):
             kind = type(next_state).__name__
             raise TypeError(f"the next state is a {kind}, expected a ClientState")

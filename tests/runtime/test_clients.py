@@ -12,6 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tensors import same
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
 from fedray.core import ClientState, Payload, Sums, total_of, weighed
@@ -155,6 +157,43 @@ def test_a_report_is_a_finite_number(replied, value):
     failure = replied(reports).failure
     assert "client.reports['share'] is" in failure.cause
     assert "expected a finite number" in failure.cause
+
+
+def _by_data(model):
+    for parameter in model.parameters():
+        parameter.data = parameter.data + 1
+
+
+def _by_vector(model):
+    vector_to_parameters(parameters_to_vector(model.parameters()), model.parameters())
+
+
+def _by_parameter(model):
+    model.head.bias = nn.Parameter(torch.zeros_like(model.head.bias))
+
+
+def _by_buffer(model):
+    layer = next(layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d))
+    layer.running_mean = torch.ones_like(layer.running_mean)
+
+
+@pytest.mark.parametrize("stacked", [1, 2])
+@pytest.mark.parametrize("replace", [_by_data, _by_vector, _by_parameter, _by_buffer])
+def test_a_step_that_replaces_a_tensor_of_the_model_fails(assemble, monkeypatch, stacked, replace):
+    made = assemble("fedavg", {"model.group": "cnn3", "stacked": stacked})
+    begin = type(made.algorithm).begin
+
+    def begun(method, client, state, down):
+        local = begin(method, client, state, down)
+        replace(local.model)
+        return local
+
+    monkeypatch.setattr(type(made.algorithm), "begin", begun)
+    runtime, server = client_runtime(made, CPU), made.server(CPU)
+    down = made.algorithm.downlink(made.algorithm.init_server(server), range(2), server)
+    members = [Member(client, None, down[client]) for client in range(2)]
+    for step in runtime.steps("client_update", 1, members):
+        assert "copy values into a tensor: tensor.data.copy_(values)" in step.cause
 
 
 @pytest.mark.parametrize(
