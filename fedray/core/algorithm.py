@@ -283,7 +283,7 @@ CLAIMS: Mapping[str, tuple[str, ...]] = {
     "dense": (),
     "stacks": ("begin", "client_update", "loss", "train"),
     "equal_mean": ("round", "server_update", "summand", "server_step"),
-    "one_model": ("shared", "personal", "init_client", "begin", "predict"),
+    "one_model": ("downlink", "shared", "personal", "init_client", "begin", "predict"),
 }
 """Claims that a method makes about itself, each with the methods on which it depends. A subclass
 that overrides one of these methods must make the claim again; if none is listed, every subclass
