@@ -20,7 +20,7 @@ from fedray.config import Frozen, Tree
 from fedray.core.client import Client, Setting
 from fedray.core.payload import Payload, PayloadTypes
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
-from fedray.core.sums import Total, stack_trees, total_of
+from fedray.core.sums import Total, check_terms, stack_trees, total_of
 from fedray.models import Classifier, ClassifierOutput, WithAuxiliary
 from fedray.registry import Registry
 from fedray.trees import ClientState, ServerState, StateTree, is_tree
@@ -303,7 +303,7 @@ class SummingMethod(Algorithm):
 
     def summands(self, uploads: Sequence[Any]) -> StateTree:
         """Return the `summand` of several uploads, whose tensors are rows of the result."""
-        return stack_trees([*map(self.summand, uploads)])
+        return stack_trees([check_terms(self.summand(upload)) for upload in uploads])
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return the server's next state from the sums over at least one upload."""

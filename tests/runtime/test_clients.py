@@ -360,6 +360,18 @@ def test_summands_stay_as_they_are(assemble, monkeypatch, group):
     assert same(sums.total["second"], expected.sums)
 
 
+@pytest.mark.parametrize("group", [1, 2])
+def test_a_summand_that_is_no_tensor_is_named(assemble, monkeypatch, group):
+    made = assemble("fedavg", {"model.group": "cnn2"})
+    monkeypatch.setattr(type(made.algorithm), "summand", lambda *_: {"sums": {"weight": 3.0}})
+    runtime, server = ClientRuntime(made, CPU), made.server(CPU)
+    down = made.algorithm.downlink(made.algorithm.init_server(server), range(group), server)
+    members = [Member(client, None, down[client]) for client in range(group)]
+    steps = runtime.steps("client_update", 1, members)
+    with pytest.raises(TypeError, match=r"a float as 'sums\.weight', expected a tensor"):
+        runtime.replies(members, steps, Sums(group))
+
+
 def _two_steps(assemble, monkeypatch, update, changes=None):
     """Run a client step in a group of two clients; return their steps and replies."""
     made = assemble("fedavg", {"model.group": "cnn2", **(changes or {})})
