@@ -282,7 +282,7 @@ def _merging(step: Any) -> Callable[..., ServerState]:
 CLAIMS: Mapping[str, tuple[str, ...]] = {
     "dense": (),
     "stacks": ("begin", "client_update", "loss", "train"),
-    "equal_mean": ("round", "server_update", "summand", "server_step"),
+    "equal_mean": ("round", "server_update", "weight", "summand", "server_step"),
     "one_model": ("downlink", "shared", "personal", "init_client", "begin", "predict"),
 }
 """Claims that a method makes about itself, each with the methods on which it depends. A subclass
