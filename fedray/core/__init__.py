@@ -44,6 +44,7 @@ from fedray.core.server import Downlinks, Exchange, Server, Uplinks, held_versio
 from fedray.core.sums import (
     Sums,
     Total,
+    check_terms,
     halves,
     mean_of,
     total_of,

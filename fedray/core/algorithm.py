@@ -20,7 +20,7 @@ from fedray.config import Frozen, Tree
 from fedray.core.client import Client, Setting
 from fedray.core.payload import Payload, PayloadTypes
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
-from fedray.core.sums import Total, stack_trees, total_of
+from fedray.core.sums import Total, check_terms, stack_trees, total_of
 from fedray.models import Classifier, ClassifierOutput, WithAuxiliary
 from fedray.registry import Registry
 from fedray.trees import ClientState, ServerState, StateTree, is_tree
@@ -282,8 +282,8 @@ def _merging(step: Any) -> Callable[..., ServerState]:
 CLAIMS: Mapping[str, tuple[str, ...]] = {
     "dense": (),
     "stacks": ("begin", "client_update", "loss", "train"),
-    "equal_mean": ("round", "server_update", "summand", "server_step"),
-    "one_model": ("shared", "personal", "init_client", "begin", "predict"),
+    "equal_mean": ("round", "server_update", "weight", "summand", "server_step"),
+    "one_model": ("downlink", "shared", "personal", "init_client", "begin", "predict"),
 }
 """Claims that a method makes about itself, each with the methods on which it depends. A subclass
 that overrides one of these methods must make the claim again; if none is listed, every subclass
@@ -303,7 +303,7 @@ class SummingMethod(Algorithm):
 
     def summands(self, uploads: Sequence[Any]) -> StateTree:
         """Return the `summand` of several uploads, whose tensors are rows of the result."""
-        return stack_trees([*map(self.summand, uploads)])
+        return stack_trees([check_terms(self.summand(upload)) for upload in uploads])
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return the server's next state from the sums over at least one upload."""

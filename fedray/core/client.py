@@ -210,6 +210,17 @@ class Skeleton:
         self._optimizer[1].state.clear()
         return self._optimizer[1]
 
+    def check(self) -> None:
+        """Raise a ValueError if a step added or replaced a tensor, which `tensors` then lacks."""
+        model = self.model
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if name not in self.tensors or tensor.data_ptr() != self.tensors[name].data_ptr():
+                raise ValueError(
+                    f"the step added or replaced the model's tensor '{name}' (as `tensor.data = "
+                    "values` does), so loading and uploading would miss it; copy values into a "
+                    "tensor: tensor.data.copy_(values)"
+                )
+
 
 def named_tensors(model: nn.Module) -> Tensors:
     """Return a model's parameters and buffers by name, without copying them."""

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from fedray.trees import StateTree, Tensors, is_tree, map_tensors
+from fedray.trees import StateTree, Tensors, is_tree, leaves, map_tensors
 
 Summand: TypeAlias = Callable[[Any], StateTree]
 """Returns the terms that an upload adds to each sum."""
@@ -82,7 +82,7 @@ class Sums:
         Args:
             part: the sums; without clients if none of them uploaded.
             size: the subtree's number of clients, with or without upload.
-            in_place: whether the sums may be changed; False if they share memory with uploads.
+            in_place: whether the sums may be changed; False if they share memory with anything.
 
         Raises:
             ValueError: if the summands do not have the same names.
@@ -107,6 +107,17 @@ class Sums:
         """
         total = Total(tuple(clients), map_tensors(_sum_of_rows, rows))
         self.add(total, len(clients), in_place=True)
+
+
+def check_terms(terms: StateTree) -> StateTree:
+    """Return the terms of an upload; raise a TypeError unless all are tensors."""
+    for path, value in leaves(terms):
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"summand returned a {type(value).__name__} as '{'.'.join(path)}', expected a "
+                "tensor"
+            )
+    return terms
 
 
 def stack_trees(trees: Sequence[StateTree]) -> dict[str, Any]:

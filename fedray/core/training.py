@@ -248,7 +248,7 @@ def only_trainable(model: Classifier, trainable: Collection[str] | None) -> Iter
 
     Normalisation layers without a trainable parameter stay in evaluation mode.
     """
-    if not model.training:
+    if not all(module.training for module in model.modules()):  # `train` takes longer
         model.train()
     if trainable is None:
         yield

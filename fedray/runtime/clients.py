@@ -238,6 +238,7 @@ class ClientRuntime:
             expected = " or ".join(payload.__name__ for payload in algorithm.uploads)
             raise core.BadPayload(f"{call.step} uploads nothing, expected {expected}")
         check_numbers(context.reports, context.train_losses)
+        context.skeleton.check()
         if not isinstance(next_state, core.ClientState):
             kind = type(next_state).__name__
             raise TypeError(f"the next state is a {kind}, expected a ClientState")
@@ -271,8 +272,9 @@ class ClientRuntime:
             total = core.Total()
             if uplink is not None:
                 own = partial(_outside, _memory_of(vars(uplink)))
-                total = core.Total((client,), map_tensors(own, summand(uplink)))
-            sums.add(total, in_place=True)
+                terms = core.check_terms(summand(uplink))
+                total = core.Total((client,), map_tensors(own, terms))
+            sums.add(total)  # its tensors may be the method's, or stand under two names
 
     def test(
         self,

@@ -92,7 +92,8 @@ def check_experiment(folder: RunFolder, experiment: Experiment) -> None:
     difference = _first_difference(before.reproducibility_key(), experiment.reproducibility_key())
     raise UserError(
         f"{folder.path} holds another experiment ({difference}); use --resume "
-        f"{shlex.quote(str(folder.path))} alone to continue that experiment, or choose another folder with --out"
+        f"{shlex.quote(str(folder.path))} alone to continue that experiment, or choose another "
+        "folder with --out"
     )
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from fedray.errors import UserError
 from fedray.models import Pixels
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
+from fedray.runtime.isolation import Isolation
 from fedray.storage.kept_models import KeptModels, ModelFacts
 from fedray.streams import torch_seeded
 from fedray.trained.card import Card
@@ -85,6 +85,25 @@ class _Watched(dict[str, Any]):
             return self[name]
         except KeyError:
             return default
+
+
+class _NoImages:
+    """Stands for a client's training images, which a kept model lacks."""
+
+    def __init__(self, client: int, method: str) -> None:
+        self._facts = client, method
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        client, method = self._facts
+        raise UserError(
+            f"the model of client {client} cannot predict without its training images, which "
+            f"{method} reads in `begin` or `predict`; keep what it needs in the client's state"
+        )
 
 
 class TrainedModel:
@@ -278,20 +297,21 @@ class TrainedModels:
     def _begun(self, client: int) -> LocalContext:
         context, algorithm = self._client(client), self.assembly.algorithm
         tree, download = self._kept.state(client), self._kept.download(client)
-        state = algorithm.init_client(context) if tree is None else ClientState(**tree)
         down = None if download is None else join_payload(*download, self._kept.path)
-        return algorithm.begin(context, state, down)
+        seed = self.assembly.streams.entropy("layers/evaluate", round_=0, client=client)
+        with Isolation(self.device).step(seed):  # as in the run's test
+            state = algorithm.init_client(context) if tree is None else ClientState(**tree)
+            return algorithm.begin(context, state, down)
 
     def _client(self, client: int) -> Client:
         """Return a client without images, with an uninitialised model."""
-        models, data = self.assembly.models, self.assembly.data
+        models = self.assembly.models
         architecture = models.architectures[client]
-        none = Samples(data.images.images, data.images.labels, np.zeros(0, np.int64))
         return Client(
             id=client,
-            round=self.facts.round,
+            round=0,  # as in the run's test
             setting=self.assembly.setting,
-            train=none,
+            train=cast(Samples, _NoImages(client, self.assembly.algorithm.name)),
             architecture=architecture,
             skeleton=Skeleton(models.empty(architecture, self.device)),
             initial=partial(models.initial, architecture, client),

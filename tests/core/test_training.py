@@ -65,6 +65,17 @@ def test_only_what_is_trainable_learns_and_the_model_is_whole_again(local):
     assert all(module.training for module in context.model.modules())
 
 
+@pytest.mark.parametrize("tested", [True, False])
+def test_all_layers_train_whatever_the_model_did_before(local, tested):
+    context = local()
+    context.model.train(not tested)
+    context.model.extractor.eval()
+    training = []
+    modules = [*context.model.modules()]
+    fit(context, cross_entropy(context, lambda: training.extend(m.training for m in modules)))
+    assert all(training)
+
+
 def test_extra_parameters_learn_and_keep_no_gradient(local):
     given = torch.ones(3)
     context = with_extra(local(), {"scale": given})

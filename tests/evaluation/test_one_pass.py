@@ -109,7 +109,14 @@ def test_a_class_that_keeps_a_part_of_the_model_is_tested_client_by_client():
         def loss(self, output, batch, local):
             return 2 * super().loss(output, batch, local)
 
+    class Clustered(FedAvg):
+        name = "clustered"
+
+        def downlink(self, state, clients, server):
+            return {client: super().downlink(state, [client], server)[client] for client in clients}
+
     assert not KeepsHeads.one_model
+    assert not Clustered.one_model
     assert AddsALoss.one_model
 
 

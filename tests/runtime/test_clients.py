@@ -12,9 +12,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tensors import same
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedray.algorithms.averaging.fedavg import FedAvg, TrainedModel
-from fedray.core import ClientState, Payload, Sums, total_of
+from fedray.core import ClientState, Payload, Sums, total_of, weighed
 from fedray.runtime import devices
 from fedray.runtime.clients import ClientRuntime, Member
 from fedray.runtime.stacked import client_runtime
@@ -157,6 +159,43 @@ def test_a_report_is_a_finite_number(replied, value):
     assert "expected a finite number" in failure.cause
 
 
+def _by_data(model):
+    for parameter in model.parameters():
+        parameter.data = parameter.data + 1
+
+
+def _by_vector(model):
+    vector_to_parameters(parameters_to_vector(model.parameters()), model.parameters())
+
+
+def _by_parameter(model):
+    model.head.bias = nn.Parameter(torch.zeros_like(model.head.bias))
+
+
+def _by_buffer(model):
+    layer = next(layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d))
+    layer.running_mean = torch.ones_like(layer.running_mean)
+
+
+@pytest.mark.parametrize("stacked", [1, 2])
+@pytest.mark.parametrize("replace", [_by_data, _by_vector, _by_parameter, _by_buffer])
+def test_a_step_that_replaces_a_tensor_of_the_model_fails(assemble, monkeypatch, stacked, replace):
+    made = assemble("fedavg", {"model.group": "cnn3", "stacked": stacked})
+    begin = type(made.algorithm).begin
+
+    def begun(method, client, state, down):
+        local = begin(method, client, state, down)
+        replace(local.model)
+        return local
+
+    monkeypatch.setattr(type(made.algorithm), "begin", begun)
+    runtime, server = client_runtime(made, CPU), made.server(CPU)
+    down = made.algorithm.downlink(made.algorithm.init_server(server), range(2), server)
+    members = [Member(client, None, down[client]) for client in range(2)]
+    for step in runtime.steps("client_update", 1, members):
+        assert "copy values into a tensor: tensor.data.copy_(values)" in step.cause
+
+
 @pytest.mark.parametrize(
     ("wrong", "found"),
     [
@@ -296,6 +335,41 @@ def test_what_is_summed_outlives_the_models_that_were_uploaded(assemble, monkeyp
     runtime.step("client_update", 1, *members[2])
     expected = total_of(lambda upload: dict(upload.weights), dict(enumerate(uploads[:count])))
     assert same(sums.total.sums, expected.sums)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_summands_stay_as_they_are(assemble, monkeypatch, group):
+    """A tensor may stand under two names, or be the same for all clients."""
+    made, one = assemble("fedavg", {"model.group": "cnn2"}), torch.ones(())
+
+    def summand(method, upload):
+        weights = weighed(upload.weights, 1.0)
+        return {"first": weights, "second": weights, "clients": one}
+
+    monkeypatch.setattr(type(made.algorithm), "summand", summand)
+    runtime, server, sums = ClientRuntime(made, CPU), made.server(CPU), Sums(2)
+    down = made.algorithm.downlink(made.algorithm.init_server(server), range(2), server)
+    members = [Member(client, None, down[client]) for client in range(2)]
+    for first in range(0, 2, group):
+        part = members[first : first + group]
+        runtime.replies(part, runtime.steps("client_update", 1, part), sums)
+    uploads = [runtime.step("client_update", 1, *member)[0].uplink for member in members]
+    expected = total_of(lambda upload: weighed(upload.weights, 1.0), dict(enumerate(uploads)))
+    assert [float(one), float(sums.total["clients"])] == [1.0, 2.0]
+    assert same(sums.total["first"], expected.sums)
+    assert same(sums.total["second"], expected.sums)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_a_summand_that_is_no_tensor_is_named(assemble, monkeypatch, group):
+    made = assemble("fedavg", {"model.group": "cnn2"})
+    monkeypatch.setattr(type(made.algorithm), "summand", lambda *_: {"sums": {"weight": 3.0}})
+    runtime, server = ClientRuntime(made, CPU), made.server(CPU)
+    down = made.algorithm.downlink(made.algorithm.init_server(server), range(group), server)
+    members = [Member(client, None, down[client]) for client in range(group)]
+    steps = runtime.steps("client_update", 1, members)
+    with pytest.raises(TypeError, match=r"a float as 'sums\.weight', expected a tensor"):
+        runtime.replies(members, steps, Sums(group))
 
 
 def _two_steps(assemble, monkeypatch, update, changes=None):

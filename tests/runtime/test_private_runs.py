@@ -96,6 +96,14 @@ def test_the_methods_whose_server_takes_a_mean_with_equal_weights():
     fedavg = algorithms.get("fedavg")
     assert not takes_equal_mean(fedavg, fedavg.HParams())
 
+    class WeighsByItself(fedavg):
+        name = "weighs_by_itself"
+
+        def weight(self, upload):
+            return 2.0
+
+    assert not takes_equal_mean(WeighsByItself, fedavg.HParams(weights="uniform"))
+
 
 # --- what is done --------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from plugged import METHOD
 from safetensors.torch import load_file
 
 import fedray
+from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.core import algorithms
 from fedray.errors import UserError
 from fedray.plugins import use
@@ -345,6 +346,47 @@ def test_a_plug_ins_model_is_used_by_its_kept_text(tmp_path, monkeypatch):
     assert model.owner.assembly.algorithm.title == "Scaled"
     assert model.predict(np.zeros((1, 8, 8), np.uint8)).logits.shape == (1, 10)
     use(())
+
+
+@pytest.fixture
+def peculiar():
+    """A method whose predictions depend on more than a model."""
+
+    @algorithms.add
+    class Peculiar(FedAvg):
+        name, title, paper, travels = "peculiar", "Peculiar", "-", "models"
+
+        class HParams(FedAvg.HParams):
+            by: str = "round"
+
+        def begin(self, client, state, down):
+            local = super().begin(client, state, down)
+            if self.hp.by == "draws":
+                weight = local.model.head.weight.data
+                weight.copy_(torch.randn(weight.shape))
+            return local
+
+        def predict(self, output, local):
+            if self.hp.by == "images":
+                return output.logits.masked_fill(local.client.class_counts == 0, -torch.inf)
+            return output.logits if local.client.round == 0 else -output.logits
+
+    return Peculiar.name
+
+
+@pytest.mark.parametrize("by", ["round", "draws"])
+def test_a_model_predicts_as_it_was_tested(assemble, tmp_path, peculiar, by):
+    assembly = assemble(peculiar, {**ONE, "algorithm.by": by})
+    list(session(assembly, tmp_path).rounds())
+    labels, shown = keep_shown(assembly, tmp_path), np.load(tmp_path / "shown.npz")
+    for which, round_ in metas(tmp_path).items():
+        assert accuracies(tmp_path, which, shown, labels) == of_the_run(tmp_path, round_)
+
+
+def test_a_model_that_needs_training_images_is_refused(trained, peculiar):
+    model = open_models(trained(peculiar, {**ONE, "algorithm.by": "images"})).model(1)
+    with pytest.raises(UserError, match=r"client 1 .* without its training images, which peculiar"):
+        model.predict(np.zeros((1, 8, 8), np.uint8))
 
 
 def test_clients_have_their_own_models_or_share_one(trained):

@@ -112,7 +112,10 @@ class FedAvg(Averaging, core.LocalTraining):
         return tensor_names(model) - frozenset(self.shared(model))
 
     def has_global_model(self, state: core.ServerState) -> bool:
-        """Return True if all clients predict with one model (`evaluation.protocols`)."""
+        """Return True if all clients predict with one model (`evaluation.protocols`).
+
+        Override it in a method whose `downlink` sends clients different models.
+        """
         return self.one_model
 
     def init_server(self, server: core.Server) -> core.ServerState:

@@ -40,6 +40,7 @@ class FlexLoRA(PromptMethod, FedAvg):
     title = "FlexLoRA"
     paper = "Bai et al., NeurIPS 2024, arXiv:2402.11505"
     travels = "low-rank updates of both towers"
+    one_model = True
     stacks = False  # the factors of a mean amplify rounding, so that they cannot be compared
 
     class HParams(FedAvg.HParams):

@@ -45,6 +45,7 @@ class FedTSPGlobal(FedTSP, FedAvg):
     travels = "whole models and class prototypes up, the model and text prototypes down"
     uploads = (LocalPrototypes, PrototypedUpdate)
     downloads = (GlobalModel, ModelWithText)
+    one_model = True
 
     class HParams(FedTSP.HParams, FedAvg.HParams):
         """Hyper-parameters of both methods."""
