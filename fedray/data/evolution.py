@@ -135,11 +135,12 @@ def federate_phases(images: ImageSet, keys: DataConfig, rng_for: StreamFor) -> F
     """
     evolution: Evolution = keys.evolution.build()
     partition: AnyPartition = keys.partition.build()
-    if evolution.keeps_tests:
-        _check_kinds([partition, *(phase.partition for phase in evolution.phases())])
+    phases = [*evolution.phases()]
+    if phases and evolution.keeps_tests:
+        _check_kinds([partition, *(phase.partition for phase in phases)])
     first = _validated(images, partition, keys, rng_for)
     later = []
-    for number, phase in enumerate(evolution.phases(), 1):
+    for number, phase in enumerate(phases, 1):
         # a few-shot protocol takes its test images from a part of all images, drawn by "split"
         keeps_roles = evolution.keeps_tests and isinstance(phase.partition, Partition)
         shared_split = evolution.keeps_tests and not keeps_roles

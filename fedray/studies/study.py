@@ -391,10 +391,10 @@ class Study:
             UserError: if the file does not exist or cannot be read.
         """
         path = home / FILE
-        if not os.path.lexists(path):
-            raise UserError(f"{path} does not exist; name the folder of an invocation")
         if home.is_dir():
             check_entries(home, os.scandir(home))
+        if not os.path.lexists(path):
+            raise UserError(f"{path} does not exist; name the folder of an invocation")
         try:
             tree = json.loads(read_regular(path))
             if CHECKSUM in tree:
