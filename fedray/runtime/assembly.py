@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -80,6 +81,22 @@ class Assembly:
     def files(self) -> dict[str, str]:
         """Return content hashes of the files that the experiment names, by key."""
         return {key: content_of(path) for key, path in files_of(self.experiment).items()}
+
+    def check_files(self, expected: Sequence[tuple[str, str]]) -> None:
+        """Refuse files that differ from those of the node that sends the steps.
+
+        A file that this node lacks is reported by the code that reads it.
+
+        Args:
+            expected: keys and content hashes, as in `files`.
+        """
+        for key, content in expected:
+            if self.files[key] not in ("", content):
+                raise UserError(
+                    f"{key}={files_of(self.experiment)[key]} on {node()} has the content hash "
+                    f"{self.files[key][:12]}, expected {content[:12]}; replace it by the copy that "
+                    "the other nodes read"
+                )
 
     @cached_property
     def pinned(self) -> Experiment:

@@ -212,9 +212,10 @@ class RayExecutor:
         own = [positions[client] for client in clients]
         downloads = {position: distinct[position] for position in own if position >= 0}
         database = self.states.database
-        folder = (str(database.files), database.new_name()) if is_local else ()
+        folder = (str(database.files), database.new_name()) if is_local else ("", "")
         inputs = clients, own, downloads, states
-        return Share(self._experiment, round_, groups, *inputs, *folder)
+        files = () if is_local else tuple(self._assembly.files.items())
+        return Share(self._experiment, round_, groups, *inputs, *folder, files)
 
     def _images(self, round_: int) -> Sequence[int]:
         return [sizes for first, sizes in self._sizes if first <= round_][-1]
@@ -267,6 +268,7 @@ class Share(NamedTuple):
             of their files.
         folder: the folder of the states' files, for a worker on the same node; "" for others.
         name: the first part of the names of new files there; a number follows.
+        files: for a worker on another node, the keys and content hashes of `Assembly.files`.
     """
 
     experiment: str
@@ -278,6 +280,7 @@ class Share(NamedTuple):
     states: Mapping[int, Any]
     folder: str = ""
     name: str = ""
+    files: Sequence[tuple[str, str]] = ()
 
     def inputs(self) -> Iterator[Member]:
         """Yield each of `clients` with its state and its download."""
@@ -345,7 +348,7 @@ class Worker:
             has them as `texts`.
         """
         try:
-            runtime, inputs = self._runtime(share.experiment), share.inputs()
+            runtime, inputs = self._runtime(share.experiment, share.files), share.inputs()
             if task == "test":
                 return _test(runtime, name, share), None, self._output.take()
             sums = Sums(len(share.clients)) if task == "sum" else None
@@ -373,13 +376,14 @@ class Worker:
         device_of_this_process(self._gpus, self._name)
         return str(ray.get_runtime_context().get_node_id())
 
-    def _runtime(self, experiment: str) -> ClientRuntime:
+    def _runtime(self, experiment: str, files: Sequence[tuple[str, str]] = ()) -> ClientRuntime:
         runtime = self._runtimes.pop(experiment, None)
         if runtime is not None and use(runtime.assembly.experiment.plugins):
             self._runtimes.clear()  # they hold classes of earlier versions
             runtime = None
         if runtime is None:
             assembly = Assembly(unpack_experiment(experiment))
+            assembly.check_files(files)
             runtime = client_runtime(assembly, self._device)
         self._runtimes[experiment] = runtime
         while len(self._runtimes) > MOST_RUNTIMES:

@@ -166,7 +166,7 @@ class Answering(Worker):
     def __init__(self) -> None:
         self._output = Output("worker 0")
 
-    def _runtime(self, experiment):
+    def _runtime(self, experiment, files):
         print("before")
         if experiment == "fails":
             raise UserError("no such step")

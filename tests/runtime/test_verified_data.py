@@ -140,6 +140,25 @@ def test_a_worker_takes_no_other_images_than_the_servers(root, worker):
         _ = worker._runtime(asked).assembly.data
 
 
+def test_a_worker_on_another_node_takes_no_other_files_than_the_servers(root, tmp_path, worker):
+    write_images(tmp_path / "public", size=(9, 9))
+    public = f"data.public={{name: source, source: image_folder, root: {tmp_path / 'public'}}}"
+    keys = [*KEYS, "algorithm=feddf", "data.image_size=8", f"data.root={root}", public]
+    server = Assembly(resolve("local_digits", keys))
+    asked, files = server.pinned.model_dump_json(by_alias=True), tuple(server.files.items())
+    assert [key for key, _ in files] == ["data.public.root"]
+    worker._runtime(asked, files)
+    worker.forget(asked)
+    (tmp_path / "public" / "cat" / "0-00.png").unlink()  # as on a node with another copy
+    with pytest.raises(
+        UserError, match=r"data.public.root=.* on .* has the content hash \w{12}, e"
+    ):
+        worker._runtime(asked, files)
+    (tmp_path / "public").rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"data.public.root=.*"):
+        _ = worker._runtime(asked, files).assembly.data
+
+
 def test_oblong_images_where_the_model_needs_square_ones(tmp_path, capsys):
     write_images(tmp_path / "data", size=(12, 8))
     assert command(tmp_path / "data", tmp_path / "out") == 2
