@@ -132,8 +132,10 @@ def best_line(result: SweepOutcome) -> str:
 def best_test(result: SweepOutcome) -> float | None:
     """Return the best configuration's first metric; None if missing or not on test images."""
     metric = result.metric
-    value = None if result.best is None else result.trials.loc[result.best, metric.name]
-    return None if metric.on != "test" or pandas.isna(value) else float(value)
+    if result.best is None or metric.on != "test":
+        return None
+    value = result.trials.loc[result.best, metric.name]
+    return None if pandas.isna(value) else float(value)
 
 
 def conclude_sweep(study: Study) -> Conclusion:
