@@ -477,6 +477,13 @@ def _laid_rows(laid: Tree, changes: Tree, picked: Sequence[str], where: str) -> 
             raise UserError(f"{where} has no row {shown(name)}.{nearest(name, rows)}")
     left = {name for name in rows if name in changes and changes[name] is None}
     left |= {name for name in rows if picked and name not in picked}
+    for name in rows.keys() - left:
+        for key in ("of", "over", "tuned_as"):
+            if (other := rows[name].get(key)) in left:
+                raise UserError(
+                    f"{where}.rows.{name}.{key}: row {other} is left out; add it, or leave out "
+                    f"{name}"
+                )
     claims = laid.get("claims")
     return {
         "rows": {name: tree for name, tree in rows.items() if name not in left},

@@ -60,7 +60,8 @@ def trials_section(result: SweepOutcome) -> Section:
             state = "failed" if row["status"] == "failed" else "not finished"
             cells = [state, *[""] * (len(cells) - 1)]
         values = [show_value(row[key]) for key in names]
-        costs = [row["round"], time_of(row["seconds"]), size_of(row["bytes"])]
+        traffic = "" if pandas.isna(row["bytes"]) else size_of(row["bytes"])
+        costs = [row["round"], time_of(row["seconds"]), traffic]
         rows.append([f"{'* ' if number == result.best else ''}{number}", *values, *cells, *costs])
     header = ["trial", *names.values(), *map(short_name, metrics), "round", "time", "traffic"]
     caption = [*map(metric_name, metrics), spread_label(columns[0].values())]
@@ -119,13 +120,22 @@ def best_line(result: SweepOutcome) -> str:
     """Return a line with the best configuration, its objective and its test metric."""
     if result.best is None:
         return ""
-    metric, best = result.plan.metrics[0], result.trials.loc[result.best]
-    has_test = result.chooser != metric and pandas.notna(best[metric])
+    metric, best, tested = result.metric, result.trials.loc[result.best], best_test(result)
+    has_test = result.chooser != metric.name and tested is not None
     return (
         f"{result.plan.how}: {config_label(result.configs[result.best])}: {result.chooser} "
         f"{best['objective']:.4f} in round {best['round']}"
-        f"{f', {metric} {best[metric]:.4f} on the test' if has_test else ''}"
+        f"{f', {metric.name} {tested:.4f} on the test' if has_test else ''}"
     )
+
+
+def best_test(result: SweepOutcome) -> float | None:
+    """Return the best configuration's first metric; None if missing or not on test images."""
+    metric = result.metric
+    if result.best is None or metric.on != "test":
+        return None
+    value = result.trials.loc[result.best, metric.name]
+    return None if pandas.isna(value) else float(value)
 
 
 def conclude_sweep(study: Study) -> Conclusion:
@@ -149,10 +159,9 @@ def _numbers(result: SweepOutcome) -> dict[str, float]:
     metrics = {f"trials_{end}": float(counts.get(end, 0)) for end in ("finished", "failed")}
     if result.best is None:
         return metrics
-    best, metric = result.trials.loc[result.best], result.plan.metrics[0]
-    metrics["best_objective"] = float(best["objective"])
-    if pandas.notna(best[metric]):
-        metrics["best_test"] = float(best[metric])
-        if metric == HEADLINE:
-            metrics[BEST_METRIC] = metrics["best_test"]
+    metrics["best_objective"] = float(result.trials.loc[result.best, "objective"])
+    if (tested := best_test(result)) is not None:
+        metrics["best_test"] = tested
+        if result.metric.name == HEADLINE:
+            metrics[BEST_METRIC] = tested
     return metrics

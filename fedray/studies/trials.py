@@ -71,7 +71,7 @@ class SweepOutcome:
             "score": by_trial["score"].agg(_mean),
             "std": by_trial["choice"].agg(_std),
             "round": by_trial["round"].agg(_range),
-            "bytes": by_trial["bytes"].agg(_mean).fillna(0.0),
+            "bytes": by_trial["bytes"].agg(_mean),
             "seconds": by_trial["seconds"].agg(lambda values: sum(values.tolist())),
             "reason": by_trial["reason"].agg(lambda values: next(filter(None, values), "")),
             **means,
@@ -185,14 +185,18 @@ def _mean(values: pandas.Series) -> float:
 
 
 def _std(values: pandas.Series) -> float:
-    """Return the sample standard deviation of the known values; 0 for fewer than two."""
-    known = values.dropna().tolist()
-    return statistics.stdev(known) if len(known) > 1 else 0.0
+    """Return the sample standard deviation; 0 for one seed, NaN while a seed is missing."""
+    if values.isna().any():
+        return math.nan
+    return statistics.stdev(values.tolist()) if len(values) > 1 else 0.0
 
 
 def _range(rounds: pandas.Series) -> str:
-    known = sorted({int(number) for number in rounds.dropna()})
-    return "-".join(map(str, dict.fromkeys([*known[:1], *known[-1:]])))
+    """Return the lowest and the highest round; "" while a seed is missing."""
+    if rounds.isna().any():
+        return ""
+    numbers = sorted(map(int, rounds.tolist()))
+    return "-".join(map(str, dict.fromkeys([numbers[0], numbers[-1]])))
 
 
 def _interval(values: Sequence[float]) -> Interval:

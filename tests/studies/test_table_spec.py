@@ -354,6 +354,14 @@ def test_a_scale_leaves_rows_out_and_their_claims(write):
     assert plan.claims == ["mine > local"]
 
 
+def test_a_row_whose_named_row_is_left_out_is_refused(write):
+    weak = {"algorithm": "fedavg", "control": "a weak reason", "over": "local"}
+    write(rows={"mine": {"algorithm": "fedproto"}, "weak": weak})
+    assert list(plan_words("table", "tiny", rows=["mine", "weak", "local"]).rows)
+    with pytest.raises(UserError, match=r"rows\.weak\.over: row local is left out"):
+        plan_words("table", "tiny", rows=["mine", "weak"])
+
+
 def test_a_row_has_axes_of_its_own_and_without_the_tables(write):
     rows = {"mine": {"algorithm": "fedproto", "space": {"algorithm.lambda": {"grid": [1, 7]}}}}
     rows["plain"] = {"algorithm": "local", "space": {"lr": None}}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+from dataclasses import replace
 
 import pandas
 import pytest
@@ -13,7 +15,7 @@ from fedray.storage.metric import Metric
 from fedray.storage.run_folder import RunFolder
 from fedray.studies.pages import write_pages
 from fedray.studies.study import Study
-from fedray.studies.sweep_pages import trials_section
+from fedray.studies.sweep_pages import best_line, best_test, trials_section
 from fedray.studies.trials import SweepOutcome, sweep_outcome
 
 SWEEP = """\
@@ -102,6 +104,26 @@ def test_a_trial_that_is_not_over_has_no_mean(play):
     assert found.trials["status"].tolist() == ["finished", "finished", "failed", "pending"]
     assert [n for n, interval in found.intervals().items() if interval is None] == [2, 3]
     assert (found.best, len(found.ended)) == (0, 2)
+
+
+def test_a_trial_that_lacks_a_seed_has_no_spread_round_or_traffic(tmp_path):
+    numbers = [({"lr": 0.1}, [0.5, 0.7, None]), ({"lr": 0.2}, [0.5, 0.6, 0.7])]
+    found = ended(tmp_path, "{lr: {grid: [0.1, 0.2]}}", numbers, status="failed")
+    found.runs.loc[found.runs["choice"].isna(), ["round", "bytes"]] = math.nan
+    lost, whole = found.trials.to_dict("records")
+    assert (lost["status"], lost["round"], whole["round"]) == ("failed", "", "1")
+    assert math.isnan(lost["std"])
+    assert math.isnan(lost["bytes"])
+    assert (whole["std"], whole["bytes"]) == (pytest.approx(0.1), 0)
+    assert trials_section(found).rows[0][-1] == ""
+
+
+@pytest.mark.parametrize(("images", "value"), [("test", 0.5), ("train", None)])
+def test_only_a_metric_of_test_images_is_called_a_test(tmp_path, images, value):
+    found = ended(tmp_path, "{lr: {grid: [0.1]}}", [({"lr": 0.1}, [0.5])])
+    found = replace(found, metrics={"local_accuracy": Metric("local_accuracy", on=images)})
+    assert best_test(found) == value
+    assert ("on the test" in best_line(found)) == (images == "test")
 
 
 def test_a_configuration_is_a_line_with_all_metrics(play):

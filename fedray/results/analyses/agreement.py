@@ -42,7 +42,7 @@ Matrix = list[list[float]]
         ["--matrix"],
         type=WORD,
         metavar="NAME",
-        help="A matrix of matrices.json; default: the first one that all runs have.",
+        help="A matrix of matrices.json; default: the first one of the first run.",
     ),
 )
 def command(request: AnalysisRequest) -> Findings:
