@@ -27,6 +27,8 @@ from fedray.errors import UserError, one_line
 from fedray.storage.files import expanded
 
 log = logging.getLogger(__name__)
+_print = worker.print_to_stdstream
+"""Ray's own function, which prints what workers print if another program has asked for it."""
 
 OPEN = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -112,6 +114,9 @@ def shorten_notices() -> None:
     """
 
     def log_first_line(data: dict[str, Any], ignore_prefix: bool) -> None:
+        if data["pid"] != "raylet":
+            _print(data, ignore_prefix)
+            return
         for notice in data["lines"]:
             line = str(notice).strip().partition("\n")[0]
             if not line.startswith("Raylet is terminated"):

@@ -121,13 +121,19 @@ def test_a_stopped_process_of_a_joined_cluster_is_said(ports, tmp_path, caplog):
     assert [line.split(" (")[0] for line in said] == [f"process {child.pid}"]
 
 
-def test_notices_of_ray_are_one_line_and_none_repeats_that_the_raylet_died(caplog, monkeypatch):
+def test_notices_of_ray_are_one_line_and_none_repeats_that_the_raylet_died(
+    caplog, monkeypatch, capsys
+):
     monkeypatch.setattr(local_ray.worker, "print_to_stdstream", None)
     local_ray.shorten_notices()
     dump = "Raylet is terminated. Termination is unexpected.\n    [state-dump]\n    [state-dump]"
     dead = "The node with node id: 1 has been marked dead because\n (1) raylet crashes"
     with caplog.at_level(logging.WARNING):
-        local_ray.worker.print_to_stdstream({"lines": [dump, dead]}, ignore_prefix=False)
+        notices = {"lines": [dump, dead], "pid": "raylet"}
+        local_ray.worker.print_to_stdstream(notices, ignore_prefix=False)
+        printed = {"lines": ["mine"], "pid": 7, "ip": "", "job": "", "is_err": False}
+        local_ray.worker.print_to_stdstream(printed, ignore_prefix=True)
+    assert capsys.readouterr().out.strip() == "mine"
     assert caplog.messages == ["Ray: The node with node id: 1 has been marked dead because"]
 
 
