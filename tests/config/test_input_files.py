@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedray.config import content_of, files_of, load_experiment
+from fedray.language.text_cache import cached_text_embeddings
 from fedray.runtime.assembly import load_data
 from fedray.runtime.resolve import resolve
 
@@ -88,6 +89,33 @@ class Toned(Source):
         return Listing(("a", "b"), rows)
 '''
 
+ENCODER = '''
+import torch
+from fedray.plugin import EncoderChoice, NoParams, TextEncoder, encoders
+
+
+class Lengths(TextEncoder):
+    """Lengths of texts."""
+
+    dim, identity = 2, "lengths:1"
+
+    def features(self, texts):
+        return torch.tensor([[{factor} * float(len(text))] * 2 for text in texts])
+
+
+@encoders.add
+class LengthsChoice(EncoderChoice[NoParams]):
+    """Lengths of texts."""
+
+    name, Params, paper = "lengths", NoParams, "-"
+
+    def identity(self):
+        return Lengths.identity
+
+    def build(self):
+        return Lengths()
+'''
+
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch) -> Path:
@@ -161,6 +189,17 @@ def test_data_that_depend_on_a_changed_file_are_made_again_in_the_same_process(h
     before = first_images()
     (here / "one.txt").write_text("2")
     assert first_images() != before
+
+
+def test_an_edited_encoder_of_a_plugin_embeds_its_texts_again(here):
+    def embedded(factor):
+        (here / "lengths.py").write_text(ENCODER.format(factor=factor))
+        words = ["text.encoder=lengths", "model.feature_dim=2"]
+        experiment = resolve("fedglcl_digits", words, ["lengths.py"])
+        return cached_text_embeddings(experiment.text.encoder.build(), ["a cat", "dog"]).tolist()
+
+    assert embedded(1) == [[5, 5], [3, 3]]
+    assert embedded(2) == [[10, 10], [6, 6]]
 
 
 def test_the_plugins_of_an_experiment_are_in_use_when_its_files_are_looked_for(here):
