@@ -23,14 +23,15 @@ from fedray.shipped import EXPERIMENTS
 from fedray.storage.files import check_path, read_text
 
 
-def _choices(model: type[BaseModel], place: str = "") -> Iterator[tuple[str, str]]:
+def _choices(model: type[BaseModel], place: str = "") -> Iterator[tuple[str, Chosen]]:
     for name, field in model.model_fields.items():
-        yield from ((place + name, m.kind) for m in field.metadata if isinstance(m, Chosen))
+        yield from ((place + name, m) for m in field.metadata if isinstance(m, Chosen))
         if isinstance(field.annotation, type) and issubclass(field.annotation, Frozen):
             yield from _choices(field.annotation, f"{place}{name}.")
 
 
-COMPONENTS: Mapping[str, str] = MappingProxyType(dict(_choices(Experiment)))
+_CHOICES = dict(_choices(Experiment))
+COMPONENTS: Mapping[str, str] = MappingProxyType({key: m.kind for key, m in _CHOICES.items()})
 """The keys that choose an entry of a registry, by name and with parameters, and its kind."""
 
 MOST_BYTES = 1_000_000
@@ -207,27 +208,28 @@ def _lay(over: Mapping[str, Any], below: Tree, place: str) -> None:
                 f"{place}{key} is set to {shown(under)} and also to a mapping of {keys}; leave one "
                 "of them out"
             )
-        elif not _has_same_name(value, under, COMPONENTS.get(f"{place}{key}")):
+        elif not _has_same_name(value, under, _CHOICES.get(f"{place}{key}")):
             below[key] = deepcopy(value)
         else:
             below[key] = under
             _lay(value, under, f"{place}{key}.")
 
 
-def _has_same_name(over: Mapping[str, Any], under: Mapping[str, Any], kind: str | None) -> bool:
+def _has_same_name(over: Mapping[str, Any], under: Mapping[str, Any], of: Chosen | None) -> bool:
     """Return True if a mapping names no other entry than the one below, however both are spelled.
 
     Args:
         over: the upper mapping; without a name, it continues the one below.
         under: the mapping below.
-        kind: the kind of the component; None for a mapping of another kind.
+        of: the component's annotation; None for a mapping of another kind.
     """
-    name, other = over.get("name", under.get("name")), under.get("name")
+    other = under.get("name", of.unnamed if of else None)
+    name = over.get("name", other)
     if name == other or not isinstance(name, str) or not isinstance(other, str):
         return bool(name == other)
-    if kind is None:
+    if of is None:
         return spelled(name) == spelled(other)
-    return canonical_name(kind, name) == canonical_name(kind, other)
+    return canonical_name(of.kind, name) == canonical_name(of.kind, other)
 
 
 def with_canonical_names(tree: Mapping[str, Any]) -> Tree:

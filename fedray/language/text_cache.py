@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedray.language.encoders import EncoderChoice, TokenEncoder, Tokens
 from fedray.language.encoders.base import warn_cut
+from fedray.plugins import plugin_of
 from fedray.registry import version_of
 from fedray.storage.cache import Arrays, content_key, kept_arrays
 
@@ -21,8 +22,9 @@ _PACKAGES = ("transformers", "tokenizers", "open_clip_torch")
 
 
 def _code_of(choice: EncoderChoice[Any]) -> list[int | str]:
-    """Return the versions of an encoder's code and of the packages that it may use."""
-    return [version_of(type(choice)), *map(importlib.metadata.version, _PACKAGES)]
+    """Return the versions of an encoder's code (its hash, too) and of packages that it may use."""
+    plugin, packages = plugin_of(type(choice)), map(importlib.metadata.version, _PACKAGES)
+    return [version_of(type(choice)), *packages, *([] if plugin is None else [plugin])]
 
 
 def cached_text_embeddings(choice: EncoderChoice[Any], texts: Sequence[str]) -> Tensor:

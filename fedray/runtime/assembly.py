@@ -239,7 +239,9 @@ def load_data(experiment: Experiment) -> FederatedData:
     check_masks(experiment, images)
     keys_json = keys.model_dump_json(exclude={"sha256"}, by_alias=True)
     scope = experiment.seed, experiment.evaluation.global_test, _plugin_hashes(experiment)
-    key = images.sha256, keys_json, *scope
+    parts = keys.partition.params, keys.evolution.params
+    contents = [content_of(path) for part in parts for path in files_of(part).values()]
+    key = images.sha256, keys_json, *scope, *contents
     partitioned = shared.get("data", key, lambda: _partition(experiment, images))
     data = _with_public(experiment, partitioned)
     check_data(experiment, data)

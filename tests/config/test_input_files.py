@@ -7,13 +7,21 @@ from pathlib import Path
 import pytest
 
 from fedray.config import content_of, files_of, load_experiment
+from fedray.language.text_cache import cached_text_embeddings
+from fedray.runtime.assembly import load_data
 from fedray.runtime.resolve import resolve
 
 PLUGIN = '''
+from pathlib import Path
+
+import numpy as np
+
 from fedray.algorithms.averaging.fedavg import FedAvg
 from fedray.config import Frozen, InputFile
 from fedray.core import algorithms
+from fedray.data.listing import Listing, Row
 from fedray.data.partitions import Partition, partitions
+from fedray.data.sources import Source, sources
 
 
 class Part(Frozen):
@@ -58,7 +66,54 @@ class FromFile(Partition):
     name, paper, Params = "from_file", "-", Owners
 
     def split(self, annotations, clients, rng):
+        step = int(Path(self.params.table).read_text())
+        owners = np.arange(len(annotations.labels)) // step % clients
+        return [np.flatnonzero(owners == client) for client in range(clients)]
+
+
+@sources.add
+class Toned(Source):
+    """Images as bright as a file says."""
+
+    name, Params = "toned", Owners
+
+    def find_root(self, root, *, download):
+        return Path(__file__).parent
+
+    def files(self, root, options):
         return []
+
+    def listing(self, root, options):
+        tone = int(Path(self.params.table).read_text())
+        rows = [Row(np.full((8, 8), tone + i % 2, np.uint8), i % 2) for i in range(40)]
+        return Listing(("a", "b"), rows)
+'''
+
+ENCODER = '''
+import torch
+from fedray.plugin import EncoderChoice, NoParams, TextEncoder, encoders
+
+
+class Lengths(TextEncoder):
+    """Lengths of texts."""
+
+    dim, identity = 2, "lengths:1"
+
+    def features(self, texts):
+        return torch.tensor([[{factor} * float(len(text))] * 2 for text in texts])
+
+
+@encoders.add
+class LengthsChoice(EncoderChoice[NoParams]):
+    """Lengths of texts."""
+
+    name, Params, paper = "lengths", NoParams, "-"
+
+    def identity(self):
+        return Lengths.identity
+
+    def build(self):
+        return Lengths()
 '''
 
 
@@ -114,6 +169,37 @@ def test_a_file_counts_by_its_content_wherever_an_experiment_names_it(here, assi
     (here / "one.txt").write_text("2")
     assert tabled(*assignments).identity() != first
     assert load_experiment(before.tree()).identity() == tabled(*assignments).identity()
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "data.partition={name: from_file, table: one.txt}",
+        "data.evolution={name: repartition, phases: [{round: 2, partition: {name: from_file, "
+        "table: one.txt}}]}",
+        "data.source={name: toned, table: one.txt}",
+    ],
+)
+def test_data_that_depend_on_a_changed_file_are_made_again_in_the_same_process(here, word):
+    def first_images():
+        data = load_data(tabled(word, "data.clients=2"))
+        last = data.phases[-1][1]
+        return last.train[0].tolist(), data.images.images.max()
+
+    before = first_images()
+    (here / "one.txt").write_text("2")
+    assert first_images() != before
+
+
+def test_an_edited_encoder_of_a_plugin_embeds_its_texts_again(here):
+    def embedded(factor):
+        (here / "lengths.py").write_text(ENCODER.format(factor=factor))
+        words = ["text.encoder=lengths", "model.feature_dim=2"]
+        experiment = resolve("fedglcl_digits", words, ["lengths.py"])
+        return cached_text_embeddings(experiment.text.encoder.build(), ["a cat", "dog"]).tolist()
+
+    assert embedded(1) == [[5, 5], [3, 3]]
+    assert embedded(2) == [[10, 10], [6, 6]]
 
 
 def test_the_plugins_of_an_experiment_are_in_use_when_its_files_are_looked_for(here):

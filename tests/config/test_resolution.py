@@ -54,6 +54,20 @@ def test_two_ways_of_writing_the_same_have_one_identity(one, other):
     assert resolved(*one).identity() == resolved(*other).identity()
 
 
+@pytest.mark.parametrize(
+    ("tree", "assignment"),
+    [
+        ({"optimizer": {"momentum": 0.9}}, "optimizer=SGD"),
+        ({"data": {"partition": {"alpha": 0.5}}}, "data.partition.name=fedtsp_dirichlet"),
+        ({"data": {"partition": {"alpha": 0.5}}}, "data={partition: fedtsp_dirichlet}"),
+    ],
+)
+def test_naming_the_entry_that_a_mapping_without_a_name_has_keeps_its_parameters(tree, assignment):
+    base = {"algorithm": "fedproto", **tree}
+    named = from_tree(base, parse_assignments([assignment]))
+    assert named.identity() == from_tree(base, []).identity()
+
+
 def test_other_data_is_another_identity():
     experiment = resolved()
     identities = {experiment.identity(data) for data in ("", "a", "b")}

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.config import Component, component
+from fedray.config import Component, component, content_of, files_of
 from fedray.data import splits
 from fedray.data.cache import image_set, images_key, save_images
 from fedray.data.configurable import Configurable
@@ -237,8 +237,9 @@ class Source(Configurable, ABC):
         if split == splits.LISTS:  # later, because a domain without images is worse
             files += splits.split_files(root, split)
         code = version_of(type(self)), plugin_of(type(self))
+        contents = map(content_of, files_of(self.params).values())
         params = self.params.model_dump(mode="json")
-        key = images_key(root, files, params, asdict(options), spellings(), *code)
+        key = images_key(root, files, params, asdict(options), spellings(), *code, *contents)
         return f"{self.name}-{key}"
 
     def _cached(self, root: Path, options: ReadOptions) -> ImageSet:
