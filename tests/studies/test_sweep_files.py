@@ -65,6 +65,10 @@ def _chosen_on_the_test(here):
         ({"space": {"lr, rounds": {"grid": [[1, 2, 3]]}}}, "one for each of lr, rounds"),
         ({"space": {"lr, rounds": {"uniform": [0, 1]}}}, "vary together only in lists"),
         ({"space": {"lr": {"grid": [1]}, "lr, rounds": {"grid": [[1, 1]]}}}, "names lr twice"),
+        (
+            {"asha": {"grace_rounds": 1}, "scales": laptop(set={"eval_every": 2})},
+            "tuning.asha.grace_rounds=1",
+        ),
         ({"asha": {}, "seeds": [0, 1]}, "tuning.asha compares single runs, not means over seeds"),
         (
             {"asha": {}, "search": "tpe", "configurations": 2},
