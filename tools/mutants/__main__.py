@@ -36,8 +36,6 @@ TESTS: Mapping[str, str] = {
     "trained": "trained",
 }
 """Part -> files and folders of tests that may see its mutants, the likeliest first."""
-SECONDS = 600
-"""Time limit of one command, after which a mutant is undecided."""
 SURVIVED, UNDECIDED = "survived", "undecided"
 
 
@@ -53,12 +51,12 @@ def tests_of(mutant: Mutant, root: Path, *, slow: bool) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", *marks, *there]
 
 
-def outcome_of(words: Sequence[str], root: Path) -> str:
+def outcome_of(words: Sequence[str], root: Path, seconds: float) -> str:
     """Return what a command says of the planted mutant: what killed it, or that it survived."""
     environment = {**os.environ, **QUIET, "PYTHONPATH": str(root)}
     try:
         done = subprocess.run(
-            words, cwd=root, env=environment, capture_output=True, text=True, timeout=SECONDS
+            words, cwd=root, env=environment, capture_output=True, text=True, timeout=seconds
         )
     except subprocess.TimeoutExpired:
         return UNDECIDED
@@ -106,6 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     cli.add_argument("--places", action="store_true", help="only say which have no place")
     cli.add_argument("--slow", action="store_true", help="also the slow tests, and those on Ray")
     cli.add_argument("--no-tests", action="store_true", help="only the commands of --run")
+    cli.add_argument("--seconds", type=float, default=600.0, metavar="S",
+                     help="time limit of a command, after which a mutant is undecided")  # fmt: skip
     cli.add_argument("--run", metavar="KIND=COMMAND", action="append", default=[],
                      help="a further command, such as fuzz='make fuzz SEEDS=60'")  # fmt: skip
     args = cli.parse_args(argv)
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             began, found[mutant] = time.monotonic(), {}
             with planted(root, mutant):
                 for kind, words in commands_for(mutant, root, args).items():
-                    found[mutant][kind] = outcome_of(words, root)
+                    found[mutant][kind] = outcome_of(words, root, args.seconds)
             said = ", ".join(f"{kind}: {text}" for kind, text in found[mutant].items())
             seconds = time.monotonic() - began
             print(f"{mutant.part} {mutant.name}: {said} ({seconds:.0f} s)", flush=True)

@@ -241,7 +241,7 @@ scales: {laptop: {experiment: tiny.yaml}}
 answers: nothing
 space: {algorithm.lambda: {loguniform: [0.1, 10]}, lr: {uniform: [0.01, 0.5]}}
 tuning: {search: tpe, configurations: 12}
-scales: {laptop: {experiment: tiny.yaml}}
+scales: {laptop: {experiment: tiny.yaml, max_concurrent: 1}}
 """,
     "table tuned": """\
 answers: nothing

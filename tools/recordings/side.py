@@ -80,7 +80,7 @@ def shipped(case: str, folder: Path) -> readers.Values:
 
 def on_ray(case: str, folder: Path) -> readers.Values:
     """Run a shipped experiment on Ray, kill it after its first round, and resume it."""
-    made = experiment(case, {**cases.TINY, **cases.EXPERIMENTS[case], "rounds": 3})
+    made = experiment(case, {**cases.TINY, **cases.EXPERIMENTS[case], "rounds": 4})
     file = folder.with_suffix(".yaml")
     file.write_text(json.dumps(made.config), encoding="utf-8")  # JSON is YAML
     run = [*FEDRAY, "run", str(file), "--no-track"]
