@@ -41,7 +41,7 @@ from fedray.core.training import (
 )
 from fedray.counts import Tally, counted
 from fedray.errors import UserError
-from fedray.models import Classifier
+from fedray.models import Classifier, frozen_parameters
 from fedray.trees import ClientState, StateTree, Tensors, is_tree, map_tensors
 
 CPU = torch.device("cpu")
@@ -84,7 +84,7 @@ class Stack:
 
     Attributes:
         template: an additional model, for which `functional_call` substitutes tensors.
-        parameters: names of the models' parameters.
+        learnable: names of the parameters that the models do not freeze.
         is_tied: whether a parameter has two names.
         tensors: parameters and buffers [N, ...] by name.
         skeletons: the model of each row.
@@ -93,9 +93,10 @@ class Stack:
     def __init__(self, make: Callable[[], Classifier], count: int) -> None:
         """Stack `count` models from `make`."""
         self.template = make()
-        self.parameters = frozenset(name for name, _ in self.template.named_parameters())
+        parameters = {name for name, _ in self.template.named_parameters()}
+        self.learnable = frozenset(parameters - frozen_parameters(self.template))
         with_ties = [*self.template.named_parameters(remove_duplicate=False)]
-        self.is_tied = len(with_ties) > len(self.parameters)
+        self.is_tied = len(with_ties) > len(parameters)
         models = [make() for _ in range(count)]
         named = [dict((*m.named_parameters(), *m.named_buffers())) for m in models]
         self.tensors = {
@@ -207,7 +208,9 @@ class _StackedTraining:
         self._stored, self._labels = self._samples.tensors(self._device)
         self._views = [augmentation_draws(context.client) for context in contexts]
         rows = {name: tensor[first : first + count] for name, tensor in stack.tensors.items()}
-        learning = stack.parameters if one.trainable is None else {*one.trainable}
+        learning = stack.learnable
+        if one.trainable is not None:
+            learning = learning.intersection(one.trainable)
         self._extra = stack_trees([context.extra for context in contexts])
         self._learning = {n: tensor for n, tensor in rows.items() if n in learning} | self._extra
         is_sent_once = all(context.down is one.down for context in contexts)

@@ -19,7 +19,7 @@ from fedray.core.client import Batch, Client, TrainingConfig
 from fedray.core.optimizers import load_running_means, running_means
 from fedray.core.payload import Payload
 from fedray.errors import NoScalar, shown
-from fedray.models import Classifier, ClassifierOutput, is_normalisation
+from fedray.models import Classifier, ClassifierOutput, frozen_parameters, is_normalisation
 from fedray.trees import ClientState
 
 
@@ -246,23 +246,26 @@ def _with_gradients(extra: Mapping[str, Tensor]) -> Iterator[None]:
 def only_trainable(model: Classifier, trainable: Collection[str] | None) -> Iterator[None]:
     """Put a model into training mode, with all parameters frozen except those in `trainable`.
 
-    Normalisation layers without a trainable parameter stay in evaluation mode.
+    Parameters that the model itself freezes stay frozen. Normalisation layers without a trainable
+    parameter stay in evaluation mode.
     """
+    frozen = frozen_parameters(model)
     if not all(module.training for module in model.modules()):  # `train` takes longer
         model.train()
-    if trainable is None:
+    if trainable is None and not frozen:
         yield
         return
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in trainable)
-    for module in model.modules():
-        if is_normalisation(module) and not any(p.requires_grad for p in module.parameters()):
+        parameter.requires_grad_(name not in frozen and (trainable is None or name in trainable))
+    for module in filter(is_normalisation, model.modules()):
+        learns = [parameter.requires_grad for parameter in module.parameters()]
+        if not any(learns) and (learns or trainable is not None):
             module.eval()
     try:
         yield
     finally:
-        for parameter in model.parameters():
-            parameter.requires_grad_(True)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name not in frozen)
         model.train()
 
 

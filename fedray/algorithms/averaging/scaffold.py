@@ -86,8 +86,8 @@ class Scaffold(FedAvg):
 
         def correct() -> None:
             for w, correction in corrections:
-                assert w.grad is not None
-                w.grad += correction
+                if w.grad is not None:  # a frozen parameter has none
+                    w.grad += correction
 
         return core.fit(
             local,
