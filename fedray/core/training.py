@@ -18,7 +18,7 @@ from fedray.core.algorithm import Algorithm, LocalContext
 from fedray.core.client import Batch, Client, TrainingConfig
 from fedray.core.optimizers import load_running_means, running_means
 from fedray.core.payload import Payload
-from fedray.errors import NoScalar, shown
+from fedray.errors import NoScalar, UserError, shown
 from fedray.models import Classifier, ClassifierOutput, frozen_parameters, is_normalisation
 from fedray.trees import ClientState
 
@@ -255,8 +255,15 @@ def only_trainable(model: Classifier, trainable: Collection[str] | None) -> Iter
     if trainable is None and not frozen:
         yield
         return
+    names = {name for name, _ in model.named_parameters()} - frozen
+    learning = names if trainable is None else names.intersection(trainable)
+    if trainable and not learning:
+        raise UserError(
+            "the network freezes every layer that the method trains here; leave some of them "
+            "unfrozen, set model.projector, or choose a method that trains the head, too"
+        )
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name not in frozen and (trainable is None or name in trainable))
+        parameter.requires_grad_(name in learning)
     for module in filter(is_normalisation, model.modules()):
         learns = [parameter.requires_grad for parameter in module.parameters()]
         if not any(learns) and (learns or trainable is not None):

@@ -87,7 +87,20 @@ EQUAL = [
         *(("fedpac", 1), ("scaffold", 1), ("pfedme", 1), ("fedproto", 4)),
     )
 ]
-REFUSED = {method_of_a_notebook_changes: "algorithm minecell: version 1, code "}
+def frozen_layers_with(out, **keys):
+    """What cannot train the layers that a network leaves unfrozen, or would move the others."""
+    architecture("frozen_stem")(lambda channels, size: _Frozen(channels))
+    architecture("all_frozen")(lambda channels, size: _Frozen(channels).requires_grad_(False))
+    experiment(**{"model__group": "frozen_stem", **keys}).train(out, executor="serial")
+
+
+REFUSED = {
+    method_of_a_notebook_changes: "algorithm minecell: version 1, code ",
+    partial(frozen_layers_with, algorithm="fedbabu", model__group="all_frozen"): "unfrozen",
+    partial(
+        frozen_layers_with, privacy__mode="local", privacy__clip_norm=1, privacy__noise_multiplier=1
+    ): "privacy.mode=local",
+}
 
 
 def named(case) -> str:
