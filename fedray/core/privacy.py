@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fedray.core.payload import Kind, NotFinitePayload, Payload, PayloadField, Placed
-from fedray.core.sums import Total, total_of
+from fedray.core.sums import Total, check_terms, total_of
 from fedray.streams import Streams
 from fedray.trees import StateTree, is_tree, map_tensors
 
@@ -208,7 +208,7 @@ def terms_of(upload: Payload) -> StateTree:
         name: value if is_tree(value) or isinstance(value, Tensor) else torch.tensor(float(value))
         for name, value in fields.items()
     }
-    return {upload.full_name(): map_tensors(_doubled, trees)}
+    return check_terms({upload.full_name(): map_tensors(_doubled, trees)}, upload)
 
 
 def _doubled(tensor: Tensor) -> Tensor:
