@@ -306,18 +306,21 @@ class _StackedTraining:
 
     def results(self) -> list[Trained | FloatingPointError]:
         """Return the result of each client, or its error."""
-        losses: list[list[float]] = [[] for _ in self._contexts]
+        losses: list[list[tuple[float, int]]] = [[] for _ in self._contexts]
         tensors = [tensor for _, tensor in self._losses]
         values = iter(torch.cat(tensors).tolist() if tensors else ())
         for run, _ in self._losses:
             for client in range(run.start, run.stop):
-                losses[client].append(next(values))
+                losses[client].append((next(values), run.size))
         return [self._result(row, client_losses) for row, client_losses in enumerate(losses)]
 
-    def _result(self, row: int, losses: Sequence[float]) -> Trained | FloatingPointError:
+    def _result(
+        self, row: int, losses: Sequence[tuple[float, int]]
+    ) -> Trained | FloatingPointError:
+        """Return the result of a client from the loss and the size of each batch."""
         context, epochs = self._contexts[row], self._config.epochs
         steps = len(losses) // epochs
-        means = [sum(losses[n * steps :][:steps]) / max(steps, 1) for n in range(epochs)]
+        means = [_mean_loss(losses[n * steps :][:steps]) for n in range(epochs)]
         try:
             check_loss(means[-1], self._config)
         except FloatingPointError as error:
@@ -351,6 +354,15 @@ class _StackedTraining:
         losses = self._loss(part.learning, part.fixed, stored, labels, positions)
         losses.sum().backward()  # type: ignore[no-untyped-call]
         self._losses.append((run, losses.detach()))
+
+
+def _mean_loss(losses: Sequence[tuple[float, int]]) -> float:
+    """Return the mean loss of an epoch's images from (mean loss, images) of its batches."""
+    if not losses:
+        return 0.0
+    weights = [size / losses[0][1] for _, size in losses]
+    total = sum(loss * weight for (loss, _), weight in zip(losses, weights, strict=True))
+    return total / sum(weights)
 
 
 class _Part(NamedTuple):

@@ -30,7 +30,7 @@ class Trained:
     Attributes:
         tensors: the model's parameters and buffers and the extra parameters, by name, not copied.
         steps: K, the number of batches in all epochs; `repeat` of `fit` does not count.
-        losses: mean loss of each epoch.
+        losses: mean loss of each epoch, over its images.
     """
 
     tensors: Mapping[str, Tensor]
@@ -100,14 +100,15 @@ def fit(
     if config.precision == "bfloat16":
         loss = torch.autocast(client.device.type, torch.bfloat16)(loss)
     totals = [torch.zeros((), device=client.device) for _ in range(config.epochs)]
-    steps = [0] * config.epochs
+    steps, weights = [0] * config.epochs, [0.0] * config.epochs
+    sizes = batch_sizes(len(client.train), config)
     with (
         only_trainable(local.model, local.trainable),
         _with_gradients(local.extra),
         _optimizer(local) as optimizer,
     ):
         clip = _clip_of(optimizer, config.clip_grad_norm)
-        batches = config.epochs * len(batch_sizes(len(client.train), config))
+        batches = config.epochs * len(sizes)
         for epoch, batch in _batches(client):
             if decay is not None:
                 _set_lr(optimizer, config.lr * decay(sum(steps) / batches))
@@ -120,11 +121,13 @@ def fit(
                 clip()
                 optimizer.step()
             after_batch()
-            totals[epoch] += value.detach()
+            weight = len(batch.positions) / sizes[0]  # the last batch has fewer images, or one more
+            totals[epoch] += value.detach() * weight
+            weights[epoch] += weight
             steps[epoch] += 1
         if decay is not None:
             _set_lr(optimizer, config.lr)  # skeletons keep their optimisers
-    losses = [float(total) / max(n, 1) for total, n in zip(totals, steps, strict=True)]
+    losses = [float(total) / (n or 1) for total, n in zip(totals, weights, strict=True)]
     check_loss(losses[-1], config)
     client.train_losses.append(losses[-1])
     return Trained({**client.weights(local.model), **local.extra}, sum(steps), losses)

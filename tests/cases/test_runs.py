@@ -80,7 +80,19 @@ def frozen_layers_are_trained(out, method, stacked):
     return (len(kept), bool(moved), [name for name in moved if name in kept]), (7, True, [])
 
 
+def train_loss_of_unequal_batches(out, stacked):
+    """The loss of an epoch is that of its images, into whichever batches they are divided."""
+
+    def loss(batch_size: int) -> float:
+        run = experiment(batch_size=batch_size, stacked=stacked, lr=1e-9, rounds=1)
+        done = run.train(out / f"{batch_size}", executor="serial")
+        return done.metrics["train_loss"]
+
+    return [loss(batch_size) for batch_size in (7, 16)], pytest.approx([loss(1000)] * 2, abs=1e-5)
+
+
 EQUAL = [
+    *(partial(train_loss_of_unequal_batches, stacked=stacked) for stacked in (1, 4)),
     partial(frozen_layers_are_trained, method=method, stacked=stacked)
     for method, stacked in (
         *(("fedavg", 1), ("fedavg", 4), ("fedbabu", 1), ("fedbabu", 4)),
