@@ -93,11 +93,13 @@ def train_loss_of_unequal_batches(out, stacked):
 
 EQUAL = [
     *(partial(train_loss_of_unequal_batches, stacked=stacked) for stacked in (1, 4)),
-    partial(frozen_layers_are_trained, method=method, stacked=stacked)
-    for method, stacked in (
-        *(("fedavg", 1), ("fedavg", 4), ("fedbabu", 1), ("fedbabu", 4)),
-        *(("fedpac", 1), ("scaffold", 1), ("pfedme", 1), ("fedproto", 4)),
-    )
+    *(
+        partial(frozen_layers_are_trained, method=method, stacked=stacked)
+        for method, stacked in (
+            *(("fedavg", 1), ("fedavg", 4), ("fedbabu", 1), ("fedbabu", 4)),
+            *(("fedpac", 1), ("scaffold", 1), ("pfedme", 1), ("fedproto", 4)),
+        )
+    ),
 ]
 def frozen_layers_with(out, **keys):
     """What cannot train the layers that a network leaves unfrozen, or would move the others."""
