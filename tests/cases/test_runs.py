@@ -101,6 +101,8 @@ EQUAL = [
         )
     ),
 ]
+
+
 def frozen_layers_with(out, **keys):
     """What cannot train the layers that a network leaves unfrozen, or would move the others."""
     architecture("frozen_stem")(lambda channels, size: _Frozen(channels))
@@ -108,7 +110,26 @@ def frozen_layers_with(out, **keys):
     experiment(**{"model__group": "frozen_stem", **keys}).train(out, executor="serial")
 
 
+def phase_without_validation(out, first, later):
+    """Only some phases have validation images, so that the best round could lie in those alone."""
+    phases = [{"round": 2, "partition": later}]
+    evolution = {"name": "repartition", "tests": "redrawn", "phases": phases}
+    experiment(
+        data__partition=first, data__evolution=evolution, data__validation_fraction=None
+    ).train(out, executor="serial")
+
+
 REFUSED = {
+    partial(
+        phase_without_validation,
+        first={"name": "dominant_class", "shots": 4},
+        later={"name": "iid"},
+    ): "data.evolution: the phase from round 2 has no validation",
+    partial(
+        phase_without_validation,
+        first={"name": "iid"},
+        later={"name": "dominant_class", "shots": 4},
+    ): "data.evolution: the phase from round 0 has no validation",
     method_of_a_notebook_changes: "algorithm minecell: version 1, code ",
     partial(frozen_layers_with, algorithm="fedbabu", model__group="all_frozen"): "unfrozen",
     partial(
