@@ -14,8 +14,10 @@ from fedray.api.result import Result
 from fedray.api.training import Callback, ExecutorName, begin, follow, new_folder
 from fedray.config import (
     Tree,
+    flatten,
     is_record,
     merge,
+    override,
     parents_first,
     read_experiment,
     with_read_plugins,
@@ -65,7 +67,8 @@ class Experiment:
         tree = with_read_plugins(
             _tree(base), pairs, [str(place) for place in places], trusted=not is_record(base)
         )
-        self._resolved = from_tree(tree, [pair for pair in pairs if pair[0] != "plugins"])
+        pairs = [pair for pair in pairs if pair[0] != "plugins"]
+        self._resolved = from_tree(tree, pairs, given=flatten(override({}, pairs)))
 
     @property
     def name(self) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from torch import Tensor
 
-from fedray.config import Frozen, Tree
+from fedray.config import Experiment, Frozen, Tree
 from fedray.core.client import Client, Setting
 from fedray.core.payload import Payload, PayloadTypes
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
@@ -181,6 +181,33 @@ class Algorithm:
         self.hp = hparams
         self.setting = setting
 
+    @classmethod
+    def unread(cls, experiment: Experiment) -> Mapping[str, str]:
+        """Return the experiment's keys that this method never reads, with verb phrases why.
+
+        They follow from `requires`, the payloads and whether clients train. A key may name a
+        section. A user's value for such a key is refused.
+        """
+        keys: dict[str, str] = {}
+        if cls.requires.prompts:
+            models = "group", "feature_dim", "projector", "pretrained"
+            prompts = "trains prompts around the CLIP of model.clip"
+            keys |= dict.fromkeys((f"model.{key}" for key in models), prompts)
+        else:
+            keys |= dict.fromkeys(("model.clip", "model.clip_precision"), "uses no CLIP")
+        if not cls.requires.text:
+            prompts = "writes prompts around the names of the data's classes"
+            keys["text"] = prompts if cls.requires.prompts else "reads no texts"
+        if not cls.requires.public and experiment.data.public.name == "source":
+            keys["data.public"] = "reads no public images"
+        if not cls.uploads:
+            keys["wire.up_bits"] = "uploads nothing"
+        if not cls.downloads:
+            keys["wire.down_bits"] = "downloads nothing"
+        if cls.client_update is Algorithm.client_update:
+            keys |= dict.fromkeys(TRAINING_KEYS, "trains nothing")
+        return keys
+
     # --- server ----------------------------------------------------------------------------------
 
     def init_server(self, server: Server) -> ServerState:
@@ -258,6 +285,18 @@ def is_tested_together(method: Algorithm) -> bool:
     """
     return method.one_model and type(method).give is Algorithm.give
 
+
+TRAINING_KEYS = (
+    "local_epochs",
+    "lr",
+    "lr_schedule",
+    "optimizer",
+    "clip_grad_norm",
+    "shuffle",
+    "drop_last",
+    "data.augment",
+)
+"""Keys that only clients that train read."""
 
 SERVER_STEPS = ("prepare", "give", "round", "server_update", "server_step")
 """The methods `(server state, ...) -> next server state`."""

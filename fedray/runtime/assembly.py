@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedray.config import DataConfig, Experiment, content_of, files_of
+from fedray.config import DataConfig, Experiment, content_of, files_of, keys_without_effect
 from fedray.core import (
     Algorithm,
     Gate,
@@ -186,6 +186,7 @@ class Assembly:
     def plan(self) -> Plan:
         """Return the round loop's settings."""
         e = self.experiment
+        trains = "lr" not in keys_without_effect(e)
         return Plan(
             rounds=e.rounds,
             clients=e.data.clients,
@@ -193,7 +194,7 @@ class Assembly:
             eval_every=e.eval_every,
             faults=e.faults,
             facts=[(first, self._facts(data)) for first, data in self.data.phases],
-            lr=self.lr if self.schedule.changes else None,
+            lr=self.lr if self.schedule.changes and trains else None,
             finetune_epochs=e.finetune_epochs,
             join=e.join,
             select=e.report.select,

@@ -1,0 +1,61 @@
+"""What users of this and of neighbouring tools reported about data, texts, models and keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedray.errors import UserError
+from fedray.runtime.resolve import resolve
+
+# --- keys without effect --------------------------------------------------------------------------
+
+REFUSED = {
+    "texts of a method without texts": ("fedavg_digits", "text.encoder=bert"),
+    "names of classes for prompts": ("promptfl_clip", "text.names=[cat, dog]"),
+    "a file of descriptions for prompts": ("promptfl_clip", "text.descriptions=missing.json"),
+    "a backbone for prompts": ("promptfl_clip", "model.group=mlp"),
+    "weights of a backbone for prompts": ("promptfl_clip", "model.pretrained=weights.pth"),
+    "a CLIP for backbones": ("fedavg_digits", "model.clip=openclip"),
+    "bits of uploads that do not exist": ("local_digits", "wire.up_bits=8"),
+    "a learning rate of nobody": ("promptfl_clip algorithm=zero_shot", "lr=0.1"),
+    "precision of frozen texts": ("fedglcl_digits", "text.precision=bfloat16"),
+    "a folder for the digits": ("fedavg_digits", "data.root=/tmp"),
+}
+"""Experiment with its method, and a key that nothing reads there."""
+
+NAMED = {
+    "official tests": ("fedavg_digits", "data.test_samples=5"),
+    "local tests": ("fedavg_shapes", "data.test_fraction=0.4"),
+    "nobody joins": ("fedavg_digits", "join.round=3"),
+    "no privacy": ("fedavg_digits", "privacy.delta=0.1"),
+    "no descriptions": ("fedglcl_digits text.style=name", "text.template=a {description}"),
+    "no prompts": ("fedtsp_digits algorithm.prompt_length=0", "algorithm.prompt_lr=0.5"),
+    "no warm-up": ("fedavg_digits", "lr_schedule.warmup_lr=0.5"),
+}
+"""Experiment with other keys, and a key that one of them switches off."""
+
+
+@pytest.mark.parametrize(("base", "key"), REFUSED.values(), ids=REFUSED)
+def test_a_key_that_nothing_reads_is_refused(base, key):
+    with pytest.raises(UserError, match=key.partition("=")[0]):
+        resolve(base.split()[0], [*base.split()[1:], key])
+
+
+@pytest.mark.parametrize(("base", "key"), NAMED.values(), ids=NAMED)
+def test_a_key_that_another_one_switches_off_is_named(base, key, caplog):
+    name, *keys = base.split()
+    keyed = resolve(name, [*keys, key])
+    assert key.partition("=")[0] in caplog.text
+    assert keyed.identity() == resolve(name, keys).identity()
+
+
+def test_keys_of_a_shipped_experiment_that_a_method_does_not_read_are_no_part_of_its_identity(
+    tmp_path, caplog
+):
+    texts = resolve("fedtsp_digits", ["algorithm=fedavg", "model.feature_dim=64"])
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: fedtsp_digits\nname: fedtsp_digits\ntext: {style: name}\n")
+    assert not caplog.text
+    other = resolve(str(file), ["algorithm=fedavg", "model.feature_dim=64"])
+    assert other.identity() == texts.identity()
+    assert "text.style" in caplog.text
