@@ -35,7 +35,6 @@ from fedray.config.experiment import (
 from fedray.config.files import (
     COMPONENTS,
     MOST_BYTES,
-    ExperimentFile,
     dump_yaml,
     find_yaml,
     flatten,

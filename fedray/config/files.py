@@ -287,8 +287,15 @@ def is_key(text: str) -> bool:
 
 
 def parents_first(pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Sort pairs of dotted keys and values, so that a parent does not override its children."""
-    return sorted(pairs, key=lambda pair: pair[0].count("."))
+    """Return the last value of each dotted key, parents first; mappings are divided into keys.
+
+    So a parameter that was set stays when another component is named, before or after it.
+    """
+    names = {f"{component}.name": component for component in COMPONENTS}
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        values |= {names.get(k, k): inner for k, inner in flatten({key: value}).items()}
+    return sorted(values.items(), key=lambda item: item[0].count("."))
 
 
 class ExperimentFile(NamedTuple):

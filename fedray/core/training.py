@@ -159,8 +159,8 @@ def augmented(augment: Augmentation, images: Tensor, generator: torch.Generator)
     """Return a batch of augmented images, uint8 [B, channels, H, W].
 
     Raises:
-        UserError: if the augmentation returns another type or shape; values from 0 to 1, for example,
-            would be other pixels than those of the tests.
+        UserError: if the augmentation returns another type or shape; floats from 0 to 1, for
+            example, would be other pixels than those of the tests.
     """
     views = augment(images, generator)
     found = (views.dtype, views.shape) if isinstance(views, Tensor) else (type(views).__name__, ())

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from fedray.config import (
     EXPERIMENTS,
     Experiment,
-    ExperimentFile,
     MissingRoot,
     Tree,
     flatten,
@@ -18,11 +18,11 @@ from fedray.config import (
     is_record,
     keys_without_effect,
     load_experiment,
-    merged,
     missing_roots_allowed,
     override,
     parse_assignments,
     read_chain,
+    read_experiment,
     with_read_plugins,
 )
 from fedray.errors import UserError
@@ -49,18 +49,23 @@ def resolve(
         UserError: if anything is invalid; the message describes the first problem.
     """
     pairs = parse_assignments(assignments)
-    chain = read_chain(name)
-    tree = with_read_plugins(merged(chain), pairs, plugins, trusted=not is_record(name))
+    tree = with_read_plugins(read_experiment(name), pairs, plugins, trusted=not is_record(name))
     pairs = [pair for pair in pairs if pair[0] != "plugins"]
     experiment = from_tree(tree, pairs, given=flatten(override({}, pairs)))
-    if not is_record(name):
-        name_without_effect(experiment, keys_of_users(chain))
+    name_without_effect(experiment, keys_of_user(name))
     return experiment
 
 
-def keys_of_users(chain: Iterable[ExperimentFile]) -> set[str]:
-    """Return the dotted keys that the user's own files among those of `read_chain` set."""
-    own = (file.tree for file in chain if not file.path.is_relative_to(EXPERIMENTS))
+def keys_of_user(base: str | Path | Mapping[str, Any]) -> Collection[str]:
+    """Return the dotted keys that the user's own files or a mapping set.
+
+    A complete configuration, such as a run's, has none, because it also states all defaults.
+    """
+    if isinstance(base, Mapping):
+        is_complete = Experiment.model_fields.keys() - {"plugins"} <= base.keys()
+        return () if is_complete else flatten(base).keys()
+    files = () if is_record(base) else read_chain(str(base))
+    own = (file.tree for file in files if not file.path.is_relative_to(EXPERIMENTS))
     return {key for tree in own for key in flatten(tree)}
 
 

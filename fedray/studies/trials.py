@@ -222,7 +222,7 @@ def best_command(plan: StudyPlan, config: Mapping[str, Any]) -> str:
     rounds = {} if plan.report.rounds is None else {"rounds": plan.report.rounds}
     pairs = {**defaults, **plan.set, **rounds, **plan.given, **config}
     place = Place(next(iter(plan.rows)), next(iter(plan.columns)))
-    experiment = plan.experiment_of(place, config, "tuning", plan.report.seeds[0])
+    experiment = plan.experiment_of(place, dict(config), "tuning", plan.report.seeds[0])
     unread = [key for key, why in keys_without_effect(experiment).items() if not why.is_switch]
     pairs = {key: value for key, value in pairs.items() if not is_below(key, unread)}
     if plan.report.seeds[0] != base.get("seed", 0):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from fedray.core.training import augmented
+from fedray.data.augment import Augmentation
 from fedray.errors import UserError
 from fedray.runtime.resolve import resolve
 
@@ -59,3 +62,30 @@ def test_keys_of_a_shipped_experiment_that_a_method_does_not_read_are_no_part_of
     other = resolve(str(file), ["algorithm=fedavg", "model.feature_dim=64"])
     assert other.identity() == texts.identity()
     assert "text.style" in caplog.text
+
+
+# --- own code of another type ---------------------------------------------------------------------
+
+
+class Returns(Augmentation):
+    """An augmentation that returns a function of the images."""
+
+    name = "returns"
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def __call__(self, images, generator):
+        return self.function(images)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda images: images.float() / 255, lambda images: images.float(), lambda images: images[:1]],
+    ids=["floats from 0 to 1", "floats from 0 to 255", "another number"],
+)
+def test_augmented_images_of_another_type_or_shape_are_refused(function):
+    images = torch.zeros(2, 1, 4, 4, dtype=torch.uint8)
+    with pytest.raises(UserError, match="data.augment=returns"):
+        augmented(Returns(function), images, torch.Generator())

@@ -466,6 +466,20 @@ def test_the_best_configuration_is_a_command_that_resolves(here):
     assert resolve(words[3], words[4:]).identity() == wanted.experiment.identity()
 
 
+@pytest.mark.parametrize("given", [(), ("algorithm.lambda=3",)])
+def test_a_sweep_over_methods_keeps_what_is_set_beside_them(here, given):
+    from fedray.runtime.resolve import resolve
+
+    keys = {} if given else {"set": {"algorithm.lambda": 3}}
+    write_sweep(scales=laptop(**keys), space={"algorithm": {"grid": ["fedproto", "fedtgp"]}})
+    study = sweep(*given)
+    for config in study.plan.configurations("all"):
+        spec = study.cells[0].run_spec(config, "tuning", 0)
+        assert spec.experiment.tree()["algorithm"]["lambda"] == 3
+        words = shlex.split(best_command(study.plan, config))
+        assert resolve(words[3], words[4:]).identity() == spec.experiment.identity()
+
+
 # --- search ---------------------------------------------------------------------------------------
 
 SPACES = {

@@ -146,9 +146,8 @@ def _caption(report: Report, groups: Sequence[RunGroup]) -> str:
     scales = " and ".join(sorted({str(member.keys.get("scale", "?")) for member in groups}))
     many = any(len(member.runs) > 1 for member in groups)
     spread = f", mean {SPREAD} n seeds" if many else ""
-    further_text = "".join(
-        f"; {metric_name(metric)}, {selection_label(groups, report.at)}" for metric in further
-    )
+    round_ = "in the same round" if report.at == "best" else "final"
+    further_text = "".join(f"; {metric_name(metric)}, {round_}" for metric in further)
     chosen = report.at == "best" and all(member.select == "validation" for member in groups)
     order = "; the best on validation first" if chosen and len(groups) > 1 else ""
     numbers = f"{metric_name(first)}{spread} [{scales} scale]{further_text}"

@@ -284,7 +284,7 @@ def test_what_is_best_is_as_the_metric_declares_not_as_it_is_called(tmp_path: Pa
     (loaded,) = load_runs([folder])
     declared = [Metric("local_accuracy", direction="min")]
     run = replace(loaded.run, info=replace(loaded.run.info, metrics=declared))
-    assert run.value("local_accuracy", "best") == 0.2
+    assert run.value("local_accuracy", "best", "local_accuracy") == 0.2
     assert cell(Interval.of(0.5, 0.0, 1), Metric("train_loss", "share")) == "50.00"
     assert cell(Interval.of(0.5, 0.0, 1), Metric("dice_accuracy", "index")) == "0.5"
 
