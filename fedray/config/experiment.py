@@ -204,10 +204,12 @@ class TextConfig(Frozen):
     style: Annotated[Component, Chosen("text style", "fine")] = default_entry("fine")
     """Texts of a class: its fine, short or long descriptions, or templates around its name
     (handcrafted, plain, ensemble, name)."""
-    names: tuple[str, ...] | Annotated[PathText, NamesFile(".json")] | None = None
-    """Other class names for the texts, in the order of the labels (FedGLCL's proxy texts): a list,
-    the name of a shipped list (imagenet100) or of shipped descriptions (domainnet10), or a JSON
-    file."""
+    names: tuple[str, ...] | Mapping[str, str] | Annotated[PathText, NamesFile(".json")] | None = (
+        None
+    )
+    """Other class names for the texts (FedGLCL's proxy texts): a mapping from the data's names
+    (`{"1": dog, "2": cat}`), a list in the order of the labels, a JSON file of either, or the name
+    of a shipped list (imagenet100) or of shipped descriptions (domainnet10)."""
     template: str = Field("A photo of a {label}: {description}", max_length=1000)
     """Text made of a class name and a description: Eq. (3) of FedTSP, with the official code's
     article."""

@@ -299,7 +299,7 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
     if keys.names is not None:
         names = names_for(keys.names, names)
     else:
-        check_words(names, "give their names, in the order of the labels, with text.names")
+        check_words(names, "give them names with text.names={FOLDER: NAME, ...}")
     texts = class_texts(keys.style.build(), names, keys.descriptions, keys.template)
     choice = keys.encoder.build()
     flat_texts = tuple(text for texts_of_class in texts for text in texts_of_class)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
+from fedray.config import load_experiment
 from fedray.core.training import augmented
 from fedray.data.augment import Augmentation
 from fedray.errors import UserError
+from fedray.language.names import names_for
 from fedray.runtime.resolve import resolve
 
 # --- keys without effect --------------------------------------------------------------------------
@@ -62,6 +66,40 @@ def test_keys_of_a_shipped_experiment_that_a_method_does_not_read_are_no_part_of
     other = resolve(str(file), ["algorithm=fedavg", "model.feature_dim=64"])
     assert other.identity() == texts.identity()
     assert "text.style" in caplog.text
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+NUMBERED = sorted(map(str, range(1, 13)))
+"""1, 10, 11, 12, 2, ...: the order of folders."""
+
+
+@pytest.mark.parametrize(
+    ("names", "classes", "expected"),
+    [
+        ([f"name {i}" for i in range(1, 13)], NUMBERED, "'1'"),
+        ({"2": "cat", "1": "dog"}, ["1", "2"], ("dog", "cat")),
+        ({"Cat_A": "lynx", "St. Bernard": "dog"}, ["St. Bernard", "cat a"], ("dog", "lynx")),
+        ({"1": "dog"}, ["1", "2"], "'2'"),
+        ({"1": "dog", "2": "cat", "3": "owl"}, ["1", "2"], "'3'"),
+        (["a", "b", "c"], ["2", "10", "1"], ("a", "b", "c")),
+    ],
+)
+def test_names_go_to_the_classes_that_they_mean(tmp_path, names, classes, expected):
+    file = tmp_path / "names.json"
+    file.write_text(json.dumps(names))
+    for given in (names, str(file)):
+        if isinstance(expected, tuple):
+            assert names_for(given, classes) == expected
+        else:
+            with pytest.raises(UserError, match=expected):
+                names_for(given, classes)
+
+
+def test_a_mapping_of_names_is_a_value_of_its_key():
+    names = {"1": "dog", "St. Bernard": "saint"}
+    keyed = resolve("fedtsp_digits", [f"text.names={json.dumps(names)}"])
+    assert keyed.text.names == names == load_experiment(keyed.tree()).text.names
 
 
 # --- own code of another type ---------------------------------------------------------------------
