@@ -13,7 +13,7 @@ sources.py      where the values of an experiment file come from
 resolution.py   from a tree to a complete experiment: presets, names and defaults
 """
 
-from fedray.config.effects import is_below, keys_without_effect
+from fedray.config.effects import NoEffect, is_below, keys_without_effect
 from fedray.config.experiment import (
     DATA,
     EXECUTION,

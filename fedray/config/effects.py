@@ -23,12 +23,12 @@ class NoEffect(NamedTuple):
 
     Attributes:
         reason: a main clause for messages.
-        is_switch: whether another value of the same section or entry would let the key take effect;
-            else an entry, such as the method, never reads the key.
+        is_refused: whether a user's value is refused, because an entry never reads the key; else
+            it is named, for example because another value switches the key off.
     """
 
     reason: str
-    is_switch: bool
+    is_refused: bool = True
 
 
 def keys_without_effect(experiment: Frozen) -> dict[str, NoEffect]:
@@ -37,15 +37,15 @@ def keys_without_effect(experiment: Frozen) -> dict[str, NoEffect]:
     for place, part in _components(experiment):
         entry = registry(part.kind).get(part.name)
         if hasattr(entry, "unread") and place.count(".") < 2:  # not inside another component
-            choice, reasons = f"{place}={part.name}", entry.unread(experiment).items()
-            found |= {key: NoEffect(f"{choice} {reason}", False) for key, reason in reasons}
+            for key, cause in entry.unread(experiment).items():
+                found[key] = cause._replace(reason=f"{place}={part.name} {cause.reason}")
     components = ((place, part.params) for place, part in _components(experiment))
     for place, owner in (*_sections(experiment), *components):
         if is_below(place, found):
             continue
         for name, reason in owner.switched_off().items():
             key = f"{place}.{name}" if place else name
-            found.setdefault(key, NoEffect(reason, True))
+            found.setdefault(key, NoEffect(reason, is_refused=False))
     return found
 
 

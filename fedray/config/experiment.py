@@ -77,11 +77,13 @@ class DataConfig(Frozen):
     """Required content hash of images and labels, as in result.json; None accepts any data."""
     image_size: Annotated[int | None, IMAGES] = Field(None, ge=4, le=1024)
     """Pixels per side; None keeps the source's size."""
-    resize: Annotated[Literal["bilinear", "bicubic", "squash"] | None, IMAGES] = None
+    resize: Annotated[Literal["bilinear", "bicubic", "squash", "squash_bicubic"] | None, IMAGES] = (
+        None
+    )
     """Filter for scaling images to `image_size`, with sides and margins rounded as by torchvision's
-    Resize and CenterCrop (bicubic: bit-identical to CLIP's preprocessing); squash: both sides are
-    scaled, without a crop, as by Resize((S, S)). None: the source decides, bicubic for CoOp's data
-    sets, else bilinear."""
+    Resize and CenterCrop; squash: both sides are scaled, without a crop, as by Resize((S, S)),
+    bilinearly or bicubically. None: as the preprocessing of `model.clip` (openclip) for prompt
+    methods; else the source decides, bicubic for CoOp's data sets, else bilinear."""
     channels: Annotated[Literal[1, 3] | None, IMAGES] = None
     """Colour channels: 1 for grey, 3 for RGB; None keeps the source's."""
     classes: Annotated[tuple[str, ...] | None, IMAGES] = Field(None, min_length=2)

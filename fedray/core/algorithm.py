@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from torch import Tensor
 
-from fedray.config import Experiment, Frozen, Tree
+from fedray.config import Experiment, Frozen, NoEffect, Tree
 from fedray.core.client import Client, Setting
 from fedray.core.payload import Payload, PayloadTypes
 from fedray.core.server import Downlinks, Exchange, Server, Uplinks
@@ -182,30 +182,30 @@ class Algorithm:
         self.setting = setting
 
     @classmethod
-    def unread(cls, experiment: Experiment) -> Mapping[str, str]:
+    def unread(cls, experiment: Experiment) -> Mapping[str, NoEffect]:
         """Return the experiment's keys that this method never reads, with verb phrases why.
 
         They follow from `requires`, the payloads and whether clients train. A key may name a
-        section. A user's value for such a key is refused.
+        section.
         """
-        keys: dict[str, str] = {}
+        keys: dict[str, NoEffect] = {}
         if cls.requires.prompts:
-            models = "group", "feature_dim", "projector", "pretrained"
-            prompts = "trains prompts around the CLIP of model.clip"
-            keys |= dict.fromkeys((f"model.{key}" for key in models), prompts)
+            models = (f"model.{key}" for key in ("group", "feature_dim", "projector", "pretrained"))
+            keys |= dict.fromkeys(models, NoEffect("trains prompts around the CLIP of model.clip"))
         else:
-            keys |= dict.fromkeys(("model.clip", "model.clip_precision"), "uses no CLIP")
+            clip = "model.clip", "model.clip_precision"
+            keys |= dict.fromkeys(clip, NoEffect("uses no CLIP"))
         if not cls.requires.text:
             prompts = "writes prompts around the names of the data's classes"
-            keys["text"] = prompts if cls.requires.prompts else "reads no texts"
+            keys["text"] = NoEffect(prompts if cls.requires.prompts else "reads no texts")
         if not cls.requires.public and experiment.data.public.name == "source":
-            keys["data.public"] = "reads no public images"
+            keys["data.public"] = NoEffect("reads no public images")
         if not cls.uploads:
-            keys["wire.up_bits"] = "uploads nothing"
+            keys["wire.up_bits"] = NoEffect("uploads nothing")
         if not cls.downloads:
-            keys["wire.down_bits"] = "downloads nothing"
+            keys["wire.down_bits"] = NoEffect("downloads nothing")
         if cls.client_update is Algorithm.client_update:
-            keys |= dict.fromkeys(TRAINING_KEYS, "trains nothing")
+            keys |= dict.fromkeys(TRAINING_KEYS, NoEffect("trains nothing", is_refused=False))
         return keys
 
     # --- server ----------------------------------------------------------------------------------

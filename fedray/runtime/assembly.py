@@ -229,7 +229,7 @@ def load_data(experiment: Experiment) -> FederatedData:
     Raises:
         UserError: when the data is missing, or cannot serve the clients or the method.
     """
-    keys = experiment.data
+    keys = image_keys(experiment)
     images = read_images(keys)
     if keys.sha256 is not None and images.sha256 != keys.sha256:
         raise UserError(
@@ -253,7 +253,7 @@ def _with_public(experiment: Experiment, data: FederatedData) -> FederatedData:
     """Return the data with the public images of another source, if the experiment names one."""
     public: PublicData = experiment.data.public.build()
     random = Streams(experiment.seed).numpy("public")
-    other = public.read(data.images, experiment.data, random)
+    other = public.read(data.images, image_keys(experiment), random)
     return data if other is None else replace(data, public=other)
 
 
@@ -267,6 +267,15 @@ def partition_images(experiment: Experiment, images: ImageSet) -> FederatedData:
 def _plugin_hashes(experiment: Experiment) -> tuple[str, ...]:
     """Return the plug-ins' hashes, part of cache keys because plug-ins give names their meaning."""
     return tuple(plugin.sha256 for plugin in experiment.plugins)
+
+
+def image_keys(experiment: Experiment) -> DataConfig:
+    """Return an experiment's `data`, scaled by default as the CLIP of a prompt method expects."""
+    keys = experiment.data
+    prompts = algorithms.get(experiment.algorithm.name).requires.prompts
+    if keys.resize is not None or keys.image_size is None or not prompts:
+        return keys
+    return keys.model_copy(update={"resize": experiment.model.clip.build().resize()})
 
 
 def read_images(keys: DataConfig) -> ImageSet:

@@ -95,7 +95,7 @@ def refuse_without_effect(experiment: Experiment, given: Collection[str]) -> Non
     """Refuse keys that nothing reads; log those that another key switches off."""
     for key, cause in keys_without_effect(experiment).items():
         keys = [one for one in given if is_below(one, [key])]
-        if keys and not cause.is_switch:
+        if keys and cause.is_refused:
             raise UserError(f"{_named(keys[0])} has no effect: {cause.reason}; remove it")
     name_without_effect(experiment, given)
 

@@ -223,7 +223,7 @@ def best_command(plan: StudyPlan, config: Mapping[str, Any]) -> str:
     pairs = {**defaults, **plan.set, **rounds, **plan.given, **config}
     place = Place(next(iter(plan.rows)), next(iter(plan.columns)))
     experiment = plan.experiment_of(place, dict(config), "tuning", plan.report.seeds[0])
-    unread = [key for key, why in keys_without_effect(experiment).items() if not why.is_switch]
+    unread = [key for key, why in keys_without_effect(experiment).items() if why.is_refused]
     pairs = {key: value for key, value in pairs.items() if not is_below(key, unread)}
     if plan.report.seeds[0] != base.get("seed", 0):
         pairs["seed"] = plan.report.seeds[0]

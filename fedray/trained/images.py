@@ -47,7 +47,7 @@ class Preprocessing:
     def __str__(self) -> str:
         colour = "grey" if self.channels == 1 else "RGB"
         way = f"{self.resize or self.resampling}, centre crop"
-        way = "both sides scaled" if self.resize == "squash" else way
+        way = "both sides scaled" if (self.resize or "").startswith("squash") else way
         scaled = f", {way}" if self.height == self.width else ""
         return f"{self.width}x{self.height} pixels, {colour}{scaled}, in [-1, 1]"
 

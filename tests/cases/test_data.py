@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
+from PIL.Image import Resampling, fromarray
 
 from fedray.config import load_experiment
 from fedray.core.training import augmented
 from fedray.data.augment import Augmentation
+from fedray.data.decoding import ReadOptions, decode
 from fedray.errors import UserError
+from fedray.language.encoders.clip_layouts import converted_preprocessing
+from fedray.language.encoders.openclip_weights import WeightSource
 from fedray.language.names import names_for
+from fedray.runtime.assembly import image_keys
 from fedray.runtime.resolve import resolve
 
 # --- keys without effect --------------------------------------------------------------------------
@@ -24,7 +30,6 @@ REFUSED = {
     "weights of a backbone for prompts": ("promptfl_clip", "model.pretrained=weights.pth"),
     "a CLIP for backbones": ("fedavg_digits", "model.clip=openclip"),
     "bits of uploads that do not exist": ("local_digits", "wire.up_bits=8"),
-    "a learning rate of nobody": ("promptfl_clip algorithm=zero_shot", "lr=0.1"),
     "precision of frozen texts": ("fedglcl_digits", "text.precision=bfloat16"),
     "a folder for the digits": ("fedavg_digits", "data.root=/tmp"),
 }
@@ -37,6 +42,7 @@ NAMED = {
     "no privacy": ("fedavg_digits", "privacy.delta=0.1"),
     "no descriptions": ("fedglcl_digits text.style=name", "text.template=a {description}"),
     "no prompts": ("fedtsp_digits algorithm.prompt_length=0", "algorithm.prompt_lr=0.5"),
+    "nothing is trained": ("promptfl_clip algorithm=zero_shot", "lr=0.1"),
     "no warm-up": ("fedavg_digits", "lr_schedule.warmup_lr=0.5"),
 }
 """Experiment with other keys, and a key that one of them switches off."""
@@ -102,6 +108,50 @@ def test_a_mapping_of_names_is_a_value_of_its_key():
     assert keyed.text.names == names == load_experiment(keyed.tree()).text.names
 
 
+# --- preprocessing --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("preprocessing", "resize"),
+    [
+        ({}, "bicubic"),
+        ({"interpolation": "bilinear", "resize_mode": "shortest"}, "bilinear"),
+        ({"interpolation": "bicubic", "resize_mode": "squash"}, "squash_bicubic"),
+        ({"interpolation": "bilinear", "resize_mode": "squash"}, "squash"),
+        ({"resize_mode": "longest"}, None),
+    ],
+)
+def test_images_are_scaled_as_the_clip_expects(monkeypatch, preprocessing, resize):
+    monkeypatch.setattr(WeightSource, "preprocessing", lambda self: preprocessing)
+    clip = ["model.clip=openclip", "model.clip.model=ViT-B-32", "model.clip.pretrained=random"]
+    experiment = resolve("promptfl_clip", clip)
+    if resize is None:
+        with pytest.raises(UserError, match=r"set data\.resize"):
+            image_keys(experiment)
+    else:
+        assert image_keys(experiment).resize == resize
+    assert image_keys(resolve("promptfl_clip", [*clip, "data.resize=squash"])).resize == "squash"
+    assert image_keys(resolve("promptfl_clip", [])).resize is None
+    assert image_keys(resolve("fedavg_digits", ["data.image_size=16"])).resize is None
+
+
+def test_the_preprocessing_of_transformers_is_read(tmp_path):
+    content = {"resample": 2, "size": {"height": 9, "width": 9}, "image_mean": [0, 0, 0]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(content))
+    found = converted_preprocessing(tmp_path, "model.clip")
+    assert found == {"mean": [0, 0, 0], "interpolation": "bilinear", "resize_mode": "squash"}
+
+
+@pytest.mark.parametrize(
+    ("resize", "filter_"), [("squash", Resampling.BILINEAR), ("squash_bicubic", Resampling.BICUBIC)]
+)
+def test_both_sides_are_scaled_with_the_filter(resize, filter_):
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
+    (found,) = decode([pixels], str, ReadOptions(image_size=16, resize=resize))
+    expected = np.asarray(fromarray(pixels).resize((16, 16), filter_))
+    assert np.array_equal(found.transpose(1, 2, 0), expected)
+
+
 # --- own code of another type ---------------------------------------------------------------------
 
 
@@ -125,5 +175,5 @@ class Returns(Augmentation):
 )
 def test_augmented_images_of_another_type_or_shape_are_refused(function):
     images = torch.zeros(2, 1, 4, 4, dtype=torch.uint8)
-    with pytest.raises(UserError, match="data.augment=returns"):
+    with pytest.raises(UserError, match=r"data\.augment=returns"):
         augmented(Returns(function), images, torch.Generator())

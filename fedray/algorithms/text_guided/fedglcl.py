@@ -43,7 +43,7 @@ from fedray import core
 from fedray.algorithms.averaging.extra_parameters import ExtraParameters
 from fedray.algorithms.averaging.fedavg import FedAvg, GlobalModel
 from fedray.algorithms.losses import cosine_matrix
-from fedray.config import Experiment, Temperature
+from fedray.config import Experiment, NoEffect, Temperature
 from fedray.language.trainable import TowerShape, class_embeddings
 from fedray.models import ClassifierOutput
 
@@ -98,8 +98,9 @@ class FedGLCL(FedAvg):
     hp: HParams
 
     @classmethod
-    def unread(cls, experiment: Experiment) -> Mapping[str, str]:
-        return {**super().unread(experiment), "text.precision": "reads texts without prompts"}
+    def unread(cls, experiment: Experiment) -> Mapping[str, NoEffect]:
+        precision = NoEffect("reads texts without prompts")
+        return {**super().unread(experiment), "text.precision": precision}
 
     def init_server(self, server: core.Server) -> core.ServerState:
         """Return the initial weights and T.
@@ -161,7 +162,7 @@ class FedGLCLTrainedText(FedGLCL, ExtraParameters):
     hp: HParams
 
     @classmethod
-    def unread(cls, experiment: Experiment) -> Mapping[str, str]:
+    def unread(cls, experiment: Experiment) -> Mapping[str, NoEffect]:
         keys = super().unread(experiment)  # the frozen blocks below those that are trained read it
         return {key: reason for key, reason in keys.items() if key != "text.precision"}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedray.config import Experiment
+from fedray.config import Experiment, NoEffect
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import ImageSet
 from fedray.data.sources import Listing, Row, Source, sources
@@ -33,9 +33,9 @@ class Digits(Source):
     kept = False
 
     @classmethod
-    def unread(cls, experiment: Experiment) -> Mapping[str, str]:
+    def unread(cls, experiment: Experiment) -> Mapping[str, NoEffect]:
         """Return the keys of a folder, which this source does not read."""
-        return dict.fromkeys(("data.root", "data.download"), "reads no folder")
+        return dict.fromkeys(("data.root", "data.download"), NoEffect("reads no folder"))
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return the folder of scikit-learn, found without the import, which takes seconds."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.config import Experiment
+from fedray.config import Experiment, NoEffect
 from fedray.data.decoding import ReadOptions
 from fedray.data.imageset import TEST, TRAIN
 from fedray.data.sources import Listing, Row, Source, sources
@@ -44,9 +44,9 @@ class Shapes(Source):
     name = "shapes"
 
     @classmethod
-    def unread(cls, experiment: Experiment) -> Mapping[str, str]:
+    def unread(cls, experiment: Experiment) -> Mapping[str, NoEffect]:
         """Return the keys of a folder, which this source does not read."""
-        return dict.fromkeys(("data.root", "data.download"), "reads no folder")
+        return dict.fromkeys(("data.root", "data.download"), NoEffect("reads no folder"))
 
     def find_root(self, root: Path | None, *, download: bool) -> Path:
         """Return this module's folder, because images are generated, not read."""
