@@ -316,6 +316,8 @@ class _Colour(Exception):
 def _open(item: Encoded, where: str) -> Image.Image:
     from PIL import Image, ImageOps, UnidentifiedImageError
 
+    if isinstance(item, np.ndarray) and item.dtype != np.uint8:
+        raise UserError(f"{where} has pixels of type {item.dtype}, expected uint8 from 0 to 255")
     try:
         if isinstance(item, np.ndarray):
             return Image.fromarray(item)

@@ -177,3 +177,9 @@ def test_augmented_images_of_another_type_or_shape_are_refused(function):
     images = torch.zeros(2, 1, 4, 4, dtype=torch.uint8)
     with pytest.raises(UserError, match=r"data\.augment=returns"):
         augmented(Returns(function), images, torch.Generator())
+
+
+@pytest.mark.parametrize("type_", [np.int64, np.float32, np.uint16])
+def test_pixels_of_another_type_are_refused_with_theirs(type_):
+    with pytest.raises(UserError, match=f"image 0 .*{np.dtype(type_)}"):
+        decode([np.zeros((4, 4), type_)], "image {}".format, ReadOptions())
