@@ -14,15 +14,17 @@ from fedray.api.result import Result
 from fedray.api.training import Callback, ExecutorName, begin, follow, new_folder
 from fedray.config import (
     Tree,
+    flatten,
     is_record,
     merge,
+    override,
     parents_first,
     read_experiment,
     with_read_plugins,
 )
 from fedray.errors import UserError
 from fedray.plugins import check_unchanged
-from fedray.runtime.resolve import from_tree
+from fedray.runtime.resolve import from_tree, keys_of_user, name_without_effect
 from fedray.storage.claim import prove_writable
 from fedray.storage.copies import check_owner, fetch_missing
 from fedray.storage.entries import check_entries
@@ -65,11 +67,13 @@ class Experiment:
             _tree(base), pairs, [str(place) for place in places], trusted=not is_record(base)
         )
         self._resolve(tree, [pair for pair in pairs if pair[0] != "plugins"])
+        name_without_effect(self._resolved, keys_of_user(base))
 
     def _resolve(self, tree: Tree, pairs: list[tuple[str, Any]]) -> None:
         """Resolve a tree with its plug-ins; keep both, so that `but` can add overrides."""
         self._tree, self._overrides = tree, pairs
-        self._resolved = from_tree(tree, parents_first(pairs))
+        pairs = parents_first(pairs)
+        self._resolved = from_tree(tree, pairs, given=flatten(override({}, pairs)))
 
     @property
     def name(self) -> str:

@@ -245,6 +245,8 @@ def with_canonical_names(tree: Mapping[str, Any]) -> Tree:
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of a tree by dotted key; a component given by name has the key `.name`.
 
+    A mapping whose keys are no words, such as `text.names` may be, is one value.
+
     Args:
         tree: plain data.
         prefix: the beginning of all keys, with a final dot.
@@ -254,7 +256,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         path = f"{prefix}{key}"
         if path in COMPONENTS and isinstance(value, str):
             leaves[f"{path}.name"] = value
-        elif isinstance(value, Mapping) and value:
+        elif isinstance(value, Mapping) and value and all(map(str.isidentifier, value)):
             leaves |= flatten(value, f"{path}.")
         else:
             leaves[path] = value

@@ -14,7 +14,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from fedray.config import Experiment, Tree, flatten, parents_first, with_used_plugins
+from fedray.config import (
+    Experiment,
+    Tree,
+    flatten,
+    override,
+    parents_first,
+    with_used_plugins,
+)
 from fedray.errors import UserError
 from fedray.results.design import Config, Design, Place
 from fedray.storage.metric import BEST, VALIDATION, Metric, find_metric
@@ -102,7 +109,12 @@ class StudyPlan(Design):
         if self.is_sweep:
             layers = [chain.from_iterable(layers)]
         pairs = chain.from_iterable(map(parents_first, layers))
-        return with_used_plugins(from_tree(base, pairs))
+        shared = {**self.set, **self.given} if self.is_sweep else {}
+        own = {**shared, **row.set, **config}
+        if {"algorithm", "algorithm.name"} & config.keys():  # other methods of the space read them
+            own = {}
+        given = flatten(override({}, parents_first(own.items())))
+        return with_used_plugins(from_tree(base, pairs, given=given))
 
     def defaults(self, base: Tree) -> Iterator[tuple[str, Any]]:
         """Yield a study's defaults for keys that the experiment does not set.

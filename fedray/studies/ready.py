@@ -195,16 +195,18 @@ def check_current(runs: Iterable[tuple[RunFolder, Experiment]], otherwise: str) 
     Raises:
         UserError: naming the runs.
     """
-    from fedray.runtime.assembly import read_images
+    from fedray.runtime.assembly import image_keys, read_images
 
     checksums: dict[str, str | None] = {}
     changed = []
     for folder, experiment in runs:
         use(experiment.plugins)
-        data = experiment.data.model_copy(update={"download": False})
         keys = {key.removeprefix("data.") for key in keys_of(IMAGES)}
-        if (key := data.model_dump_json(include={*keys, "root"})) not in checksums:
+        clip = experiment.model.model_dump_json(include={"clip"})
+        key = experiment.data.model_dump_json(include={*keys, "root"}) + clip
+        if key not in checksums:
             try:
+                data = image_keys(experiment).model_copy(update={"download": False})
                 checksums[key] = read_images(data).sha256
             except UserError:
                 checksums[key] = None

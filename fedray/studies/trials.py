@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from fedray.config import read_plugins
-from fedray.results.design import Config
+from fedray.config import is_below, keys_without_effect, read_plugins
+from fedray.results.design import Config, Place
 from fedray.results.paired import Interval
 from fedray.storage.metric import Metric
 from fedray.studies.cell import DECIMALS
@@ -227,6 +227,10 @@ def best_command(plan: StudyPlan, config: Mapping[str, Any]) -> str:
     defaults = {k: v for k, v in plan.defaults(base) if run_defaults.get(k) != v}
     rounds = {} if plan.report.rounds is None else {"rounds": plan.report.rounds}
     pairs = {**defaults, **plan.set, **rounds, **plan.given, **config}
+    place = Place(next(iter(plan.rows)), next(iter(plan.columns)))
+    experiment = plan.experiment_of(place, dict(config), "tuning", plan.report.seeds[0])
+    unread = [key for key, why in keys_without_effect(experiment).items() if why.is_refused]
+    pairs = {key: value for key, value in pairs.items() if not is_below(key, unread)}
     if plan.report.seeds[0] != base.get("seed", 0):
         pairs["seed"] = plan.report.seeds[0]
     keys = [shlex.quote(f"{key}={flow(value)}") for key, value in pairs.items()]
