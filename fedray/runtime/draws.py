@@ -7,14 +7,14 @@ checks are the only rules about what fits together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import ge, gt, le, lt
 from random import Random
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import torch
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from fedray import core
@@ -85,40 +85,14 @@ CHEAP: Mapping[str, Sequence[int]] = {
     "head_epochs": (0, 1, 2),
 }
 """Small values of hyper-parameters that decide how long a round takes; always drawn from here."""
-NOT_DRAWN = [
-    "name",
-    "scale",
-    "algorithm",
-    "seed",
-    "plugins",
-    "threads",
-    "workers",
-    "cpus",
-    "gpus",
-    "server_cpus",
-    "server_gpus",
-    "early_stopping.",
-    "keep.max_gb",
-    "keep.log",
-    "faults.on_client_error",
-    "faults.max_failures",
-    "faults.start_timeout_s",
-    "privacy.noise_seed",
-    "wire.down_bits",
-    "data.source",
-    "data.root",
-    "data.download",
-    "data.sha256",
-    "data.split",
-    "data.classes",
-    "data.image_size",
-    "data.resize",
-    "model.group",
-    "model.clip",
-    "model.pretrained",
-    "text.",
-    "optimizer.keep",
-]
+NOT_DRAWN = (
+    "name", "scale", "algorithm", "seed", "plugins", "threads", "workers", "cpus", "gpus",
+    "server_cpus", "server_gpus", "early_stopping.", "keep.max_gb", "keep.log",
+    "faults.on_client_error", "faults.max_failures", "faults.start_timeout_s",
+    "privacy.noise_seed", "wire.down_bits", "data.source", "data.root", "data.download",
+    "data.sha256", "data.split", "data.classes", "data.image_size", "data.resize", "model.group",
+    "model.clip", "model.pretrained", "text.", "optimizer.keep",
+)  # fmt: skip
 """Keys, or sections with a dot, that need files, choose a machine, or are drawn elsewhere."""
 TOGETHER: Mapping[str, Sequence[str]] = {
     "privacy.mode": ("privacy.clip_norm", "privacy.noise_multiplier", "privacy.delta"),
@@ -129,6 +103,8 @@ TOGETHER: Mapping[str, Sequence[str]] = {
 FOLLOWING = ("privacy.clip_norm", "privacy.noise_multiplier", "privacy.delta", "join.round")
 """Keys that are drawn with others alone."""
 """Keys that are legal only with others, which are then drawn, too."""
+BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"ge": ge, "gt": gt, "le": le, "lt": lt}
+"""The bounds that a field may have."""
 COUNTS = (1, 2, 4, 6, 9)
 """Numbers of keys that an experiment sets besides its data, network and method."""
 
@@ -319,17 +295,12 @@ def _values(annotation: Any, bounds: Sequence[Any]) -> Iterator[Any]:
         yield from (kind(n) for n in NUMBERS if kind(n) == n and _is_within(n, bounds))
 
 
-def _is_within(value: Any, bounds: Sequence[Any]) -> bool:
+def _is_within(value: Any, bounds: Iterable[Any]) -> bool:
     """Return True if a value is no number, or within the bounds of a field."""
     if not isinstance(value, int | float):
         return True
-    for bound in bounds:
-        is_wrong = (
-            (isinstance(bound, Ge) and not value >= bound.ge)
-            or (isinstance(bound, Gt) and not value > bound.gt)
-            or (isinstance(bound, Le) and not value <= bound.le)
-            or (isinstance(bound, Lt) and not value < bound.lt)
-        )
-        if is_wrong:
+    for name, is_inside in BOUNDS.items():
+        limits = [getattr(bound, name) for bound in bounds if hasattr(bound, name)]
+        if not all(is_inside(value, limit) for limit in limits):
             return False
     return True

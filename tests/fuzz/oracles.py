@@ -374,20 +374,14 @@ def check_reference(drawn: Drawn, played: Played) -> Iterator[str]:
 
 def is_foreign(name: str) -> bool:
     """Return whether the reference leaves a metric out: a method's own analysis."""
-    return name.removeprefix("validation/").split("_")[0] not in (
-        [
-            "local",
-            "accuracy",
-            "global",
-            "new",
-            "earlier",
-            "client",
-            "everyone",
-            "train",
-            "learning",
-            "finetuned",
-        ]
-    )
+    return not name.removeprefix("validation/").startswith(SHARED)
+
+
+SHARED = (
+    "local_", "accuracy_", "global_", "new_", "earlier_", "client_accuracy", "everyone_",
+    "train_loss", "learning_rate", "finetuned_",
+)  # fmt: skip
+"""Beginnings of the metrics that every method has."""
 
 
 def is_close_call(one: reference.Record, two: reference.Record) -> bool:
@@ -420,7 +414,8 @@ def check_states(played: Played, single: reference.Loop, double: reference.Loop)
             gap, room = (found.double() - exact).abs(), (value.double() - exact).abs()
             scale = 20 * room.amax() + 1e-5 * exact.abs().amax().clamp_min(1)
             if not bool((gap <= scale).all()):
-                yield f"{owner}: {name} differs by {float(gap.max()):.3g}, allowed {float(scale):.3g}"
+                most = f"{float(gap.max()):.3g}, allowed {float(scale):.3g}"
+                yield f"{owner}: {name} differs by {most}"
 
 
 # --- (f) relations -------------------------------------------------------------------------------

@@ -1185,7 +1185,7 @@ class Prototypes(Loop):
 
     def prototypes(self) -> Upload:
         return {
-            "vectors": ("prototypes", self.vectors),
+            "all vectors": ("prototypes", self.vectors),
             "present": ("statistics", self.present),
         }
 
@@ -1490,7 +1490,7 @@ class FedDistill(Loop):
 
     def round(self, round_: int, who: Sequence[int]) -> None:
         down: Upload = {
-            "outputs": ("logits", self.outputs_of),
+            "all outputs": ("logits", self.outputs_of),
             "present": ("statistics", self.present),
         }
         uploads = self.call(dict.fromkeys(who, down), lambda i, _: self.work(i, round_))
