@@ -461,7 +461,7 @@ def test_the_longest_runs_begin_first(here):
 def test_the_best_configuration_is_a_command_that_resolves(here):
     from fedray.runtime.resolve import resolve
 
-    write_sweep(scales=laptop(set={"data": {"clients": 2}, "early_stopping": {"metric": "a {label}"}}))
+    write_sweep(scales=laptop(set={"data": {"clients": 2}, "name": "a {label}"}))
     study = sweep("rounds=7", "seed=4")
     config = {"algorithm.lambda": 0.30000000000000004}
     words = shlex.split(best_command(study.plan, config))
