@@ -27,6 +27,7 @@ LAYERS = [
     [
         "counts",
         "errors",
+        "fingerprint",
         "imports",
         "markdown",
         "masking",
