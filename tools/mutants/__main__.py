@@ -13,7 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tools.mutants.table import Mutant, first_failure, planted, read_table, wrong_place
+from tools.mutants.table import (
+    Mutant,
+    first_failure,
+    nearest_tests,
+    planted,
+    read_table,
+    wrong_place,
+)
 from tools.recordings.__main__ import QUIET, ROOT, worktree
 
 TESTS: Mapping[str, str] = {
@@ -36,19 +43,23 @@ TESTS: Mapping[str, str] = {
     "trained": "trained",
 }
 """Part -> files and folders of tests that may see its mutants, the likeliest first."""
+NEAREST = 8
+"""Test files that run first."""
 SURVIVED, UNDECIDED = "survived", "undecided"
 
 
-def tests_of(mutant: Mutant, root: Path, *, slow: bool) -> list[str]:
+def tests_of(mutant: Mutant, root: Path, *, near: bool, slow: bool) -> list[str]:
     """Return the command that runs tests for a mutant, those of the first tier by default.
 
-    Tests that are named after the mutant's file come first, then those of its part.
+    The nearest tests come first, then those of the mutant's part, unless `near` is set.
     """
-    named = sorted(map(str, (root / "tests").rglob(f"test_{Path(mutant.file).stem}*.py")))
-    places = [str(root / "tests" / place) for place in TESTS[mutant.part].split()]
-    there = [place for place in dict.fromkeys([*named, *places]) if Path(place).exists()]
+    files = (root / "tests").rglob("test_*.py")
+    texts = {str(path): path.read_text(encoding="utf-8") for path in files}
+    places = nearest_tests(root, mutant, texts, NEAREST)
+    further = [] if near else [str(root / "tests" / place) for place in TESTS[mutant.part].split()]
+    places += [place for place in further if Path(place).exists()]
     marks = ["-m", "not long"] if slow else []
-    return [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", *marks, *there]
+    return [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", *marks, *places]
 
 
 def outcome_of(words: Sequence[str], root: Path, seconds: float) -> str:
@@ -66,7 +77,7 @@ def outcome_of(words: Sequence[str], root: Path, seconds: float) -> str:
 def commands_for(mutant: Mutant, root: Path, args: argparse.Namespace) -> dict[str, list[str]]:
     """Return the commands that look for a mutant, by kind."""
     given = {kind: shlex.split(text) for kind, _, text in (w.partition("=") for w in args.run)}
-    own = {} if args.no_tests else {"tests": tests_of(mutant, root, slow=args.slow)}
+    own = {} if args.no_tests else {"tests": tests_of(mutant, root, near=args.near, slow=args.slow)}
     return {**own, **given}
 
 
@@ -102,6 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     cli.add_argument("names", nargs="*", metavar="NAME", help="mutants or parts; default: all")
     cli.add_argument("--places", action="store_true", help="only say which have no place")
+    cli.add_argument("--near", action="store_true", help="only the nearest files of tests")
     cli.add_argument("--slow", action="store_true", help="also the slow tests, and those on Ray")
     cli.add_argument("--no-tests", action="store_true", help="only the commands of --run")
     cli.add_argument("--seconds", type=float, default=600.0, metavar="S",

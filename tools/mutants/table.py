@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -68,6 +70,30 @@ def planted(root: Path, mutant: Mutant) -> Iterator[None]:
         yield
     finally:
         path.write_text(text, encoding="utf-8")
+
+
+def nearest_tests(root: Path, mutant: Mutant, tests: Mapping[str, str], most: int) -> list[str]:
+    """Return the test files that most often name what a mutant changes, nearest first.
+
+    Args:
+        root: the checkout.
+        mutant: the mutant.
+        tests: the text of every test file, by path.
+        most: how many files to return.
+    """
+    text = (root / mutant.file).read_text(encoding="utf-8")
+    line = text[: text.index(mutant.old)].count("\n") + 1
+    scopes = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.ClassDef))
+    around = {n.name for n in scopes if n.lineno <= line <= (n.end_lineno or 0)}
+    module = Path(mutant.file).stem
+    weights = dict.fromkeys(re.findall(r"[A-Za-z_]{5,}", mutant.old), 1.0)
+    weights |= dict.fromkeys([module, *around, *(name.lstrip("_") for name in around)], 3.0)
+    scores = Counter({path: 3.0 for path in tests if f"/test_{module}" in path})
+    for word, weight in weights.items():
+        named = [path for path, content in tests.items() if re.search(rf"\b{word}\b", content)]
+        for path in named if len(word) > 3 else ():
+            scores[path] += weight / len(named)
+    return [path for path, _ in scores.most_common(most)]
 
 
 def first_failure(output: str) -> str:

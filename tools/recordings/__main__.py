@@ -28,7 +28,6 @@ QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
-    "PYTHONDONTWRITEBYTECODE": "1",
 }
 
 PARTS: Mapping[str, Sequence[str]] = {

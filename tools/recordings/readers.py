@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,9 @@ def read_sweep(folder: Path) -> Values:
 
 
 def _number(text: str) -> Any:
+    """Return a cell's number, or its text; NaN is a text here: one seed has no spread."""
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         return text
+    return text if math.isnan(value) else value
