@@ -27,6 +27,8 @@ class Shape(TypedDict):
         num_classes: C, width of the logits; 0 for a model without head.
         feature_dim: d, common width of the features.
         hidden: width between the projector's two layers; None, the default, for no projector.
+        imagenet: whether images are scaled by ImageNet's mean and standard deviation; False, the
+            default, leaves them in [-1, 1].
     """
 
     channels: int
@@ -34,6 +36,7 @@ class Shape(TypedDict):
     num_classes: int
     feature_dim: int
     hidden: NotRequired[int | None]
+    imagenet: NotRequired[bool]
 
 
 def build(
@@ -211,5 +214,6 @@ def _constructed(
             shape["num_classes"],
             hidden=shape.get("hidden"),
             channels_last=spec.channels_last,
+            imagenet=shape.get("imagenet", False),
             dense=spec.dense,
         )
