@@ -69,9 +69,7 @@ def test_eq3_texts_by_hand(tmp_path):
     assert texts(found, ["ice_cream"], "fine") == [
         [f"A photo of a gelato: {aspect}" for aspect in ("fur", "whiskers", "a tail")]
     ]
-    assert texts(found, ["ice_cream"], "short") == [
-        ["A photo of a gelato: a small furry animal"]
-    ]
+    assert texts(found, ["ice_cream"], "short") == [["A photo of a gelato: a small furry animal"]]
     assert texts(found, ["ice_cream"], "long", "{label}, {description}") == [
         ["gelato, It has fur. It has whiskers."]
     ]
