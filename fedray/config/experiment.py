@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, StrictBool, field_validator, model_validator
 
-from fedray.config.effects import keys_without_effect, without_unread
+from fedray.config.effects import is_below, keys_without_effect, without_unread
 from fedray.config.input_files import NamesFile, content_of, files_of
 from fedray.config.schema import (
     Chosen,
@@ -48,6 +48,8 @@ IMAGES = Role("images")
 """The same, and it determines the decoded images."""
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
+PRETRAINED_VERSION = 2
+"""The version of the code that loads pre-trained weights; 2 scales images by ImageNet's mean."""
 YOUNGER: Mapping[str, object] = {
     "stacked": 1,
     "data.public": {"name": "none"},
@@ -191,7 +193,8 @@ class ModelConfig(Frozen):
     pretrained: Annotated[PathText, NamesFile(*WEIGHT_FILES)] | None = None
     """Initial weights: a name of torchvision's (ResNet18_Weights.IMAGENET1K_V1, downloaded) or a
     state-dict file (.pth, .pt, .safetensors). They are loaded into every layer that fits: the
-    backbone, and AlexNet's hidden layers if the projector has the same widths."""
+    backbone, and AlexNet's hidden layers if the projector has the same widths. Images are then
+    scaled by ImageNet's mean and standard deviation."""
 
 
 class TextConfig(Frozen):
@@ -479,7 +482,10 @@ class Experiment(Frozen):
         if self.plugins:
             tree["plugins"] = {plugin.module: plugin.sha256 for plugin in self.plugins}
         use(self.plugins)  # whose entries the keys name
-        raised = raised_versions(self, self.model.group, keys_without_effect(self))
+        unread = keys_without_effect(self)
+        raised = raised_versions(self, self.model.group, unread)
+        if self.model.pretrained is not None and not is_below("model.pretrained", unread):
+            raised["initial weights"] = {"pretrained": PRETRAINED_VERSION}
         return {**tree, "versions": raised} if raised else tree
 
     def reproducibility_key(self) -> Tree:

@@ -9,14 +9,17 @@ import pytest
 import torch
 from PIL.Image import Resampling, fromarray
 
-from fedray.config import load_experiment
+from fedray.config import component, load_experiment
 from fedray.core.training import augmented
 from fedray.data.augment import Augmentation
 from fedray.data.decoding import ReadOptions, decode
+from fedray.data.sources import Listing, Row, Source
 from fedray.errors import UserError
 from fedray.language.encoders.clip_layouts import converted_preprocessing
 from fedray.language.encoders.openclip_weights import WeightSource
 from fedray.language.names import names_for
+from fedray.language.text_cache import cached_text_embeddings
+from fedray.models.init import width_of
 from fedray.runtime.assembly import image_keys
 from fedray.runtime.resolve import resolve
 
@@ -183,3 +186,69 @@ def test_augmented_images_of_another_type_or_shape_are_refused(function):
 def test_pixels_of_another_type_are_refused_with_theirs(type_):
     with pytest.raises(UserError, match=f"image 0 .*{np.dtype(type_)}"):
         decode([np.zeros((4, 4), type_)], "image {}".format, ReadOptions())
+
+
+class Rows(Source):
+    """A source of two images whose second label is given."""
+
+    name, kept = "rows", False
+
+    def __init__(self, label):
+        super().__init__()
+        self.rows = [
+            Row(np.zeros((4, 4), np.uint8), value, where=f"row {i}")
+            for i, value in enumerate((0, label))
+        ]
+
+    def listing(self, root, options):
+        return Listing(("cat", "dog"), self.rows)
+
+
+@pytest.mark.parametrize("label", ["dog", 0.5, np.array([1]), None, 2, -1])
+def test_a_label_that_is_no_position_is_refused_with_its_row(tmp_path, label):
+    with pytest.raises(UserError, match="row 1 has the label"):
+        Rows(label).read(tmp_path, ReadOptions())
+
+
+@pytest.mark.parametrize("label", [1, np.int32(1), np.array(1), torch.tensor(1)])
+def test_whole_numbers_of_any_type_are_labels(tmp_path, label):
+    assert Rows(label).read(tmp_path, ReadOptions()).labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("function", "works"),
+    [
+        (lambda x: x.numpy(), True),
+        (lambda x: x.double(), True),
+        (lambda x: x.clone().requires_grad_(), True),
+        (lambda x: x[:1], False),
+        (lambda x: "text", False),
+    ],
+    ids=["numpy", "double", "gradient", "too few", "text"],
+)
+def test_features_of_a_text_encoder_may_be_any_array(monkeypatch, function, works):
+    features = torch.arange(6.0).view(2, 3)
+    choice = component("text encoder", "random", dim=3).build()
+    monkeypatch.setattr(type(choice.build()), "features", lambda self, texts: function(features))
+    monkeypatch.setattr(type(choice), "cached", False)
+    if works:
+        found = cached_text_embeddings(choice, ["a", "b"])
+        assert torch.equal(found, features)
+        assert found.dtype == torch.float32
+        assert not found.requires_grad
+    else:
+        with pytest.raises(UserError, match=r"text\.encoder=random"):
+            cached_text_embeddings(choice, ["a", "b"])
+
+
+class Auxiliary(torch.nn.Flatten):
+    """A network with a second output in training, as torchvision's GoogLeNet."""
+
+    def forward(self, x):
+        flat = super().forward(x)
+        return (flat, flat) if self.training else flat
+
+
+def test_a_network_with_other_outputs_in_training_is_refused():
+    with pytest.raises(UserError, match="mine gives tuple in training"):
+        width_of("mine", Auxiliary(), 1, 4)
