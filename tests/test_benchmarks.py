@@ -14,7 +14,7 @@ from benchmarks import gpu, numerics
 from benchmarks.common import ROOT, Child, environment, free_port, ratio, time_in_turns
 from benchmarks.overhead import start
 from fedray.runtime import devices
-from fedray.runtime.conformance import Trace
+from fedray.runtime.traces import Trace
 
 COMMANDS = (
     "anchor", "faults", "gpu", "null_tables", "numerics", "overhead", "scale", "sweep",

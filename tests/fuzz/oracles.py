@@ -3,7 +3,7 @@
 runs       what was accepted runs to its end
 records    what the records say of themselves: participants, roles of images, best and final round
 resume     stopped, continued on other resources and with clients in reverse order
-reference  the loops of `reference`
+reference  the loops of `reference_loops`
 relations  changes of keys that change no number, and methods that are another one
 effect     a key that is set changes a number
 """
@@ -24,27 +24,31 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import reference
+import reference_loops as reference
 import torch
 from torch import Tensor
 
-from fedray.config import Experiment
+from fedray.config import Experiment, with_plugins
 from fedray.data.imageset import TEST, TRAIN
 from fedray.errors import FedrayError, UserError, one_line
 from fedray.models.architectures import architectures
+from fedray.plugins import Plugin
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import CPU, Reversed, Trace, Violation, compare_traces
-from fedray.runtime.draws import Drawn, Scope, accepted, remove
-from fedray.runtime.relations import check_relation, copied, relations_of
+from fedray.runtime.draws import Drawn, Scope, accepted, copied, remove
+from fedray.runtime.relations import check_relation, relations_of
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from fedray.runtime.traces import CPU, Reversed, Trace, Violation, compare_traces
 from fedray.storage.run import Run
 from fedray.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = str(Path(__file__).with_name("networks.py"))
 NETWORKS = ("fuzz_norm", "fuzz_drop", "fuzz_frozen", "fuzz_types")
-SCOPE = Scope(networks=("mlp", "mlp", "cnn2", "cnn3", "digits", *NETWORKS), plugins=(PLUGIN,))
+SCOPE = Scope(
+    networks=("mlp", "mlp", "cnn2", "cnn3", "digits", *NETWORKS),
+    plugins=tuple(Plugin(**plugin) for plugin in with_plugins({}, (), [PLUGIN])["plugins"]),
+)
 DIVERGED = ("NaN", "nan", "infinity", "inf", "not finite", "became")
 """Words of the errors of a training that diverges, which a drawn learning rate may cause."""
 
@@ -253,7 +257,7 @@ def processes(drawn: Drawn) -> Iterator[str]:
     with TemporaryDirectory(prefix="fuzz-") as folder:
         path = Path(folder)
         case = write_case(drawn, path, "")
-        command = [sys.executable, "-m", "fedray.run", str(case), "track=false", "--executor"]
+        command = [sys.executable, "-m", "fedray.run", str(case), "--no-track", "--executor"]
         whole, killed = path / "whole", path / "killed"
         done = _run([*command, "serial", "--out", str(whole)])
         if done.returncode:
@@ -459,7 +463,7 @@ def same_method(drawn: Drawn) -> Iterator[str]:
             else tree["model"]
         )
         try:
-            experiment = accepted(tree, SCOPE.plugins)
+            experiment = accepted(tree, SCOPE)
         except UserError:
             return
         with TemporaryDirectory(prefix="fuzz-") as folder:
@@ -473,9 +477,8 @@ def same_method(drawn: Drawn) -> Iterator[str]:
 
 
 def relations(drawn: Drawn, played: Played) -> Iterator[str]:
-    random = Random(drawn.seed)
     yield from same_method(drawn)
-    for relation, other in relations_of(drawn, SCOPE.plugins, random, 1):
+    for relation, other in relations_of(drawn, SCOPE, drawn.seed, 1):
         is_whole = relation.compares == "all"
         try:  # the states of the last round follow from all rounds before
             check_relation(
@@ -497,7 +500,7 @@ def effect(drawn: Drawn, played: Played) -> tuple[str, bool] | None:
         tree = copied(drawn.tree)
         remove(tree, key)
         try:
-            other = accepted(tree, SCOPE.plugins)
+            other = accepted(tree, SCOPE)
         except UserError:
             continue
         if other.reproducibility_key() == drawn.experiment.reproducibility_key():

@@ -11,8 +11,7 @@ from oracles import NETWORKS, PLUGIN, SCOPE
 
 from fedray.errors import UserError
 from fedray.models.clip import small_clip_folder
-from fedray.runtime.draws import Drawn, accepted, put, remove
-from fedray.runtime.relations import copied
+from fedray.runtime.draws import Drawn, accepted, copied, put, remove
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = Path(__file__).with_name("cases")
@@ -61,7 +60,7 @@ def shrink(drawn: Drawn, fails: Callable[[Drawn], bool], most: int = 60) -> Draw
         goes_on = False
         for tree in candidates(drawn.tree):
             try:
-                smaller = Drawn(drawn.seed, tree, (), accepted(tree, SCOPE.plugins))
+                smaller = Drawn(drawn.seed, tree, (), accepted(tree, SCOPE))
             except (UserError, TypeError):
                 continue
             judged += 1
@@ -93,4 +92,4 @@ def read_case(path: Path) -> Drawn:
     encoder = tree.get("text", {}).get("encoder", {})
     if "path" in encoder:
         encoder["path"] = str(ROOT / encoder["path"])
-    return Drawn(0, tree, (), accepted(tree, SCOPE.plugins))
+    return Drawn(0, tree, (), accepted(tree, SCOPE))
