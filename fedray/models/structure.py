@@ -64,6 +64,16 @@ def tensor_names(model: Classifier) -> frozenset[str]:
 
 
 @_once_per_model
+def frozen_parameters(model: Classifier) -> frozenset[str]:
+    """Return the names of the parameters that the model's constructor has frozen.
+
+    These keep their values in every training. `core.training.only_trainable` freezes others for a
+    while, so this is called before that.
+    """
+    return frozenset(name for name, tensor in model.named_parameters() if not tensor.requires_grad)
+
+
+@_once_per_model
 def buffer_names(model: Classifier) -> frozenset[str]:
     """Return the names of all buffers: running statistics and counters."""
     return frozenset(name for name, _ in model.named_buffers())

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedray.config import DataConfig, Experiment, content_of, files_of
+from fedray.config import DataConfig, Experiment, content_of, files_of, keys_without_effect
 from fedray.core import (
     Algorithm,
     Gate,
     HyperParameters,
+    Privacy,
     Schedule,
     Server,
     Setting,
@@ -35,6 +36,7 @@ from fedray.errors import UserError
 from fedray.evaluation.measures import majority_classes
 from fedray.evaluation.metrics import DataFacts
 from fedray.federation import Plan
+from fedray.models import frozen_parameters
 from fedray.plugins import use
 from fedray.runtime.cache import shared
 from fedray.runtime.compatibility import check_data, check_masks
@@ -179,13 +181,26 @@ class Assembly:
             downloads=self.algorithm.downloads,
             up_bits=wire.up_bits,
             down_bits=wire.down_bits,
-            privacy=privacy_of(self.experiment),
+            privacy=self._privacy(),
         )
+
+    def _privacy(self) -> Privacy | None:
+        """Return the experiment's privacy; noise would move layers that a network freezes."""
+        privacy = privacy_of(self.experiment)
+        if privacy is not None and privacy.noise_multiplier:
+            for architecture in dict.fromkeys(self.models.architectures):
+                if frozen_parameters(self.models.empty(architecture)):
+                    raise UserError(
+                        f"privacy.mode={privacy.mode} adds noise to all weights, also to those "
+                        f"that {architecture} freezes; set privacy.mode=none, or train all layers"
+                    )
+        return privacy
 
     @cached_property
     def plan(self) -> Plan:
         """Return the round loop's settings."""
         e = self.experiment
+        trains = "lr" not in keys_without_effect(e)
         return Plan(
             rounds=e.rounds,
             clients=e.data.clients,
@@ -193,7 +208,7 @@ class Assembly:
             eval_every=e.eval_every,
             faults=e.faults,
             facts=[(first, self._facts(data)) for first, data in self.data.phases],
-            lr=self.lr if self.schedule.changes else None,
+            lr=self.lr if self.schedule.changes and trains else None,
             finetune_epochs=e.finetune_epochs,
             join=e.join,
             select=e.report.select,
@@ -228,7 +243,7 @@ def load_data(experiment: Experiment) -> FederatedData:
     Raises:
         UserError: when the data is missing, or cannot serve the clients or the method.
     """
-    keys = experiment.data
+    keys = image_keys(experiment)
     images = read_images(keys)
     if keys.sha256 is not None and images.sha256 != keys.sha256:
         raise UserError(
@@ -252,7 +267,7 @@ def _with_public(experiment: Experiment, data: FederatedData) -> FederatedData:
     """Return the data with the public images of another source, if the experiment names one."""
     public: PublicData = experiment.data.public.build()
     random = Streams(experiment.seed).numpy("public")
-    other = public.read(data.images, experiment.data, random)
+    other = public.read(data.images, image_keys(experiment), random)
     return data if other is None else replace(data, public=other)
 
 
@@ -266,6 +281,15 @@ def partition_images(experiment: Experiment, images: ImageSet) -> FederatedData:
 def _plugin_hashes(experiment: Experiment) -> tuple[str, ...]:
     """Return the plug-ins' hashes, part of cache keys because plug-ins give names their meaning."""
     return tuple(plugin.sha256 for plugin in experiment.plugins)
+
+
+def image_keys(experiment: Experiment) -> DataConfig:
+    """Return an experiment's `data`, scaled by default as the CLIP of a prompt method expects."""
+    keys = experiment.data
+    prompts = algorithms.get(experiment.algorithm.name).requires.prompts
+    if keys.resize is not None or keys.image_size is None or not prompts:
+        return keys
+    return keys.model_copy(update={"resize": experiment.model.clip.build().resize()})
 
 
 def read_images(keys: DataConfig) -> ImageSet:
@@ -298,7 +322,7 @@ def text_tower(experiment: Experiment, setting: Setting, device: torch.device) -
     if keys.names is not None:
         names = names_for(keys.names, names)
     else:
-        check_words(names, "give their names, in the order of the labels, with text.names")
+        check_words(names, "give them names with text.names={FOLDER: NAME, ...}")
     texts = class_texts(keys.style.build(), names, keys.descriptions, keys.template)
     choice = keys.encoder.build()
     flat_texts = tuple(text for texts_of_class in texts for text in texts_of_class)

@@ -58,6 +58,7 @@ INTERESTING: Mapping[str, Sequence[Any]] = {
     "privacy.clip_norm": (0.001, 0.1, 1.0, 1e6),
     "privacy.noise_multiplier": (0.0, 0.01, 1.0),
     "privacy.delta": (1e-5, 0.01),
+    "privacy.noise_seed": (0, 7),
     "evaluation.top_k": (None, 2, 5),
     "model.feature_dim": (None, 8, 16, 200),
     "model.projector": (None, 8),
@@ -91,18 +92,29 @@ NOT_DRAWN = (
     "name", "scale", "algorithm", "seed", "plugins", "threads", "workers", "cpus", "gpus",
     "server_cpus", "server_gpus", "early_stopping.", "keep.max_gb", "keep.log",
     "faults.on_client_error", "faults.max_failures", "faults.start_timeout_s",
-    "privacy.noise_seed", "wire.down_bits", "data.source", "data.root", "data.download",
+    "wire.down_bits", "data.source", "data.root", "data.download",
     "data.sha256", "data.split", "data.classes", "data.image_size", "data.resize", "model.group",
     "model.clip", "model.pretrained", "text.", "optimizer.keep",
 )  # fmt: skip
 """Keys, or sections with a dot, that need files, choose a machine, or are drawn elsewhere."""
 TOGETHER: Mapping[str, Sequence[str]] = {
-    "privacy.mode": ("privacy.clip_norm", "privacy.noise_multiplier", "privacy.delta"),
+    "privacy.mode": (
+        "privacy.clip_norm",
+        "privacy.noise_multiplier",
+        "privacy.delta",
+        "privacy.noise_seed",
+    ),
     "join.clients": ("join.round",),
     "data.novel": ("data.test",),
     "data.every_domain": ("data.test",),
 }
-FOLLOWING = ("privacy.clip_norm", "privacy.noise_multiplier", "privacy.delta", "join.round")
+FOLLOWING = (
+    "privacy.clip_norm",
+    "privacy.noise_multiplier",
+    "privacy.delta",
+    "privacy.noise_seed",
+    "join.round",
+)
 """Keys that are drawn with others alone."""
 """Keys that are legal only with others, which are then drawn, too."""
 BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"ge": ge, "gt": gt, "le": le, "lt": lt}
@@ -202,9 +214,10 @@ def _tree(method: str, scope: Scope, random: Generator) -> tuple[Tree, list[str]
     leading = sorted(fields.keys() - set(FOLLOWING))
     first = list(random.permutation(leading)[: pick(random, COUNTS)])
     chosen = [key for name in first for key in (name, *TOGETHER.get(name, ()))]
-    for key in dict.fromkeys(chosen):
+    chosen = [key for key in dict.fromkeys(chosen) if key in fields]
+    for key in chosen:
         put(tree, key, _value(key, fields[key], random))
-    return tree, list(dict.fromkeys(chosen))
+    return tree, chosen
 
 
 def pick(random: Generator, values: Sequence[Any]) -> Any:

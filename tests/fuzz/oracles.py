@@ -335,7 +335,6 @@ def is_referenced(e: Experiment, assembly: Assembly) -> bool:
         and e.stacked == 1
         and e.data.augment.name == "none"
         and not assembly.models.dense
-        and (e.privacy.mode == "none" or e.privacy.noise_multiplier == 0)
     )
 
 
