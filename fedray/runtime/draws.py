@@ -212,7 +212,7 @@ def _tree(method: str, scope: Scope, random: Generator) -> tuple[Tree, list[str]
     tree = merged(required(algorithm), tree)
     fields = {key: info for key, info in keys(Experiment) if not _is_left_out(key)}
     leading = sorted(fields.keys() - set(FOLLOWING))
-    first = list(random.permutation(leading)[: pick(random, COUNTS)])
+    first = map(str, random.permutation(leading)[: pick(random, COUNTS)])
     chosen = [key for name in first for key in (name, *TOGETHER.get(name, ()))]
     chosen = [key for key in dict.fromkeys(chosen) if key in fields]
     for key in chosen:

@@ -26,15 +26,17 @@ from typing import Any
 import numpy as np
 import reference_loops as reference
 import torch
+from PIL import Image
 from torch import Tensor
 
+import fedray
 from fedray.config import Experiment, with_plugins
 from fedray.data.imageset import TEST, TRAIN
 from fedray.errors import FedrayError, UserError, one_line
 from fedray.models.architectures import architectures
 from fedray.plugins import Plugin
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.draws import Drawn, Scope, accepted, copied, remove
+from fedray.runtime.draws import DIGITS, SHAPES, SMALL_CLIP, Drawn, Scope, accepted, copied, remove
 from fedray.runtime.relations import check_relation, relations_of
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
@@ -45,7 +47,33 @@ from fedray.storage.run_folder import RunFolder
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = str(Path(__file__).with_name("networks.py"))
 NETWORKS = ("fuzz_norm", "fuzz_drop", "fuzz_frozen", "fuzz_types")
+FOLDERS = ROOT / "build" / "fuzz"
+WORDS = ("cat", "dog", "bird", "lorry")
+
+
+def folder_of(name: str, domains: Sequence[str]) -> str:
+    """Write images below domains, parts and classes, unless they are there; return the folder."""
+    root, random = FOLDERS / name, np.random.default_rng(0)
+    for domain in domains:
+        for part, count in (("train", 14), ("test", 6)):
+            for label, word in enumerate(WORDS):
+                folder = root / domain / part / word
+                folder.mkdir(parents=True, exist_ok=True)
+                for number in range(count):
+                    values = random.integers(0, 120, (8, 8, 3))
+                    values[2 * label : 2 * label + 2] += 90 + 10 * len(domain)
+                    path = folder / f"{number}.png"
+                    if not path.exists():
+                        Image.fromarray(values.astype(np.uint8)).save(path)
+    return str(root)
+
+
+FOLDER = {"source": "image_folder", "root": folder_of("images", ("",))}
+DOMAINS = {"source": "domain_folder", "root": folder_of("domains", ("pen", "photo"))}
+CLIP = {"image_size": 32}
 SCOPE = Scope(
+    data=(DIGITS, DIGITS, SHAPES, FOLDER, {**DOMAINS, "image_size": 8}),
+    clip_data=(SMALL_CLIP, {**FOLDER, **CLIP}, {**DOMAINS, **CLIP}),
     networks=("mlp", "mlp", "cnn2", "cnn3", "digits", *NETWORKS),
     plugins=tuple(Plugin(**plugin) for plugin in with_plugins({}, (), [PLUGIN])["plugins"]),
 )
@@ -65,11 +93,13 @@ class Played:
         assembly: its parts.
         run: its records.
         traces: the last round, with all states.
+        folder: its files.
     """
 
     assembly: Assembly
     run: Run
     traces: list[Trace]
+    folder: Path = ROOT
 
     @property
     def states(self) -> Mapping[str, Tensor]:
@@ -105,7 +135,7 @@ def play(
         if any(word in str(error) for word in DIVERGED):
             raise Diverged(one_line(error)) from error
         raise
-    return Played(session._assembly, RunFolder(folder).read(), traces)
+    return Played(session._assembly, RunFolder(folder).read(), traces, folder)
 
 
 # --- (b) the records -----------------------------------------------------------------------------
@@ -220,6 +250,22 @@ def bounds(e: Experiment, where: str, phase: Any, labels: np.ndarray) -> Iterato
         yield f"a client has {max(classes)} classes"
     if p.name == "iid" and max(map(len, whole)) - min(map(len, whole)) > len(set(labels.tolist())):
         yield f"iid sizes are {[*map(len, whole)]}"
+
+
+def kept(drawn: Drawn, played: Played) -> Iterator[str]:
+    """Test saved models again; rounding may decide one image, because batches are others."""
+    if drawn.experiment.keep.models == "none" or played.assembly.data.base is not None:
+        return
+    models = fedray.load(played.folder).models()
+    done = played.run.rounds[models.facts.round]
+    data = played.assembly.data.at(models.facts.round)
+    for client, accuracy in done.per_client.items():
+        index = data.test[client]
+        found = models.model(client).predict(torch.from_numpy(data.images.images[index]))
+        truth = torch.from_numpy(np.asarray(data.images.labels)[index])
+        value = float((found.labels.cpu() == truth).double().mean())
+        if abs(value - accuracy) > 1.01 / len(index):
+            yield f"the model of client {client} in round {done.round} has {value}, not {accuracy}"
 
 
 # --- (d) stopped and continued -------------------------------------------------------------------
@@ -513,6 +559,7 @@ def effect(drawn: Drawn, played: Played) -> tuple[str, bool] | None:
 Oracle = Callable[[Drawn, Played], Iterator[str]]
 ORACLES: Mapping[str, Oracle] = {
     "records": records,
+    "kept": kept,
     "resume": resume,
     "reference": check_reference,
     "relations": relations,
