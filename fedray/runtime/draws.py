@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import ge, gt, le, lt
-from random import Random
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import numpy as np
 import torch
+from numpy.random import Generator
 from pydantic.fields import FieldInfo
 
 from fedray import core
-from fedray.config import Chosen, Experiment, Frozen, Tree, with_plugins
+from fedray.config import Chosen, Experiment, Frozen, Tree
 from fedray.errors import UserError, one_line
 from fedray.models.clip import small_clip_folder
+from fedray.plugins import Plugin, use
 from fedray.registry import parameters_of, registry
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.resolve import from_tree
@@ -56,6 +58,7 @@ INTERESTING: Mapping[str, Sequence[Any]] = {
     "privacy.clip_norm": (0.001, 0.1, 1.0, 1e6),
     "privacy.noise_multiplier": (0.0, 0.01, 1.0),
     "privacy.delta": (1e-5, 0.01),
+    "privacy.noise_seed": (0, 7),
     "evaluation.top_k": (None, 2, 5),
     "model.feature_dim": (None, 8, 16, 200),
     "model.projector": (None, 8),
@@ -77,30 +80,41 @@ CHEAP: Mapping[str, Sequence[int]] = {
     "public_epochs": (1, 2),
     "private_epochs": (1,),
     "target_steps": (2, 5),
-    "inner_steps": (1, 2, 3),
+    "inner_steps": (2, 1, 3),
     "length": (2, 3),
     "cluster_rounds": (1,),
     "blocks": (0,),
     "per_epochs": (1, 2),
-    "head_epochs": (0, 1, 2),
+    "head_epochs": (1, 0, 2),
 }
 """Small values of hyper-parameters that decide how long a round takes; always drawn from here."""
 NOT_DRAWN = (
     "name", "scale", "algorithm", "seed", "plugins", "threads", "workers", "cpus", "gpus",
     "server_cpus", "server_gpus", "early_stopping.", "keep.max_gb", "keep.log",
     "faults.on_client_error", "faults.max_failures", "faults.start_timeout_s",
-    "privacy.noise_seed", "wire.down_bits", "data.source", "data.root", "data.download",
+    "wire.down_bits", "data.source", "data.root", "data.download",
     "data.sha256", "data.split", "data.classes", "data.image_size", "data.resize", "model.group",
     "model.clip", "model.pretrained", "text.", "optimizer.keep",
 )  # fmt: skip
 """Keys, or sections with a dot, that need files, choose a machine, or are drawn elsewhere."""
 TOGETHER: Mapping[str, Sequence[str]] = {
-    "privacy.mode": ("privacy.clip_norm", "privacy.noise_multiplier", "privacy.delta"),
+    "privacy.mode": (
+        "privacy.clip_norm",
+        "privacy.noise_multiplier",
+        "privacy.delta",
+        "privacy.noise_seed",
+    ),
     "join.clients": ("join.round",),
     "data.novel": ("data.test",),
     "data.every_domain": ("data.test",),
 }
-FOLLOWING = ("privacy.clip_norm", "privacy.noise_multiplier", "privacy.delta", "join.round")
+FOLLOWING = (
+    "privacy.clip_norm",
+    "privacy.noise_multiplier",
+    "privacy.delta",
+    "privacy.noise_seed",
+    "join.round",
+)
 """Keys that are drawn with others alone."""
 """Keys that are legal only with others, which are then drawn, too."""
 BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"ge": ge, "gt": gt, "le": le, "lt": lt}
@@ -117,14 +131,14 @@ class Scope:
         methods: names of methods; all registered ones if empty.
         data: sections `data`, of which one is drawn; for methods around a CLIP, those of 32 pixels.
         networks: values of `model.group`.
-        plugins: files and modules that define further entries.
+        plugins: the plug-ins of further entries.
     """
 
     methods: Sequence[str] = ()
     data: Sequence[Tree] = (DIGITS, DIGITS, SHAPES)
     clip_data: Sequence[Tree] = (SMALL_CLIP,)
     networks: Sequence[str] = ("mlp", "cnn2", "cnn3", "digits")
-    plugins: Sequence[str] = ()
+    plugins: Sequence[Plugin] = ()
 
 
 @dataclass(frozen=True)
@@ -153,46 +167,69 @@ def draw(seed: int, scope: Scope | None = None) -> Drawn:
         seed: the number that determines the result.
         scope: what to draw from.
     """
-    scope, random, refusals = scope or Scope(), Random(seed), list[str]()
+    scope, random, refusals = scope or Scope(), np.random.default_rng(seed), list[str]()
+    use(scope.plugins)
     methods = sorted(scope.methods or core.algorithms.names())
-    with_plugins({}, (), scope.plugins)
-    method = random.choice(methods)
+    method = pick(random, methods)
     while True:
         tree, chosen = _tree(method, scope, random)
         try:
-            return Drawn(seed, tree, chosen, accepted(tree, scope.plugins), refusals)
+            return Drawn(seed, tree, chosen, accepted(tree, scope), refusals)
         except UserError as error:
             refusals.append(one_line(error))
 
 
-def accepted(tree: Tree, plugins: Sequence[str] = ()) -> Experiment:
+def accepted(tree: Tree, scope: Scope) -> Experiment:
     """Resolve an experiment, and build its data, models and server as a run would.
 
     Raises:
         UserError: if the project refuses the experiment before its first round.
     """
-    experiment = from_tree(with_plugins(tree, (), plugins) if plugins else tree)
+    use(scope.plugins)
+    plugins = [vars(plugin) for plugin in scope.plugins]
+    experiment = from_tree({**tree, "plugins": plugins} if plugins else tree)
     assembly = Assembly(experiment)
     server = assembly.server(torch.device("cpu"))
     assembly.algorithm.init_server(server)
     return experiment
 
 
-def _tree(method: str, scope: Scope, random: Random) -> tuple[Tree, list[str]]:
+def _tree(method: str, scope: Scope, random: Generator) -> tuple[Tree, list[str]]:
     """Return the tree of an experiment with a few drawn keys, and these keys."""
     algorithm = core.algorithms.get(method)
     requires = algorithm.requires
-    data = random.choice([*(scope.clip_data if requires.prompts else scope.data)])
+    data = pick(random, [*(scope.clip_data if requires.prompts else scope.data)])
     tree: Tree = {
-        "seed": random.randrange(1000),
-        "rounds": random.choice(INTERESTING["rounds"]),
+        "seed": int(random.integers(1000)),
+        "rounds": pick(random, INTERESTING["rounds"]),
         "local_epochs": 1,
         "batch_size": 16,
         "lr": 0.05,
         "data": {"clients": 3, "samples": 60 if requires.prompts else 90, **data},
         "algorithm": {"name": method, **_parameters(algorithm.HParams, random)},
-        "model": {} if requires.prompts else {"group": random.choice([*scope.networks])},
+        "model": {} if requires.prompts else {"group": pick(random, [*scope.networks])},
     }
+    tree = merged(required(algorithm), tree)
+    fields = {key: info for key, info in keys(Experiment) if not _is_left_out(key)}
+    leading = sorted(fields.keys() - set(FOLLOWING))
+    first = map(str, random.permutation(leading)[: pick(random, COUNTS)])
+    chosen = [key for name in first for key in (name, *TOGETHER.get(name, ()))]
+    chosen = [key for key in dict.fromkeys(chosen) if key in fields]
+    for key in chosen:
+        put(tree, key, _value(key, fields[key], random))
+    return tree, chosen
+
+
+def pick(random: Generator, values: Sequence[Any]) -> Any:
+    """Return one of the values."""
+    return values[int(random.integers(len(values)))]
+
+
+def required(method: type[core.Algorithm]) -> Tree:
+    """Return the keys without which a method is refused."""
+    requires, tree = method.requires, Tree(data={})
+    if requires.prompts:
+        tree["data"] = {"image_size": 32, "samples": 60}
     if requires.public:
         tree["data"]["public"] = {"name": "share", "fraction": 0.2}
     if requires.validation:
@@ -200,13 +237,23 @@ def _tree(method: str, scope: Scope, random: Random) -> tuple[Tree, list[str]]:
     if requires.text:
         encoder = {"name": "openclip", "path": str(small_clip_folder())}
         tree["text"] = {"encoder": encoder, "style": "handcrafted"}
-    fields = {key: info for key, info in keys(Experiment) if not _is_left_out(key)}
-    leading = sorted(fields.keys() - set(FOLLOWING))
-    first = random.sample(leading, random.choice(COUNTS))
-    chosen = [key for name in first for key in (name, *TOGETHER.get(name, ()))]
-    for key in dict.fromkeys(chosen):
-        put(tree, key, _value(key, fields[key], random))
-    return tree, list(dict.fromkeys(chosen))
+        tree["model"] = {"feature_dim": 256}
+    return tree
+
+
+def merged(first: Tree, second: Tree) -> Tree:
+    """Return both trees as one; values of the second replace those of the first."""
+    both = copied(first)
+    for name, value in second.items():
+        inner = both.get(name)
+        is_section = isinstance(value, dict) and isinstance(inner, dict) and "name" not in inner
+        both[name] = merged(inner or {}, value) if is_section else value
+    return both
+
+
+def copied(tree: Mapping[str, Any]) -> Tree:
+    """Return a deep copy of a tree's mappings."""
+    return {k: copied(v) if isinstance(v, Mapping) else v for k, v in tree.items()}
 
 
 def keys(model: type[Frozen], section: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -238,33 +285,33 @@ def _is_left_out(key: str) -> bool:
     return any(key == name or (name[-1] == "." and key.startswith(name)) for name in NOT_DRAWN)
 
 
-def _parameters(model: type[Frozen], random: Random) -> Tree:
+def _parameters(model: type[Frozen], random: Generator) -> Tree:
     """Return values of some parameters of an entry; those that cost time are always set."""
     tree = {}
     for name, info in model.model_fields.items():
         key = info.alias or name
         if key in CHEAP:
-            tree[key] = random.choice(CHEAP[key])
+            tree[key] = pick(random, CHEAP[key])
         elif f"optimizer.{key}" not in NOT_DRAWN and random.random() < 0.4:
             tree[key] = _value(key, info, random)
     return tree
 
 
-def _value(key: str, info: FieldInfo, random: Random) -> Any:
+def _value(key: str, info: FieldInfo, random: Generator) -> Any:
     """Return a value of a key, or its default if the schema does not say what there may be."""
     if key in INTERESTING:
         bounds = info.metadata
-        return random.choice([v for v in INTERESTING[key] if _is_within(v, bounds)])
+        return pick(random, [v for v in INTERESTING[key] if _is_within(v, bounds)])
     chosen = next((mark for mark in info.metadata if isinstance(mark, Chosen)), None)
     if chosen is not None:
         return _component(chosen.kind, random)
     values = [*_values(info.annotation, info.metadata)]
-    return random.choice(values) if values else info.get_default(call_default_factory=True)
+    return pick(random, values) if values else info.get_default(call_default_factory=True)
 
 
-def _component(kind: str, random: Random) -> Tree:
+def _component(kind: str, random: Generator) -> Tree:
     """Return an entry of a registry with some of its parameters."""
-    name = random.choice(sorted(registry(kind).names()))
+    name = pick(random, sorted(registry(kind).names()))
     model = parameters_of(registry(kind).get(name))
     tree = {"name": name, **({} if model is None else _parameters(model, random))}
     if kind == "data evolution" and name != "none":

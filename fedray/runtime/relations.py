@@ -7,15 +7,16 @@ on drawn experiments (`draws`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from random import Random
 from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from fedray import core
 from fedray.config import Experiment
 from fedray.errors import UserError
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import Trace, compare_traces, serial, trace
-from fedray.runtime.draws import Drawn, accepted, put
+from fedray.runtime.draws import Drawn, Scope, accepted, copied, put
+from fedray.runtime.traces import Trace, compare_traces, serial, trace
 
 Keys: TypeAlias = Mapping[str, Any]
 """Values by dotted key."""
@@ -107,7 +108,7 @@ RELATIONS: Sequence[Relation] = (
 )
 
 
-def changed(drawn: Drawn, relation: Relation, plugins: Sequence[str]) -> Experiment | None:
+def changed(drawn: Drawn, relation: Relation, scope: Scope) -> Experiment | None:
     """Return the changed experiment; None if the relation does not apply or is refused."""
     values = relation.change(drawn.experiment)
     if not values:
@@ -116,14 +117,9 @@ def changed(drawn: Drawn, relation: Relation, plugins: Sequence[str]) -> Experim
     for key, value in values.items():
         put(tree, key, value)
     try:
-        return accepted(tree, plugins)
+        return accepted(tree, scope)
     except UserError:
         return None
-
-
-def copied(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a deep copy of a tree's mappings."""
-    return {k: copied(v) if isinstance(v, Mapping) else v for k, v in tree.items()}
 
 
 def check_relation(first: Sequence[Trace], relation: Relation, other: Experiment) -> None:
@@ -149,12 +145,13 @@ def _shared(first: Trace, second: Trace) -> tuple[Trace, Trace]:
 
 
 def relations_of(
-    drawn: Drawn, plugins: Sequence[str], random: Random, count: int
+    drawn: Drawn, scope: Scope, seed: int, count: int
 ) -> Iterator[tuple[Relation, Experiment]]:
     """Yield up to `count` relations that apply to an experiment, in random order."""
     found = 0
-    for relation in random.sample(RELATIONS, len(RELATIONS)):
-        other = changed(drawn, relation, plugins) if found < count else None
+    for number in np.random.default_rng(seed).permutation(len(RELATIONS)):
+        relation = RELATIONS[number]
+        other = changed(drawn, relation, scope) if found < count else None
         if other is not None:
             found += 1
             yield relation, other

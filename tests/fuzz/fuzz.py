@@ -20,7 +20,7 @@ from traceback import format_exc
 from typing import Any
 
 import oracles
-import reference
+import reference_loops as reference
 import shrinking
 from oracles import ORACLES, SCOPE, Diverged, Played, play
 

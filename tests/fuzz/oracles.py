@@ -3,7 +3,7 @@
 runs       what was accepted runs to its end
 records    what the records say of themselves: participants, roles of images, best and final round
 resume     stopped, continued on other resources and with clients in reverse order
-reference  the loops of `reference`
+reference  the loops of `reference_loops`
 relations  changes of keys that change no number, and methods that are another one
 effect     a key that is set changes a number
 """
@@ -24,27 +24,59 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import reference
+import reference_loops as reference
 import torch
+from PIL import Image
 from torch import Tensor
 
-from fedray.config import Experiment
+import fedray
+from fedray.config import Experiment, with_plugins
 from fedray.data.imageset import TEST, TRAIN
 from fedray.errors import FedrayError, UserError, one_line
 from fedray.models.architectures import architectures
+from fedray.plugins import Plugin
 from fedray.runtime.assembly import Assembly
-from fedray.runtime.conformance import CPU, Reversed, Trace, Violation, compare_traces
-from fedray.runtime.draws import Drawn, Scope, accepted, remove
-from fedray.runtime.relations import check_relation, copied, relations_of
+from fedray.runtime.draws import DIGITS, SHAPES, SMALL_CLIP, Drawn, Scope, accepted, copied, remove
+from fedray.runtime.relations import check_relation, relations_of
 from fedray.runtime.serial import SerialExecutor
 from fedray.runtime.session import Session
+from fedray.runtime.traces import CPU, Reversed, Trace, Violation, compare_traces
 from fedray.storage.run import Run
 from fedray.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = str(Path(__file__).with_name("networks.py"))
 NETWORKS = ("fuzz_norm", "fuzz_drop", "fuzz_frozen", "fuzz_types")
-SCOPE = Scope(networks=("mlp", "mlp", "cnn2", "cnn3", "digits", *NETWORKS), plugins=(PLUGIN,))
+FOLDERS = ROOT / "build" / "fuzz"
+WORDS = ("cat", "dog", "bird", "lorry")
+
+
+def folder_of(name: str, domains: Sequence[str]) -> str:
+    """Write images below domains, parts and classes, unless they are there; return the folder."""
+    root, random = FOLDERS / name, np.random.default_rng(0)
+    for domain in domains:
+        for part, count in (("train", 14), ("test", 6)):
+            for label, word in enumerate(WORDS):
+                folder = root / domain / part / word
+                folder.mkdir(parents=True, exist_ok=True)
+                for number in range(count):
+                    values = random.integers(0, 120, (8, 8, 3))
+                    values[2 * label : 2 * label + 2] += 90 + 10 * len(domain)
+                    path = folder / f"{number}.png"
+                    if not path.exists():
+                        Image.fromarray(values.astype(np.uint8)).save(path)
+    return str(root)
+
+
+FOLDER = {"source": "image_folder", "root": folder_of("images", ("",))}
+DOMAINS = {"source": "domain_folder", "root": folder_of("domains", ("pen", "photo"))}
+CLIP = {"image_size": 32}
+SCOPE = Scope(
+    data=(DIGITS, DIGITS, SHAPES, FOLDER, {**DOMAINS, "image_size": 8}),
+    clip_data=(SMALL_CLIP, {**FOLDER, **CLIP}, {**DOMAINS, **CLIP}),
+    networks=("mlp", "mlp", "cnn2", "cnn3", "digits", *NETWORKS),
+    plugins=tuple(Plugin(**plugin) for plugin in with_plugins({}, (), [PLUGIN])["plugins"]),
+)
 DIVERGED = ("NaN", "nan", "infinity", "inf", "not finite", "became")
 """Words of the errors of a training that diverges, which a drawn learning rate may cause."""
 
@@ -61,11 +93,13 @@ class Played:
         assembly: its parts.
         run: its records.
         traces: the last round, with all states.
+        folder: its files.
     """
 
     assembly: Assembly
     run: Run
     traces: list[Trace]
+    folder: Path = ROOT
 
     @property
     def states(self) -> Mapping[str, Tensor]:
@@ -101,7 +135,7 @@ def play(
         if any(word in str(error) for word in DIVERGED):
             raise Diverged(one_line(error)) from error
         raise
-    return Played(session._assembly, RunFolder(folder).read(), traces)
+    return Played(session._assembly, RunFolder(folder).read(), traces, folder)
 
 
 # --- (b) the records -----------------------------------------------------------------------------
@@ -218,6 +252,22 @@ def bounds(e: Experiment, where: str, phase: Any, labels: np.ndarray) -> Iterato
         yield f"iid sizes are {[*map(len, whole)]}"
 
 
+def kept(drawn: Drawn, played: Played) -> Iterator[str]:
+    """Test saved models again; rounding may decide one image, because batches are others."""
+    if drawn.experiment.keep.models == "none" or played.assembly.data.base is not None:
+        return
+    models = fedray.load(played.folder).models()
+    done = played.run.rounds[models.facts.round]
+    data = played.assembly.data.at(models.facts.round)
+    for client, accuracy in done.per_client.items():
+        index = data.test[client]
+        found = models.model(client).predict(torch.from_numpy(data.images.images[index]))
+        truth = torch.from_numpy(np.asarray(data.images.labels)[index])
+        value = float((found.labels.cpu() == truth).double().mean())
+        if abs(value - accuracy) > 1.01 / len(index):
+            yield f"the model of client {client} in round {done.round} has {value}, not {accuracy}"
+
+
 # --- (d) stopped and continued -------------------------------------------------------------------
 
 
@@ -253,7 +303,7 @@ def processes(drawn: Drawn) -> Iterator[str]:
     with TemporaryDirectory(prefix="fuzz-") as folder:
         path = Path(folder)
         case = write_case(drawn, path, "")
-        command = [sys.executable, "-m", "fedray.run", str(case), "track=false", "--executor"]
+        command = [sys.executable, "-m", "fedray.run", str(case), "--no-track", "--executor"]
         whole, killed = path / "whole", path / "killed"
         done = _run([*command, "serial", "--out", str(whole)])
         if done.returncode:
@@ -331,7 +381,6 @@ def is_referenced(e: Experiment, assembly: Assembly) -> bool:
         and e.stacked == 1
         and e.data.augment.name == "none"
         and not assembly.models.dense
-        and (e.privacy.mode == "none" or e.privacy.noise_multiplier == 0)
     )
 
 
@@ -459,7 +508,7 @@ def same_method(drawn: Drawn) -> Iterator[str]:
             else tree["model"]
         )
         try:
-            experiment = accepted(tree, SCOPE.plugins)
+            experiment = accepted(tree, SCOPE)
         except UserError:
             return
         with TemporaryDirectory(prefix="fuzz-") as folder:
@@ -473,9 +522,8 @@ def same_method(drawn: Drawn) -> Iterator[str]:
 
 
 def relations(drawn: Drawn, played: Played) -> Iterator[str]:
-    random = Random(drawn.seed)
     yield from same_method(drawn)
-    for relation, other in relations_of(drawn, SCOPE.plugins, random, 1):
+    for relation, other in relations_of(drawn, SCOPE, drawn.seed, 1):
         is_whole = relation.compares == "all"
         try:  # the states of the last round follow from all rounds before
             check_relation(
@@ -497,7 +545,7 @@ def effect(drawn: Drawn, played: Played) -> tuple[str, bool] | None:
         tree = copied(drawn.tree)
         remove(tree, key)
         try:
-            other = accepted(tree, SCOPE.plugins)
+            other = accepted(tree, SCOPE)
         except UserError:
             continue
         if other.reproducibility_key() == drawn.experiment.reproducibility_key():
@@ -511,6 +559,7 @@ def effect(drawn: Drawn, played: Played) -> tuple[str, bool] | None:
 Oracle = Callable[[Drawn, Played], Iterator[str]]
 ORACLES: Mapping[str, Oracle] = {
     "records": records,
+    "kept": kept,
     "resume": resume,
     "reference": check_reference,
     "relations": relations,

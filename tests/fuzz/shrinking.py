@@ -10,9 +10,7 @@ import yaml
 from oracles import NETWORKS, PLUGIN, SCOPE
 
 from fedray.errors import UserError
-from fedray.models.clip import small_clip_folder
-from fedray.runtime.draws import Drawn, accepted, put, remove
-from fedray.runtime.relations import copied
+from fedray.runtime.draws import Drawn, accepted, copied, put, remove
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = Path(__file__).with_name("cases")
@@ -61,7 +59,7 @@ def shrink(drawn: Drawn, fails: Callable[[Drawn], bool], most: int = 60) -> Draw
         goes_on = False
         for tree in candidates(drawn.tree):
             try:
-                smaller = Drawn(drawn.seed, tree, (), accepted(tree, SCOPE.plugins))
+                smaller = Drawn(drawn.seed, tree, (), accepted(tree, SCOPE))
             except (UserError, TypeError):
                 continue
             judged += 1
@@ -79,7 +77,7 @@ def write_case(drawn: Drawn, folder: Path, remark: str) -> Path:
     if tree["model"].get("group") in NETWORKS:
         tree["plugins"] = [PLUGIN if folder != CASES else "../networks.py"]
     text = yaml.safe_dump(tree, sort_keys=False, default_flow_style=None)
-    text = text.replace(str(small_clip_folder()), str(small_clip_folder().relative_to(ROOT)))
+    text = text.replace(f"{ROOT}/", "")
     name = drawn.tree["algorithm"]["name"]
     path = folder / f"{name}_{drawn.seed}.yaml"
     path.write_text(f"# {remark}\n{text}")
@@ -90,7 +88,7 @@ def read_case(path: Path) -> Drawn:
     """Read a case; relative paths in it begin at the project's root."""
     tree = yaml.safe_load(path.read_text())
     tree.pop("plugins", None)
-    encoder = tree.get("text", {}).get("encoder", {})
-    if "path" in encoder:
-        encoder["path"] = str(ROOT / encoder["path"])
-    return Drawn(0, tree, (), accepted(tree, SCOPE.plugins))
+    for holder, key in ((tree["data"], "root"), (tree.get("text", {}).get("encoder", {}), "path")):
+        if key in holder:
+            holder[key] = str(ROOT / holder[key])
+    return Drawn(0, tree, (), accepted(tree, SCOPE))

@@ -509,16 +509,17 @@ class Loop:
         if learn is not None:
             for name, parameter in net.named_parameters():
                 parameter.requires_grad_(frozen[name] and learn(name))
-            for module in net.modules():
-                if is_norm(module) and not any(p.requires_grad for p in module.parameters()):
-                    module.eval()
+        for module in filter(is_norm, net.modules()):
+            learns = [p.requires_grad for p in module.parameters()]
+            if not any(learns) and (learns or learn is not None):
+                module.eval()
         for tensor in extra:
             tensor.requires_grad_()
         learning = [p for p in net.parameters() if p.requires_grad] + list(extra)
         make = optimizer or self.optimizer
         steps, total, done = make(learning, lr), sum(map(len, epochs)), 0
         for parts in epochs:
-            values = []
+            loss_sum = 0.0
             for part in parts:
                 if decay is not None:
                     steps.param_groups[0]["lr"] = lr * decay(done / total)
@@ -533,8 +534,8 @@ class Loop:
                     self.records[-1].steps += 1
                 after()
                 done += 1
-                values.append(float(value.detach()))
-            last = sum(values) / len(values)
+                loss_sum += float(value.detach()) * len(part)
+            last = loss_sum / sum(map(len, parts))
         self.last_loss = last
         for name, parameter in net.named_parameters():
             parameter.requires_grad_(frozen[name])
@@ -545,7 +546,12 @@ class Loop:
 
     def loss(self, net: Any, x: Tensor, y: Tensor, client: int) -> Tensor:
         """Return the loss of a batch, with which heads are fine-tuned, too."""
-        return F.cross_entropy(net(x)[1], y)
+        features, logits = net(x)
+        return self.task(features, logits, y)
+
+    def task(self, features: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the part of the loss that learns the labels."""
+        return F.cross_entropy(logits, y)
 
     def train(self, net: Any, client: int, round_: int, **options: Any) -> int:
         return self.fit(
@@ -624,7 +630,9 @@ class Loop:
         deviation = p["noise_multiplier"] * p["clip_norm"] / count
         if deviation == 0:
             return values
-        random = self.draws.numpy(f"privacy/{purpose}", round_, client)
+        seed = p.get("noise_seed")
+        draws = self.draws if seed is None else Draws(seed)
+        random = draws.numpy(f"privacy/{purpose}", round_, client)
         return {
             n: v + torch.from_numpy(np.asarray(random.normal(0, deviation, tuple(v.shape)))).to(v)
             for n, v in values.items()
@@ -1022,20 +1030,16 @@ class Moon(FedAvg):
         return net
 
     def loss(self, net: Any, x: Tensor, y: Tensor, client: int) -> Tensor:
-        value = super().loss(net, x, y, client)
+        z, logits = net(x)
+        value = self.task(z, logits, y)
         previous = self.memory[client].get("previous", getattr(self, "first", {}).get(client))
         if previous is None or self.hp["mu"] == 0:
             return value
-        z = self.features(net, x)
         with torch.no_grad():
-            near = self.features(self.frozen(net, {**previous, **self.model}), x)
-            far = self.features(self.frozen(net, previous), x)
+            near = self.frozen(net, {**previous, **self.model})(x)[0]
+            far = self.frozen(net, previous)(x)[0]
         s, r = (F.cosine_similarity(z, other, dim=1) / self.hp["tau_moon"] for other in (near, far))
         return value + self.hp["mu"] * -(s - torch.logaddexp(s, r)).mean()
-
-    @staticmethod
-    def features(net: Any, x: Tensor) -> Tensor:
-        return net(x)[0]
 
     @staticmethod
     def frozen(net: Any, weights: Named) -> Any:
@@ -1141,11 +1145,14 @@ class FedGLCL(FedAvg):
         for _ in range(self.clients):
             self.download({"text": ("text_embeddings", self.text)})
 
-    def predict(self, net: Any, x: Tensor, client: int) -> Tensor:
-        return F.normalize(net(x)[0], dim=1, eps=1e-8) @ F.normalize(self.text, dim=1, eps=1e-8).T
+    def cosines(self, features: Tensor) -> Tensor:
+        return F.normalize(features, dim=1, eps=1e-8) @ F.normalize(self.text, dim=1, eps=1e-8).T
 
-    def loss(self, net: Any, x: Tensor, y: Tensor, client: int) -> Tensor:
-        logits = self.predict(net, x, client) / self.hp["tau"]
+    def predict(self, net: Any, x: Tensor, client: int) -> Tensor:
+        return self.cosines(net(x)[0])
+
+    def task(self, features: Tensor, logits: Tensor, y: Tensor) -> Tensor:
+        logits = self.cosines(features) / self.hp["tau"]
         own = logits[torch.arange(len(y)), y]
         if self.hp["denominator"] == "negatives":
             logits = logits.masked_fill(F.one_hot(y, self.C).bool(), -math.inf)
@@ -1525,10 +1532,12 @@ class Pair(nn.Module):
         self.fused = fused
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        f, g = self.extractor(x), self.auxiliary.extractor(x)
         if self.fused:
-            f = self.joint(torch.cat([g, f], 1))
+            g = self.auxiliary.extractor(x)
+            f = self.joint(torch.cat([g, self.extractor(x)], 1))
             g = f[:, : g.shape[1]]
+        else:
+            f, g = self.extractor(x), self.auxiliary.extractor(x)
         return f, self.head(f), g, self.auxiliary.head(g)
 
 
