@@ -9,12 +9,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim import optimizer
 
 import fedray
 from fedray.errors import UserError
 from fedray.plugin import FedAvg, algorithms, architecture
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.conformance import backwards, serial, trace
+from fedray.runtime.isolation import read_flags
 
 SMALL = {"data.clients": 3, "data.samples": 150, "workers": 1, "local_epochs": 1}
 
@@ -110,6 +112,28 @@ def buffers_that_are_not_saved_travel(out):
     return (sent, either[0], buffers), (numbers, either[1], [])
 
 
+def run_changes_the_process(out):
+    """Before, between and after the rounds, torch has the settings of the user's process."""
+
+    def settings():
+        hooks = optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks
+        return *read_flags(), *map(len, hooks), torch.get_rng_state().tolist()
+
+    threads = torch.get_num_threads()
+    seen = []
+    try:
+        torch.set_num_threads(threads + 1)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        before = settings()
+        run = experiment(threads=threads)
+        with contextlib.closing(run.rounds(out, executor="serial")) as rounds:
+            seen += [settings() for _ in rounds]
+        return [*seen, settings()], [before] * 4
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(threads)
+
+
 def train_loss_of_unequal_batches(out, stacked):
     """The loss of an epoch is that of its images, into whichever batches they are divided."""
 
@@ -122,6 +146,7 @@ def train_loss_of_unequal_batches(out, stacked):
 
 
 EQUAL = [
+    run_changes_the_process,
     buffers_that_are_not_saved_travel,
     *(partial(train_loss_of_unequal_batches, stacked=stacked) for stacked in (1, 4)),
     *(
