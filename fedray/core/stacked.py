@@ -42,7 +42,7 @@ from fedray.core.training import (
 )
 from fedray.counts import Tally, counted
 from fedray.errors import UserError
-from fedray.models import Classifier, frozen_parameters
+from fedray.models import Classifier, frozen_parameters, saved_buffers
 from fedray.trees import ClientState, StateTree, Tensors, is_tree, map_tensors
 
 CPU = torch.device("cpu")
@@ -99,7 +99,7 @@ class Stack:
         with_ties = [*self.template.named_parameters(remove_duplicate=False)]
         self.is_tied = len(with_ties) > len(parameters)
         models = [make() for _ in range(count)]
-        named = [dict((*m.named_parameters(), *m.named_buffers())) for m in models]
+        named = [dict((*m.named_parameters(), *saved_buffers(m).items())) for m in models]
         self.tensors = {
             name: torch.stack([tensors[name].detach() for tensors in named]) for name in named[0]
         }

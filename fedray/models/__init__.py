@@ -35,6 +35,7 @@ from fedray.models.structure import (
     is_normalisation,
     layers,
     normalisation_tensors,
+    saved_buffers,
     stages,
     tensor_names,
 )

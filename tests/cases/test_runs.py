@@ -9,11 +9,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim import optimizer
 
 import fedray
 from fedray.errors import UserError
 from fedray.plugin import FedAvg, algorithms, architecture
 from fedray.runtime.assembly import Assembly
+from fedray.runtime.conformance import backwards, serial, trace
+from fedray.runtime.isolation import read_flags
 
 SMALL = {"data.clients": 3, "data.samples": 150, "workers": 1, "local_epochs": 1}
 
@@ -80,6 +83,57 @@ def frozen_layers_are_trained(out, method, stacked):
     return (len(kept), bool(moved), [name for name in moved if name in kept]), (7, True, [])
 
 
+class _WithCache(nn.Module):
+    """A linear layer, with a mask and a cache that PyTorch does not save."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, 16)
+        self.register_buffer("mask", torch.full((16,), -torch.inf), persistent=False)
+        self.register_buffer("cache", torch.zeros(16), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.layer(images.flatten(1))
+        self.cache += features.detach().mean(0)  # of all batches so far
+        return features.maximum(self.mask) + self.cache
+
+
+def buffers_that_are_not_saved_travel(out):
+    """They are neither sent nor kept, and no client sees those of another one."""
+    architecture("with_cache")(lambda channels, size: _WithCache(channels * size**2))
+    run = experiment(model__group="with_cache", keep__models="last", lr=0.1)
+    done = run.train(out, executor="serial")
+    state = fedray.load(out).model(client=0, which="last").state_dict()
+    numbers = sum(tensor.numel() for tensor in state.values())
+    sent = sum(done.rounds[-1].up.params.values()) / 3 - 1  # the client's number of images
+    assembly = Assembly(run._resolved)
+    either = [str(trace(assembly, order)[-1].tensors) for order in (serial, backwards)]
+    buffers = [name for name in state if "mask" in name or "cache" in name]
+    return (sent, either[0], buffers), (numbers, either[1], [])
+
+
+def run_changes_the_process(out):
+    """Before, between and after the rounds, torch has the settings of the user's process."""
+
+    def settings():
+        hooks = optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks
+        return *read_flags(), *map(len, hooks), torch.get_rng_state().tolist()
+
+    threads = torch.get_num_threads()
+    seen = []
+    try:
+        torch.set_num_threads(threads + 1)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        before = settings()
+        run = experiment(threads=threads)
+        with contextlib.closing(run.rounds(out, executor="serial")) as rounds:
+            seen += [settings() for _ in rounds]
+        return [*seen, settings()], [before] * 4
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(threads)
+
+
 def train_loss_of_unequal_batches(out, stacked):
     """The loss of an epoch is that of its images, into whichever batches they are divided."""
 
@@ -92,6 +146,8 @@ def train_loss_of_unequal_batches(out, stacked):
 
 
 EQUAL = [
+    run_changes_the_process,
+    buffers_that_are_not_saved_travel,
     *(partial(train_loss_of_unequal_batches, stacked=stacked) for stacked in (1, 4)),
     *(
         partial(frozen_layers_are_trained, method=method, stacked=stacked)
