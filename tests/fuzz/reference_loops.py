@@ -1326,8 +1326,8 @@ class FedProtoGlobal(FedAvg, Prototypes):
         return F.cross_entropy(logits, y) + self.hp["mu"] * self.gap(features, y)
 
     def finish(self, net: Any, client: int, round_: int) -> Upload:
-        update = super().finish(net, client, round_)
-        return {**update, **self.class_means(net, client, round_)}
+        means = self.class_means(net, client, round_)  # first, in the order of the noise
+        return {**means, **super().finish(net, client, round_)}
 
     def server(self, uploads: Mapping[int, Upload]) -> None:
         FedAvg.server(self, uploads)
@@ -1918,7 +1918,8 @@ class FedTSPGlobal(FedTSP, FedAvg):
     def work(self, client: int, round_: int) -> Upload:
         net = self.start(client)
         self.train(net, client, round_)
-        return {**self.finish(net, client, round_), **self.class_means(net, client, round_)}
+        means = self.class_means(net, client, round_)  # first, in the order of the noise
+        return {**means, **self.finish(net, client, round_)}
 
     def round(self, round_: int, who: Sequence[int]) -> None:
         FedAvg.round(self, round_, who)
