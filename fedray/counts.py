@@ -1,7 +1,8 @@
 """Count the work of a client or server step: optimiser steps, images read, trained parameters.
 
-`counted` opens a `Tally`. Torch calls `_note_step` before each optimiser step, and models report
-the images that they read. Counting changes no result and draws no random number.
+`counted` opens a `Tally`, and adds a hook to all optimisers of the process: torch calls
+`_note_step` before each step. Models report the images that they read. Counting changes no
+result and draws no random number.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 
 @dataclass(eq=False)
@@ -36,17 +38,28 @@ class Tally:
 
 
 _open: Tally | None = None
+_hook: RemovableHandle | None = None
 
 
 @contextmanager
 def counted() -> Iterator[Tally]:
     """Count work until the end of the block; work in a nested block counts in that one alone."""
-    global _open
+    global _open, _hook
+    if _hook is None:
+        _hook = register_optimizer_step_pre_hook(_note_step)
     outer, _open = _open, Tally()
     try:
         yield _open
     finally:
         _open = outer
+
+
+def stop_counting() -> None:
+    """Remove the hook on all optimisers of this process; the next `counted` adds it again."""
+    global _hook
+    if _hook is not None:
+        _hook.remove()
+        _hook = None
 
 
 def note_images(count: int) -> None:
@@ -63,6 +76,3 @@ def _note_step(optimizer: Optimizer, *_: Any) -> None:
         for parameter in group["params"]:
             if parameter.grad is not None:
                 _open.trained[id(parameter)] = parameter
-
-
-register_optimizer_step_pre_hook(_note_step)

@@ -297,18 +297,34 @@ def parameters_of(entry: Any) -> Any:
     return getattr(entry, "HParams", None) or getattr(entry, "Params", None)
 
 
-def version_of(entry: Any) -> int:
+def version_of(entry: Any) -> int | str:
     """Return the version of the package's code that an entry runs; at least 1.
 
     A commit that changes the numbers of an entry raises `version` in its class. Raising it in a
     base class raises it for all subclasses, of plug-ins, too; the code of a plug-in itself is in
-    the identity of a run by its hash.
+    the identity of a run by its hash. Entries of scripts and notebooks have no file that a run
+    could record, so the version of such an entry is the text "1, code HASH".
     """
-    if not inspect.isclass(entry):
-        version: int = entry.version
+    if inspect.isclass(entry):
+        classes = (cls for cls in entry.__mro__ if cls.__module__.split(".")[0] == "fedray")
+        version = 1 + sum(int(vars(cls).get("version", 1)) - 1 for cls in classes)
+    else:
+        version = entry.version
+    if not any(entry is found for kind in _registries for found in registered_in_scripts(kind)):
         return version
-    classes = (cls for cls in entry.__mro__ if cls.__module__.split(".")[0] == "fedray")
-    return 1 + sum(int(vars(cls).get("version", 1)) - 1 for cls in classes)
+    from fedray.fingerprint import fingerprint  # imports torch
+
+    return f"{version}, code {fingerprint(entry)}"
+
+
+def registered_in_scripts(kind: str) -> list[Any]:
+    """Return the entries of a kind that neither a package nor a plug-in has registered."""
+    known = {"fedray", *(point.module.partition(".")[0] for point in installed_points())}
+    entries = _registries.get(kind)
+    if entries is None:  # nothing has imported it
+        return []
+    tops = {name: home.partition(".")[0] for name, home in entries._homes.items()}
+    return [entry for name, entry in entries._entries.items() if tops[name] not in known]
 
 
 def summary_of(entry: Any) -> str:

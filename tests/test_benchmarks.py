@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -12,9 +13,11 @@ import torch
 
 from benchmarks import gpu, numerics
 from benchmarks.common import ROOT, Child, environment, free_port, ratio, time_in_turns
-from benchmarks.overhead import start
+from benchmarks.overhead import largest_difference, start
 from fedray.runtime import devices
-from fedray.runtime.conformance import Trace
+from fedray.runtime.traces import Trace
+from tools.originals.federation import State, greatest_difference
+from tools.originals.records import distance
 
 COMMANDS = (
     "anchor", "faults", "gpu", "null_tables", "numerics", "overhead", "scale", "sweep",
@@ -100,6 +103,22 @@ def test_the_largest_difference_of_two_runs_has_a_name():
     ]
     assert numerics.largest(*traces) == (0.5, "server/a")
     assert numerics.largest(traces[0], traces[0]) == (0.0, "")
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_a_comparison_that_meets_nan_gives_nan(wrong):
+    """Wherever it stands: Python's max(0.0, nan) is 0."""
+    values, other = ([[1.0] * 12, [2.0] * 12] for _ in range(2))
+    other[wrong][5] = math.nan
+    models = [
+        {name: torch.tensor(numbers) for name, numbers in zip("ab", side, strict=True)}
+        for side in (values, other)
+    ]
+    ours, theirs = (State([model], []) for model in models)
+    entries = [{"a": [100, *side[0]], "b": [100, *side[1]]} for side in (values, other)]
+    assert math.isnan(largest_difference(*models))
+    assert math.isnan(greatest_difference(ours, theirs))
+    assert math.isnan(distance(*entries))
 
 
 def test_without_a_gpu_the_benchmark_ends_with_one_sentence(monkeypatch):

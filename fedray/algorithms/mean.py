@@ -44,6 +44,7 @@ class Averaging(core.SummingMethod):
     def summands(self, uploads: Sequence[Any]) -> core.StateTree:
         if type(self).summand is not Averaging.summand:
             return super().summands(uploads)
+        core.check_terms({name: getattr(uploads[0], name) for name in self.averaged}, uploads[0])
         weights = [*map(self.weight, uploads)]
         sums = {
             name: core.weighed_rows([getattr(upload, name) for upload in uploads], weights)

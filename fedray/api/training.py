@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from copy import deepcopy
 from pathlib import Path
 from traceback import extract_tb
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from fedray.config import Experiment
 from fedray.errors import RunFailed, UserError, named
@@ -20,6 +20,10 @@ from fedray.storage.files import explain_disk_full, reserve, results_home, stamp
 from fedray.storage.run import Round, Status
 from fedray.storage.run_folder import RunFolder
 from fedray.tracking import Tracker
+
+if TYPE_CHECKING:
+    from fedray.runtime.assembly import Assembly
+    from fedray.runtime.serial import SerialExecutor
 
 ExecutorName: TypeAlias = Literal["ray", "serial"]
 Callback: TypeAlias = Callable[[Round], object]
@@ -78,13 +82,15 @@ def begin(
         from fedray.runtime.serial import SerialExecutor, unused_keys
         from fedray.runtime.session import Session
 
-        device = device_of_this_process(experiment.gpus)
         unused = unused_keys(experiment)
         if unused:
             say(unused)
         wait("reading images, partition and models")
-        session = Session(experiment, out, lambda assembly: SerialExecutor(assembly, device), began)
-        return session.rounds()
+
+        def executor_of(assembly: Assembly) -> SerialExecutor:
+            return SerialExecutor(assembly, device_of_this_process(experiment.gpus))
+
+        return Session(experiment, out, executor_of, began).rounds()
     import ray
 
     from fedray.runtime.cluster import check_storage, connect

@@ -1,8 +1,9 @@
 """Versions of the package's entries that an experiment uses: a part of its identity.
 
 What determines a number is in the identity of a run: values, files, the code of plug-ins by its
-hash, and the package's own code by the `version` of each entry. Version 1 is left out, so that a
-new entry, or a raised one, changes the identity only of the experiments that use it.
+hash, the package's own code by the `version` of each entry, and the code of entries that a script
+or a notebook registers by its `fingerprint`. Version 1 is left out, so that a new entry, or a
+raised one, changes the identity only of the experiments that use it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from fedray.config.effects import is_below
 from fedray.config.input_files import all_values
 from fedray.config.schema import Component, Frozen, Tree
 from fedray.errors import UserError
-from fedray.registry import registry, version_of
+from fedray.registry import registered_in_scripts, registry, version_of
 
 
 def raised_versions(experiment: Frozen, group: str, unread: Collection[str] = ()) -> Tree:
     """Return the versions above 1 of the entries that a resolved experiment uses.
+
+    Metrics of scripts and notebooks are among them, since every run measures all metrics.
 
     Args:
         experiment: the experiment.
@@ -29,9 +32,10 @@ def raised_versions(experiment: Frozen, group: str, unread: Collection[str] = ()
         The versions by kind and name, for example `{"architecture": {"googlenet": 2}}`.
     """
     raised: Tree = {}
-    for kind, entry in entries_of(experiment, group, unread):
+    metrics = [("metric", metric) for metric in registered_in_scripts("metric")]
+    for kind, entry in (*entries_of(experiment, group, unread), *metrics):
         version = version_of(entry)
-        if version > 1:
+        if version != 1:
             raised.setdefault(kind, {})[entry.name] = version
     return raised
 

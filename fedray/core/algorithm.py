@@ -342,7 +342,7 @@ class SummingMethod(Algorithm):
 
     def summands(self, uploads: Sequence[Any]) -> StateTree:
         """Return the `summand` of several uploads, whose tensors are rows of the result."""
-        return stack_trees([check_terms(self.summand(upload)) for upload in uploads])
+        return stack_trees([check_terms(self.summand(upload), upload) for upload in uploads])
 
     def server_step(self, state: ServerState, total: Total, server: Server) -> ServerState:
         """Return the server's next state from the sums over at least one upload."""

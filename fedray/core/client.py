@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedray.core.optimizers import PLAIN_SGD, Optimizer
 from fedray.data.augment import NO_AUGMENTATION, Augmentation
-from fedray.models import Classifier
+from fedray.models import Classifier, saved_buffers
 from fedray.models.inputs import Inputs, Pixels
 from fedray.streams import Streams
 from fedray.trees import Tensors, describe_tensor
@@ -201,6 +201,11 @@ class Skeleton:
         self.model = model
         self.parameters = list(model.parameters())
         self.tensors = named_tensors(model)
+        self._unsaved = {
+            name: tensor.clone()
+            for name, tensor in model.named_buffers()
+            if name not in self.tensors
+        }
         self._optimizer: tuple[TrainingConfig, torch.optim.Optimizer] | None = None
 
     def optimizer(self, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -210,10 +215,18 @@ class Skeleton:
         self._optimizer[1].state.clear()
         return self._optimizer[1]
 
+    def reset(self) -> None:
+        """Give buffers that are not saved, such as caches, the values of the constructor."""
+        for name, tensor in self._unsaved.items():
+            owner, _, buffer = name.rpartition(".")
+            setattr(self.model.get_submodule(owner), buffer, tensor.clone())
+
     def check(self) -> None:
         """Raise a ValueError if a step added or replaced a tensor, which `tensors` then lacks."""
         model = self.model
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if name in self._unsaved:
+                continue
             if name not in self.tensors or tensor.data_ptr() != self.tensors[name].data_ptr():
                 raise ValueError(
                     f"the step added or replaced the model's tensor '{name}' (as `tensor.data = "
@@ -223,11 +236,9 @@ class Skeleton:
 
 
 def named_tensors(model: nn.Module) -> Tensors:
-    """Return a model's parameters and buffers by name, without copying them."""
-    return {
-        name: tensor.detach()
-        for name, tensor in (*model.named_parameters(), *model.named_buffers())
-    }
+    """Return a model's parameters and saved buffers by name, without copying them."""
+    tensors = (*model.named_parameters(), *saved_buffers(model).items())
+    return {name: tensor.detach() for name, tensor in tensors}
 
 
 @dataclass(frozen=True)
@@ -323,6 +334,7 @@ class Client:
                     f"is {describe_tensor(weight)}, expected {describe_tensor(tensor)}"
                 )
             tensor.copy_(weight)
+        self.skeleton.reset()
         return self.skeleton.model
 
     def weights(self, model: nn.Module) -> Tensors:

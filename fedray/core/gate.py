@@ -242,7 +242,7 @@ def _are_finite(tensors: Sequence[Tensor]) -> bool:
     One call computes the norms of all small tensors, because a call costs more than a norm. The
     result may be False for finite numbers whose norm overflows.
     """
-    small = [t for t in tensors if t.is_floating_point() and _is_small(t)]
+    small = [t for t in tensors if _is_small(t)]
     norms = torch._foreach_norm(small) if small else ()
     return (not norms or math.isfinite(float(torch.stack(norms).sum()))) and all(
         _is_finite(tensor) for tensor in tensors if not _is_small(tensor)
@@ -250,7 +250,8 @@ def _are_finite(tensors: Sequence[Tensor]) -> bool:
 
 
 def _is_small(tensor: Tensor) -> bool:
-    return tensor.numel() <= SMALL and tensor.device.type == "cpu"
+    """Return True for few real numbers on the CPU, as `_are_finite` tests them together."""
+    return tensor.is_floating_point() and tensor.numel() <= SMALL and tensor.device.type == "cpu"
 
 
 def _is_finite(tensor: Tensor) -> bool:
@@ -259,9 +260,10 @@ def _is_finite(tensor: Tensor) -> bool:
     If the sum is finite, so are all numbers; this is 30 times faster than a test of each number. A
     sum may also overflow, so otherwise each number is tested.
     """
-    if not tensor.is_floating_point() or math.isfinite(float(tensor.detach().sum())):
+    is_real = tensor.is_floating_point()
+    if is_real and math.isfinite(float(tensor.detach().sum())):
         return True
-    return bool(torch.isfinite(tensor).all())
+    return not (is_real or tensor.is_complex()) or bool(torch.isfinite(tensor).all())
 
 
 def _rows(tensor: Tensor) -> Tensor:

@@ -77,12 +77,18 @@ class PayloadField:
     axes: tuple[str, ...]
     dtype: torch.dtype
     reveals: str
+    counters: bool = False
     name: str = ""
     form: Any = Tensor
 
 
 def payload_field(
-    kind: Kind, axes: str = "", *, dtype: torch.dtype = torch.float32, reveals: str = ""
+    kind: Kind,
+    axes: str = "",
+    *,
+    dtype: torch.dtype = torch.float32,
+    reveals: str = "",
+    counters: bool = False,
 ) -> Any:
     """Declare a field of a payload. The gate refuses values that do not fit the declaration.
 
@@ -94,13 +100,16 @@ def payload_field(
         dtype: the dtype of a tensor with `axes`.
         reveals: what a reader of this field learns about clients, for docs/privacy.md; "" if the
             texts of the payload's other fields cover it.
+        counters: whether the integers in a mapping are counters or constants of a model, as those
+            of kind "weights" and "prompts" are: sums keep their maximum. No sum takes others.
 
     Raises:
         ValueError: if the kind is unknown.
     """
     if kind not in KINDS:
         raise ValueError(f"there is no kind '{kind}' of payload field.{nearest(kind, KINDS)}")
-    declaration = PayloadField(kind, tuple(axes.split()), dtype, reveals)
+    counters = counters or kind in ("weights", "prompts")
+    declaration = PayloadField(kind, tuple(axes.split()), dtype, reveals, counters)
     return dataclasses.field(metadata={"payload": declaration})
 
 

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.core.payload import Kind, NotFinitePayload, Payload, PayloadField, Placed
-from fedray.core.sums import Total, total_of
+from fedray.core.payload import BadPayload, Kind, NotFinitePayload, Payload, PayloadField, Placed
+from fedray.core.sums import Total, check_terms, total_of
 from fedray.streams import Streams
 from fedray.trees import StateTree, is_tree, map_tensors
 
@@ -144,6 +144,9 @@ def clip_update(payload: Payload, down: Payload | None, norm: float) -> Payload:
     """
     origins = {} if down is None else {(p.place, p.kind, p.axes): p.value for p in down.tensors()}
     updates, starts = [], []
+    for item in payload.tensors():
+        if item.value.is_complex() and item.kind not in EXEMPT_KINDS:
+            raise BadPayload(f"{item.place} is complex, which privacy does not cover; send reals")
     for item in filter(_is_covered, payload.tensors()):
         value = item.value.detach().cpu()
         start = origins.get((item.place, item.kind, item.axes))
@@ -208,7 +211,7 @@ def terms_of(upload: Payload) -> StateTree:
         name: value if is_tree(value) or isinstance(value, Tensor) else torch.tensor(float(value))
         for name, value in fields.items()
     }
-    return {upload.full_name(): map_tensors(_doubled, trees)}
+    return check_terms({upload.full_name(): map_tensors(_doubled, trees)}, upload)
 
 
 def _doubled(tensor: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ from fedray.core.training import (
 )
 from fedray.counts import Tally, counted
 from fedray.errors import UserError
-from fedray.models import Classifier
+from fedray.models import Classifier, frozen_parameters, saved_buffers
 from fedray.trees import ClientState, StateTree, Tensors, is_tree, map_tensors
 
 CPU = torch.device("cpu")
@@ -85,7 +85,7 @@ class Stack:
 
     Attributes:
         template: an additional model, for which `functional_call` substitutes tensors.
-        parameters: names of the models' parameters.
+        learnable: names of the parameters that the models do not freeze.
         is_tied: whether a parameter has two names.
         tensors: parameters and buffers [N, ...] by name.
         skeletons: the model of each row.
@@ -94,11 +94,12 @@ class Stack:
     def __init__(self, make: Callable[[], Classifier], count: int) -> None:
         """Stack `count` models from `make`."""
         self.template = make()
-        self.parameters = frozenset(name for name, _ in self.template.named_parameters())
+        parameters = {name for name, _ in self.template.named_parameters()}
+        self.learnable = frozenset(parameters - frozen_parameters(self.template))
         with_ties = [*self.template.named_parameters(remove_duplicate=False)]
-        self.is_tied = len(with_ties) > len(self.parameters)
+        self.is_tied = len(with_ties) > len(parameters)
         models = [make() for _ in range(count)]
-        named = [dict((*m.named_parameters(), *m.named_buffers())) for m in models]
+        named = [dict((*m.named_parameters(), *saved_buffers(m).items())) for m in models]
         self.tensors = {
             name: torch.stack([tensors[name].detach() for tensors in named]) for name in named[0]
         }
@@ -208,7 +209,9 @@ class _StackedTraining:
         self._stored, self._labels = self._samples.tensors(self._device)
         self._views = [augmentation_draws(context.client) for context in contexts]
         rows = {name: tensor[first : first + count] for name, tensor in stack.tensors.items()}
-        learning = stack.parameters if one.trainable is None else {*one.trainable}
+        learning = stack.learnable
+        if one.trainable is not None:
+            learning = learning.intersection(one.trainable)
         self._extra = stack_trees([context.extra for context in contexts])
         self._learning = {n: tensor for n, tensor in rows.items() if n in learning} | self._extra
         is_sent_once = all(context.down is one.down for context in contexts)
@@ -304,18 +307,21 @@ class _StackedTraining:
 
     def results(self) -> list[Trained | FloatingPointError]:
         """Return the result of each client, or its error."""
-        losses: list[list[float]] = [[] for _ in self._contexts]
+        losses: list[list[tuple[float, int]]] = [[] for _ in self._contexts]
         tensors = [tensor for _, tensor in self._losses]
         values = iter(torch.cat(tensors).tolist() if tensors else ())
         for run, _ in self._losses:
             for client in range(run.start, run.stop):
-                losses[client].append(next(values))
+                losses[client].append((next(values), run.size))
         return [self._result(row, client_losses) for row, client_losses in enumerate(losses)]
 
-    def _result(self, row: int, losses: Sequence[float]) -> Trained | FloatingPointError:
+    def _result(
+        self, row: int, losses: Sequence[tuple[float, int]]
+    ) -> Trained | FloatingPointError:
+        """Return the result of a client from the loss and the size of each batch."""
         context, epochs = self._contexts[row], self._config.epochs
         steps = len(losses) // epochs
-        means = [sum(losses[n * steps :][:steps]) / max(steps, 1) for n in range(epochs)]
+        means = [_mean_loss(losses[n * steps :][:steps]) for n in range(epochs)]
         try:
             check_loss(means[-1], self._config)
         except FloatingPointError as error:
@@ -349,6 +355,15 @@ class _StackedTraining:
         losses = self._loss(part.learning, part.fixed, stored, labels, positions)
         losses.sum().backward()  # type: ignore[no-untyped-call]
         self._losses.append((run, losses.detach()))
+
+
+def _mean_loss(losses: Sequence[tuple[float, int]]) -> float:
+    """Return the mean loss of an epoch's images from (mean loss, images) of its batches."""
+    if not losses:
+        return 0.0
+    weights = [size / losses[0][1] for _, size in losses]
+    total = sum(loss * weight for (loss, _), weight in zip(losses, weights, strict=True))
+    return total / sum(weights)
 
 
 class _Part(NamedTuple):

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from fedray.core.payload import Payload
 from fedray.trees import StateTree, Tensors, is_tree, leaves, map_tensors
 
 Summand: TypeAlias = Callable[[Any], StateTree]
@@ -29,8 +30,8 @@ class Total:
 
     Attributes:
         clients: ids of the clients that uploaded, sorted.
-        sums: the sums by the names in the summands; integer tensors, which are counters, take the
-            maximum. {} if no client uploaded.
+        sums: the sums by the names in the summands; counters of a model, which are integers, take
+            the maximum. {} if no client uploaded.
     """
 
     clients: tuple[int, ...] = ()
@@ -53,10 +54,14 @@ def total_of(summand: Summand, uploads: Mapping[int, Any]) -> Total:
 
     Raises:
         ValueError: if the summands do not have the same names.
+        TypeError: if a term of a payload has no sum.
     """
     sums = Sums(len(uploads))
     for client in sorted(uploads):
-        sums.add(Total((client,), summand(uploads[client])))
+        terms = summand(uploads[client])
+        if isinstance(uploads[client], Payload):
+            check_terms(terms, uploads[client])
+        sums.add(Total((client,), terms))
     return sums.total
 
 
@@ -109,13 +114,32 @@ class Sums:
         self.add(total, len(clients), in_place=True)
 
 
-def check_terms(terms: StateTree) -> StateTree:
-    """Return the terms of an upload; raise a TypeError unless all are tensors."""
-    for path, value in leaves(terms):
+def check_terms(terms: StateTree, upload: Any) -> StateTree:
+    """Return the terms of an upload; raise a TypeError for one that has no sum.
+
+    A term is a tensor of floating-point numbers, or a counter: an integer or boolean tensor of the
+    upload in a mapping that `payload_field` declares to hold a model's counters.
+    """
+    wrong = [
+        (".".join(path), value)
+        for path, value in leaves(terms)
+        if not (isinstance(value, Tensor) and value.is_floating_point())
+    ]
+    if not wrong:
+        return terms
+    counters = set[int]()
+    if isinstance(upload, Payload):
+        declared = {field.name for field in upload.declared() if field.counters}
+        fields = {name: value for name, value in vars(upload).items() if name in declared}
+        counters = {id(value) for path, value in leaves(fields) if len(path) > 1}
+    for place, value in wrong:
         if not isinstance(value, Tensor):
+            kind = type(value).__name__
+            raise TypeError(f"summand returned a {kind} as '{place}', expected a tensor")
+        if id(value) not in counters:
             raise TypeError(
-                f"summand returned a {type(value).__name__} as '{'.'.join(path)}', expected a "
-                "tensor"
+                f"summand returned {value.dtype} as '{place}', which is not added up (counters of "
+                "a model, the only integers in a sum, take the maximum); return value.double()"
             )
     return terms
 

@@ -20,7 +20,7 @@ from fedray.core.optimizers import load_running_means, running_means
 from fedray.core.payload import Payload
 from fedray.data.augment import Augmentation
 from fedray.errors import NoScalar, UserError, shown
-from fedray.models import Classifier, ClassifierOutput, is_normalisation
+from fedray.models import Classifier, ClassifierOutput, frozen_parameters, is_normalisation
 from fedray.trees import ClientState
 
 
@@ -31,7 +31,7 @@ class Trained:
     Attributes:
         tensors: the model's parameters and buffers and the extra parameters, by name, not copied.
         steps: K, the number of batches in all epochs; `repeat` of `fit` does not count.
-        losses: mean loss of each epoch.
+        losses: mean loss of each epoch, over its images.
     """
 
     tensors: Mapping[str, Tensor]
@@ -101,14 +101,15 @@ def fit(
     if config.precision == "bfloat16":
         loss = torch.autocast(client.device.type, torch.bfloat16)(loss)
     totals = [torch.zeros((), device=client.device) for _ in range(config.epochs)]
-    steps = [0] * config.epochs
+    steps, weights = [0] * config.epochs, [0.0] * config.epochs
+    sizes = batch_sizes(len(client.train), config)
     with (
         only_trainable(local.model, local.trainable),
         _with_gradients(local.extra),
         _optimizer(local) as optimizer,
     ):
         clip = _clip_of(optimizer, config.clip_grad_norm)
-        batches = config.epochs * len(batch_sizes(len(client.train), config))
+        batches = config.epochs * len(sizes)
         for epoch, batch in _batches(client):
             if decay is not None:
                 _set_lr(optimizer, config.lr * decay(sum(steps) / batches))
@@ -121,11 +122,13 @@ def fit(
                 clip()
                 optimizer.step()
             after_batch()
-            totals[epoch] += value.detach()
+            weight = len(batch.positions) / sizes[0]  # the last batch has fewer images, or one more
+            totals[epoch] += value.detach() * weight
+            weights[epoch] += weight
             steps[epoch] += 1
         if decay is not None:
             _set_lr(optimizer, config.lr)  # skeletons keep their optimisers
-    losses = [float(total) / max(n, 1) for total, n in zip(totals, steps, strict=True)]
+    losses = [float(total) / (n or 1) for total, n in zip(totals, weights, strict=True)]
     check_loss(losses[-1], config)
     client.train_losses.append(losses[-1])
     return Trained({**client.weights(local.model), **local.extra}, sum(steps), losses)
@@ -266,23 +269,33 @@ def _with_gradients(extra: Mapping[str, Tensor]) -> Iterator[None]:
 def only_trainable(model: Classifier, trainable: Collection[str] | None) -> Iterator[None]:
     """Put a model into training mode, with all parameters frozen except those in `trainable`.
 
-    Normalisation layers without a trainable parameter stay in evaluation mode.
+    Parameters that the model itself freezes stay frozen. Normalisation layers without a trainable
+    parameter stay in evaluation mode.
     """
+    frozen = frozen_parameters(model)
     if not all(module.training for module in model.modules()):  # `train` takes longer
         model.train()
-    if trainable is None:
+    if trainable is None and not frozen:
         yield
         return
+    names = {name for name, _ in model.named_parameters()} - frozen
+    learning = names if trainable is None else names.intersection(trainable)
+    if trainable and not learning:
+        raise UserError(
+            "the network freezes every layer that the method trains here; leave some of them "
+            "unfrozen, set model.projector, or choose a method that trains the head, too"
+        )
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in trainable)
-    for module in model.modules():
-        if is_normalisation(module) and not any(p.requires_grad for p in module.parameters()):
+        parameter.requires_grad_(name in learning)
+    for module in filter(is_normalisation, model.modules()):
+        learns = [parameter.requires_grad for parameter in module.parameters()]
+        if not any(learns) and (learns or trainable is not None):
             module.eval()
     try:
         yield
     finally:
-        for parameter in model.parameters():
-            parameter.requires_grad_(True)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name not in frozen)
         model.train()
 
 

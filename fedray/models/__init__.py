@@ -30,10 +30,12 @@ from fedray.models.pretrained import check_pretrained, start_from_pretrained
 from fedray.models.structure import (
     buffer_names,
     convolution_stages,
+    frozen_parameters,
     head_tensors,
     is_normalisation,
     layers,
     normalisation_tensors,
+    saved_buffers,
     stages,
     tensor_names,
 )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedray.errors import UserError, named, plugin_line
 from fedray.models.architectures import Architecture, ConvRule, architectures
 from fedray.models.classifier import BackboneClassifier, Classifier
+from fedray.models.structure import saved_buffers
 from fedray.streams import torch_seeded
 
 _KNOWN_TENSORS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
@@ -71,7 +72,7 @@ def skeleton(architecture: str, **shape: Unpack[Shape]) -> Classifier:
     """
     module = _constructed(architectures.get(architecture), shape)
     with torch.no_grad():
-        for tensor in chain(module.parameters(), module.buffers()):
+        for tensor in chain(module.parameters(), saved_buffers(module).values()):
             tensor.zero_()
     return module
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from weakref import WeakKeyDictionary
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedray.models.classifier import Classifier
 
@@ -22,6 +22,17 @@ def _once_per_model(
         return results[model]
 
     return cached
+
+
+def saved_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that PyTorch saves with a module, by name.
+
+    Other buffers (`persistent=False`) are constants of the code, or caches: they neither travel nor
+    are stored.
+    """
+    buffers = dict(module.named_buffers())
+    saved = module.state_dict().keys() if buffers else ()
+    return {name: tensor for name, tensor in buffers.items() if name in saved}
 
 
 def is_normalisation(module: nn.Module) -> bool:
@@ -64,9 +75,19 @@ def tensor_names(model: Classifier) -> frozenset[str]:
 
 
 @_once_per_model
+def frozen_parameters(model: Classifier) -> frozenset[str]:
+    """Return the names of the parameters that the model's constructor has frozen.
+
+    These keep their values in every training. `core.training.only_trainable` freezes others for a
+    while, so this is called before that.
+    """
+    return frozenset(name for name, tensor in model.named_parameters() if not tensor.requires_grad)
+
+
+@_once_per_model
 def buffer_names(model: Classifier) -> frozenset[str]:
     """Return the names of all buffers: running statistics and counters."""
-    return frozenset(name for name, _ in model.named_buffers())
+    return frozenset(saved_buffers(model))
 
 
 @_once_per_model
@@ -112,4 +133,4 @@ def layers(model: Classifier) -> dict[str, nn.Module]:
 
 def _names(module: nn.Module, prefix: str) -> Iterable[str]:
     yield from (prefix + name for name, _ in module.named_parameters())
-    yield from (prefix + name for name, _ in module.named_buffers())
+    yield from (prefix + name for name in saved_buffers(module))

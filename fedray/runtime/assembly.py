@@ -16,6 +16,7 @@ from fedray.core import (
     Algorithm,
     Gate,
     HyperParameters,
+    Privacy,
     Schedule,
     Server,
     Setting,
@@ -35,6 +36,7 @@ from fedray.errors import UserError
 from fedray.evaluation.measures import majority_classes
 from fedray.evaluation.metrics import DataFacts
 from fedray.federation import Plan
+from fedray.models import frozen_parameters
 from fedray.plugins import use
 from fedray.runtime.cache import shared
 from fedray.runtime.compatibility import check_data, check_masks
@@ -179,8 +181,20 @@ class Assembly:
             downloads=self.algorithm.downloads,
             up_bits=wire.up_bits,
             down_bits=wire.down_bits,
-            privacy=privacy_of(self.experiment),
+            privacy=self._privacy(),
         )
+
+    def _privacy(self) -> Privacy | None:
+        """Return the experiment's privacy; noise would move layers that a network freezes."""
+        privacy = privacy_of(self.experiment)
+        if privacy is not None and privacy.noise_multiplier:
+            for architecture in dict.fromkeys(self.models.architectures):
+                if frozen_parameters(self.models.empty(architecture)):
+                    raise UserError(
+                        f"privacy.mode={privacy.mode} adds noise to all weights, also to those "
+                        f"that {architecture} freezes; set privacy.mode=none, or train all layers"
+                    )
+        return privacy
 
     @cached_property
     def plan(self) -> Plan:

@@ -272,7 +272,7 @@ class ClientRuntime:
             total = core.Total()
             if uplink is not None:
                 own = partial(_outside, _memory_of(vars(uplink)))
-                terms = core.check_terms(summand(uplink))
+                terms = core.check_terms(summand(uplink), uplink)
                 total = core.Total((client,), map_tensors(own, terms))
             sums.add(total)  # its tensors may be the method's, or stand under two names
 

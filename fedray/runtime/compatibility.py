@@ -241,7 +241,16 @@ def _check_validation(experiment: Experiment, data: FederatedData) -> None:
             f"{experiment.data.partition.name} gives them none; set data.validation_fraction, for "
             "example 0.2, or data.partition=dominant_class"
         )
-    parts = (part for _, phase in data.phases for part in enumerate(phase.validation or ()))
+    phases = {round_: phase.validation for round_, phase in data.phases}
+    lacking = [round_ for round_, parts in phases.items() if not any(map(len, parts or ()))]
+    chooses = experiment.report.select != "test" or method.requires.validation
+    if chooses and 0 < len(lacking) < len(phases):
+        raise UserError(
+            f"data.evolution: the phase from round {lacking[0]} has no validation images, but "
+            "others have, so the best round could lie in those alone; set "
+            "data.validation_fraction, for example 0.2, or report.select=test"
+        )
+    parts = (part for validation in phases.values() for part in enumerate(validation or ()))
     without = next((client for client, indices in parts if not len(indices)), None)
     if method.requires.validation and without is not None:
         raise UserError(

@@ -18,6 +18,7 @@ from numpy.random import mtrand
 from torch import Tensor
 
 from fedray.core import Payload
+from fedray.counts import stop_counting
 from fedray.streams import torch_seeded, torch_states
 from fedray.trees import StateTree, map_together, moved_to
 
@@ -46,12 +47,48 @@ FLAGS: tuple[_Flag, ...] = (
 """Getter and setter of each torch flag that changes numbers."""
 
 
+def read_flags() -> list[Any]:
+    """Return the values of `FLAGS`."""
+    return [read() for read, _ in FLAGS]
+
+
+def set_flags(values: Sequence[Any]) -> None:
+    """Set `FLAGS` to what `read_flags` returned."""
+    for (read, write), value in zip(FLAGS, values, strict=True):
+        if read() != value:
+            write(value)
+
+
+class OwnFlags:
+    """The torch flags of a run, which are set only while the run itself computes.
+
+    The process may be the user's: before, between and after the rounds it has its own flags.
+    """
+
+    def __init__(self) -> None:
+        self._own = self._others = read_flags()
+        self._is_set = True
+
+    def leave(self) -> None:
+        """Remember the run's flags, and set those of the process."""
+        if self._is_set:
+            self._own, self._is_set = read_flags(), False
+            set_flags(self._others)
+            stop_counting()
+
+    def enter(self) -> None:
+        """Remember the flags of the process, and set the run's."""
+        if not self._is_set:
+            self._others, self._is_set = read_flags(), True
+            set_flags(self._own)
+
+
 class Isolation:
     """Runs each step with the torch flags that were set when the object was created."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._flags = [read() for read, _ in FLAGS]
+        self._flags = read_flags()
         self._unused: list[np.random.MT19937] = []  # a step inside a step needs its own
 
     @contextmanager
@@ -66,9 +103,7 @@ class Isolation:
             with torch_seeded(seed, self._device):
                 yield
         finally:
-            for (read, restore), value in zip(FLAGS, self._flags, strict=True):
-                if read() != value:
-                    restore(value)
+            set_flags(self._flags)
             random.setstate(python)
             mtrand.set_bit_generator(numpy)
             self._unused.append(own_numpy)

@@ -102,9 +102,9 @@ def check_same(folder: RunFolder, before: RunInfo, assembly: Assembly) -> None:
     changed = version_changes(before.config, assembly.experiment.record())
     if changed:
         raise UserError(
-            f"{folder.path} was started with other code of fedray, which gives other numbers "
-            f"({changed[0]}); use the package version that {folder.result} names, or start a new "
-            "run with another --out"
+            f"{folder.path} was started with other code than today's, which gives other numbers "
+            f"({changed[0]}); use the code of that time (the package version is in "
+            f"{folder.result}), or start a new run with another --out"
         )
     keys = assembly.experiment.data
     where = f"data.root={keys.root}" if keys.root else f"data.source={keys.source.name}"

@@ -9,7 +9,7 @@ from fedray.core import Downlinks, Sums, Total
 from fedray.federation import Reply, Task
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.clients import Member
-from fedray.runtime.memory import keep_freed_memory
+from fedray.runtime.memory import keep_freed_memory, return_freed_memory
 from fedray.runtime.shares import groups_of_step, groups_of_test
 from fedray.runtime.stacked import client_runtime
 from fedray.storage.states import StateStore
@@ -67,5 +67,6 @@ class SerialExecutor:
         return dict(sorted(replies.items()))
 
     def close(self) -> None:
-        """Free the states."""
+        """Free the states and the memory that malloc has kept."""
         self.states.close()
+        return_freed_memory()

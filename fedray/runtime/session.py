@@ -18,6 +18,7 @@ from fedray.federation import Executor, Federation
 from fedray.plugins import use
 from fedray.runtime.assembly import Assembly
 from fedray.runtime.devices import device_of_this_process, explain_server_memory
+from fedray.runtime.isolation import OwnFlags
 from fedray.runtime.memory import peak_device_memory
 from fedray.runtime.observers import (
     EarlyStop,
@@ -69,6 +70,7 @@ class Session:
         self._keeps = keeps
         self._folder = RunFolder(out)
         self._began = time.time() if began is None else began
+        self._flags = OwnFlags()
         self._device = device_of_this_process(experiment.server_gpus, "the server", "server_gpus")
         self._claim = FolderClaim(self._folder)
         self._claim.acquire()
@@ -85,6 +87,8 @@ class Session:
         except BaseException:
             self._claim.release()
             raise
+        finally:
+            self._flags.leave()
 
     def rounds(self) -> Generator[Round, None, None]:
         """Yield each round; after a resume, only the new ones.
@@ -99,6 +103,7 @@ class Session:
             CodeError: if code that the run calls raised an error; it names the file with the
                 traceback. For a client's error it is a `ClientError`.
         """
+        self._flags.enter()
         try:
             with (
                 keep_tracebacks(self._folder),
@@ -111,6 +116,7 @@ class Session:
         finally:
             self._executor.close()
             self._claim.release()
+            self._flags.leave()
 
     def settle(self) -> None:
         """Wait until the last checkpoint that is due is complete."""
@@ -146,7 +152,9 @@ class Session:
                 records.opened().append(done, records.costs(done, used))
                 keep_survived()
                 snapshots.after_round(done)
+                self._flags.leave()
                 yield done
+                self._flags.enter()
 
 
 @contextmanager

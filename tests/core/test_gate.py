@@ -75,6 +75,10 @@ def gate(**config) -> Gate:
             mixed(weights={"bias": torch.tensor([1.0, float("nan")])}),
             r"Mixed\.weights\.bias holds a NaN or an infinity",
         ),
+        (
+            mixed(weights={"bias": torch.tensor([1.0, complex(0.0, float("nan"))])}),
+            r"[Ww]eights\.bias (holds a NaN or an infinity|is complex)",
+        ),
         (mixed(tau=float("nan")), r"Mixed\.tau is nan"),
         (mixed(tau=float("inf")), r"Mixed\.tau is inf"),
     ],

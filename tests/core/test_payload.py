@@ -201,8 +201,8 @@ def transposed(mapping):
 @pytest.mark.parametrize(
     ("method", "change", "words"),
     [
-        ("scaffold", field("control", transposed), "ControlledUpdate.control.extractor"),
-        ("scaffold", field("control", lambda m: {}), "ControlledUpdate.control lacks '"),
+        ("scaffold", field("change", transposed), "ControlledUpdate.change.extractor"),
+        ("scaffold", field("change", lambda m: {}), "ControlledUpdate.change lacks '"),
         ("fednova", field("steps", lambda n: 0.0), "NormalisedModel.steps holds 0, expected 1 to"),
         ("fedpac", field("head", transposed), "PersonalUpdate.head.head.weight is float32 [16"),
         ("fedpac", field("variance", lambda v: -1.0), "PersonalUpdate.variance holds -1"),

@@ -22,7 +22,7 @@ D = 8
 @dataclass(frozen=True)
 class Model(Payload):
     weights: Mapping[str, Tensor] = payload_field("weights")
-    buffers: Mapping[str, Tensor] = payload_field("statistics")
+    buffers: Mapping[str, Tensor] = payload_field("statistics", counters=True)
 
 
 @dataclass(frozen=True)
@@ -161,19 +161,18 @@ def test_two_uploads_of_a_round_do_not_share_noise():
 
 def test_central_noise_is_added_once_to_the_mean():
     central = Privacy("central", 2.0, 3.0)
-    uploads = {k: Means(torch.full((100, 200), float(k)), torch.full((100,), k)) for k in (1, 2, 6)}
+    uploads = {k: AllMeans(torch.full((100, 200), float(k))) for k in (1, 2, 6)}
     alone = Gate({}, privacy=central).up(uploads[6], call())[0]
     assert update_norm([alone.vectors]) == pytest.approx(2.0)  # no noise on the way
     given_ = Gate({}, privacy=central).release(uploads, round_=1, step="s")
     drawn = given_[1].vectors - 3  # the mean of 1, 2 and 6
     assert float(drawn.std()) == pytest.approx(3.0 * 2.0 / 3, rel=0.03)
     assert all(torch.equal(given_[k].vectors, given_[1].vectors) for k in uploads)
-    assert [int(given_[k].counts[0]) for k in uploads] == [6, 6, 6]  # counters: the largest
 
 
 def test_central_noise_falls_on_the_sums_of_the_workers():
     gate = Gate({}, privacy=Privacy("central", 2.0, 3.0, noise_seed=5))
-    uploads = {k: Means(torch.full((100, 200), float(k)), torch.full((100,), 1)) for k in (1, 2, 6)}
+    uploads = {k: AllMeans(torch.full((100, 200), float(k))) for k in (1, 2, 6)}
 
     def summand(upload):
         return {"v": upload.vectors.double(), "weight": torch.tensor(1.0).double()}
@@ -194,9 +193,12 @@ def test_only_central_noise_changes_sums(privacy):
 
 
 def test_central_noise_needs_uploads_of_one_shape():
-    uploads = {k: Means(torch.ones(k, 4), torch.ones(k, dtype=torch.int64)) for k in (1, 2)}
+    privacy, uploads = Privacy("central", 1.0, 1.0), {k: AllMeans(torch.ones(k, 4)) for k in (1, 2)}
     with pytest.raises(ValueError, match=r"shapes \[1, 4\] and \[2, 4\] have no sum"):
-        Privacy("central", 1.0, 1.0).protect_uploads(uploads, round_=1, step="s")
+        privacy.protect_uploads(uploads, round_=1, step="s")
+    integers = {1: Means(torch.ones(2, 4), torch.ones(2, dtype=torch.int64))}
+    with pytest.raises(TypeError, match=r"Means\.counts"):
+        privacy.protect_uploads(integers, round_=1, step="s")
 
 
 def test_what_nothing_covers_passes_as_it_is():

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+
 import pytest
 import torch
 
-from fedray.core import Sums, Total, halves, mean_of, total_of, weighed
+from fedray.core import Payload, Sums, Total, halves, mean_of, payload_field, total_of, weighed
 from fedray.core.sums import joins, stack_trees
 
 
@@ -52,6 +56,36 @@ def test_nested_sums_and_counters():
     )
     assert float(total["w"]["deep"]) == 6.0
     assert int(total["steps"]) == 3
+
+
+@dataclass(frozen=True)
+class _Counted(Payload):
+    weights: Mapping[str, torch.Tensor] = payload_field("weights")
+    buffers: Mapping[str, torch.Tensor] = payload_field("statistics", counters=True)
+    shares: Mapping[str, torch.Tensor] = payload_field("statistics")
+    counts: torch.Tensor = payload_field("statistics", "C", dtype=torch.int64)
+    held: torch.Tensor = payload_field("statistics", "C", dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("term", "is_counter"),
+    [
+        (lambda upload: weighed(upload.weights, 2.0)["steps"], True),
+        (lambda upload: weighed(upload.buffers, 2.0)["steps"], True),
+        (lambda upload: upload.buffers["is_new"], True),
+        (lambda upload: upload.buffers["steps"] * 2, False),
+        (lambda upload: weighed(upload.shares, 2.0)["steps"], False),
+        (lambda upload: upload.counts, False),
+        (lambda upload: upload.held, False),
+        (lambda upload: upload.counts + 0j, False),
+    ],
+)
+def test_only_declared_counters_are_integers_of_a_sum(term, is_counter):
+    counters = {"steps": torch.tensor(3), "is_new": torch.tensor([True])}
+    upload = _Counted(counters, counters, {"steps": torch.tensor(3)}, *torch.ones(2, 1).long())
+    refusal = nullcontext() if is_counter else pytest.raises(TypeError, match=r"as 'of\.it'")
+    with refusal:
+        total_of(lambda upload: {"of": {"it": term(upload)}}, {0: upload})
 
 
 def test_uploads_stay_as_they_are():

@@ -6,7 +6,8 @@ import pytest
 import torch
 from reference import ReferenceClient, initial_model, set_parameters, supervised
 
-from fedray.algorithms.averaging.scaffold import ControlledUpdate
+from fedray.algorithms.averaging.scaffold import ControlledModel, ControlledUpdate
+from fedray.core.privacy import clip_update
 
 ONE_KIND = {"model.group": "cnn2"}
 LR = 0.05
@@ -72,6 +73,15 @@ def test_eq5_divides_by_all_clients_not_by_those_that_took_part(assemble):
     after = method.server_update(state, uplinks, None)
     assert after["model"]["w"].tolist() == [4.0]
     assert after["control"]["w"].tolist() == [0.5 + (4.0 + 8.0) / 4]  # N = 4, |S| = 2
+
+
+def test_clipping_measures_the_change_of_the_variate_from_zero():
+    down = ControlledModel({"w": torch.tensor([1.0])}, {}, {"w": torch.tensor([3.0])})
+    small = ControlledUpdate({"w": torch.tensor([1.3])}, {}, 9, {"w": torch.tensor([0.4])})
+    assert clip_update(small, down, 0.5) is small
+    clipped = clip_update(small, down, 0.05)
+    torch.testing.assert_close(clipped.weights["w"], torch.tensor([1.03]))
+    torch.testing.assert_close(clipped.change["w"], torch.tensor([0.04]))
 
 
 def test_eq4_divides_by_the_rounds_learning_rate(run):

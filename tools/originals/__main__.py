@@ -10,6 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
+
 from tools.originals.federation import (
     PARTICIPATION,
     Method,
@@ -56,10 +58,12 @@ def compare(name: str, method: Method, setting: str) -> tuple[list[dict], list[f
     differences = [greatest_difference(a, b) for a, b in zip(ours.states, theirs, strict=True)]
     floor = [greatest_difference(a, b) for a, b in zip(theirs, shifted, strict=True)]
     movement = greatest_difference(ours.states[0], ours.states[-1])
-    off = max(
-        abs(a - b)
-        for mine, other in zip(ours.states[1:], theirs[1:], strict=True)
-        for a, b in zip(mine.accuracies, other.accuracies, strict=True)
+    off = np.max(
+        [
+            abs(a - b)
+            for mine, other in zip(ours.states[1:], theirs[1:], strict=True)
+            for a, b in zip(mine.accuracies, other.accuracies, strict=True)
+        ]
     )
     print(
         f"{name:<12} {setting:<5}",
@@ -94,11 +98,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in args.methods or module.METHODS:
         method = module.METHODS[name]
         found = {setting: compare(name, method, setting) for setting in PARTICIPATION}
-        worst = max(worst, *(max(differences) for _, differences, _ in found.values()))
+        worst = np.max([worst, *(np.max(differences) for _, differences, _ in found.values())])
         if args.write:
             write(name, module.REPOSITORY, commit_of(args.checkout), method, found)
     print(f"{time.perf_counter() - started:.0f} s")
-    return int(worst > 1e-5)
+    return int(not worst <= 1e-5)
 
 
 if __name__ == "__main__":

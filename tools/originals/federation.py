@@ -183,14 +183,14 @@ def greatest_difference(ours: State, theirs: State) -> float:
     Raises:
         ValueError: if the names or shapes of a client's tensors differ.
     """
-    worst = 0.0
+    differences = [0.0]
     for mine, other in zip(ours.models, theirs.models, strict=True):
         shapes = [{name: t.shape for name, t in model.items()} for model in (mine, other)]
         if shapes[0] != shapes[1]:
             raise ValueError(f"tensors differ: {shapes}")
         for name, value in mine.items():
-            worst = max(worst, float((value.double() - other[name].double()).abs().max()))
-    return worst
+            differences.append(float((value.double() - other[name].double()).abs().max()))
+    return float(np.max(differences))  # NaN if one is NaN, unlike Python's max
 
 
 def is_checkout_of(folder: Path, marks: Sequence[str]) -> bool:

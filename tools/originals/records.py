@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,13 +53,13 @@ def distance(
     Tensors of n entries that each differ by at most e have norms and, if the differences are
     independent, sums that differ by about e times the root of n.
     """
-    worst = 0.0
+    differences = [0.0]
     for group, (count, *mine) in numbers.items():
         assert count == recorded[group][0], f"{group} has {count} entries"
         scales = [count**0.5, count**0.5, *[1.0] * ENTRIES]
         for a, b, scale in zip(mine, recorded[group][1:], scales, strict=True):
-            worst = max(worst, abs(a - b) / scale)
-    return worst
+            differences.append(abs(a - b) / scale)
+    return float(np.max(differences))  # NaN if one is NaN, unlike Python's max
 
 
 def write(
@@ -77,8 +78,8 @@ def write(
         "switches": list(method.switches),
         "values": list(method.values),
         "changes": list(method.changes),
-        "difference": {s: float(f"{max(d):.1e}") for s, (_, d, _) in found.items()},
-        "noise": {s: float(f"{max(n):.1e}") for s, (_, _, n) in found.items()},
+        "difference": {s: float(f"{np.max(d):.1e}") for s, (_, d, _) in found.items()},
+        "noise": {s: float(f"{np.max(n):.1e}") for s, (_, _, n) in found.items()},
         "rounds": {setting: rounds for setting, (rounds, _, _) in found.items()},
     }
     rounded = json.loads(json.dumps(content), parse_float=lambda text: float(f"{float(text):.8g}"))

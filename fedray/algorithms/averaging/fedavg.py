@@ -40,7 +40,7 @@ class GlobalModel(core.Payload):
         "weights",
         reveals="the mean of the participants' models; of two participants, each knows the other's",
     )
-    buffers: Mapping[str, Tensor] = core.payload_field("statistics")
+    buffers: Mapping[str, Tensor] = core.payload_field("statistics", counters=True)
 
     @classmethod
     def of(cls, model: Classifier, tensors: Mapping[str, Tensor], **fields: Any) -> Self:

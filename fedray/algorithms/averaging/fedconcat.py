@@ -83,7 +83,7 @@ class Encoders(core.Payload):
         "weights",
         reveals="the mean encoder of each cluster; for a cluster of one client, its own encoder",
     )
-    buffers: Mapping[str, Mapping[str, Tensor]] = core.payload_field("statistics")
+    buffers: Mapping[str, Mapping[str, Tensor]] = core.payload_field("statistics", counters=True)
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ class FedFAAugmentation(FedAvg):
     """FedAvg with feature augmentation; clients store running means of channel statistics."""
 
     name = "fedfa_augmentation"
+    version = 2  # the variance over clients in double precision
     title = "FedFA (augmentation)"
     paper = "Zhou & Konukoglu, ICLR 2023, arXiv:2301.12995"
     travels = "models and channel statistics"
@@ -186,7 +187,7 @@ def channel_statistics(maps: Tensor) -> tuple[Tensor, Tensor]:
 
 def variance_over_clients(running: Tensor) -> Tensor:
     """Return V [C], the variance of the running means [K, C] over K > 1 clients."""
-    return running.var(dim=0)
+    return running.double().var(dim=0).float()
 
 
 def fusion_weights(variances: Tensor) -> Tensor:

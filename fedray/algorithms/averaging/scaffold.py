@@ -42,12 +42,19 @@ class ControlledModel(GlobalModel):
 
 @dataclass(frozen=True)
 class ControlledUpdate(TrainedModel):
-    """A trained model, and the change of the client's control variate, c_i+ - c_i, as `control`."""
+    """A trained model, and c_i+ - c_i, the change of the client's control variate.
 
-    control: Mapping[str, Tensor] = core.payload_field(
+    The change has no counterpart in the download, so privacy clips it as a difference from 0.
+    """
+
+    change: Mapping[str, Tensor] = core.payload_field(
         "weights",
         reveals="the client's mean gradient of the round, from which gradient inversion starts",
     )
+
+    def check(self, call: core.Call) -> None:
+        super().check(call)
+        self.require_like("change", call.down.control)
 
 
 @core.algorithms.add
@@ -55,6 +62,7 @@ class Scaffold(FedAvg):
     """FedAvg with control variates on the server and on every client."""
 
     name = "scaffold"
+    version = 2  # privacy clips the change of the variate as a difference from 0
     title = "SCAFFOLD"
     paper = "Karimireddy et al., ICML 2020, arXiv:1910.06378"
     travels = "models and control variates"
@@ -86,8 +94,8 @@ class Scaffold(FedAvg):
 
         def correct() -> None:
             for w, correction in corrections:
-                assert w.grad is not None
-                w.grad += correction
+                if w.grad is not None:  # a frozen parameter has none
+                    w.grad += correction
 
         return core.fit(
             local,
@@ -109,11 +117,11 @@ class Scaffold(FedAvg):
             for name, c in down.control.items()
         }
         change = {name: control - old[name] for name, control in new.items()}
-        update = ControlledUpdate(**vars(sent), control=change)
+        update = ControlledUpdate(**vars(sent), change=change)
         return update, core.ClientState(next_state.model, {**next_state.memory, "control": new})
 
     def summand(self, upload: Any) -> core.StateTree:
-        return {**super().summand(upload), "control": core.weighed(upload.control, 1.0)}
+        return {**super().summand(upload), "control": core.weighed(upload.change, 1.0)}
 
     def server_step(
         self, state: core.ServerState, total: core.Total, server: core.Server

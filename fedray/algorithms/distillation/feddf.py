@@ -51,6 +51,7 @@ class FedDF(FedAvg):
     """
 
     name = "feddf"
+    version = 2  # the ensemble's mean in double precision
     title = "FedDF"
     paper = "Lin et al., NeurIPS 2020, arXiv:2006.07242"
     travels = "models"
@@ -108,11 +109,12 @@ class FedDF(FedAvg):
         """Return the mean logits of the uploads on the public images [n, C], AVGLOGITS' teacher."""
         names = {server.architectures[client] for client in uplinks}
         learners = {name: server.learner(name, server.public) for name in names}
-        total = torch.zeros((), device=server.device)
+        total = torch.zeros((), dtype=torch.double)
         for client, upload in uplinks.items():
             learner = learners[server.architectures[client]]
-            total = total + learner.logits(learner.load(upload.model), server.public)
-        return total / len(uplinks)
+            logits = learner.logits(learner.load(upload.model), server.public)
+            total = total + logits.cpu().double()
+        return (total / len(uplinks)).float().to(server.device)
 
     def student(
         self, name: str, model: core.Tensors, logits: Tensor, server: core.Server

@@ -78,6 +78,7 @@ class FedDistill(core.LocalTraining):
     """Distillation from the clients' mean outputs on each class; models stay personal."""
 
     name = "feddistill"
+    version = 2  # means over clients in double precision
     title = "FedDistill"
     paper = "Jeong et al., 2018, arXiv:1811.11479"
     travels = "mean class outputs"
@@ -108,8 +109,8 @@ class FedDistill(core.LocalTraining):
             return state
         outputs = torch.cat([upload.outputs for upload in uplinks.values()])
         classes = torch.cat([upload.classes for upload in uplinks.values()])
-        means, holders = row_means(outputs, classes, self.setting.num_classes)
-        return with_latest(state, means, holders > 0)
+        means, holders = row_means(outputs.double(), classes, self.setting.num_classes)
+        return with_latest(state, means.float(), holders > 0)
 
     def loss(self, output: ClassifierOutput, batch: core.Batch, local: core.LocalContext) -> Tensor:
         loss = super().loss(output, batch, local)

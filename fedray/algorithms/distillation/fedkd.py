@@ -67,7 +67,7 @@ class SmallModelUpdate(core.Payload):
         reveals="the client's update of the small model (membership; after few steps on few "
         "images, images), to the precision of `energy_start` and `energy_end`",
     )
-    buffers: Mapping[str, Tensor] = core.payload_field("statistics")
+    buffers: Mapping[str, Tensor] = core.payload_field("statistics", counters=True)
     samples: int = core.payload_field("statistics", reveals="how many images the client has")
 
     @property

@@ -86,6 +86,7 @@ class FedPAC(PrototypeAveraging):
     """A shared extractor, aligned by prototypes, and a personal mixture of heads per client."""
 
     name = "fedpac"
+    version = 2  # heads are mixed in double precision
     title = "FedPAC"
     paper = "Xu et al., ICLR 2023, arXiv:2306.11867"
     travels = "extractors, class prototypes and heads"
@@ -125,14 +126,14 @@ class FedPAC(PrototypeAveraging):
         means = torch.stack([upload.means for upload in uploads])
         variances = torch.tensor([upload.variance for upload in uploads], dtype=torch.float64)
         stacked = {
-            name: torch.stack([upload.head[name] for upload in uploads]) for name in uploads[0].head
+            name: torch.stack([upload.head[name].double() for upload in uploads])
+            for name in uploads[0].head
         }
         heads: dict[int, PersonalHead] = {}
         for index, client in enumerate(uplinks):
-            weights = head_weights(means, variances, index, self.hp.min_weight).float()
-            heads[client] = PersonalHead(
-                {name: torch.tensordot(weights, head, dims=1) for name, head in stacked.items()}
-            )
+            weights = head_weights(means, variances, index, self.hp.min_weight)
+            mixed = {name: torch.tensordot(weights, head, dims=1) for name, head in stacked.items()}
+            heads[client] = PersonalHead({name: head.float() for name, head in mixed.items()})
         return heads
 
     def client_update(

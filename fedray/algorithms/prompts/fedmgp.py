@@ -47,7 +47,7 @@ from pydantic import Field, StrictBool, model_validator
 from torch import Tensor, nn
 
 from fedray import core
-from fedray.algorithms.mean import Weights, client_weights
+from fedray.algorithms.mean import Weights, client_weights, weighted_mean
 from fedray.config import LossWeight, Temperature, Tree
 from fedray.models import ClassifierOutput, Inputs, Pixels
 from fedray.models.clip import FrozenClip
@@ -240,6 +240,7 @@ class FedMGP(core.PromptMethod, core.LocalTraining):
     """Several groups of prompts per client, of which the server averages s by rank."""
 
     name = "fedmgp"
+    version = 2  # means in double precision
     title = "FedMGP"
     paper = "Bo et al., NeurIPS 2025, arXiv:2511.00480"
     travels = "s of G groups of text and visual prompts"
@@ -529,9 +530,4 @@ def rank_mean(
     Returns:
         P~ by modality [s, l, d].
     """
-    first = next(iter(uplinks.values())).prompts
-    mean = {modality: torch.zeros_like(prompts) for modality, prompts in first.items()}
-    for client, upload in uplinks.items():
-        for modality, prompts in upload.prompts.items():
-            mean[modality].add_(prompts, alpha=weights[client])
-    return mean
+    return weighted_mean(weights, {client: upload.prompts for client, upload in uplinks.items()})

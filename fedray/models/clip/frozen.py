@@ -41,7 +41,7 @@ class FrozenClip:
         UserError: if the weights are missing, or a tower does not support prompts.
     """
 
-    def __init__(self, source: WeightSource, version: int = 1) -> None:
+    def __init__(self, source: WeightSource, version: int | str = 1) -> None:
         _check_vision_tower(source, source.config()["vision_cfg"])
         model = build_clip(source)
         if source.weights is None:

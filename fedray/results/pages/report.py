@@ -293,6 +293,7 @@ def report_latex(report: Report, label: str, order: Sequence[str]) -> str:
             (row, column)
             for column, (metric, _) in enumerate(metrics, 1)
             for row in best_rows(values[column - 1], metric)
+            if all(len(member.runs) > 1 for member in groups)
         ]
         header = ["Method", *(_capital(metric_name(metric)) for metric, _ in metrics)]
         seeds = {len(member.runs) for member in groups}
@@ -311,7 +312,10 @@ def _capital(text: str) -> str:
 
 
 def best_rows(values: Sequence[float | None], metric: Metric) -> list[int]:
-    """Return the indices of the best values; empty if there are fewer than two values."""
+    """Return the indices of the best values; empty if there are fewer than two values.
+
+    A single seed does not say which method is the best: `report_latex` asks for two.
+    """
     measured = [value for value in values if value is not None]
     if len(measured) < 2:
         return []

@@ -283,6 +283,7 @@ def test_a_label_is_text_in_every_form(runs: Path, tmp_path: Path) -> None:
     assert r"$<$b$>$50\% \& A\_1\textbar{}B" in tex
     assert r"A_1\|B" in markdown
     assert escape_latex("λ ± 1") == r"$\lambda$ $\pm$ 1"
+    assert escape_latex("*ours") == "{*}ours", "after a row's end, a star is no option"
     assert escape_latex("[best] α=-1") == r"{[}best] $\alpha$=-1"
     assert escape_latex("-1.5 ± 0.2") == r"$-$1.5 $\pm$ 0.2"
 

@@ -1,0 +1,84 @@
+"""Means over clients are computed in double precision: exact to the last digit of a float32."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fedray.algorithms.averaging.fedfa_augmentation import variance_over_clients
+from fedray.algorithms.distillation.feddf import FedDF
+from fedray.algorithms.distillation.feddistill import ClassOutputs, FedDistill
+from fedray.algorithms.mean import weighted_mean
+from fedray.algorithms.personalised.fedpac import FedPAC, head_weights
+from fedray.algorithms.prompts.fedmgp import SelectedGroups, rank_mean
+
+CLIENTS, HEADS = 300, 20
+VALUES = torch.randn(CLIENTS, 2, 3, generator=torch.Generator().manual_seed(0)) * 100
+EXACT = VALUES.double().mean(0)
+
+
+def method(kind, **hp):
+    return kind(SimpleNamespace(**hp), SimpleNamespace(num_classes=2))
+
+
+def uploads(**fields):
+    """One upload a client; a field is a function of the client's values."""
+    return {
+        client: SimpleNamespace(**{name: make(values) for name, make in fields.items()})
+        for client, values in enumerate(VALUES)
+    }
+
+
+def of_mapping():
+    weights = dict.fromkeys(range(CLIENTS), 1 / CLIENTS)
+    return weighted_mean(weights, {k: {"w": values} for k, values in enumerate(VALUES)})["w"]
+
+
+def of_groups():
+    sent = {k: SelectedGroups({"text": values}, 1) for k, values in enumerate(VALUES)}
+    return rank_mean(dict.fromkeys(range(CLIENTS), 1 / CLIENTS), sent)["text"]
+
+
+def of_class_outputs():
+    sent = {k: ClassOutputs(torch.arange(2), values) for k, values in enumerate(VALUES)}
+    state = {"vectors": torch.zeros(2, 3), "present": torch.zeros(2, dtype=torch.bool)}
+    return method(FedDistill).server_update(state, sent, None)["vectors"]
+
+
+def of_an_ensemble():
+    server = SimpleNamespace(
+        architectures=["mlp"] * CLIENTS,
+        public=None,
+        device=torch.device("cpu"),
+        learner=lambda *_: SimpleNamespace(load=lambda x: x, logits=lambda model, _: model),
+    )
+    return method(FedDF).ensemble(uploads(model=lambda values: values), server)
+
+
+def of_heads():
+    """The first clients alone, with equal statistics: every client mixes the heads of all."""
+    sent = uploads(
+        means=lambda _: torch.ones(2, 4), variance=lambda _: 1.0, head=lambda values: {"w": values}
+    )
+    first = {client: sent[client] for client in range(HEADS)}
+    return method(FedPAC, min_weight=0.0).combine_heads(first)[0].head["w"]
+
+
+@pytest.mark.parametrize(
+    "mean", [of_mapping, of_groups, of_class_outputs, of_an_ensemble, of_heads]
+)
+def test_a_mean_over_clients_is_exact(mean):
+    expected = EXACT
+    if mean is of_heads:
+        weights = head_weights(torch.ones(HEADS, 2, 4), torch.ones(HEADS), 0, 0.0)
+        expected = torch.tensordot(weights, VALUES[:HEADS].double(), dims=1)
+    found = mean()
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected.float())
+
+
+def test_a_variance_over_clients_is_exact():
+    shifted = VALUES[:, 0] + 1e4
+    assert torch.equal(variance_over_clients(shifted), shifted.double().var(0).float())
