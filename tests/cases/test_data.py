@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
 from PIL.Image import Resampling, fromarray
 
 from fedray.config import component, load_experiment
@@ -17,9 +18,11 @@ from fedray.data.sources import Listing, Row, Source
 from fedray.errors import UserError
 from fedray.language.encoders.clip_layouts import converted_preprocessing
 from fedray.language.encoders.openclip_weights import WeightSource
+from fedray.language.encoders.weights import hub_folder, read_weights
 from fedray.language.names import names_for
 from fedray.language.text_cache import cached_text_embeddings
 from fedray.models.init import width_of
+from fedray.models.prompted.texts import check_distinct
 from fedray.runtime.assembly import image_keys
 from fedray.runtime.resolve import resolve
 
@@ -252,3 +255,33 @@ class Auxiliary(torch.nn.Flatten):
 def test_a_network_with_other_outputs_in_training_is_refused():
     with pytest.raises(UserError, match="mine gives tuple in training"):
         width_of("mine", Auxiliary(), 1, 4)
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+def test_weights_that_are_no_numbers_are_refused_with_their_file(tmp_path):
+    path = tmp_path / "weights.pt"
+    torch.save({"a": torch.zeros(2), "b": torch.tensor([1.0, float("nan")])}, path)
+    with pytest.raises(UserError, match=r"model\.pretrained: .*weights\.pt .* b"):
+        read_weights(path, "model.pretrained")
+    torch.save({"a": torch.tensor([float("-inf")]), "b": torch.tensor([True])}, path)
+    assert set(read_weights(path, "model.pretrained")) == {"a", "b"}
+
+
+def test_prompts_advise_no_file_that_the_source_does_not_read():
+    with pytest.raises(UserError, match="rename the classes") as refused:
+        check_distinct(None, ["1", "2", "3"])
+    assert "dataset_info.json" not in str(refused.value)
+
+
+def test_a_snapshot_of_the_hub_may_lack_files_in_every_version(monkeypatch, tmp_path):
+    class Incomplete(LocalEntryNotFoundError):
+        snapshot_path = str(tmp_path)
+
+    def download(repository, local_files_only):
+        raise Incomplete("some files are missing")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.delattr("huggingface_hub.errors.IncompleteSnapshotError")
+    assert hub_folder("a/b", [], lambda folder: True, lambda folder: True) == tmp_path

@@ -27,10 +27,10 @@ def experiment(**keys) -> fedray.Experiment:
     return fedray.Experiment("fedavg_digits", settings)
 
 
-def begin(run: fedray.Experiment, out) -> None:
-    """Play the first round and stop."""
+def begin(run: fedray.Experiment, out, until: int = 0) -> None:
+    """Play the rounds up to this one and stop."""
     with contextlib.closing(run.rounds(out, executor="serial")) as rounds:
-        next(rounds)
+        next(done for done in rounds if done.round == until)
 
 
 def method_of_a_notebook_changes(out):
@@ -134,6 +134,15 @@ def run_changes_the_process(out):
         torch.set_num_threads(threads)
 
 
+def keep_changed_on_resume(out, before, after, until=1):
+    """All rounds are equally good, so that the first one is the best."""
+    keys = {"rounds": 3, "lr": 1e-9, "report.select": "test"}
+    begin(experiment(keep__models=before, **keys), out, until)
+    experiment(keep__models=after, **keys).train(out, executor="serial", resume=True)
+    result = fedray.load(out)
+    return result.models().facts.round, result.best.round if after == "best" else 3
+
+
 def train_loss_of_unequal_batches(out, stacked):
     """The loss of an epoch is that of its images, into whichever batches they are divided."""
 
@@ -146,6 +155,8 @@ def train_loss_of_unequal_batches(out, stacked):
 
 
 EQUAL = [
+    partial(keep_changed_on_resume, before="last", after="best"),
+    partial(keep_changed_on_resume, before="best", after="last"),
     run_changes_the_process,
     buffers_that_are_not_saved_travel,
     *(partial(train_loss_of_unequal_batches, stacked=stacked) for stacked in (1, 4)),
@@ -176,6 +187,7 @@ def phase_without_validation(out, first, later):
 
 
 REFUSED = {
+    partial(keep_changed_on_resume, before="last", after="best", until=2): "keep.models was last",
     partial(
         phase_without_validation,
         first={"name": "dominant_class", "shots": 4},

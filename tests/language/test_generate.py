@@ -186,7 +186,8 @@ CAT = json.dumps(entry("cat"))
         ({"error": {"message": "overloaded"}}, "overloaded"),
     ],
 )
-def test_answers_as_other_models_write_them(monkeypatch, endpoint, content, message):
+def test_answers_as_other_models_write_them(monkeypatch, content, message):
+    endpoint = Endpoint("http://127.0.0.1:9/v1", "tiny")
     choice = {"finish_reason": "length", "message": {"content": content}}
     reply = requests.Response()
     reply.status_code = 200
