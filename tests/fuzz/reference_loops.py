@@ -393,7 +393,8 @@ class Loop:
         """Return the network of a client's architecture, which clients share, in training mode."""
         architecture = self.given.architectures[client]
         if architecture not in self.nets:
-            net = self.build(architecture)
+            with torch.random.fork_rng(devices=[]):
+                net = self.build(architecture)
             single = [p for p in (*net.parameters(), *net.buffers()) if p.dtype == torch.float32]
             for tensor in single:
                 tensor.data = tensor.data.to(self.dtype)
