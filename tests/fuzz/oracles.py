@@ -178,7 +178,7 @@ def records(drawn: Drawn, played: Played) -> Iterator[str]:
             if abs(np.mean(everyone) - values["local_accuracy"]) > 1e-12:
                 yield f"round {r}: local_accuracy is not the mean of the clients'"
         for key, value in values.items():
-            if not math.isfinite(value) or ("accuracy" in key and not 0 <= value <= 1):
+            if not math.isfinite(value) or ("accuracy" in key and not 0 <= value <= 1 + 1e-9):
                 yield f"round {r}: {key} is {value}"
     if (run.best.round if run.best else None) != (best[0] if best else None):
         yield f"the best round is {run.best}, not {best}"
@@ -493,13 +493,13 @@ def check_states(played: Played, single: reference.Loop, double: reference.Loop)
     first, second, states = single.final(), double.final(), played.states
     for owner, values in first.items():
         for name, value in values.items():
-            places = [
+            kind = owner.removeprefix("server ")
+            places = {
                 f"{owner}/model/{name}",
-                f"server/{name}",
-                f"server/head/{name.removeprefix('head.')}",
-            ]
-            if owner.startswith("server "):
-                places = [f"server/models/{owner.removeprefix('server ')}/{name}"]
+                f"{owner}/{name}",
+                f"{owner}/head/{name.removeprefix('head.')}",
+                f"server/models/{kind}/{name}",
+            }
             found = next((states[p] for p in places if p in states), None)
             if found is None:
                 continue
