@@ -146,7 +146,11 @@ def keep_changed_on_resume(out, before, after, until=1):
 def rounds_take_the_arguments_of_train(out):
     """Without a folder, with callbacks, and as a continuation."""
     seen = []
-    first = next(experiment().rounds(executor="serial", callbacks=[seen.append]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDRAY_RESULTS", str(out.parent / "results"))
+        rounds = experiment().rounds(executor="serial", callbacks=[seen.append])
+        with contextlib.closing(rounds):
+            first = next(rounds)
     begin(experiment(), out)
     rest = [done.round for done in experiment().rounds(out, executor="serial", resume=True)]
     return ([done.round for done in seen], rest), ([first.round], [1, 2])
